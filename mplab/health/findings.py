@@ -7,6 +7,7 @@ falling loss.
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,8 +26,14 @@ class Finding(NamedTuple):
     check: str
 
 
-def _problem(code: str, observed: str, means: str, check: str) -> Finding:
-    return Finding(code, "problem", observed, means, check)
+_LEVELS = ("problem", "watch", "note")
+
+
+def _at(level: str, code: str, observed: str, means: str, check: str) -> Finding:
+    return Finding(code, level, observed, means, check)
+
+
+_problem, _watch, _note = (partial(_at, level) for level in _LEVELS)
 
 
 # Rules -----------------------------------------------------------------------------------
@@ -43,14 +50,23 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         origin = next((o for i in bad for o in steps[i].origins if o.phase == "forward"), None)
         where = f" {origin}." if origin else ""
         scaled = seen.scaler or any(step.scale != 1 for step in steps)
+        means = "The number is made in the forward pass, where no loss scale has acted" + (
+            ": a lower scale changes nothing." if scaled else "."
+        )
+        check = (
+            "Look at the inputs and the range of that operation; scale the input down, or run "
+            "this part in FP32. A minimum scale or nan_to_num only hides it."
+        )
+        first, last = steps[0].loss, steps[bad[0] - 1].loss
+        if bad[0] and abs(last) > 10 * abs(first) > 0:
+            means = f"Before, the loss grew from {first:.3g} to {last:.3g}: the updates diverge."
+            check = "Lower the learning rate or warm it up; look at the sign of the loss; clip."
         yield _problem(
             "overflow-forward",
             f"The unscaled loss was not finite in {len(bad)} of {len(steps)} steps, first in "
             f"step {bad[0]}.{where}",
-            "The number is made in the forward pass, where no loss scale has acted"
-            + (": a lower scale changes nothing." if scaled else "."),
-            "Look at the inputs and the range of that operation; scale the input down, or run "
-            "this part in FP32. A smallest scale or nan_to_num only hides it.",
+            means,
+            check,
         )
     elif not bad and sum(step.skipped for step in steps) > seen.idle:
         yield _skips(steps, seen)
@@ -70,12 +86,11 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    return Finding(
+    return (_watch if count == len(steps) else _note)(
         "scale-finds-its-level",
-        "note",
         observed,
         "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits.",
-        "Nothing, while skips stay rare after the start.",
+        "Nothing, while skips stay rare after the start; else begin with a smaller scale.",
     )
 
 
@@ -93,7 +108,9 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"gradients were {'finite' if healthy else 'not finite'}.",
             "From here on every loss is NaN. "
             + ("The update itself made them." if healthy else "An overflow reached the weights."),
-            check if math.isfinite(step.loss) else "See the loss, which was not finite before.",
+            check
+            if math.isfinite(step.loss)
+            else "See the finding about the loss, which was not finite before.",
         )
     if seen.bad_buffers:
         yield _problem(
@@ -140,9 +157,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Call optimizer.zero_grad() once between two updates.",
         )
     if seen.outside:
-        yield Finding(
+        yield _watch(
             "outside-optimizer",
-            "watch",
             f"Trainable, but not among the optimizer's parameters: {_some(seen.outside)}.",
             "They change only if another optimizer holds them.",
             "Make the optimizer after the last change of the model, from all its parameters.",
@@ -152,24 +168,23 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     if seen.error or len(steps) < 3 or lost:
         return
     if at_rest and seen.passes:
-        yield Finding(
+        yield _watch(
             "zero-gradients",
-            "watch",
             f"Zero or missing in every step: the gradients of {_some(sorted(at_rest))}.",
-            "Nothing trains them: dead or saturated units, zeros as input, a detach, no use.",
+            "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
     counts = ((n, int(x.sum()), x.numel()) for n, x in seen.idle_units.items() if n not in at_rest)
     if units := [f"{zero} of {count} in {n}" for n, zero, count in counts if 2 * zero >= count]:
-        yield Finding(
+        yield _note(
             "idle-units",
-            "note",
             f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
             "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
             "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
         )
     same = len({step.weight_norm for step in steps}) == 1  # also after steps not looked at
-    if seen.updates and same and not any(step.updated or step.skipped for step in steps):
+    moved = any(step.updated or step.skipped for step in steps)
+    if any(step.gradient_norm for step in steps) and seen.updates and same and not moved:
         yield _problem(
             "weights-at-rest",
             "Gradients came and the optimizer ran, but no weight had an update.",
@@ -190,18 +205,16 @@ def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     before = ((i, statistics.median(losses[i - 5 : i])) for i in range(5, len(losses)))
     jump = next(((i, usual) for i, usual in before if losses[i] > 10 * usual), None)
     if last > 2 * first:
-        yield Finding(
+        yield _watch(
             "rising-loss",
-            "watch",
             f"The loss rose: its median is {first:.3g} over the first {part} steps, {last:.3g} "
             "over the last.",
             "The updates are too large for this loss, or go up: a fault of training.",
             "Lower the learning rate; look at the sign of the loss and at the data's order.",
         )
     elif jump:
-        yield Finding(
+        yield _note(
             "loss-spike",
-            "note",
             f"The loss jumped in step {jump[0]}, from about {jump[1]:.3g} to "
             f"{losses[jump[0]]:.3g}.",
             "One batch or one update was unlike the others.",
@@ -223,9 +236,8 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     worst = max(lost, key=lambda name: lost[name].zeros / lost[name].total)
     one = lost[worst]
     if one.what_if:
-        yield Finding(
+        yield _note(
             "would-underflow",
-            "note",
             f"In {one.fmt}, {one.zeros / one.total:.0%} of the gradients of {worst} would be 0.",
             f"This run is in FP32; {one.fmt} would need a loss scale.",
             "Train with a scaler, or in BF16.",
@@ -395,17 +407,15 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
         )
     kept = sum(4 * c.beyond_e5m2 < c.flushed for _, c in lost)
     if cast.fmt == "FP8_E4M3" and " grad_output" in name and 2 * kept > len(lost):
-        return Finding(
+        return _watch(
             "fp8-gradient-range",
-            "watch",
             observed,
             f"FP8_E5M2 would lose {cast.beyond_e5m2 / cast.nonzero:.0%} of them in that step: it "
             "reaches 2^14 times further below the same largest number.",
             "Cast the gradients of this layer to FP8_E5M2, or keep it in 16 bits.",
         )
-    return Finding(
+    return _watch(
         "fp8-outliers",
-        "watch",
         observed,
         "The scale fits the largest numbers, and most others are too small beside them.",
         "Use scales for blocks, or keep this layer in 16 bits.",
@@ -415,17 +425,15 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
 def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Report what the watch could not see, so that a report does not promise too much."""
     if seen.error:
-        yield Finding(
+        yield _watch(
             "watch-stopped",
-            "watch",
             f"The watch met an error of its own and stopped: {seen.error}",
             "The run went on untouched; what came later was not looked at.",
             "Watch with other options, and tell the authors of mplab.",
         )
     if seen.uncounted:
-        yield Finding(
+        yield _note(
             "casts-uncounted",
-            "note",
             f"The casts of torchao's layers could not be read: {seen.uncounted}",
             "All else was watched.",
             "Use the version of torchao that mplab is tested with.",
@@ -439,9 +447,8 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Call health.step(loss) after each optimizer step.",
         )
     elif seen.updates and not seen.passes and not seen.error:
-        yield Finding(
+        yield _note(
             "modules-unseen",
-            "note",
             f"No forward pass of the watched modules was seen in {len(steps)} steps with updates.",
             "Another object ran: a compiled, wrapped or copied model.",
             "Give Health the object that the loop calls.",
@@ -460,7 +467,7 @@ def diagnose(steps: Sequence[Step], seen: Evidence) -> list[Finding]:
 
 
 def _gravest_first(found: Iterable[Finding]) -> list[Finding]:
-    return sorted(found, key=lambda f: ("problem", "watch", "note").index(f.level))
+    return sorted(found, key=lambda f: _LEVELS.index(f.level))
 
 
 def gathered(steps: Sequence[Step], found: list[Finding]) -> list[Finding]:

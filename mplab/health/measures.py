@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
 
@@ -51,12 +51,9 @@ def stopped_watch(kind: type) -> Any:
 @contextmanager
 def unseen() -> Iterator[None]:
     """Compute without autograd, autocast or a simulation noticing."""
-    with torch.no_grad():
-        if _get_current_dispatch_mode() is None:
-            yield
-        else:
-            with _disable_current_modes():
-                yield
+    idle = _get_current_dispatch_mode() is None
+    with torch.no_grad(), nullcontext() if idle else _disable_current_modes():
+        yield
 
 
 def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
@@ -160,15 +157,12 @@ def together(parts: list[Tensor]) -> Tensor:
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
-    zeros = size == 0
-    if what_if:
-        zeros = (size <= fmt.min_subnormal / 2) & ~zeros
+    lost = size <= fmt.min_subnormal / 2  # a simulation rounds a gradient only where it is used
     finite = size <= torch.finfo(size.dtype).max
-    held = size > (fmt.min_subnormal / 2 if what_if else 0)
     parts = [
-        zeros.sum(),
-        ((size < fmt.min_normal) & held).sum(),
-        ((size < 4 * fmt.min_subnormal) & held).sum(),
+        (lost & (size != 0) if what_if else lost).sum(),
+        ((size < fmt.min_normal) & ~lost).sum(),
+        ((size < 4 * fmt.min_subnormal) & ~lost).sum(),
         ((size >= fmt.max_finite / 16) & finite).sum(),
         (~finite).sum(),
     ]
@@ -223,14 +217,6 @@ class Used:
             self.grew = self._gradient() is p.grad and p.grad._version == self._writes
 
 
-def outside(
-    optimizer: torch.optim.Optimizer, parameters: Iterable[tuple[str, Tensor]]
-) -> list[str]:
-    """Return the names of the parameters that are not the optimizer's."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return [name for name, p in parameters if id(p) not in held]
-
-
 # Updates ----------------------------------------------------------------------------------
 class Movement:
     """A sample of the weights before a step, and which of them should move.
@@ -244,7 +230,7 @@ class Movement:
         moving = [
             (p, "tolerance_grad" in group)  # L-BFGS: does not move once converged
             for group in optimizer.param_groups
-            if _rate(group) != 0
+            if group.get("lr") != 0
             for p in group["params"]
             if p.requires_grad
         ]
@@ -279,9 +265,3 @@ class Movement:
             ratios.append(far[expected].cpu())
         together = torch.cat(ratios) if ratios else torch.empty(0)
         record.update_ulps = float(together.median()) if len(together) else None
-
-
-def _rate(group: dict[str, Any]) -> float:
-    """The learning rate of a group; 1 if the group has no `lr`."""
-    rate = group.get("lr", 1.0)
-    return 1.0 if rate is None else float(rate)

@@ -61,7 +61,8 @@ class Origin(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        by = f"Operation {self.operation} in {self.module}" if self.operation else self.module
+        where = self.module if self.module == OUTSIDE else f"in {self.module}"
+        by = f"Operation {self.operation} {where}" if self.operation else self.module
         what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
         part = self.phase if self.phase == "update" else f"{self.phase} pass"
         return f"{by} made {what} in the {part} of step {self.step}"

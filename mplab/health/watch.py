@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -29,10 +29,6 @@ from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.marks import mark_of
-
-_push: Callable[[Tracer], Any] = Tracer.__enter__
-
-_pop: Callable[[Tracer, Any, Any, Any], Any] = Tracer.__exit__
 
 
 class Health:
@@ -232,12 +228,12 @@ class Health:
     def _trace(self) -> None:
         # on top of another mode it would be lost
         if self._due and not self._stopped and _get_current_dispatch_mode() is None:
-            _push(self._tracer)
+            self._tracer.__enter__()  # type: ignore[no-untyped-call]
             self._tracing = True
 
     def _stop_tracing(self) -> None:
         if self._tracing and _get_current_dispatch_mode() is self._tracer:
-            _pop(self._tracer, None, None, None)
+            self._tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._tracing = False
 
     _tracing = _due = _looking = False
@@ -245,7 +241,7 @@ class Health:
     def _clear(self) -> None:
         """Forget the observations of the step before."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
-        self._shares: list[tuple[str, str, bool, Tensor]] = []
+        self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
         self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
@@ -318,7 +314,7 @@ class Health:
             self._flags.append(("backward", name, found, found))
             if len(self.steps) % self.every == 0:
                 counts = measures.counts_of(gradient, fmt, what_if)
-                self._shares.append((name, fmt.name, what_if, counts))
+                self._shares.append((name, (fmt.name, what_if), counts))
 
     @harmless
     def _cast(
@@ -514,7 +510,8 @@ class Health:
             bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self.optimizer is not None:
-            self.seen.outside = measures.outside(self.optimizer, self._parameters)
+            held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+            self.seen.outside = [name for name, p in self._parameters if id(p) not in held]
         if len(self.steps) % self.every == 0 and not self.seen.bad_buffers:
             buffers = [(n, b) for n, b in self.model.named_buffers() if b.is_floating_point()]
             bad_ones = (n for n, b in buffers if not math.isfinite(float(witness(local(b)))))
@@ -523,23 +520,14 @@ class Health:
             self._movement.tell(record, self.weight_format)
 
     def _layers(self) -> dict[str, Shares]:
-        if not self._shares:
-            return {}
-        rows = together([counts for *_, counts in self._shares]).tolist()
-        pairs = zip(self._shares, rows, strict=True)
-        layers = added((name, Shares(fmt, what_if, *row)) for (name, fmt, what_if, _), row in pairs)
-        named = enumerate(self.model.named_modules())
-        order = {self._shown(name, module): i for i, (name, module) in named}
-        return dict(sorted(layers.items(), key=lambda item: order.get(item[0], 0)))
+        layers = added((name, Shares(*how, *row)) for name, how, row in _read(self._shares))
+        order = [self._shown(name, module) for name, module, _ in self._watched]
+        return {name: layers[name] for name in order if name in layers}
 
     def _fp8(self) -> dict[str, Casts]:
-        if not self._casts:
-            return {}
-        rows = together([counts for *_, counts in self._casts]).tolist()
-        pairs = zip(self._casts, rows, strict=True)
         return added(
             (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
-            for (name, how, _), row in pairs
+            for name, how, row in _read(self._casts)
         )
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
@@ -552,22 +540,23 @@ class Health:
 
         if self._flags and (self._looking or not finite):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
-            above, latest = "the loss", ""
+            above, latest = "The loss", ""
             for (phase, name, *_), (before, after) in zip(self._flags, values, strict=True):
                 if phase == "forward":
                     latest = name
                 if math.isfinite(after):
-                    above = name if phase == "backward" else "the loss"
+                    above = name if phase == "backward" else "The loss"
                 elif phase == "backward":
                     blame(phase, above)
                 else:
-                    blame(phase, name if math.isfinite(before) else f"what comes before {name}")
+                    given = f"The data, or an operation before {name},"
+                    blame(phase, name if math.isfinite(before) else given)
             if latest and not finite:
-                blame("forward", f"what comes after {latest}")
+                blame("forward", f"An operation after {latest}, such as the loss,")
         if finite and not math.isfinite(record.gradient_norm or 0.0):
             bad = (at for at, norm in self._raw.items() if not math.isfinite(float(norm)))
             if (at := next(bad, None)) is not None:
-                blame("backward", f"{self._parameters[at][0]}, or what comes after it,")
+                blame("backward", f"{self._parameters[at][0]}, or an operation after it,")
         return list(origins.values())
 
     def _look_at_casts(self, record: Step) -> None:
@@ -598,3 +587,9 @@ class Health:
         if gather and measures.several_processes():
             found = gathered(self.steps, found)
         return Report(found, list(self.steps), seen)
+
+
+def _read(counted: list[tuple[str, Any, Tensor]]) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Read all counts of a step from the device at once."""
+    rows = together([counts for *_, counts in counted]).tolist() if counted else []
+    return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))

@@ -65,9 +65,8 @@ def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
 
 def test_a_loss_that_is_not_finite_is_told_from_an_overflowing_backward_pass():
     report = sick_runs.large_feature(standardised=False)
-    assert "scale-finds-its-level" not in [f.code for f in report.findings]
-    (finding,) = (f for f in report.findings if f.code == "overflow-forward")
-    assert "20 of 20 steps" in finding.observed
+    (finding,) = report.findings
+    assert finding.code == "overflow-forward" and "20 of 20 steps" in finding.observed
     assert all(step.skipped for step in report.steps)
 
 
@@ -137,6 +136,7 @@ def dead_units(model, count=None):
 
 FINITE = [("gradients-pile-up", {"zero": False}), ("zero-gradients", {"late": dead_units}),
           ("zero-gradients", {"size": 0.0}), ("weights-at-rest", {"rate": 0.0}), ("", {}),
+          ("zero-gradients", {"after": lambda loss: loss.detach() + 0 * loss}),
           ("outside-optimizer", {"late": lambda m: m.add_module("new", nn.Linear(4, 4))}),
           ("idle-units", {"late": lambda m: dead_units(m, -4)}), ("rising-loss", {"rate": 5.0}),
           ("", {"late": lambda m: dead_units(m, 4)})]  # fmt: skip
@@ -160,11 +160,17 @@ def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_
                 origin = next(o for s in report.steps for o in s.origins if o.phase == phase)
                 by_weights = phase == "backward" and every == 10 and step in (2, 7, 13)
                 told = re.sub(r"weight|bias", "…", origin.module)
-                assert told == ("0.…, or what comes after it," if by_weights else "2 (Spoils)")
+                assert told == ("0.…, or an operation after it," if by_weights else "2 (Spoils)")
                 assert origin.step == step
                 finding = {"forward": "overflow-forward", "backward": "nonfinite-weights"}[phase]
                 (found,) = (f for f in report.findings if f.code == finding)
                 assert str(origin) in found.observed + found.check
+
+
+def test_a_loss_that_grew_until_it_overflowed_is_blamed_on_the_updates():
+    report = unscaled(sick_runs.seeded(sick_runs.mlp), 24, rate=1e17)
+    (told,) = (f for f in report.findings if f.code == "overflow-forward")
+    assert told.means.startswith("Before, the loss grew from ") and "rate" in told.check
 
 
 def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
@@ -172,7 +178,7 @@ def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
     after = lambda loss: loss if next(calls) < 5 else (loss - 2 * loss.detach()).log()  # noqa: E731
     report = unscaled(sick_runs.seeded(sick_runs.mlp), 9, every=10, after=after)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
-    assert "what comes after Sequential made" in told.observed
+    assert "An operation after Sequential, such as the loss, made" in told.observed
 
 
 def test_nothing_is_said_about_a_scaler_that_is_not_there():
@@ -204,10 +210,9 @@ def test_clipping_before_unscale_is_seen_by_its_norms():
 
 
 def test_clipping_after_unscale_is_right_and_no_clipping_too():
-    for order in ("after", ""):
-        report = sick_runs.clipped(order)
-        assert report.codes == []
-    assert sick_runs.clipped("after").steps[0].norm_at_optimizer == pytest.approx(1.0, rel=1e-4)
+    clipped, free = (sick_runs.clipped(order) for order in ("after", ""))
+    assert (clipped.codes, free.codes) == ([], [])
+    assert clipped.steps[0].norm_at_optimizer == pytest.approx(1.0, rel=1e-4)
 
 
 def test_a_second_step_beside_the_scaler_is_counted():
