@@ -209,7 +209,7 @@ def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "rising-loss",
             f"The loss rose: its median is {first:.3g} over the first {part} steps, {last:.3g} "
             "over the last.",
-            "The updates are too large for this loss, or go up: a fault of training.",
+            "The updates are too large or go uphill: a fault of training, not of precision.",
             "Lower the learning rate; look at the sign of the loss and at the data's order.",
         )
     elif jump:
@@ -275,7 +275,7 @@ def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _problem(
             "hidden-infinity",
             f"{found[0]}, though the loss is finite.",
-            "Something after it swallowed it, as 1/inf = 0 does: features become zero in silence.",
+            "A later operation hid it, as 1/inf = 0 does: features silently become zero.",
             "Compute that operation in FP32, or scale its input down first.",
         )
 
@@ -301,7 +301,7 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _problem(
             "step-beside-scaler",
             f"optimizer.step() ran {seen.outside_scaler} times outside scaler.step().",
-            "Good steps are made twice, or with scaled gradients; skipped ones are made at all.",
+            "Good steps are made twice or with scaled gradients, and skipped steps are made, too.",
             "Call only scaler.step(optimizer).",
         )
 
@@ -392,7 +392,7 @@ def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -
         return _problem(
             "no-fp8-scale",
             observed,
-            "The numbers are smaller than the rule for the scale reaches.",
+            "The numbers are too small for the rule that finds the scale.",
             "Use a loss scale for gradients, or normalise what comes before.",
         )
     if fits > 8 * cast.amax:
@@ -428,7 +428,7 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _watch(
             "watch-stopped",
             f"The watch met an error of its own and stopped: {seen.error}",
-            "The run went on untouched; what came later was not looked at.",
+            "The run was not affected; later steps were not watched.",
             "Watch with other options, and tell the authors of mplab.",
         )
     if seen.uncounted:

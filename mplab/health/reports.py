@@ -53,14 +53,8 @@ class Report:
         return pairs
 
     def _layer_rows(self) -> list[tuple[str, ...]]:
-        def share(part: int, whole: int) -> str:
-            return f"{part / whole:.1%}" if whole else "–"
-
         return [
-            (
-                *(name, s.fmt + (" (would)" if s.what_if else "")),
-                *(share(part, s.total) for part in s[3:]),
-            )
+            (name, s.fmt + " (would)" * s.what_if, *(_share(part, s.total) for part in s[3:]))
             for name, s in pooled_layers(self.steps).items()
         ]
 
@@ -68,10 +62,8 @@ class Report:
         rows: list[tuple[str, ...]] = []
         for name, all_steps in added((n, c) for s in self.steps for n, c in s.fp8.items()).items():
             casts = [step.fp8[name] for step in self.steps if name in step.fp8]
-            flushed, saturated = (
-                f"{part / all_steps.nonzero:.1%}" if all_steps.nonzero else "–"
-                for part in (all_steps.flushed, all_steps.saturated)
-            )
+            parts = all_steps.flushed, all_steps.saturated
+            flushed, saturated = (_share(part, all_steps.nonzero) for part in parts)
             half = sum(2 * c.flushed > c.nonzero for c in casts)
             scale = f"{casts[0].scale:g} → {casts[-1].scale:g}"
             snr = "–" if all_steps.snr is None else f"{all_steps.snr:.1f} dB"
@@ -102,6 +94,10 @@ class Report:
         )
         verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
         return f"{verdict}{tables}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "–"
 
 
 def _number(x: float | None) -> str:

@@ -397,12 +397,10 @@ class Health:
     def _before_unscale(self) -> None:
         with unseen():
             now, raw = self._norm_now(), total(list(self._raw.values()))
-        scale = float(self.scaler.get_scale())
-        changed = now is not None and raw is not None and math.isfinite(raw) and now < 0.999 * raw
         first = not self._unscales and self.seen.clipped_scaled is None
-        if changed and first and not measures.several_processes():  # they share their gradients
-            assert now is not None and raw is not None
-            self.seen.clipped_scaled = (raw, now, scale)
+        first = first and not measures.several_processes()  # they share their gradients
+        if first and now is not None and raw is not None and now < 0.999 * raw < math.inf:
+            self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
         self._unscales += 1
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
