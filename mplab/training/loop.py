@@ -119,7 +119,9 @@ def train(
             run.metrics()
         watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
-            for _ in _steps_of(run, progress):
+            done, name = len(run.losses), f"{chosen.name} {how.name}"
+            shown = progress and rank() == 0
+            for _ in counted(range(done, count), name, progress=shown, total=count, initial=done):
                 run.step()
                 done = len(run.losses)
                 if watch is not None:
@@ -171,13 +173,6 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-def _steps_of(run: _Run, progress: bool) -> Any:
-    done = len(run.losses)
-    name = f"{run.task.name} {run.recipe.name}"
-    left, shown = range(done, run.steps), progress and rank() == 0
-    return counted(left, name, progress=shown, total=run.steps, initial=done)
 
 
 class _Batches:
@@ -271,11 +266,9 @@ class _Run:
                 layer: exponent_histogram(gradient / scale) for layer, gradient in seen.items()
             }
             self.flushed[number] = {
-                layer: (
-                    int(((gradient != 0) & (seen[layer] == 0)).sum()),
-                    int((gradient != 0).sum()),
-                )
+                layer: (int((there & (seen[layer] == 0)).sum()), int(there.sum()))
                 for layer, gradient in reference.items()
+                for there in [gradient != 0]
             }
             self.samples[number] = {
                 layer: sample(gradient, seen[layer]) for layer, gradient in reference.items()
