@@ -23,8 +23,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.overrides import TorchFunctionMode, _get_current_function_mode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
 from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
@@ -33,19 +32,9 @@ from mplab.simulation import regions
 from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.functions import Functions
-from mplab.simulation.marks import Place, Rounder, this_graph
+from mplab.simulation.marks import Place, Rounder, next_number, this_graph
 from mplab.simulation.operations import Scope
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
-
-_push: Callable[[Mode], Any] = TorchDispatchMode.__enter__
-
-_pop: Callable[[Mode, Any, Any, Any], Any] = TorchDispatchMode.__exit__
-
-_push_functions: Callable[[TorchFunctionMode], Any] = TorchFunctionMode.__enter__
-
-_pop_functions: Callable[[TorchFunctionMode, Any, Any, Any], Any] = TorchFunctionMode.__exit__
-
-_innermost_functions: Callable[[], Any] = _get_current_function_mode
 
 
 class simulated(ContextDecorator):
@@ -68,11 +57,12 @@ class simulated(ContextDecorator):
     `x.dtype` is the dtype of the format that `x` holds, so that a program branches on it as under
     autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
     only formats of this simulation can be asked for. The stored dtype is float32; `x.dtype` shows
-    it for gradients, for formats that torch lacks, in layers in FP32, in the backward
-    pass, in torch's own code, and after the context. So do NumPy and `element_size()`. `clone` and
-    `copy.deepcopy` keep the format; `pickle` and `torch.save` keep only the numbers, and a loaded
-    tensor is FP32. `torch.is_autocast_enabled()` stays False, because torch tells no mode that it
-    was asked: a program that branches on it takes the branch without autocast.
+    it for gradients, for formats that torch lacks, in layers in FP32, in the backward pass, within
+    the transformations of `torch.func`, in torch's own code, and after the context. So do NumPy and
+    `element_size()`. `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep
+    only the numbers, and a loaded tensor is FP32. `torch.is_autocast_enabled()` stays False,
+    because torch tells no mode that it was asked: a program that branches on it takes the branch
+    without autocast.
 
     Args:
         fmt: the low format; it must fit in float32.
@@ -167,9 +157,9 @@ class simulated(ContextDecorator):
         mode = self._mode
         if self._handles:
             raise RuntimeError("simulated: a context must be left before it is entered again.")
-        mode.graph, policy = this_graph(), mode.policy
-        graph = mode.graph
-        graph.skip()
+        mode.graph = graph = this_graph()
+        policy = mode.policy
+        graph.next = next_number()  # leave out the nodes made outside
         self._outer, graph.innermost = graph.innermost, mode
         mode.epoch += 1
         self._handles = [
@@ -215,12 +205,12 @@ class simulated(ContextDecorator):
             self._warn_of_choices()
 
     def _enter(self) -> None:
-        _push(self._mode)
-        _push_functions(self._mode.functions)
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
+        self._mode.functions.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        _pop_functions(self._mode.functions, kind, error, traceback)
-        _pop(self._mode, kind, error, traceback)
+        self._mode.functions.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
 
     def _guard_backward(self) -> None:
         """Make `backward()` through a result that outlives the context raise an error.
@@ -258,7 +248,8 @@ class simulated(ContextDecorator):
         if mode.graph is not this_graph() or mode.graph.innermost is not mode:
             return None
         on_top = _get_current_dispatch_mode() is mode
-        on_top = on_top and _innermost_functions() is mode.functions
+        functions = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        on_top = on_top and functions is mode.functions
         self._stepping.append((optimizer, on_top))
         self._pause()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -418,7 +409,7 @@ def explain(
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)
-    within._mode.tell(recorder)
+    within._mode.record = recorder
     with torch.random.fork_rng(), torch.enable_grad(), within:
         output = model(*inputs, **named)
         if loss is not None:

@@ -152,10 +152,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = this_graph()
         self.functions = functions(self)
 
-    def tell(self, record: Record) -> None:
-        """Call `record` for each operation from now on."""
-        self.record = record
-
     def move(self, place: Place) -> None:
         """Continue in another layer."""
         self.place = place
@@ -398,8 +394,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
 
     def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Add two gradients of one tensor, for autograd, in the format of that tensor."""
-        into, cast = shared.gradient_format, shared.cast
+        """Add two gradients of one tensor, for autograd, in the format of that tensor.
+
+        A weight's gradients arrive at the cast that autocast made of it, and are added there.
+        """
+        cast = shared.cast
+        into = shared.into if cast is None else cast.into
         if cast is not None and into is not shared.into:
             one, whole = args[0], cast.rounded
             view = one.numel() == whole.numel() and sorted(one.shape) != sorted(whole.shape)

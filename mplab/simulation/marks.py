@@ -188,15 +188,6 @@ class Mark:
         setattr(t.untyped_storage(), _COPY, cast)
         self._cast = weakref.ref(cast)
 
-    @property
-    def gradient_format(self) -> Rounder | None:
-        """The format in which autograd adds gradients of this tensor.
-
-        A weight's gradients arrive at the cast that autocast made of it, and are added there.
-        """
-        cast = self.cast
-        return self.into if cast is None else cast.into
-
 
 def _nothing() -> None:
     return None
@@ -277,10 +268,6 @@ class Graph:
         A backward pass on CUDA runs in a thread of its own, which counts its nodes from 0.
         """
         return get_ident() == self._thread
-
-    def skip(self) -> None:
-        """Leave out the nodes made since the last call, because they were made outside."""
-        self.next = next_number()
 
     def note(self, node: Node) -> None:
         """Remember the nodes made since the last call as those of this operation.

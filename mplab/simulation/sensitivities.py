@@ -276,7 +276,7 @@ class _Step:
 
         model = copy.deepcopy(self.model)
         within = simulated(FP32, policy=replace(self.policy, layers=wide), model=model)
-        within._mode.tell(note)
+        within._mode.record = note
         losses, self.outputs, self.gradients = self._run(model, within)
         numbers = {"the loss": losses, **self.gradients}
         wrong = [k for k, own in numbers.items() if not all(bool(t.isfinite().all()) for t in own)]

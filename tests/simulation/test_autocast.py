@@ -158,7 +158,7 @@ def simulated_kernels(function, tensors, fmt, low, *, backward):
     """The same of the simulation, from what it says that it did."""
     sim = simulated(fmt, policy=CPU_AUTOCAST)
     recorder = Recorder(sim._mode)
-    sim._mode.tell(recorder)
+    sim._mode.record = recorder
     for t, is_low in zip(tensors, low, strict=True):
         if is_low:
             set_mark(t, Mark(sim._mode.outside.into))

@@ -164,7 +164,7 @@ def of_simulation(name, fmt):
     model, args, kwargs = made(name)
     within = simulated(fmt, policy=CPU_AUTOCAST)
     taken = Taken(within._mode)
-    within._mode.tell(taken)
+    within._mode.record = taken
     with within:
         last = ends(model(*args, **kwargs))
         dtypes, forward = [t.dtype for t in last], kernels_in(taken.rows, fmt)
