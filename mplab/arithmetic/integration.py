@@ -127,7 +127,7 @@ def _checked(function: str, f: Any) -> _Rate:
     """Wrap f so that it returns float64 of the shape of the state, or raises."""
 
     def rate(y: np.ndarray) -> np.ndarray:
-        given = f(y)
+        given = f(y.copy())  # f may write to its argument
         found = as_float64(function, given.values if isinstance(given, FloatArray) else given, "f")
         if found.shape != y.shape:
             raise ValueError(

@@ -354,6 +354,7 @@ def next_down(x: object, fmt: Format) -> Any:
     return _step("next_down", x, fmt, -1)
 
 
+@np.errstate(over="ignore", under="ignore")  # of nextafter
 def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     """Take one step along the values of `fmt`; both zeros count as one value."""
     if fmt.bits == 64:
@@ -363,16 +364,11 @@ def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     negative, magnitude = _split(codes, fmt)
     rank = np.where(negative, -magnitude, magnitude) + direction
     top = fmt.max_code + fmt.has_infinity
-    past = np.abs(rank) > top
-    if fmt.signed:
-        stepped = decode(np.minimum(np.abs(rank), top), fmt)
-        minus = (rank < 0) | ((rank == 0) & (direction > 0) & fmt.has_negative_zero)
-        stepped = np.copysign(stepped, np.where(minus, -1.0, 1.0))
-    else:
-        stepped = np.asarray(decode(np.clip(rank, 0, top), fmt))
-        stepped = np.where((rank < 0) & fmt.has_nan, np.nan, stepped)
-    if fmt.has_nan and not fmt.has_infinity:
-        stepped = np.where(past, np.nan, stepped)
+    kept = np.clip(rank, -top if fmt.signed else 0, top)
+    minus = (kept < 0) | ((kept == 0) & (direction > 0) & fmt.has_negative_zero)
+    stepped = np.copysign(decode(np.abs(kept), fmt), np.where(minus, -1.0, 1.0))
+    infinite = fmt.has_infinity & (fmt.signed | (rank > 0))
+    nan |= (kept != rank) & fmt.has_nan & ~infinite
     return np.where(nan, np.nan, stepped)[()]
 
 
