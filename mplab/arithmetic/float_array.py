@@ -192,24 +192,16 @@ them: x.to(FP16).
     def __repr__(self) -> str:
         digits = 4 + (self.fmt.precision > 12) * 5
         shown = self.values.ravel()[:_SHOWN]
-        words = [
-            f"{value:.{digits}g} "
-            + (
-                "(no code)"
-                if value != value and not self.fmt.has_nan
-                else f"({in_hex(code, self.fmt)})"
-            )
-            for value, code in zip(shown, self._codes_of(shown), strict=True)
-        ]
+        words = [f"{value:.{digits}g} ({self._code_of(value)})" for value in shown]
         rest = self.values.size - len(words)
         shape = f", shape {self.shape}" if self.values.ndim > 1 or rest else ""
         more = f"  and {rest} more" if rest else ""
         return f"FloatArray, {self.fmt.name}{shape}:\n  " + "  ".join(words) + more
 
-    def _codes_of(self, values: np.ndarray) -> list[int]:
-        if not self.fmt.has_nan:  # FP6 and FP4 keep NaN as a mark that has no code
-            values = np.where(np.isnan(values), self.fmt.min_normal, values)
-        return [int(code) for code in np.atleast_1d(encode(values, self.fmt))]
+    def _code_of(self, value: float) -> str:
+        if np.isnan(value) and not self.fmt.has_nan:  # FP6 and FP4 keep NaN as a mark
+            return "no code"
+        return in_hex(int(encode(value, self.fmt)), self.fmt)
 
 
 def _plain(x: Any) -> Any:

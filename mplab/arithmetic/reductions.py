@@ -131,8 +131,7 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
         300.0
     """
     lanes, shape = _lanes("sum", x, axis)
-    how["product_format"] = None
-    return accumulate("sum", _ones(lanes), lanes, **how)[0].reshape(shape)[()]
+    return _summed("sum", lanes, how)[0].reshape(shape)[()]
 
 
 def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> np.ndarray:
@@ -160,7 +159,7 @@ def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> 
     terms = require_values("distinct_sums", "x", x, FP32).ravel()
     lanes = np.repeat(terms[:, None], orders, axis=1)
     lanes = np.random.default_rng(seed).permuted(lanes, axis=0)
-    return np.unique(accumulate("distinct_sums", _ones(lanes), lanes, accumulator_format=fmt)[0])
+    return np.unique(_summed("distinct_sums", lanes, {"accumulator_format": fmt})[0])
 
 
 def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:
@@ -182,8 +181,7 @@ def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> n
     lanes, shape = _lanes("cumsum", x, axis)
     order = how.get("order", "sequential")
     one_of("cumsum", "order", order, ("sequential", "reversed", "kahan", "neumaier"))
-    how["product_format"] = None
-    running = accumulate("cumsum", _ones(lanes), lanes, **how, traced=True)[1]
+    running = _summed("cumsum", lanes, how, traced=True)[1]
     running = running[::-1] if order == "reversed" else running
     if axis is None:
         return running[:, 0].copy()
@@ -218,7 +216,7 @@ def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
     """
     lanes, shape = _lanes("mean", x, axis)
     rules, output = _split(how)
-    result = _over("mean", lanes, lanes.shape[0], rules)
+    result = _quotient(_summed("mean", lanes, rules)[0], lanes.shape[0], rules)
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
 
@@ -261,7 +259,7 @@ def variance(
             f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
             f"holds squares of deviations; got {fmt.name} with {fmt.precision}. Use FP32."
         )
-    centre = _over("variance", lanes, count, rules)
+    centre = _quotient(_summed("variance", lanes, rules)[0], count, rules)
     if method == "two-pass":
         entered = round_to(lanes, fmt, **_operation(how))
         deviations = subtract(entered, centre, fmt, **_operation(how))
@@ -310,8 +308,7 @@ def softmax(
     if shift and lanes.size:
         entered = subtract(entered, entered.max(axis=0), fmt, **options)
     powers = exp(entered, fmt, **options)
-    rules["product_format"] = None
-    total = accumulate("softmax", _ones(powers), powers, **rules)[0]
+    total = _summed("softmax", powers, rules)[0]
     shares = round_to(divide(powers, total, fmt, **options), output, **options)
     return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
 
@@ -339,10 +336,12 @@ def _operation(how: Accumulation) -> Any:
     return {k: how[k] for k in ("rounding", "overflow", "stream") if k in how}
 
 
-def _over(function: str, lanes: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
-    """Divide the sum of each lane by a count."""
+def _summed(
+    function: str, lanes: np.ndarray, how: Accumulation, *, traced: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sum each lane; see `accumulate`."""
     rules: Accumulation = {**how, "product_format": None}
-    return _quotient(accumulate(function, _ones(lanes), lanes, **rules)[0], count, how)
+    return accumulate(function, np.ones((1, len(lanes))), lanes, **rules, traced=traced)
 
 
 def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
@@ -357,12 +356,7 @@ def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np
     squares, fmt = lanes * lanes, how.get("product_format")
     if fmt is not None:
         squares = round_to(squares, fmt, **_operation(how))
-    rules: Accumulation = {**how, "product_format": None}
-    return accumulate(function, _ones(squares), squares, **rules)[0]
-
-
-def _ones(lanes: np.ndarray) -> np.ndarray:
-    return np.ones((1, lanes.shape[0]))
+    return _summed(function, squares, how)[0]
 
 
 def _lanes(
