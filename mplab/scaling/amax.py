@@ -160,7 +160,19 @@ def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tup
     return np.float32(1) / whole / round_to(wanted, FP8_E4M3), whole
 
 
-class FixedScaling:
+class _Stateless:
+    """A scaling that remembers nothing between tensors."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, which is empty."""
+        return {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state."""
+        require_keys(type(self).__name__, state_dict, self.state_dict())
+
+
+class FixedScaling(_Stateless):
     """A constant FP8 scale; 1 means no scaling.
 
     Args:
@@ -179,16 +191,8 @@ class FixedScaling:
         """Return the scale for the next tensor, whatever its largest magnitude."""
         return self.scale
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is empty."""
-        return {}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state."""
-        require_keys(type(self).__name__, state_dict, self.state_dict())
-
-
-class CurrentScaling:
+class CurrentScaling(_Stateless):
     """FP8 scaling of each tensor by its own largest magnitude.
 
     It never overflows, but needs a pass over the tensor before the cast.
@@ -215,14 +219,6 @@ class CurrentScaling:
         """Return the scale for a tensor with this largest magnitude."""
         self.scale = scale_for(float(amax), self.fmt, rule=self.rule, margin=self.margin)
         return self.scale
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is empty because each scale depends only on its tensor."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state."""
-        require_keys(type(self).__name__, state_dict, self.state_dict())
 
 
 class DelayedScaling:

@@ -33,7 +33,7 @@ def require_keys(where: str, state: Mapping[str, Any], expected: Mapping[str, An
     """Raise if a state does not have the expected keys."""
     if set(state) != set(expected):
         raise ValueError(
-            f"{where}: state_dict must have the keys {', '.join(expected) or 'of none'}; got "
+            f"{where}: state_dict must have the keys {', '.join(expected) or '(none)'}; got "
             f"{', '.join(map(str, state)) or 'none'}. Use what state_dict() returned."
         )
 

@@ -65,11 +65,7 @@ class Quantized:
         outer: tuple[int, ...] = ()
         if self.block is not None:
             outer = _blocks("Quantized", tuple(self.codes.shape), self.block)
-        if tuple(self.scale.shape) != outer:
-            raise ValueError(
-                f"Quantized: scale must have the shape {outer}, one for each block; got "
-                f"{tuple(self.scale.shape)}. Use quantize."
-            )
+        _require_shape("Quantized", self.scale, outer)
         if self.tensor_scale is not None:
             _one_number("Quantized", "tensor_scale", self.tensor_scale)
 
@@ -393,11 +389,7 @@ def multiply_and_round(
     else:
         split, outer, inner = _split("quantize", tensor.detach(), block)
         factor = _beside(scale, inner) if scale.shape == outer else scale
-    if scale.shape != outer:
-        raise ValueError(
-            f"quantize: scale must have the shape {outer}, one for each block; got "
-            f"{tuple(scale.shape)}. Give it block={block or '...'} and a rule to find it."
-        )
+    _require_shape("quantize", scale, outer)
     if _needs_width(tensor, scale, fmt, rounding):
         split = split.double()
     product = (split * factor.to(split.dtype)).reshape(tensor.shape)
@@ -461,11 +453,7 @@ def scales_of(
         factors, whole = two_levels(largest, fmt, tensor_scale)
         return torch.as_tensor(factors).to(wide.device), torch.as_tensor(whole).to(wide.device)
     factor = _number_of(function, "scale", scale, wide.device)
-    if tuple(factor.shape) != outer:
-        raise ValueError(
-            f"{function}: scale must have the shape {outer}, one for each block; got "
-            f"{tuple(factor.shape)}. Give it block={block or '...'} and a rule to find it."
-        )
+    _require_shape(function, factor, outer)
     if not fmt.has_nan and bool(wide.isnan().any()):
         raise ValueError(
             f"{function}: tensor must not hold NaN, which {fmt.name} lacks; got "
@@ -487,6 +475,14 @@ def _number_of(function: str, name: str, scale: Any, device: torch.device) -> Te
             f"Use a ScaleRule to find one."
         )
     return factor
+
+
+def _require_shape(function: str, scale: Tensor, outer: tuple[int, ...]) -> None:
+    if tuple(scale.shape) != outer:
+        raise ValueError(
+            f"{function}: scale must have the shape {outer}, one for each block; got "
+            f"{tuple(scale.shape)}. Give quantize the block, and a ScaleRule to find its scales."
+        )
 
 
 def _one_number(function: str, name: str, scale: Tensor) -> Tensor:

@@ -85,8 +85,7 @@ class NudgedScaler(LossScaler):
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
-            nudged = in_float32(self._scale * self.nudge)
-            self._scale = min(nudged, self.max_scale)
+            self._scale = min(in_float32(self._scale * self.nudge), self.max_scale)
         return skip
 
 
