@@ -42,7 +42,7 @@ IMPORT_BUDGET = 1.0
 FILE_LINES, FUNCTION_LINES = 600, 60
 
 BUDGETS = {
-    "mplab": 19_420,
+    "mplab": 19_382,
     "mplab/numbers": 1_966,
     "mplab/arithmetic": 1_968,
     "mplab/scaling": 778,
@@ -51,12 +51,12 @@ BUDGETS = {
     "mplab/grading": 3_833,
     "mplab/training": 1_969,
     "mplab/health": 2_050,
-    "mplab/hardware": 492,
+    "mplab/hardware": 491,
     "mplab/pictures": 1_495,
-    "mplab/explorers": 590,
+    "mplab/explorers": 589,
     "mplab/commands": 1_324,
-    "lessons": 10_740,
-    "tests": 31_435,
+    "lessons": 10_736,
+    "tests": 31_417,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
 comes takes another's place. The sums stay below 20,000, 12,000 for lessons, 31,500 for tests."""
