@@ -56,7 +56,7 @@ BUDGETS = {
     "mplab/explorers": 589,
     "mplab/commands": 1_324,
     "lessons": 10_736,
-    "tests": 31_417,
+    "tests": 31_419,
 }
 """Lines of code, without comments, docstrings and blank lines. A feature pays for its lines: what
 comes takes another's place. The sums stay below 20,000, 12,000 for lessons, 31,500 for tests."""

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import classroom
 import postgres
@@ -25,6 +24,7 @@ from mplab.grading import autograding
 from mplab.grading.autograding import _lock, autograde
 from mplab.grading.execute import close_lanes
 from mplab.grading.folder import Course, create_course
+from mplab.grading.worker import Job
 
 COUNTED = """
 import os
@@ -64,8 +64,9 @@ def settle(course, line):
         file.write(line + "\n")
 
 
-def graded_with_trouble(folder, student, pause):
+def graded_with_trouble(job, student, pause):
     """A submission that kills its worker, always or once, or fails, always or once."""
+    folder = Path(job.root)
     with (folder / student).open("a") as file:
         file.write("x")
     first = (folder / student).stat().st_size == 1
@@ -83,9 +84,10 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     monkeypatch.setattr(autograding, "grade_submission", graded_with_trouble)
     names = [*(f"s{i}" for i in range(9)), "kills", "fails", "kills_once", "fails_once"]
     written, failed, told = [], {}, []
-    recorder = SimpleNamespace(write=written.append, fail=failed.__setitem__, count=0)
-    workers = autograding._processes
-    autograding._grade_all(workers, jobs, names[::-1], tmp_path, recorder, told.append)
+    monkeypatch.setattr(autograding, "_record", lambda *of: written.append(of[-1]))
+    monkeypatch.setattr(autograding, "_record_failure", lambda *of: failed.update([of[-2:]]))
+    workers, job = autograding._processes, Job(str(tmp_path), "a1", False, "run")
+    autograding._grade_all(workers, jobs, names[::-1], Course(tmp_path), job, told.append)
     assert Counter(written) == dict.fromkeys(set(names) - {"kills", "fails"}, 1)
     kinds = {name: type(error).__name__ for name, error in failed.items()}
     assert kinds.pop("kills") == "BrokenProcessPool"
