@@ -1,9 +1,9 @@
 """Elementary functions before they are rounded to a format.
 
-NumPy's float64 results err by a few units in the last place. Rounding them to at most 25 bits
-gives what the exact results give, unless a value or midpoint of the format is that near. mpmath
-computes these few again, with as many bits as they need. That number is finite, since a result is
-a transcendental or irrational number, except those that the functions below know to be exact.
+NumPy's float64 results err by a few units in the last place. Rounded to at most 25 bits they
+equal the rounded exact results, unless a value or a midpoint of the format lies that near. mpmath
+computes these few again, with more and more bits until they are decided. This ends, because a
+result is irrational unless it is one of those that the functions below know exactly.
 """
 
 from collections.abc import Callable
@@ -28,13 +28,13 @@ class Elementary(NamedTuple):
     approximate: Callable[[Any], Any]
     """NumPy's function."""
     known: Callable[[Any], tuple[Any, Any]]
-    """The exact result twice where it has few bits; where the result is within 2^-28 of a number
-    of few bits, this number and another on the side of the result; elsewhere NaN."""
+    """Two numbers for each x. If the result has few bits: the result, twice. If it lies within
+    2^-28 of a number of few bits: that number, and any on the same side of it. Otherwise NaN."""
     precise: Callable[[Any, Any], Any]
     """The function in mpmath, which is the first argument."""
 
     def nearest(self, x: Any) -> Any:
-        """Compute float64 that round to at most 25 bits, in any mode, as the exact results do."""
+        """Compute float64 numbers that any mode rounds to 25 bits or fewer as the exact results."""
         known, side = self.known(x)
         y = np.asarray(self.approximate(x))
         close = np.abs(y - known) <= 2.0**-46 * np.abs(known)

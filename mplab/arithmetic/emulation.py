@@ -178,9 +178,9 @@ def matmul_fp64(
         b: float64, shape (K, N).
         unit: the format of the unit; "INT8", with 32-bit sums; or "moduli", on the same unit.
         architecture: the architecture of the unit, as in `mma`.
-        slices: number of slices of each factor, or of moduli. None: as few as, by the sizes of
-            the numbers, leave out at most 2^−52 · |a| @ |b|. With the final rounding the error is
-            then less than 2^−51 · |a| @ |b|, apart from half of the least subnormal number.
+        slices: number of slices of each factor, or of moduli. None: as few as the sizes of the
+            numbers allow if at most 2^−52 · |a| @ |b| is left out. With the final rounding the
+            error is then less than 2^−51 · |a| @ |b|, apart from half the least subnormal number.
 
     Returns:
         float64, shape (M, N).
@@ -191,9 +191,9 @@ def matmul_fp64(
             for the moduli; K is too large for the accumulator.
 
     Exactness:
-        Within `emulation_bound` of the exact product. With a number of `slices` rows do not depend
-        on each other; without, their number is chosen for the whole matrices. The result does not
-        depend on the order of the K terms.
+        Within `emulation_bound` of the exact product. If `slices` is given, rows do not depend on
+        each other; if it is None, one number of slices is chosen for all rows together. The result
+        does not depend on the order of the K terms.
 
     Source:
         Mukunoki, Ozaki, Ogita and Imamura 2020 (slices); Ootomo, Ozaki and Yokota 2024,

@@ -29,7 +29,7 @@ class Rules(TypedDict, total=False):
     `rounding`: the direction, ties to even if omitted. `overflow`: the result past the largest
     finite value. `flush_inputs`: take subnormal operands as zero. `flush_outputs`: replace
     subnormal results by zero. `stream`: source of random bits for `Rounding.STOCHASTIC`.
-    `tally`: counters to add to, with the exact result as x.
+    `tally`: counters to add to; their x is the exact result.
     """
 
     rounding: Rounding

@@ -13,9 +13,9 @@ def reveal_order(
 ) -> Any:
     """Reveal the order in which a function adds n terms, as a tree of their numbers.
 
-    All terms are `unit` except two, +large and −large, beside which a unit is lost. So the result
-    counts the terms that are added after these two have met, which tells the size of the smallest
-    sum that holds both. This takes at most n·(n−1)/2 calls.
+    All terms are `unit` except two: +large and −large. A unit that is added to one of these is
+    lost. So the result counts the units that are added after the two have cancelled, and that
+    tells how many terms the smallest sum with both of them has. At most n·(n−1)/2 calls are made.
 
     Args:
         f: a function of n numbers, float64 of shape (n,), that returns their sum. For a product,
@@ -29,8 +29,8 @@ def reveal_order(
         unit adds at once.
 
     Raises:
-        ValueError: the results are not those of a function that adds each term once, in an order
-            that does not depend on the numbers, as far as that shows.
+        ValueError: the results show that `f` does not add each term once, or that its order
+            depends on the numbers. Not every such function is found out.
 
     Exactness:
         Exact for such functions.

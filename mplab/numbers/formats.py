@@ -108,9 +108,9 @@ class Format:
         note: aliases and source, shown when the format is printed.
 
     Raises:
-        ValueError: the facts contradict one another, need more than 32 bits, or the
-            format does not embed in float64: normals as normals, and subnormals as
-            normals too unless both formats share emin = −1022, spaced at most 2^971.
+        ValueError: the facts contradict one another, need more than 32 bits, or do not fit into
+            float64: normal numbers must be normal there, subnormal ones too unless emin is
+            −1022, and subnormal numbers may lie at most 2^971 apart.
 
     Exactness:
         All derived values are exact in float64.

@@ -23,9 +23,10 @@ class Stream:
     """Random bits for stochastic rounding: a pure function of seed, call and index.
 
     Element i of call k gets the same 32 bits in NumPy and torch, for any chunking and any number
-    of threads. A number is rounded away from zero when its discarded fraction,
-    cut to 32 bits, plus these bits carries; so the probability is the fraction itself,
-    exactly where 32 bits hold it (always for float32 input in the normal range).
+    of threads. Read as a fraction, they are added to the discarded fraction of the number, cut to
+    32 bits: if the sum reaches 1, the number is rounded away from zero. So the probability is the
+    discarded fraction, exactly if that has at most 32 bits (always for float32 input in the
+    normal range).
 
     With fewer `bits`, as in hardware, the fraction is cut to that many bits: the probability is a
     multiple of 2^−bits, and the mean is nearer to zero than x, by less than 2^−bits of the gap.
@@ -33,7 +34,7 @@ class Stream:
     Args:
         seed: an integer in 0 .. 2^64 − 1.
         calls: number of calls that have taken bits before.
-        bits: random bits per element, 1 to 32: the first of its 32.
+        bits: random bits per element, 1 to 32; of its 32 bits the leading ones.
 
     Raises:
         TypeError: an argument is not an integer.
