@@ -249,7 +249,7 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     """Return the numbers, or raise if one was rounded to float64 on its way in."""
     number = Decimal(x) if isinstance(x, str) else x
-    if isinstance(number, Decimal) and number.is_nan():  # a signaling one compares with nothing
+    if isinstance(number, Decimal) and number.is_nan():  # comparing a signaling NaN raises
         return array
     if isinstance(number, Decimal | Fraction | int) and number != float(array):
         given = integer(x) if type(x) is int else x

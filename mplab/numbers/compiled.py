@@ -50,7 +50,7 @@ def callback(signature: Any, function: Callable[..., None]) -> Any:
 
 
 class Ufunc(NamedTuple):
-    """A NumPy ufunc and the objects it reads, to which NumPy keeps only pointers."""
+    """A NumPy ufunc, and the objects to keep alive for it: NumPy has only pointers to them."""
 
     call: Any
     kept: tuple[Any, ...]

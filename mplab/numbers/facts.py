@@ -49,8 +49,8 @@ def facts_of(
 
     saturate = overflow is Overflow.SATURATE or not fmt.has_nan
     beyond = fmt.max_finite if saturate else np.inf if fmt.has_infinity else np.nan
-    # Below 2^emin an unbounded exponent would halve the grid; the source shares the
-    # grid of a format with its own emin, so there the shift itself must shrink.
+    # With unbounded exponent the grid just below 2^emin is half as wide. If the format has the emin
+    # of the source, the source's numbers there are subnormal, on one grid: the shift must shrink.
     tiny_shift = shift if gridded else max(shift - 1, 0)
     sign_bit = int(np.iinfo(integer).min)
     facts = [

@@ -1,4 +1,4 @@
-"""Fronts whose names are imported when they are first asked for."""
+"""Lazy imports: a front imports each of its names on first use."""
 
 import ast
 import inspect
@@ -10,10 +10,10 @@ from mplab.numbers.installation import lacks
 
 
 def lazily(front: str) -> None:
-    """Let a front import each of its names when it is first asked for.
+    """Let a front import each of its names on first use.
 
     The names are those that it imports `as` themselves under `if TYPE_CHECKING:`, where a type
-    checker finds them too. So files of a room run without the packages that others of it need.
+    checker finds them too. So a file of a room runs without packages that only other files need.
 
     Args:
         front: the name of the module that calls this.

@@ -22,8 +22,8 @@ def as_array(function: str, x: Any, argument: str = "x") -> Any:
     """Convert any input of `round_to` to a float32 or float64 array or NumPy scalar.
 
     Raises:
-        TypeError: `x` holds Booleans or other things than numbers.
-        ValueError: float64 cannot hold an integer of an array or list exactly.
+        TypeError: `x` holds Booleans, or anything else that is not a number.
+        ValueError: an array or list holds an integer that float64 cannot hold exactly.
     """
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
@@ -100,7 +100,7 @@ def _not_held(function: str, argument: str, number: int) -> str:
 
 
 def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
-    """Round a number to odd in float64, so that rounding again is as if rounded once.
+    """Round a number to odd in float64, so that rounding again equals rounding once.
 
     Source:
         Boldo and Melquiond 2008, Emulation of FMA and correctly rounded sums: rounding to

@@ -33,7 +33,7 @@ def environment() -> dict[str, str]:
 
 
 def how_to_install(package: str) -> str:
-    """Return the command that installs a package, by mplab's smallest extra with it if any.
+    """Return the command that installs a package: mplab's smallest extra with it, if there is one.
 
     Examples:
         >>> how_to_install("somebody_else")

@@ -29,7 +29,7 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 BLOCK = 2048
 """Number of elements in a block of `_in_blocks`: few enough for 32-bit counters."""
 
-ANY, FINITE, NORMAL = range(3)  # kinds of blocks: any; none past max_finite; also none tiny but 0
+ANY, FINITE, NORMAL = range(3)  # kinds of blocks: any; none past max_finite; nor any tiny but 0
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -502,7 +502,7 @@ def ufunc(facts: Facts, mode: Rounding) -> Any:
 
 @cache
 def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
-    """Compile a loop for float32 that takes addresses: numba needs a microsecond per array.
+    """Compile a loop for float32 that takes addresses: an array argument costs numba a microsecond.
 
     Its arguments: the addresses of the bits and of the results, which may be the same; their
     number, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting, the

@@ -10,12 +10,12 @@ from mplab.numbers.installation import needs
 
 
 def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) -> Any:
-    """Go through items and show how many are done, until the last one.
+    """Iterate over items behind a progress bar, which disappears at the end.
 
     Args:
-        items: what to go through.
+        items: the items to iterate over.
         name: the words beside the bar.
-        progress: whether to show it; without, tqdm need not be installed.
+        progress: whether to show the bar; if not, tqdm need not be installed.
         options: further options of `tqdm.tqdm`.
     """
     if not progress:
@@ -29,7 +29,7 @@ def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) 
 
 
 class _Output:
-    """Show the line that was written last below a notebook's cell.
+    """A file for tqdm that shows its latest line below a notebook's cell.
 
     A bar of widgets would stay in the saved notebook, dead.
     """
@@ -44,7 +44,7 @@ class _Output:
         self.handle.update({"text/html": shown}, raw=True)
 
     def flush(self) -> None:
-        """Do nothing: what was written is shown."""
+        """Do nothing: `write` has already shown the line."""
 
 
 @lru_cache(1)

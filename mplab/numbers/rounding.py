@@ -34,7 +34,7 @@ class Stream:
     Args:
         seed: an integer in 0 .. 2^64 − 1.
         calls: number of calls that have taken bits before.
-        bits: random bits per element, 1 to 32; of its 32 bits the leading ones.
+        bits: random bits per element, 1 to 32: the leading ones of the element's 32 bits.
 
     Raises:
         TypeError: an argument is not an integer.
@@ -65,8 +65,8 @@ class Stream:
         """Return the keys of the next call, and count the call.
 
         Returns:
-            A function from the number of a run of 2^32 elements to two 32-bit keys for the
-            counter-based mixer; the upper half of the first marks the bits that are left out.
+            A function of k that returns two 32-bit keys, for the counter-based mixer, of the k-th
+            2^32 elements; the bits above the first key mark the random bits that are left out.
         """
         call = _mix64(self.seed + _mix64(self.calls))
         self.calls += 1
@@ -89,7 +89,7 @@ def _mix64(z: int) -> int:
 
 @dataclass
 class Tally:
-    """Counts of numbers that rounding left exact, overflowed, underflowed, flushed to zero, ...
+    """Counts of numbers that were exact, overflowed, underflowed, became zero, ... in rounding.
 
     `COUNTED` defines each counter; total = exact + inexact + nan. Tallies add: `a + b`, `a += b`.
     """
@@ -122,7 +122,7 @@ class Tally:
         return cls(**counts)
 
     def add_counts(self, total: int, counts: Any) -> None:
-        """Add the eight counts per flag bit that a loop returned for `total` numbers."""
+        """Add the eight counts, one per flag bit, that a loop returned for `total` numbers."""
         inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = np.asarray(
             counts
         ).tolist()
@@ -187,7 +187,7 @@ def round_to(
         flush_outputs: replace subnormal results by zero after rounding.
         stream: source of random bits for `STOCHASTIC`; each call takes the next ones. Or the bits
             themselves, an array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits
-            per element. Fewer random bits belong into the highest bits of each element: the
+            per element. Fewer random bits belong in the highest bits of each element: the
             comparison with the fraction begins there.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
@@ -229,7 +229,7 @@ def round_to(
         if compiled is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
             compiled = _compile(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
         if compiled is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
-            if out is None and x.ndim:  # from a 0-d array a ufunc makes a scalar
+            if out is None and x.ndim:  # for a 0-d array a ufunc returns a scalar
                 return compiled.ufunc(x)
             if (
                 out is not None
@@ -491,7 +491,7 @@ def checked_keys(
     """Return the random keys of this call, or None if the mode needs no random bits.
 
     If the caller passed the random bits, an array of the given `shape`, they replace the first key
-    of each run of 2^32 elements, at the top of uint32.
+    of each run of 2^32 elements, shifted to the top of uint32.
     """
     if rounding is not Rounding.STOCHASTIC:
         if stream is not None:
