@@ -50,9 +50,9 @@ class MatrixUnit:
             exponent is then that of their scales.
         sum_bits: None: C is one of the aligned terms. Else the sum of the products, rounded down
             to this many fraction bits, is added to C, rounded down to `fraction_bits`.
-        lanes: sums that the products go to in turn, 1 or 2, if `sum_bits` is given. With two,
-            both are rounded down to the larger exponent, and C is dropped where all its bits are
-            cut.
+        lanes: number of sums, 1 or 2, to which the products go in turn, if `sum_bits` is given.
+            With two, both are rounded down to the larger exponent, and C is dropped where all its
+            bits are cut.
         flush: whether subnormal operands and results of products and sums become zero, if
             `fraction_bits` is None.
         zeros_align: whether a zero product or a zero C takes part in the alignment, with the

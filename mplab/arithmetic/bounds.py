@@ -7,7 +7,7 @@ from mplab.numbers.formats import Format
 
 
 def roundings(n: int, order: str = "sequential") -> int:
-    """Count the additions that a term passes through in a sum of n terms, at most.
+    """Return the largest number of additions that any term of a sum of n terms passes through.
 
     Compensated orders count as 2, the leading term of their bound.
 
@@ -52,8 +52,8 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
     Args:
         n: number of roundings.
         fmt: the format of the results.
-        confidence: λ, positive, and no probability: 2.72 makes the probability 0.95, and 3.9 makes
-            it 0.999. At 1 nothing is promised: that is the size of a usual error.
+        confidence: λ, positive; not itself a probability: 2.72 makes the probability 0.95, and 3.9
+            makes it 0.999. With 1 nothing is guaranteed: that is the size of a typical error.
 
     Source:
         Higham and Mary 2019, A new approach to probabilistic rounding error analysis.

@@ -15,11 +15,11 @@ import numpy as np
 from mplab.numbers.inputs import as_array
 
 _ERROR = 128
-"""Error allowed to NumPy, in units in the last place of float64; about 4 have been seen."""
+"""Allowed error of NumPy's results, in units in the last place of float64; about 4 were seen."""
 _MIDPOINTS = 1 << 27
-"""Distance of two numbers of 26 bits, in units in the last place of float64."""
+"""Distance between neighbouring numbers of 26 bits, in units in the last place of float64."""
 _BITS = 80
-"""Number of bits kept of a result of mpmath; half a unit is added to stand for the others."""
+"""Number of bits kept of mpmath's result; half a unit is added in place of the others."""
 
 
 class Elementary(NamedTuple):
@@ -34,7 +34,7 @@ class Elementary(NamedTuple):
     """The function in mpmath, which is the first argument."""
 
     def nearest(self, x: Any) -> Any:
-        """Compute float64 numbers that any mode rounds to 25 bits or fewer as the exact results."""
+        """Compute float64 results so exact that any rounding to 25 bits or fewer is correct."""
         known, side = self.known(x)
         y = np.asarray(self.approximate(x))
         close = np.abs(y - known) <= 2.0**-46 * np.abs(known)
@@ -48,7 +48,7 @@ class Elementary(NamedTuple):
         return y
 
     def exact(self, x: Fraction) -> Fraction:
-        """Compute the result, or a number between the same two numbers of 80 bits."""
+        """Compute the result, or a number between the same two neighbours of 80 bits."""
         import mpmath  # takes as long to load as NumPy
 
         known, side = self.known(np.float64(x))
@@ -73,7 +73,7 @@ class Elementary(NamedTuple):
 
 # Where results are known -----------------------------------------------------------------
 def _power(x: Any, limit: float) -> tuple[Any, Any]:
-    """Near 0, powers are nearly 1; beyond the limit they overflow or underflow every format."""
+    """Return known powers: nearly 1 near 0, and out of every format's range beyond the limit."""
     cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > limit, x < -limit]
     return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(x)
 

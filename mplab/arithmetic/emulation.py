@@ -1,9 +1,9 @@
 """FP64 matrix products on units for low formats: the Ozaki scheme, with slices of few bits.
 
-Each row of A and each column of B gets a power of two, on whose grid its numbers are cut into
-slices, which are small integers. The unit adds products of slices exactly, in any order, and
-their sums are added as integers. So the only errors are the bits beyond the last slice, the pairs
-of slices that are not multiplied, and one rounding.
+The numbers of each row of A, and of each column of B, share a power of two, on whose grid they are
+cut into slices, which are small integers. The unit adds products of slices exactly, in any order,
+and their sums are added as integers. So the only errors are the bits beyond the last slice, the
+pairs of slices that are not multiplied, and one rounding.
 """
 
 import math
@@ -127,7 +127,7 @@ class _Slices(NamedTuple):
     bits: int
 
     def part(self, s: int) -> np.ndarray:
-        """Return |slice s| over 2^(exponents + bits), which is above its row or column."""
+        """Return |slice s| over 2^(exponents + bits), a power of two above its row or column."""
         return _size(self.parts[s], -(s + 1) * self.bits)
 
     def rest(self, s: int) -> np.ndarray:
@@ -165,8 +165,8 @@ def matmul_fp64(
 ) -> np.ndarray:
     """Multiply FP64 matrices a @ b on a matrix unit for a low format.
 
-    Slices s of `a` and t of `b` are multiplied if s + t is at most one more than the number of
-    slices: s·(s+1)/2 products for s slices. Where a unit's accumulator is too short for slices as
+    Of n slices each, slice s of `a` and slice t of `b`, counted from 1, are multiplied if s + t is
+    at most n + 1: n·(n+1)/2 products. Where a unit's accumulator is too short for slices as
     wide as its format, sums are promoted to FP32 on the way (see `mma`). With "moduli" each number
     is one wide integer, whose remainders by coprime moduli up to 256 are multiplied in INT8; the
     product is recovered from its remainders.
@@ -234,8 +234,8 @@ def emulation_bound(
         |a| @ |b| is past FP64.
 
     Exactness:
-        Rigorous: the sizes of the bits that were not cut or not multiplied, from the numbers
-        themselves, and half an ulp. The bound is computed in float64, and raised to cover that.
+        Rigorous: the sizes of the bits beyond the slices and of the products left out, from the
+        numbers themselves, and half an ulp. Computed in float64, and raised to cover its rounding.
 
     Examples:
         >>> a = np.array([[0.1, 0.2]])
@@ -253,7 +253,7 @@ def emulation_bound(
 
 
 def _omitted(left: _Slices, right: _Slices) -> np.ndarray:
-    """Bound the part that slices leave out, over the powers of two by which `part` divides."""
+    """Bound the part that slices leave out, divided by the same powers of two as in `part`."""
     n = len(left.parts)
     total = left.rest(n) @ right.rest(0)
     for s in range(n):
@@ -279,7 +279,7 @@ class _Method(NamedTuple):
         return total
 
     def multiply(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Multiply two slices on the unit; INT8 sums are exact in float64, which does it here."""
+        """Multiply two slices on the unit; for INT8 in float64, where its sums are exact, too."""
         if not isinstance(self.unit, Format):
             return np.asarray(a @ b)
         return mma(

@@ -225,7 +225,7 @@ def condition(a: Any, p: float = 2) -> float:
         p: the norm: 1, 2 or infinity.
 
     Exactness:
-        Approximate, computed in float64: above 10^15 it only means that it is large.
+        Approximate, computed in float64: a result above 10^15 only tells that it is large.
 
     Examples:
         >>> condition([[1.0, 0.0], [0.0, 0.25]]), condition([[1.0, 2.0], [2.0, 4.0]], np.inf)
@@ -396,7 +396,7 @@ def _solve(factors: Factors, r: np.ndarray) -> np.ndarray:
 
 
 def _low_residual(a: np.ndarray, x: np.ndarray, b: np.ndarray, fmt: Format) -> np.ndarray:
-    """Compute the residual b − a·x as sums in a format that begin with b."""
+    """Compute the residual b − a·x with sums in a format; each sum begins with b."""
     terms, factors = np.column_stack([b, -a]), np.concatenate([[1.0], x])[:, None]
     low = round_to(terms, fmt), round_to(factors, fmt)
     return matmul(*low, accumulator_format=fmt)[:, 0]

@@ -3,7 +3,7 @@
 Every step ends in `kernels._round_bits`. The exact sum of two float64 is rounded to odd first
 (see `operations`), so every mode is correct, and a product may enter unrounded, as in a fused
 multiply-add. The inner loops run over lanes, which are independent sums, and so vectorise; a
-single sum has one lane, where each step waits for the last. The mode, and whether the format
+single sum has one lane, where each step waits for the one before. The mode, and whether the format
 needs rare steps, are compiled in. Sequential sums have loops of their own; the other orders follow
 a plan, which costs tens of nanoseconds per step.
 

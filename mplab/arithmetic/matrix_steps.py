@@ -60,7 +60,7 @@ class StepBits(NamedTuple):
 
     @property
     def bottom(self) -> int:
-        """The least exponent to show, because small terms can reach far past the cut."""
+        """The least exponent to show: limited, because small terms can reach far past the cut."""
         deepest = min(_lowest_bit(row.value, self.low) for row in self.rows)
         return max(min(deepest, self.low - 1), self.low - _SHOWN_PAST_THE_CUT)
 

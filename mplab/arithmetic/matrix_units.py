@@ -39,7 +39,7 @@ _NEVER = -900
 """An exponent below all others: a term with it does not affect the alignment."""
 
 _FARTHEST = 400
-"""Largest size of input exponents: float64 holds products and aligned terms exactly."""
+"""Largest size of input exponents with which float64 holds products and aligned terms exactly."""
 
 _UNSIGNED = Format(
     "UE4M3", exponent_bits=4, precision=4, specials=Specials.NAN_ALL_ONES, signed=False
@@ -272,7 +272,7 @@ class _Step:
             return written if self.unit.signed_underflow else written + 0.0
 
     def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-        """Add C and the products with every operation rounded: one fused, or products in pairs."""
+        """Add C and the products, every operation rounded: one product fused, more in pairs."""
         if self.output_format is float:
             with np.errstate(all="ignore"):
                 return np.asarray(_fused(a, b, c)).astype(np.float64)

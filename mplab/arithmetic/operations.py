@@ -3,9 +3,9 @@
 Each operation first computes its result in float64, then rounds it to the format. Where rounding
 to float64 could change the result, it rounds to odd: it cuts, and sets the last bit if anything
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
-events. Elementary functions lie on the right side of every value and midpoint; see `elementary`.
-Formats of more than 25 bits of precision, or with exponents near the ends of float64, go through
-Fractions, slowly.
+events. Results of elementary functions lie on the right side of every value and midpoint; see
+`elementary`. Formats of more than 25 bits of precision, or with exponents near the ends of float64,
+go through Fractions, slowly.
 """
 
 from collections.abc import Callable
@@ -76,7 +76,7 @@ def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
     Exactness:
         Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that
-        of the result rounded to odd in float64, which is within 2^−52 of it, relatively.
+        of the result rounded to odd in float64, within a relative 2^−52 of the exact result.
 
     Source:
         IEEE 754-2019 §5.4.1, §6.3. In the nearest modes rounding twice equals rounding once,
@@ -127,8 +127,8 @@ def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
     Source:
         The case 53 ≥ 2p of Figueroa 1995 and Roux 2014, which here holds in every mode: a
-        quotient that is not itself a value v or a midpoint of the format differs from it by
-        |a − v·b| / b, at least 2^−(2p+1) of it, so rounding to float64 cannot reach it.
+        quotient that is not itself a value or midpoint v of the format differs from v by
+        |a − v·b| / b, relatively at least 2^−(2p+1), so rounding to float64 cannot reach v.
 
     Examples:
         >>> float(divide(1.0, 3.0, BF16))
@@ -147,8 +147,8 @@ def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
     Source:
         The case 53 ≥ 2p+2 of Figueroa 1995 and Roux 2014, which here holds in every mode: a
-        root that is not itself a value v or a midpoint of the format differs from it by
-        |a − v²| / (√a + v), at least 2^−(2p+2) of it, so rounding to float64 cannot reach it.
+        root that is not itself a value or midpoint v of the format differs from v by
+        |a − v²| / (√a + v), relatively at least 2^−(2p+2), so rounding to float64 cannot reach v.
 
     Examples:
         >>> float(sqrt(2.0, FP8_E4M3)), float(sqrt(-0.0, FP16))
@@ -201,7 +201,7 @@ def exp(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
     Exactness:
         Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that of
-        the result of NumPy in float64, which is within 2^−46 of it, relatively.
+        NumPy's result in float64, within a relative 2^−46 of the exact result.
 
     Source:
         The test of a rounding by the error of the result: Ziv 1991. Where it fails, the function
@@ -326,7 +326,7 @@ class _Exact:
     """The result of an operation before rounding to the format, and its exceptions so far.
 
     Attributes:
-        wide: float64, exact, or rounded such that only the rounding to the format counts.
+        wide: float64, exact, or rounded in a way that does not change the result in the format.
         past: where the exact result is at least 2^1024, for which float64 has no finite number.
         invalid: where numbers gave NaN; if watched, also where a NaN was signaling.
         divided_by_zero: where finite numbers have an infinite quotient or logarithm.
@@ -423,7 +423,7 @@ def _slowly(
 
 
 def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:
-    """Add float64 x + y, rounded to odd, so that rounding again is as if rounded once.
+    """Add float64 x + y, rounded to odd, so that rounding again equals rounding once.
 
     The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
     the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.

@@ -25,15 +25,15 @@ def reveal_order(
         unit: a number whose multiples up to n the accumulator holds.
 
     Returns:
-        Numbers of terms from 0, and for each sum a tuple of its parts: two, or as many as a matrix
-        unit adds at once.
+        For a term its number, from 0; for a sum the tuple of its parts: two, or as many as a
+        matrix unit adds at once.
 
     Raises:
         ValueError: the results show that `f` does not add each term once, or that its order
-            depends on the numbers. Not every such function is found out.
+            depends on the numbers. Not every such function is detected.
 
     Exactness:
-        Exact for such functions.
+        Exact for functions that add each term once, in an order independent of the numbers.
 
     Source:
         Fu et al. 2025, FPRev: Revealing floating-point accumulation orders in software and
@@ -49,7 +49,7 @@ def reveal_order(
     cure = "Choose another n, large or unit."
 
     def size(i: int, j: int) -> int:
-        """Measure the smallest sum that holds both terms."""
+        """Count the terms of the smallest sum that holds both of these."""
         terms = np.full(n, unit)
         terms[i], terms[j] = large, -large
         later = float(f(terms)) / unit
@@ -58,7 +58,7 @@ def reveal_order(
         return n - int(later)
 
     def sums(terms: list[int]) -> list[Any]:
-        """Find the largest sums of these terms alone."""
+        """Find the largest partial sums that hold only these terms."""
         first, *others = terms
         sizes = {j: size(first, j) for j in others}
         found: Any = first
