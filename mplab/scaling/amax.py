@@ -224,7 +224,7 @@ class CurrentScaling(_Stateless):
 class DelayedScaling:
     """FP8 scaling of each tensor by the largest magnitudes of earlier tensors.
 
-    A tensor can be cast in the pass that computes it, because its scale is known before. A
+    A tensor can be cast in the pass that computes it, because its scale is known beforehand. A
     spike overflows, so the cast must saturate; and as long as the spike is in the history,
     the scale is too small and ordinary tensors underflow. A zero or NaN leaves the scale
     unchanged; so does an infinity, as long as it is in the history.

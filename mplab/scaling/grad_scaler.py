@@ -68,7 +68,7 @@ class GradScaler:
         self._states: dict[int, _State] = {}
 
     def get_scale(self) -> float:
-        """Return the scale of this step: a float32, where torch keeps a first scale as passed."""
+        """Return the scale of this step, a float32; torch keeps the first scale as passed."""
         return self.rule.scale
 
     def scale(self, outputs: Any) -> Any:
@@ -109,7 +109,7 @@ class GradScaler:
                 alike.setdefault((real.device, real.dtype), []).append(real)
             for (device, _), group in alike.items():
                 nonfinite = torch.zeros(1, device=device)
-                # one operation for all, the one of torch's own scaler, in a twentieth of the time
+                # the operation of torch's own scaler, on all at once: a twentieth of the time
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     group, nonfinite, inverse.to(device)
                 )

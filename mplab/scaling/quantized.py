@@ -412,7 +412,7 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     """Encode values of a format on any device, without rounding."""
     if fmt.torch_dtype is not None:
         codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
-    else:  # codes are the places among the values of the format
+    else:  # a code is the position of its value in the format
         top = fmt.max_code + fmt.has_infinity
         ordered = torch.tensor(values(fmt)[: top + 1], device=rounded.device)
         places = torch.searchsorted(ordered, rounded.double().abs().contiguous())

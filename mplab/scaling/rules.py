@@ -41,7 +41,7 @@ class DoublingScaler(LossScaler):
 
 
 class NudgedScaler(LossScaler):
-    """The dynamic rule, and ×1.1 after each good step with a small mean absolute gradient.
+    """The dynamic rule, plus a factor 1.1 after each good step with a small mean absolute gradient.
 
     It is meant to prevent underflow, but the mean does not show underflow: a few large gradients
     of the last layers keep it large while whole layers have zero gradients. And if the mean is
