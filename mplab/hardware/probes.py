@@ -86,7 +86,7 @@ class Probe:
         return found
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
-        """The two vectors of factors, as long as all steps together, `least` steps at least."""
+        """The two vectors of factors: as long as all steps together, but at least `least` steps."""
         length, steps = self._unit(self.architecture).terms, self.steps or _steps(self.terms)
         flat = np.zeros((2, length * max(len(steps), least)))
         for i, step in enumerate(steps):
@@ -306,7 +306,7 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
 
 
 def partner(fmt: Any) -> Any:
-    """The format of the second operand: the kernel multiplies E4M3 by either, not E5M2 by E5M2."""
+    """The format of the second operand: E4M3 for FP8 (no kernel has E5M2 twice), else the same."""
     return FP8_E4M3 if fmt.bits == 8 else fmt
 
 

@@ -75,7 +75,7 @@ class Recording:
 
 
 def digest_of(tree: Mapping[str, Any]) -> str:
-    """Hash the contents whatever their order; the file keeps the order of layers and models."""
+    """Hash the contents regardless of their order, which the file keeps for layers and models."""
     text = json.dumps(tree, sort_keys=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -156,7 +156,7 @@ def load(name: str, *, where: Where = None) -> Recording:
 def first(part: str, *, where: Where = None) -> Recording | None:
     """Load the recording of a part that lessons show, or None if there is none.
 
-    Complete recordings of a CUDA device come before others, and those before rehearsals.
+    Rehearsals come last; of the rest CUDA devices come first, and of these complete recordings.
 
     Args:
         part: one of `SCHEMA`.
