@@ -1,8 +1,8 @@
 """Give each lesson links that open it in Colab or Binder, and a cell that installs mplab there.
 
-python data/buttons.py    # once pyproject.toml names the repository, or another one
+python data/buttons.py    # after the repository in pyproject.toml was set or changed
 
-Their cells stand below the title. Without a repository there are none.
+Both stand in cells below the title; without a repository there are none.
 """
 
 import nbformat
@@ -19,7 +19,7 @@ if getattr(find_spec("mplab"), "origin", None) is None:  # as in Colab; else not
 
 
 def with_buttons(notebook, name):
-    """Return a copy of the lesson `name` whose buttons are those of today's repository."""
+    """Return a copy of the lesson `name` with buttons for the current repository."""
     title, *rest = [cell for cell in notebook.cells if cell.id not in BUTTONS]
     added, new = [], nbformat.v4
     if links := [f"[Open in {place}]({url})" for place, url in buttons(name).items()]:

@@ -16,7 +16,7 @@ FOLDED = re.compile(r"<details>.*?</summary>(.*?)</details>", re.DOTALL)
 def predictions(notebook):
     """Yield each prediction of a lesson: its section, its question, and its answer.
 
-    The question includes what was said in the same section before it, and the code that decides.
+    The question includes the text before it in the same section, and the code that settles it.
     """
     section, said, asked = "", "", ""
     for cell in notebook.cells:

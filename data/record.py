@@ -52,10 +52,10 @@ PARTS: dict[str, Part] = {  # in order of importance
 }
 
 MINUTES = 7.9
-"""Within which all parts are over: a machine may be lent for ten minutes."""
+"""Time limit of all parts together: a machine may be lent for ten minutes."""
 
 _MARGIN = 10.0
-"""Seconds that a part may take from one look at the clock to the next, before it is ended."""
+"""Seconds from a part's own deadline until its process is killed: it rarely looks at the clock."""
 
 
 def store(recording: Recording, folder: str | os.PathLike[str]) -> Path:
@@ -89,12 +89,12 @@ class Request:
     """The options of one call.
 
     Attributes:
-        device: that is asked.
-        folder: where the files go, or lie already.
-        names: of all parts that are recorded.
-        rehearse: tiny sizes.
-        again: also what is complete in the folder.
-        together: in this process, also on CUDA.
+        device: the device to measure.
+        folder: the folder of the files, new ones and those already there.
+        names: the names of the parts to record.
+        rehearse: whether to use tiny sizes.
+        again: whether to record parts again that are complete in the folder.
+        together: whether to run all parts in this process, even on CUDA.
     """
 
     device: torch.device
@@ -105,11 +105,11 @@ class Request:
     together: bool = False
 
     def empty(self, name: str, *, problem: str = "") -> Recording:
-        """The recording of a part of which nothing is known yet."""
+        """Make the recording of a part that has no data yet."""
         return Recording(name, self.provenance(seconds=0.0), {}, False, problem)
 
     def provenance(self, *, seconds: float) -> dict[str, Any]:
-        """Where and when a recording was made, without a word about where the machine stands."""
+        """Describe the device, versions and time of a recording, but not the machine's place."""
         cuda, known = self.device.type == "cuda", environment()
         which = "--all" if list(self.names) == list(PARTS) else f"--only {','.join(self.names)}"
         return {
@@ -145,9 +145,9 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     """Record one part, writing its file after each of its fields.
 
     Args:
-        name: of the part.
-        to: what is asked for.
-        most: seconds; without it the part has all the time that it needs.
+        name: the name of the part.
+        to: the options of the call.
+        most: the time limit in seconds; none by default.
     """
     part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
     setting = Setting(to.device, to.rehearse, lambda: begin + most - time.monotonic())
@@ -176,12 +176,12 @@ _UNFINISHED = "not finished"
 
 
 def record_apart(name: str, to: Request, *, most: float) -> Recording:
-    """`record` in a process of its own, which is ended when its time is over.
+    """Record one part in a process of its own, which is killed when its time is over.
 
     Args:
-        name: of the part.
-        to: what is asked for.
-        most: seconds, the start of the process included.
+        name: the name of the part.
+        to: the options of the call.
+        most: the time limit in seconds, which includes the start of the process.
     """
     begin, end = time.monotonic(), time.time() + most - _MARGIN
     child = multiprocessing.get_context("spawn").Process(target=_record, args=(name, to, end))
@@ -201,7 +201,7 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
 
 
 def _record(name: str, to: Request, end: float) -> None:
-    """What runs in the process of a part, until a time; torch and CUDA have begun by then."""
+    """Record a part in its own process until `end`; starting torch and CUDA has used some time."""
     os.environ.setdefault(
         "TORCHINDUCTOR_COMPILE_THREADS", "1"
     )  # no more processes for a few kernels
@@ -209,7 +209,7 @@ def _record(name: str, to: Request, end: float) -> None:
 
 
 def _left_behind(name: str, to: Request, *, since: float = 0.0) -> Recording | None:
-    """The recording of a part of this device that lies in the folder, if it came since then."""
+    """Load this device's recording of a part from the folder; None if there is none since then."""
     wanted = to.empty(name).name
     path = to.folder / f"{wanted}.json"
     age = time.time() - path.stat().st_mtime if path.exists() else math.inf
@@ -222,12 +222,12 @@ def _left_behind(name: str, to: Request, *, since: float = 0.0) -> Recording | N
 
 
 def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
-    """The recording of a part: as it lies there already, or made now, or that there is no time.
+    """Return a part's complete recording, or record it now, or note that there is no time.
 
     Args:
-        name: of the part.
-        to: what is asked for.
-        most: seconds that it may take.
+        name: the name of the part.
+        to: the options of the call.
+        most: the time limit in seconds.
     """
     before = _left_behind(name, to)
     if before is not None and before.complete and not to.again:
@@ -276,7 +276,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin, done = time.monotonic(), []
     for place, name in enumerate(names):
         left = begin + 60 * options.minutes - time.monotonic()
-        shares = [PARTS[other].share for other in names[place:]]  # of what the others left, too
+        shares = [PARTS[other].share for other in names[place:]]  # unused time is passed on
         made = made_or_kept(name, asked, most=left * shares[0] / sum(shares))
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"

@@ -22,11 +22,11 @@ from mplab.simulation import convert_linears, simulated
 from mplab.simulation.casts import SCALINGS
 
 Pairs = Iterator[tuple[str, Any, Any]]
-"""What is compared; what the CPU gives; what the device gives."""
+"""A description, the CPU's result and the device's result, for each comparison."""
 
 
 def rounding(device: torch.device) -> Pairs:
-    """Random bits, which are numbers of all sizes: subnormal, past the end, and NaN."""
+    """Compare roundings of random bits: numbers of all sizes, subnormal, past the end, and NaN."""
     bits = np.random.default_rng(0).integers(0, 1 << 32, 1024, np.uint32)
     x = torch.from_numpy(bits.view(np.float32))
     for mode in Rounding:
@@ -43,7 +43,7 @@ def rounding(device: torch.device) -> Pairs:
 
 
 def quantizing(device: torch.device) -> Pairs:
-    """Codes, scales and values of rows of very different sizes."""
+    """Compare codes, scales and values of rows of very different magnitudes."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(32, 64, generator=random) * 2.0 ** torch.arange(-16, 16)[:, None]
     for rule in ScaleRule:
@@ -77,8 +77,8 @@ def _step(device: Any, context: Any, convert: Callable[[nn.Module], nn.Module]) 
 def steps(device: torch.device) -> Pairs:
     """Simulated steps, and steps of layers of eight bits or fewer, simulated and real.
 
-    Also the matrix unit's sums are exact, which keep 13 bits. Left out are scalings whose scales
-    are no powers of two: their operands have long fractions.
+    Even a matrix unit that keeps 13 bits computes these sums exactly. Scalings whose scales are not
+    powers of two are left out, because their operands have long fractions.
     """
     for fmt in (FP16, BF16, TF32, FP8_E4M3, FP8_E5M2):
         modes = simulated(fmt), simulated(fmt)
@@ -96,7 +96,7 @@ def steps(device: torch.device) -> Pairs:
 
 
 def health(device: torch.device) -> Pairs:
-    """What Health writes of two steps; the digests of tensors."""
+    """Compare what Health records of two steps, and the digests of tensors."""
     found = []
     for on in ("cpu", device):
         model = nn.Linear(4, 4)
@@ -121,7 +121,7 @@ CHECKS = (rounding, quantizing, steps, health)
 
 
 def difference(here: Any, there: Any) -> str:
-    """How two tensors differ, or two records; "" if they do not."""
+    """Say how two tensors or two records differ; "" if they do not."""
     if not isinstance(here, Tensor):
         return "" if here == there else f"{here} is not {there}"
     if not there.is_cuda or (here.shape, here.dtype) != (there.shape, there.dtype):

@@ -16,7 +16,7 @@ _CAST_FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 
 
 def casts(to: Setting) -> Found:
-    """All float32 inputs through the device's conversion and the simulator; midpoints of float64.
+    """Compare the device's casts with the simulator's: all float32 inputs, and float64 midpoints.
 
     A rehearsal takes 2^12 inputs of every fourth chunk of 2^24.
     """
@@ -41,7 +41,7 @@ def casts(to: Setting) -> Found:
 
 
 _KEPT = 32
-"""Differing inputs that are kept, with what they become."""
+"""Number of differing inputs that are kept, with their results."""
 
 
 def _inputs(start: int, size: int, device: torch.device) -> Tensor:
@@ -75,7 +75,7 @@ def _count(name: str, x: Tensor, theirs: Tensor, ours: Tensor, row: Any) -> None
 
 
 def checksum(t: Tensor) -> str:
-    """A sum over the codes of a tensor, each multiplied by an odd number of its place.
+    """Sum the codes of a tensor, each multiplied by an odd number that depends on its position.
 
     Examples:
         >>> checksum(torch.tensor([1.0, 2.0], dtype=torch.float16))
@@ -88,7 +88,7 @@ def checksum(t: Tensor) -> str:
 
 
 def _overflow(fmt: Format, device: torch.device) -> list[list[float]]:
-    """What numbers at and past the end of the range become."""
+    """Cast numbers at and past the end of the range; return them and the results."""
     largest = fmt.max_finite
     half = (2.0 ** (fmt.emax + 1 - fmt.precision)) / 2
     inputs = [largest, largest + half, largest + 1.5 * half, 2 * largest, 1e38, torch.inf]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 Found = Iterator[tuple[str, Any]]
-"""Fields of a recording's data, each as it is known so far."""
+"""Fields of a recording's data: the name of each, and its value so far."""
 
 
 class Setting(NamedTuple):
@@ -25,7 +25,7 @@ class Setting(NamedTuple):
 
 
 def problem_of(error: BaseException) -> str:
-    """An error in one line that says nothing about the machine's folders.
+    """Describe an error in one line, without the names of the machine's folders.
 
     Examples:
         >>> problem_of(OSError("cannot read /root/secret/file.txt"))

@@ -31,7 +31,7 @@ def plan(*, seeds: Sequence[int] = SEEDS) -> list[tuple[int, str, str, bool]]:
     """Seed, task, recipe, and whether FP32 products may be TF32, for each run.
 
     The first seed of every recipe comes first, then the other seeds of the recipes to compare,
-    seed by seed, so that what stops early can be compared.
+    seed by seed, so that runs can be compared even if time runs out.
     """
     real = [name for name, recipe in RECIPES.items() if not recipe.simulated]
     first = [name for name in _COMPARED if name in real]
@@ -228,7 +228,7 @@ def _wait(to: Setting) -> None:
 
 
 def _emptied(to: Setting) -> int:
-    """Bytes that are still allocated after what the last run left has gone; the peak is reset."""
+    """Free the memory of the last run, reset the peak, and return the bytes still allocated."""
     if not to.cuda:
         return 0
     gc.collect()
@@ -238,7 +238,7 @@ def _emptied(to: Setting) -> int:
 
 
 def exponents(to: Setting) -> Found:
-    """Exponents of the larger network's activation gradients by layer, without loss scale."""
+    """Exponents of the larger network's activation gradients by layer, loss scale removed."""
     size = _TINY if to.rehearse else _LARGE
     runs: list[dict[str, Any]] = []
     for way in _WAYS:
@@ -265,7 +265,7 @@ def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) 
 
 
 def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
-    """A hook that counts a layer's gradients, at most a million of them."""
+    """Make a hook that counts the exponents of a layer's gradients, at most about a million."""
 
     def after(module: nn.Module, args: Any, output: Tensor) -> None:
         def count(gradient: Tensor) -> None:

@@ -46,7 +46,7 @@ def _seconds_of(call: Callable[[], object], to: Setting, *, rounds: int = 20) ->
 
 
 def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
-    """Bytes read and written in a second, and their share of a copy's."""
+    """Bytes that rounding reads and writes per second, and the ratio to a copy's."""
     try:
         taken = _seconds_of(partial(round_tensor, x, fmt, out=out), to, rounds=5)
     except Exception as error:  # whatever it is, the other formats go on
@@ -85,7 +85,7 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
 
 
 def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
-    """What a simulated step of a task costs beside a plain one and a real one."""
+    """Time the steps of a task: plain, simulated, and in real low precision."""
     rows: list[dict[str, Any]] = []
     for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
         if to.left() <= 0:

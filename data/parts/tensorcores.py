@@ -1,8 +1,8 @@
-"""Sums in a device's matrix unit, kept so that a wrong model can be mended later.
+"""Record sums of a device's matrix unit, so that a wrong model can be corrected later.
 
 Besides counting where a model is wrong, it keeps operands as codes together with the device's
 results: `sweeps` walk through the corners of the arithmetic one exponent at a time, `samples` are
-random sums, and of the sums on which the model of Hopper is wrong some are kept whole.
+random sums, and some of the sums on which the model of Hopper is wrong are kept whole.
 """
 
 import re
@@ -26,18 +26,18 @@ FORMATS = (FP16, BF16, TF32, FP8_E4M3, FP8_E5M2)
 _ROWS, _DEPTH = 128, 64
 
 _KEPT = 32
-"""Wrong sums that are kept for each format."""
+"""Number of wrong sums that are kept for each format."""
 
 _WIDE = 2048
-"""Rows and columns for the interval of promotion: enough tiles to fill the device, so that no
-kernel cuts the sums into pieces for want of work."""
+"""Rows and columns of the products that measure the interval of promotion: enough tiles to fill the
+device, so that no kernel splits the sums to keep it busy."""
 
 
 def tensorcores(to: Setting) -> Found:
     """The probes, sweeps and samples, the interval of promotion, and random blocks.
 
     A block is one element of a product of (128, 64) and (64, 128) matrices, whose inputs have
-    exponents over a wide range; every architecture's model answers it, too.
+    exponents over a wide range; the model of every architecture computes it, too.
     """
     asked = [probe for probe in PROBES if not probe.scales and {*_pair(probe)} <= {*FORMATS, float}]
     yield "probes", [_probe(probe, to.cuda) for probe in asked]
@@ -92,8 +92,8 @@ def answers(left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting) -> np
     Args:
         left: values of the format, shape (sums, terms).
         right: values of its partner, of the same shape.
-        fmt: of `left`.
-        to: where they are asked.
+        fmt: the format of `left`.
+        to: the setting, whose device multiplies.
     """
     count, terms = left.shape
     depth = -(-terms // _DEPTH) * _DEPTH
@@ -235,7 +235,7 @@ def _ask_sums(sums: Sequence[Terms], fmt: Format, to: Setting) -> dict[str, Any]
 
 # Against the models ------------------------------------------------------------------------
 def _random_blocks(fmt: Format, seed: int, to: Setting, row: dict[str, Any]) -> None:
-    """One product; how many elements each model misses, and some that Hopper's does."""
+    """Count the elements of one product that each model gets wrong; keep some of Hopper's."""
     random = np.random.default_rng(seed)
     left = _spread((_ROWS, _DEPTH), fmt, random)
     right = _spread((_DEPTH, _ROWS), partner(fmt), random)
@@ -254,10 +254,10 @@ def _random_blocks(fmt: Format, seed: int, to: Setting, row: dict[str, Any]) -> 
 
 
 def _promotion(to: Setting) -> dict[str, Any]:
-    """After how many products FP8 sums leave the matrix unit, without fast accumulation.
+    """Find after how many products FP8 sums leave the matrix unit, without fast accumulation.
 
     The sum begins with 1, and 2^-14 comes at one later place: it is lost inside the unit, and
-    survives once the first sum was added outside. With fast accumulation it should never
+    survives once the first sum has been added outside. With fast accumulation it should never
     survive; where it does, the kernel cut the sum into pieces, and the other row says nothing.
     """
     result: dict[str, Any] = {}
@@ -282,7 +282,7 @@ def _promotion(to: Setting) -> dict[str, Any]:
 
 
 def _kernels(fmt: Format, to: Setting) -> dict[str, Any]:
-    """The names of the kernels that a product of blocks runs: they say which unit was asked."""
+    """The names of the kernels that a product of blocks runs: they tell which unit computed it."""
     if not to.cuda:
         return {"problem": "no CUDA device"}
     a, b = (torch.ones(shape, device=to.device) for shape in ((_ROWS, _DEPTH), (_DEPTH, _ROWS)))
