@@ -35,7 +35,7 @@ class Cast:
         scale: with blocks, the `ScaleRule` for the scale of each block; without, the class that
             finds the scale of the whole tensor: `FixedScaling` for no scale, `CurrentScaling` or
             `DelayedScaling`.
-        block: rows, and elements along the axis that the product sums, None for all of them.
+        block: its rows, and its elements along the axis that the product sums (None: all of them).
             An operand in blocks is cast anew for each of its two products; where a block is a
             square, both read the same values, except with stochastic rounding.
         rounding: the direction. Random bits come from torch's generator for the CPU.
@@ -85,7 +85,7 @@ class Cast:
         return found[: x.shape[0], : x.shape[1]]
 
     def factors(self, x: Tensor) -> Tensor:
-        """The factor of each number of a matrix in blocks, before it is rounded."""
+        """The scale of each number of a matrix in blocks, applied before rounding."""
         padded, block = self._padded(x)
         found, _ = scales_of("Cast", padded, self.fmt, self.scale, block, None)  # type: ignore[arg-type]
         factors = found.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
@@ -144,7 +144,7 @@ class Scaling:
         return {role: getattr(self, role) for role in ROLES}
 
     def is_real(self) -> bool:
-        """Whether torch itself has these products: E4M3 and E5M2, with one scale a tensor."""
+        """Whether torch itself has these products: E4M3 and E5M2, with one scale per tensor."""
         return all(c.block is None and c.fmt in _REAL for c in self.casts().values())
 
 
@@ -155,7 +155,7 @@ def chosen(
     backward_format: Format | None,
     real: bool,
 ) -> Scaling:
-    """Return a scaling, looked up by name or as given, with the formats that were asked for."""
+    """Look up a scaling by name, or take the one given; replace its formats with those given."""
     named = not isinstance(scaling, Scaling)
     found: Any = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
     for fmt, roles in ((forward_format, ROLES[:2]), (backward_format, ROLES[2:])):
@@ -213,8 +213,8 @@ SCALINGS: dict[str, Scaling] = {
 }
 """The scalings by name.
 
-The first four have E5M2 backward. The first three have one scale for a tensor: from the tensor
-itself, from the tensors before it, or none.
+The first four use E5M2 in the backward pass. The first three have one scale per tensor, computed
+from the tensor itself or from earlier tensors, or no scale.
 
 | scaling | as in |
 |---|---|
@@ -225,5 +225,5 @@ itself, from the tensors before it, or none.
 | mxfp8 | arXiv 2506.08027: E4M3 in both directions, scales rounded so that nothing saturates |
 | mxfp6 | MX with E3M2, the wider range of the two; scales as for mxfp8 |
 | mxfp4 | MX with E2M1; scales as for mxfp8 |
-| nvfp4 | arXiv 2509.25149; of the layers kept wide there, the first and the last |
+| nvfp4 | arXiv 2509.25149; of the layers kept wide there, only the first and the last |
 """

@@ -44,15 +44,15 @@ class simulated(ContextDecorator):
     Operations that `policy` puts into the low format take rounded inputs and give rounded results.
     The default is autocast's policy on CUDA: matrix products and convolutions in `fmt`; torch's
     losses, softmax, norms, exp, log, pow and sums in FP32; everything else in the widest format of
-    its inputs, where scalars count only among themselves. Backward, each operation runs in the
-    format of its forward operation. `.grad`, loss scaling, clipping and the optimizer stay FP32.
-    `backward()` belongs inside, too.
+    its inputs, where scalars count only if all inputs are scalars. Backward, each operation runs in
+    the format of its forward operation. `.grad`, loss scaling, clipping and the optimizer stay
+    FP32. `backward()` belongs inside, too.
 
     Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast,
     and tensors may be of any dtype: FFT and float64 run there as they are. `.float()`,
     `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under autocast. On CUDA,
-    torch's `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast lets
-    it: with low logits it is low there, and FP32 here.
+    torch's `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast
+    allows it: for low logits the `log_softmax` is low there, and FP32 here.
 
     `x.dtype` is the dtype of the format that `x` holds, so that a program branches on it as under
     autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
@@ -61,7 +61,7 @@ class simulated(ContextDecorator):
     the transformations of `torch.func`, in torch's own code, and after the context. So do NumPy and
     `element_size()`. `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep
     only the numbers, and a loaded tensor is FP32. `torch.is_autocast_enabled()` stays False,
-    because torch tells no mode that it was asked: a program that branches on it takes the branch
+    because torch does not tell modes of the call: a program that branches on it takes the branch
     without autocast.
 
     Args:
@@ -78,7 +78,7 @@ class simulated(ContextDecorator):
             that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
             a scalar, as an active `torch.autocast` makes.
         RuntimeError: `backward()` is called after the context of its forward pass ended; tensors
-            of two formats where torch takes those of one, as in `z[mask] = low`.
+            of two formats where torch accepts only one, as in `z[mask] = low`.
 
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
@@ -122,7 +122,7 @@ class simulated(ContextDecorator):
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[nn.Module, tuple[Place, Place]]
-        self._places = weakref.WeakKeyDictionary()  # of a module's caller, and its own
+        self._places = weakref.WeakKeyDictionary()  # the caller's, and the module's own
         self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
@@ -236,7 +236,7 @@ class simulated(ContextDecorator):
                     t.register_hook(check)  # type: ignore[no-untyped-call]
 
     # An optimizer works in FP32: the mode leaves the stack, so that operations cost nothing extra.
-    # Under another mode it stays, and lets them pass. A closure is a training step of its own.
+    # Below another mode it stays, but lets them pass. A closure is a training step of its own.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
@@ -372,7 +372,7 @@ def explain(
     loss: Callable[..., Tensor] | None = None,
     **named: Any,
 ) -> Explanation:
-    """List in which format each operation of a training step ran, and why.
+    """List the format in which each operation of a training step ran, and why.
 
     The step really runs, on a copy of the model; torch's random state is restored.
 
@@ -381,7 +381,7 @@ def explain(
         inputs: the model's positional arguments.
         fmt: the low format.
         policy: which operation and which layer runs in which format.
-        target: the second argument of `loss`, if it takes one; not without `loss`.
+        target: the second argument of `loss`, if it takes one; only together with `loss`.
         loss: a function of output and target; if omitted, the backward pass starts from ones.
         named: the model's keyword arguments, such as `input_ids=…, labels=…`.
 

@@ -116,7 +116,7 @@ Record = Callable[..., None]
 """Called for each operation that a mode ran, except views, with: its `Rule`; its `Run`, if in a
 forward pass or in a user's own backward function; the `Rounder` of its result, None for FP32; its
 `Node`, if in a backward pass; the arguments before the casts, and after them; its result; and the
-reason for its format, if neither the rule nor the node is."""
+reason for its format, if neither the rule nor the node gives it."""
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -296,10 +296,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _cast_passing_gradients(self, out: Tensor, node: Node, inputs: Sequence[Mark]) -> None:
-        """Cast a gradient that passes on to a low input, as autograd does, and mark it as its own.
+        """Cast a gradient passed on to a low input, as autograd does, and mark it as that input's.
 
-        Then it can be added to other gradients of that input. There is no operation to see: a
-        hook on the autograd node does it, which `out` has once an operation uses it.
+        Then it can be added to other gradients of that input. No operation makes this cast, so a
+        hook on the autograd node does; `out` has that node once an operation uses it.
         """
         graph = self.graph
 
@@ -343,7 +343,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def keep(self, out: Any) -> None:
         """Remember a result for as long as it lives: its graph may outlive the context.
 
-        Also a result without a node: a user's own autograd function may still give it one.
+        This includes results without a node: a user's own autograd function may still give one.
         """
         kept = self.results
         if isinstance(out, Tensor):
@@ -408,10 +408,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._add_gradients(into, (shared,), rule, args, kwargs)
 
     def _made_of_both(self, args: Any) -> Node | None:
-        """Find the node of the tensor whose two gradients autograd is adding, if it is.
+        """Find the node of the tensor whose two gradients autograd is adding, or None.
 
-        The current node made the first gradient. The second came past nodes that only pass
-        gradients on, as with a connection that skips layers: the first does not know its tensor.
+        The current node made the first gradient. The second came through nodes that only
+        pass gradients on, as with a skip connection: the first gradient does not know its tensor.
         """
         current, second = _current_node(), mark_of(args[1]) if is_plain(args[1]) else None
         known = None if current is None else self.graph.nodes.get(current._sequence_nr())
@@ -519,7 +519,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return cast or args, kwargs
 
     def _cast(self, rule: Rule, t: Any, into: Rounder, node: Node | None) -> Any:
-        """Return `t` in the format of `into`: itself if it is in it, else a rounded copy."""
+        """Return `t` itself if it is in the format of `into` already, else a rounded copy."""
         if not isinstance(t, Tensor):
             many = isinstance(t, list | tuple)
             return [self._cast(rule, x, into, node) for x in t] if many else t
@@ -551,7 +551,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return into(t, torch.empty_like(t), counter)
 
     def _cast_once(self, t: Tensor, base: Tensor, into: Rounder, node: Node | None) -> Tensor:
-        """Cast a weight, a gradient, or a view of it, from a copy that is rounded once."""
+        """Cast a weight, a gradient, or a view of one, by way of a copy that is rounded once."""
         mark = mark_of(base)
         if mark is None:
             mark = Mark(None)

@@ -97,7 +97,7 @@ class Recorder:
 
 
 def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
-    """Why a forward operation ran so."""
+    """Why a forward operation ran in its format."""
     name = FP32.name if into is None else into.fmt.name
     if rule.written is not None:
         return f"writes to memory in {name}"
@@ -109,7 +109,7 @@ def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
 
 
 def _backward(run: Run | None) -> str:
-    """Why an operation of a backward pass ran so."""
+    """Why an operation of a backward pass ran in its format."""
     return "as its forward operation" if run is None else "a backward of one's own: widest input"
 
 

@@ -54,7 +54,7 @@ class Fp8Linear(nn.Linear):
         backward_format: format of grad_output; likewise.
         amax_history_len: history length of delayed scaling.
         real: multiply with `torch._scaled_mm`, which reads FP8 itself, instead of float32
-            products of FP8 values, for E4M3 and E5M2 with one scale a tensor. Many CPUs have
+            products of FP8 values, for E4M3 and E5M2 with one scale per tensor. Many CPUs have
             no fast kernel for it: a product may take ten times as long as in float32.
         device: as in `nn.Linear`.
         dtype: as in `nn.Linear`.
@@ -63,8 +63,8 @@ class Fp8Linear(nn.Linear):
         how: the `Scaling` by which operands are cast.
         on_cast: None, or called after each cast with the operand's name ("input", "weight" or
             "grad_output", with blocks also those cast anew, such as "input for grad_weight"),
-            the float32 matrix, what the cast made of it, divided by the scale, and the scale:
-            a scalar, or with blocks that of each number.
+            the float32 matrix, the cast matrix divided by the scale, and the scale: a scalar,
+            or with blocks the scale of each number.
 
     Raises:
         ValueError: an unknown scaling; a format that lacks signs or zero, or does not fit in
@@ -212,7 +212,7 @@ class Fp8Linear(nn.Linear):
 
 
 def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling | DelayedScaling:
-    """Make the scaling of whole tensors; the scale of a block is found with the block."""
+    """Make the scaling of whole tensors; blocks get their scales when they are cast."""
     if cast.scale is DelayedScaling:
         return DelayedScaling(cast.fmt, amax_history_len=length)
     return CurrentScaling(cast.fmt) if cast.scale is CurrentScaling else FixedScaling()
@@ -220,7 +220,7 @@ def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling 
 
 # The three products ----------------------------------------------------------------------
 class _Linear(torch.autograd.Function):
-    """A linear layer; an operand with one scale is cast once, and saved so for backward."""
+    """A linear layer; an operand with one scale is cast once, and saved as cast for backward."""
 
     @staticmethod
     def forward(
@@ -302,7 +302,7 @@ class _Operand(NamedTuple):
 
 
 def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
-    """Cast a matrix, unless its blocks have to wait for the product."""
+    """Cast a matrix; one in blocks is cast later, for each product."""
     x, cast = x.float(), layer.how.casts()[role]
     scale = layer.scale_of(role, x)
     if cast.block is not None:

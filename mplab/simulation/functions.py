@@ -94,7 +94,7 @@ _transformations: Callable[[], Any] = torch._C._functorch.get_interpreter_stack
 def _refuse_batched_gradients(stack: Any) -> None:
     """Reject a gradient within a `vmap`: torch numbers its nodes and operations differently.
 
-    Without their numbers, operations of the backward pass would be taken for each other.
+    Without their numbers, operations of the backward pass would be mistaken for each other.
     """
     kinds = [transformation.key().name for transformation in stack]
     if "Vmap" in kinds and "Grad" in kinds[kinds.index("Vmap") :]:
@@ -179,7 +179,7 @@ class Functions(TorchFunctionMode):
         return rules_in(Scope(self.mode.policy, True, why, run))
 
     def rounder(self, dtype: Any) -> Rounder | None:
-        """Find the rounder for a dtype, if the simulation has it and a user's program asks.
+        """Find the rounder for a dtype, if the simulation has one and a user's program asks.
 
         The code of torch and of this package sees the stored dtype, and gets what it asks for.
         """
@@ -291,7 +291,7 @@ _NAMED = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat
 
 
 def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`.float()`, `.half()`, `.to(…)`, `.type(…)`, `.type_as(other)`: a format is asked for."""
+    """`.float()`, `.half()`, `.to(…)`, `.type(…)`, `.type_as(other)`: convert to a format."""
     if len(args) + len(kwargs) == 1 and func is Tensor.type:
         return _tell_as_if(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
@@ -399,7 +399,7 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
 
 
 def _multiply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """`linear`: autocast casts its input first, and torch takes it apart by the cast's strides."""
+    """`linear`: autocast casts the input first, and torch decomposes it by the copy's strides."""
     lower = functions.rules(Run.LOWER, "listed: linear runs in the low format")
     if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
         args = (functions.by(lower, torch.clone, args[:1], {}), *args[1:])
@@ -419,7 +419,7 @@ def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -
 def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
-    Where torch lacks the format the dtype is float32, and no other format holds its limit. Real
+    Where torch lacks the format, the dtype is float32, whose limit no low format holds. Real
     half tensors refuse to be filled with it, so the program can only mean the limit of x's format.
     """
     fmt = _format(args[0]) if args else None

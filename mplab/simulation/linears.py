@@ -13,7 +13,7 @@ from mplab.simulation.fp8 import Fp8Linear
 _log = logging.getLogger(__name__)
 
 _MULTIPLY = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""The layers that count for the first and the last of a model."""
+"""The layers among which the first and the last of a model are found."""
 
 _NO_PRODUCT = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 """Modules whose weight may be a matrix but is not multiplied as one."""
@@ -35,8 +35,8 @@ def convert_linears(
     `Fp8Linear` whose operands are cast in another way is replaced, too, with new scales.
     Subclasses of `nn.Linear` are left alone, such as the projection in
     `nn.MultiheadAttention`, whose weight is used without calling the layer. In evaluation
-    `nn.TransformerEncoder` and its layers would read the weights, too: those with a converted
-    layer leave torch's fast path. `conversion` lists the layers that were converted and those left
+    `nn.TransformerEncoder` and its layers would do the same: those with a converted layer no
+    longer take torch's fast path. `conversion` lists the layers that were converted and those left
     as they are; so does the log "mplab.simulation.linears" at INFO.
 
     Args:
@@ -48,7 +48,7 @@ def convert_linears(
         real: as in `Fp8Linear`.
         filter: filter(name, layer) says whether to convert a layer. None converts all; a scaling
             that keeps the ends, such as "nvfp4", leaves the first and the last linear or
-            convolutional layer as they are, also those that were converted before.
+            convolutional layer as they are, even if they were converted before.
 
     Returns:
         The model.

@@ -180,7 +180,7 @@ class Mark:
 
     @property
     def cast(self) -> RoundedCopy | None:
-        """The rounded copy, which goes with its tensor's memory; marks live on in nodes."""
+        """The rounded copy, while its tensor's memory exists; nodes keep marks alive for longer."""
         return self._cast()
 
     def keep(self, t: Tensor, cast: RoundedCopy) -> None:
@@ -329,7 +329,7 @@ def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
 
 
 def shared_tensor(args: Sequence[Any]) -> Mark | None:
-    """The mark of the tensor whose gradients the first two arguments are, if they are."""
+    """The mark of the tensor of which the first two arguments are gradients, or None."""
     marks = [mark_of(t) for t in args[:2] if is_plain(t)]
     makers = [mark.made_by for mark in marks if mark is not None and mark.made_by is not None]
     if len(makers) < 2:

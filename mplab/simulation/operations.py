@@ -18,7 +18,7 @@ _PAIRED = names_in(
     "scatter_add_ scatter_reduce scatter_reduce_ masked_scatter masked_scatter_ put_ lerp lerp_ "
     "mm bmm addmm addbmm baddbmm mv addmv vdot convolution"
 )
-"""Take tensors of one dtype alone, and autocast converts none. `index_put` and the like, which it
+"""Take tensors of one dtype only, and autocast converts none. `index_put` and the like, which it
 converts on CUDA or on the CPU, are not here."""
 
 # What torch's operations are, whatever the policy ------------------------------------------
@@ -76,7 +76,7 @@ _QUICKER = {
 
 
 _PASSING = names_in("add sub rsub cat stack sum clone copy slice_scatter select_scatter")
-"""Their backward passes a gradient on without computing anything."""
+"""In the backward pass they pass a gradient on without computing anything."""
 
 
 # Rules: how a policy runs one operation ----------------------------------------------------
@@ -230,9 +230,10 @@ def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor
 
 Met = tuple[Rounder | None, bool, bool, bool, bool]
 """The inputs of an operation, as a plain tuple for speed: their low format; whether one is in FP32,
-or two are in different low formats, which meet in FP32; whether a scalar is among them; whether a
-tensor of numbers is, other than gradients in a user's hands; and whether any number is. The first
-two give the widest format: FP32, or the low one. As in torch, scalars count only among themselves.
+or two are in different low formats, which meet in FP32; whether one is a scalar; whether one has
+dimensions and is not a gradient in a user's hands; and whether any holds floating-point numbers.
+The first two give the widest format: FP32, or the low one. As in torch, scalars count for it only
+if all inputs are scalars.
 """
 
 

@@ -115,7 +115,7 @@ class Policy:
         """Return the policy with other formats for some layers and all layers within them.
 
         Of two choices for one layer the later counts; a choice for a layer within another one
-        comes before the outer layer's.
+        takes precedence over the outer layer's.
 
         Args:
             formats: the low format, or FP32, by name such as `"head"`, pattern such as
@@ -135,7 +135,7 @@ class Policy:
             wide: names likewise; none may be in `lower`, too.
 
         Raises:
-            ValueError: torch has no operation of a name, or both lists have it.
+            ValueError: a name that torch has no operation for, or that is in both lists.
 
         Examples:
             >>> wider = CPU_AUTOCAST.with_operations(wide=["_softmax", "_log_softmax"])
@@ -286,8 +286,8 @@ KERAS_MIXED = Policy(
 )
 """What Keras' `mixed_float16` and `mixed_bfloat16` do: each layer in the low format throughout.
 
-For torch modules. A Keras `Dense` rounds its product before it adds the bias: write it so, because
-`nn.Linear` is one operation, rounded once. Keras' own normalization layers are made of operations
+For torch modules. A Keras `Dense` rounds its product before it adds the bias: write two operations,
+because `nn.Linear` is one, rounded once. Keras' own normalization layers are made of operations
 that this table would round one by one.
 """
 

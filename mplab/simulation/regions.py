@@ -1,6 +1,6 @@
 """Notice where a program turns autocast off, and where a checkpoint reruns a forward pass.
 
-torch tells no mode of `with torch.autocast("cuda", enabled=False)`, which changes nothing where
+No mode learns of `with torch.autocast("cuda", enabled=False)`, which changes nothing where
 autocast is off already. So its two methods are wrapped as long as any simulation is active.
 
 A checkpoint also enters autocast before it reruns a part in the backward pass. The mode that sees
@@ -33,7 +33,7 @@ _active = 0
 
 
 def _run_again(mode: Mode) -> Callable[[], None]:
-    """Begin a part that a checkpoint reruns, also without gradients; return what ends it."""
+    """Begin a part that a checkpoint reruns, even without gradients; return how to end it."""
     before, mode.again = mode.again, torch._C._current_autograd_node()
     unseen = not _count_function_modes()
     if unseen:
@@ -52,7 +52,7 @@ def _enter(region: Any) -> Any:
     mode = this_graph().innermost
     if not isinstance(mode, Mode):
         return entered
-    # a checkpoint restores the autocast that it found: none, outside of torch's own
+    # a checkpoint restores the autocast state that it found: off, unless torch's own is on
     if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
         setattr(region, _ATTRIBUTE, _run_again(mode))
     elif not region._enabled:

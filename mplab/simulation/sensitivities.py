@@ -84,8 +84,8 @@ class Sensitivity(Tabular):
         model: the name of the model's class.
         policy: which operations of a layer are low.
         batches: the number of batches.
-        fp32: a second step with no layer low: its errors are 0 where the loss gives the same
-            numbers twice, else the errors to be expected by chance.
+        fp32: a second step with no layer low: its errors are 0 if the loss gives the same numbers
+            twice, else they are the errors to expect by chance.
         measures: by layer and format, the layers in the order in which they run.
     """
 
@@ -186,14 +186,14 @@ def sensitivity(
 
     A layer is a module with operations of its own that the policy runs low; modules within it
     are layers of their own. Loss and output show the forward pass alone; the gradients of all
-    parameters, summed over the batches, both passes. All steps run on copies of the model, with
+    parameters, summed over the batches, show both. All steps run on copies of the model, with
     the same batches and the same random numbers of torch, so the model, its `.grad`, its buffers
     and torch's random state stay as they are.
 
     Args:
         model: any float32 module that can be copied, on one device.
         batches: the batches for `loss`, such as a `DataLoader`.
-        loss: a function of the model that it is given and a batch; returns a scalar.
+        loss: loss(model, batch) returns a scalar; it must use the model that it is given.
         formats: the low formats to try.
         policy: which operations of a layer are low; layers that it puts in FP32 stay there.
         layers: names of the layers to try; None tries all.
