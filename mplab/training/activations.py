@@ -236,15 +236,15 @@ def predicted_activations(
         shape: shape of the input, which is FP32.
         low_bytes: bytes per element of the low format; None computes in FP32.
         loss: `mse_loss` or `cross_entropy` of torch.
-        cuda: autocast's lists on CUDA, which runs norms in FP32, instead of the CPU's.
+        cuda: predict for autocast on CUDA, which runs norms in FP32, not for autocast on the CPU.
         checkpointed: each child of a `Sequential` keeps only its input.
 
     Returns:
         Bytes of activations and of copies.
 
     Raises:
-        ValueError: a module or a loss without a rule. Convolutions with dilation, pooling by other
-            squares than those that lie side by side, and norms over several axes have none.
+        ValueError: a module or a loss without a rule. Convolutions with dilation, pooling by
+            anything but adjacent squares, and norms over several axes have none.
 
     Exactness:
         Exact on CPU for the networks of tests/training/test_stages.py.

@@ -19,8 +19,8 @@ class PaintedDigits(NamedTuple):
 
     Attributes:
         images: the test images, float32 of shape (images, 64), 0 for white to 1 for black.
-        painted: what the network gives for them, of that shape, by the name of the run.
-        runs: the history of the training, by that name; its metric R² is the share of the
+        painted: the network's output for them, of the same shape, by the name of the run.
+        runs: the history of the training, by the same name; its metric R² is the share of the
             variation between test images that the network reproduces.
     """
 
@@ -38,8 +38,8 @@ def measure_painted_digits(
     """Train the digits' autoencoder by each recipe, and keep what it paints.
 
     Args:
-        *recipes: recipes, or the names of some in `mplab.training.RECIPES`.
-        seed: of the first weights.
+        *recipes: recipes, or names in `mplab.training.RECIPES`.
+        seed: seed of the initial weights.
         record_gradients_at: the steps at which to record gradients; () for real FP16.
         progress: show a bar for each run.
     """

@@ -29,8 +29,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Simulated:
     """Training steps in simulated arithmetic, with this package's loss scaler and optimizer.
 
-    The weights, and so their gradients, are float32 tensors whatever format holds them: all
-    recipes are scaled alike, those without a scale by 1.
+    The weights, and so their gradients, are float32 tensors whatever format their values are in:
+    every recipe scales its loss in the same way, a recipe without a scale by 1.
 
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
@@ -145,7 +145,7 @@ class Real:
         model: on the device it is to be trained on; its weights enter `weight_format`.
         loss: a function of predictions, which are widened to FP32, and targets.
         optimizer: an optimizer of the parameters of `model`.
-        recipe: the arithmetic; torch rounds to nearest, so that it needs no seed.
+        recipe: the arithmetic; torch rounds to nearest, so no seed is needed.
     """
 
     def __init__(
@@ -236,8 +236,8 @@ def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Turn off gradients, dropout and updates of delayed scales.
 
-    Also torch's fast path for encoder layers, which reads the weights of the layers that round
-    without calling them.
+    Also turn off torch's fast path for encoder layers, which would read the weights of the layers
+    that round without calling these layers.
     """
     model.eval()
     fast = mha.get_fastpath_enabled()

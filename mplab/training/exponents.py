@@ -16,7 +16,7 @@ from mplab.numbers.formats import Format
 
 
 class ExponentHistogram(NamedTuple):
-    """How many numbers have which exponent: e with 2^e ≤ |x| < 2^(e+1).
+    """How many numbers have each exponent e, where 2^e ≤ |x| < 2^(e+1).
 
     `exponents` ascends without gaps, int64 of shape (k,); `counts` has the same shape; zeros,
     and numbers that are infinite or NaN, are counted apart.

@@ -198,7 +198,7 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
-    """Stored settings of a recipe without `native=False`, formerly an option of every recipe."""
+    """Drop `native=False`, formerly an option of every recipe, from stored settings."""
     return {name: x for name, x in stored.items() if (name, x) != ("native", False)}
 
 

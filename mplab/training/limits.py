@@ -27,12 +27,12 @@ def headroom(
 
     The backward pass is repeated from the same forward pass with one power of two after the
     other, so that infinities within it count as well, not only those in its results. The
-    recipe's own rule still updates the weights; so rules that are compared on these limits
+    recipe's own rule still decides the updates, so all rules that are compared on these limits
     (`mplab.scaling.play`) meet the same steps.
 
     Args:
         task: as in `train`.
-        recipe: as in `train`; simulated.
+        recipe: as in `train`; it must be simulated.
         seed: as in `train`.
         steps: as in `train`.
         progress: show a bar.

@@ -84,7 +84,7 @@ def train(
         save_every: steps between checkpoints; the last step is always saved.
         replay: record a simulated step once and run it again as straight-line code, which takes
             a third of the time and gives the same bits. This applies to networks of torch's own
-            modules with a loss of `torch.nn.functional`, on a CPU, if nobody watches; otherwise,
+            modules with a loss of `torch.nn.functional`, on a CPU, without `watch`; otherwise,
             and where gradients are recorded, each step is simulated afresh.
 
     Returns:
@@ -135,7 +135,7 @@ def train(
 
 
 def known(kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "train") -> Any:
-    """Look up a task or a recipe by its name; return one that is given as it is.
+    """Look up a task or a recipe by name; return anything but a name unchanged.
 
     Args:
         kind: the name of the argument.
@@ -157,7 +157,7 @@ def default_device(recipe: Recipe) -> str:
 
 @contextmanager
 def _one_thread(device: torch.device) -> Iterator[None]:
-    """On a CPU, small products are faster on one thread, and sums keep their order."""
+    """Use one thread on a CPU: small products are faster, and sums keep their order."""
     before = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)

@@ -29,8 +29,8 @@ class LowOptimizer:
     Exactness:
         With nearest rounding and both formats FP16 or BF16, bit-exact with `torch.optim.Adam`
         on half or bfloat16 parameters, on the data of tests/training/test_optimizers.py. Not
-        where torch also rounds a scalar of the optimizer: SGD's learning rate, or an epsilon
-        that counts.
+        bit-exact where torch also rounds a scalar of the optimizer: SGD's learning rate, or an
+        epsilon that counts.
 
     Source:
         Kahan's compensated summation and stochastic rounding of weights: Zamirai, Zhang,

@@ -19,24 +19,24 @@ SCALE_RULES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "floored": (FlooredScaler, ("growth_interval",)),
     "keras": (KerasScaler, ("growth_interval",)),
 }
-"""How the loss scale follows overflows, by name, and its options; see `mplab.scaling`."""
+"""How the loss scale reacts to overflows, by name, and its options; see `mplab.scaling`."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """In which formats a task is trained, and with which loss scale.
+    """The formats and the loss scale with which a task is trained.
 
     Args:
         name: the name of the recipe.
         compute_format: the format of the operations that mixed precision lowers.
-        simulated: rounded in software, in any format; otherwise torch itself computes, in
-            FP32 plainly, in FP16 and BF16 by `torch.amp`.
+        simulated: rounded in software, in any format; otherwise torch itself computes, FP32
+            plainly, FP16 and BF16 with `torch.amp`.
         policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`.
         device: where it runs; None takes CUDA, if available, for torch's own mixed precision,
             else the CPU.
         init_scale: the first loss scale; None trains without one.
-        dynamic: whether the scale follows overflows and skips their steps.
-        scale_rule: how a dynamic scale follows them, a name in `SCALE_RULES`.
+        dynamic: whether the scale reacts to overflows, and their steps are skipped.
+        scale_rule: how a dynamic scale reacts to them, a name in `SCALE_RULES`.
         growth_factor: as in `LossScaler`; other rules have their own.
         backoff_factor: likewise.
         growth_interval: as in `LossScaler`.

@@ -5,7 +5,7 @@ each time. A tape below the simulation records the operations that really ran an
 between them, and makes a function of them, without autograd and without look-ups.
 
 A step is replayed only if it is known to do the same each time. Models and losses with unknown
-parts might decide in Python. A step that reads a value, or memory that it did not make, is not
+parts might branch in Python. A step that reads a value, or memory that it did not make, is not
 recorded. Shapes, memory and modes are checked before each step. And before a program is used, it
 must agree with an ordinary step on the next batch, bit for bit.
 """
@@ -89,7 +89,7 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record the operations below all other modes, and the roundings.
 
     A tensor is identified by its memory and its place and shape there. All memory that is seen is
-    kept until the end, so that no address comes twice. `lasting` are parameters and buffers, which
+    kept until the end, so that no address is reused. `lasting` are parameters and buffers, which
     have the same memory in each step.
     """
 

@@ -91,7 +91,7 @@ def gather(
     save_every: int = 50,
     told: Callable[[History], None] | None = None,
 ) -> list[History]:
-    """Train the runs that are missing in a file, and return all requested runs.
+    """Train the runs that are missing from a file, and return all requested runs.
 
     Complete runs are in the file; the current one is in a checkpoint beside it. The same call
     continues an interrupted one, and ends with the same bits. In a process group only the first

@@ -46,7 +46,7 @@ def kept_bytes(
     def pack(t: Tensor) -> Tensor:
         storage = t.untyped_storage()
         if storage.data_ptr() not in known:
-            pieces[storage.data_ptr()] = storage  # held, so that no address comes twice
+            pieces[storage.data_ptr()] = storage  # held, so that no address is reused
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
@@ -60,14 +60,14 @@ class Memory:
 
     Attributes:
         recipe: the name of the recipe.
-        parameters: all in FP32.
+        parameters: the parameters, all in FP32.
         gradients: the gradients of the parameters.
         optimizer: the optimizer's state after a step.
         kept: activations and low copies of weights, measured.
         activations: predicted; None where a module has no rule.
         casts: predicted low copies of weights.
         would: for a simulated recipe, what its real format would keep; the simulator keeps `kept`.
-        peak: on CUDA, the most that was allocated in a step, by the allocator.
+        peak: on CUDA, the most memory that torch's allocator had allocated during the step.
         checkpointed: whether blocks kept only their inputs.
     """
 
@@ -124,7 +124,7 @@ def _memory(step: _Step) -> Memory:
     state = (t for s in step.optimizer.state.values() for t in s.values())
     low = None if step.recipe.compute_format == FP32 else step.recipe.compute_format.bits / 8
     predicted: tuple[int, int] | None = None
-    with suppress(ValueError):  # a module without a rule is measured alone
+    with suppress(ValueError):  # a module without a rule is only measured
         predicted = predicted_activations(
             model,
             x.shape,
