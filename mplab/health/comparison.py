@@ -60,11 +60,11 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Comparison:
-    """Where two runs part, if they do.
+    """The differences between two runs, from the first one on.
 
     Attributes:
-        differences: all differences in run_a's order; the first is the parting point.
-        before: the last place that was equal before the parting point, if any.
+        differences: all differences in run_a's order; at the first one the runs part.
+        before: the last place that was equal before the first difference, if any.
         compared: the number of digests that were compared.
         steps: the numbers of the steps that both runs have.
         notes: what one run has and the other lacks, in sentences.
@@ -78,12 +78,12 @@ class Comparison:
 
     @property
     def first(self) -> Difference | None:
-        """The parting point; None where all that both runs have is equal."""
+        """The first difference; None if everything that both runs have is equal."""
         return self.differences[0] if self.differences else None
 
     @property
     def equal(self) -> bool:
-        """Whether both runs have the same digests, and all of them."""
+        """Whether all digests are equal, and each run has every digest of the other."""
         return bool(self.compared) and not self.differences and not self.notes
 
     @property
@@ -140,7 +140,7 @@ def compare(
     that only one run has are listed and not compared.
 
     Args:
-        run_a: a digest, or the file of one; its order of execution counts.
+        run_a: a digest, or the file of one; differences are listed in its order of execution.
         run_b: the other digest or file.
 
     Raises:
@@ -148,8 +148,8 @@ def compare(
         ValueError: a file holds no digest of this version.
 
     Exactness:
-        Equal tensors are found equal. Of different ones, one in 2^31 may be taken for equal; a
-        tensor in which one number differs never is.
+        Equal tensors are found equal. Of different ones, one in 2^31 may be taken for equal; those
+        that differ in only one number never are.
 
     Examples:
         >>> model = torch.nn.Linear(2, 1)
@@ -258,7 +258,7 @@ def _parsed(content: bytes) -> Record:
     if not lines or json.loads(head) != {"mplab digest": VERSION}:
         raise ValueError(f"no digest of version {VERSION}")
     record = Record()
-    for line in lines[:-1]:  # without the rest of a line that a killed process began
+    for line in lines[:-1]:  # the last may be incomplete, if a process was killed
         stored = json.loads(line)
         if "error" in stored:
             record.error = str(stored["error"])

@@ -46,7 +46,7 @@ _WEIGHTS = (np.random.PCG64(0).random_raw(_CHUNK) >> np.uint64(32) | np.uint64(1
 """Odd, and the same on every machine: NumPy keeps its generators' streams stable."""
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers that read a number's bits, by its bytes."""
+"""The integer dtype that reads a number's bits, by its size in bytes."""
 
 
 class Site(NamedTuple):
@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str, str, int]:
-        """The part that is the same in another run."""
+        """The part that identifies the same site in another run."""
         return self.direction, self.layer, self.what, self.call
 
     def __str__(self) -> str:
@@ -106,10 +106,10 @@ class Record:
 def numbers_of(t: Tensor) -> Tensor:
     """Compute the digest of a tensor, the same on any device: int64 of shape (2 + SAMPLED,).
 
-    First the sum of its bits, read as integers: when a few numbers change, it changes by as many
-    units in the last place. Then the same sum with an odd weight for each position: any change of
-    one number changes it. Last the bits of some numbers. Integer sums wrap around at 2^64, so that
-    no order of summation changes them.
+    The first is the sum of the tensor's bits, read as integers: when a few numbers change, it
+    changes by as many units in the last place. The second is the same sum with an odd weight for
+    each position: any change of one number changes it. The others are the bits of some numbers.
+    Integer sums wrap around at 2^64, so no order of summation changes them.
     """
     t = t.coalesce().values() if t.is_sparse else local(t)
     t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
@@ -172,8 +172,8 @@ class Digest:
         model: the model whose modules are recorded.
         optimizer: the optimizer whose updates end the steps.
         every: record each `every`-th step.
-        path: a file for the digests, begun with the `with`; each step is appended when it ends, so
-            that a killed process leaves all steps before. "%r" in it becomes the process's rank.
+        path: a file for the digests, made when the `with` begins; each step is appended when it
+            ends, so a killed process leaves all earlier steps. "%r" becomes the process's rank.
 
     Raises:
         ValueError: `every` is below 1, the optimizer is of another model, or several processes

@@ -256,8 +256,8 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _is_flushed(s: Shares) -> bool:
     """Whether zeros come with very small numbers; zeros alone may come from ReLU.
 
-    Measured: of the nonzero gradients that FP16 leaves the autoencoder, 11 to 100% are so small
-    where it flushes others to zero; of the CNN's, which trains as in FP32, below 0.5%.
+    Measured: where FP16 flushes gradients of the autoencoder to zero, 11 to 100% of the
+    nonzero ones are so small; in the CNN, which trains as in FP32, below 0.5% are.
     """
     if s.what_if:
         return 20 * s.zeros >= s.total
@@ -373,7 +373,7 @@ def _is_judged(cast: Casts) -> bool:
 
 
 def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -> Finding:
-    """Half of an operand became zero: by an old scale, by no scale, or by its own outliers."""
+    """Say why over half of an operand became zero: an old scale, no scale, or its own outliers."""
     first, cast = lost[0]
     fits = FORMATS[cast.fmt].max_finite / cast.scale
     observed = (
@@ -473,8 +473,8 @@ def _gravest_first(found: Iterable[Finding]) -> list[Finding]:
 def gathered(steps: Sequence[Step], found: list[Finding]) -> list[Finding]:
     """Collect the findings of all processes, each from the process whose trouble began first.
 
-    What one process adds to the gradients of all makes the weights of all NaN, so that the others
-    see a fault in the next step only. All processes must call this.
+    An infinity or NaN in the gradients of one process makes the weights of all NaN, so the others
+    see a fault only in the next step. All processes must call this.
     """
     forward = [any(o.phase == "forward" for o in step.origins) for step in steps]
     bad = (i for i, s in enumerate(steps) if forward[i] or not math.isfinite(s.loss))

@@ -15,10 +15,10 @@ from mplab.health.tracing import format_of_dtype
 from mplab.numbers.formats import FP8_E5M2, FP32, Format
 
 _COUNTED = 1 << 16
-"""Gradients of one layer in one pass that are all counted; more are sampled."""
+"""Up to this many gradients of a layer in one pass are all counted; more are sampled."""
 
 _COMPARED = 1 << 14
-"""Weights of one parameter that are all compared; more are sampled."""
+"""Up to this many weights of a parameter are all compared; more are sampled."""
 
 _P = ParamSpec("_P")
 
@@ -26,7 +26,7 @@ _P = ParamSpec("_P")
 def harmless(look: Callable[Concatenate[Any, _P], None]) -> Callable[Concatenate[Any, _P], None]:
     """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
 
-    Its class has `_stopped`, and `_stop` for an error.
+    Its class must have `_stopped`, and `_stop`, which is called with the error.
     """
 
     @wraps(look)
@@ -102,13 +102,13 @@ def rank() -> int:
 
 
 def local(t: Tensor) -> Tensor:
-    """This process's part of a tensor that is spread over several; no process waits."""
+    """This process's part of a tensor that is spread over processes; no process waits."""
     shard = getattr(t, "to_local", None)
     return t.detach() if shard is None else shard().detach()
 
 
 def sample(t: Tensor, most: int) -> Tensor:
-    """Sample a tensor: all of at most `most` elements, else about a quarter of `most`; a view.
+    """Return a view: all of a tensor of at most `most` elements, else about a quarter of `most`.
 
     A sample consists of whole rows at even distances.
 
@@ -174,14 +174,14 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
 
     Args:
         x: the operand, finite or not, with at least one element.
-        low: what the cast made of it, divided by `factor`.
-        factor: the scale, or that of each number.
+        low: the operand after the cast, divided by `factor`.
+        factor: the scale, or the scale of each number.
         fmt: the format.
     """
     x, factor = x.detach().float(), factor.float()
     size, scaled = x.abs(), (x * factor).abs()
     some, held = size > 0, x.isfinite() & low.isfinite()
-    most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)  # up to which it rounds down
+    most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)  # numbers up to this one round down
     reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
         *(factor.min(), size.amax(), some.sum(), ((low == 0) & some).sum()),
@@ -201,7 +201,7 @@ def ulps(x: Tensor, fmt: Format) -> Tensor:
 class Used:
     """A gradient that an update has used, and whether backward passes then added to it.
 
-    Its write counter tells: if it is set to zero, it is written once more than by these passes.
+    Its write counter shows it: zeroing the gradient is one write more than these passes make.
     """
 
     def __init__(self, parameters: Iterable[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What torchao's layers in FP8 and MXFP8 cast, cast again by the functions of the layer."""
+"""Repeat the casts of torchao's layers in FP8 and MXFP8, with the functions of the layer."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ _AGAIN = {"input": "grad_weight", "weight": "grad_input", "grad_output": "grad_w
 
 
 class Operand(NamedTuple):
-    """An operand as it was cast: all but the first two as `measures.casts_of` takes them."""
+    """An operand as it was cast; all but the first two are arguments of `measures.casts_of`."""
 
     name: str
     scaling: str
@@ -34,7 +34,7 @@ def operands(layer: Any, role: str, x: Tensor) -> Iterator[Operand]:
     """Cast an operand as its layer casts it for its two products.
 
     Args:
-        layer: a layer for which `is_torchao`.
+        layer: a layer for which `is_torchao` is True.
         role: "input", "weight" or "grad_output".
         x: the operand, before its cast.
     """

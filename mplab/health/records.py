@@ -53,7 +53,7 @@ class Casts(NamedTuple):
         flushed: how many of the nonzero elements became zero.
         saturated: how many were too large to be rounded, and became the largest finite number.
         beyond_e5m2: how many of the nonzero elements FP8_E5M2 would make zero, too, at a scale
-            that fits its largest number to the same one.
+            that brings the same number to its largest one.
         signal: the sum of squares of the finite elements.
         noise: the sum of squares of what the cast changed in them.
     """
@@ -164,8 +164,8 @@ class Evidence:
         outside: trainable parameters that the optimizer does not hold.
         piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
-        idle_units: for each bias, which of its elements had gradients of zero alone.
-        uncounted: an error at the casts of a layer of torchao, whose casts were not counted since.
+        idle_units: for each bias, which of its elements never had a gradient other than zero.
+        uncounted: an error in reading the casts of torchao's layers, which are not counted since.
         error: an error of the watch itself, which has looked at nothing since.
     """
 

@@ -156,8 +156,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _begin_nodes(self, name: str) -> None:
         """Attribute the following autograd nodes to this module.
 
-        Not in another thread, which counts its nodes from 0: on CUDA a backward pass has its own
-        thread, and a checkpoint reruns modules there.
+        Do nothing in another thread, which counts its nodes from 0: on CUDA a backward pass has its
+        own thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
             self._events.append((next_number(), name))
@@ -171,7 +171,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        # skip views, whose memory a cast may not have filled yet; types, whose numbers lie
+        # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
         # elsewhere; and operations between processes, whose results have not arrived yet
         between = "c10d" in func.namespace
         if func.is_view or types or between or self.error is not None:
@@ -229,7 +229,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made is not None and not made.what and made.operation.startswith((*_EMPTY, "cast"))
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
-        """Find what an input holds that is not finite, and its origin; rounding, if no other."""
+        """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
         storage = t.untyped_storage() if is_plain(t) else None
         if storage is not None and mark_of(t) is None:  # a simulation rounds unseen
             looked = getattr(storage, _FINITE, None)

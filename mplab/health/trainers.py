@@ -1,8 +1,8 @@
 """Callbacks for Lightning and transformers that watch a training run.
 
 Both watch a run from its first step to its last, print progress, and end with the report. A
-training that is resumed or started again is watched anew. Tried from Lightning 2.5 and
-transformers 4.46.
+training run that is resumed or started again is watched anew. Tried with Lightning from 2.5 and
+transformers from 4.46.
 """
 
 import math
@@ -34,7 +34,7 @@ def lightning_callback(
 
     Its attribute `health` is the watch of the latest run, `report` the report at its end.
     When several processes train together, every one needs the callback: each watches its own part,
-    and at the end the first one prints what was found in all, with the rank where it began.
+    and at the end the first one prints the findings of all, with the rank where each began.
     Validation between steps is not watched.
 
     Args:
@@ -46,7 +46,7 @@ def lightning_callback(
         options: options of `mplab.health.Health`.
 
     Raises:
-        ValueError: `on_nonfinite` is neither word.
+        ValueError: `on_nonfinite` is neither "report" nor "raise".
         ModuleNotFoundError: Lightning is not installed.
 
     Examples:
@@ -69,9 +69,9 @@ def transformers_callback(
 ) -> Any:
     """Make a callback for `transformers.Trainer`, like `lightning_callback`.
 
-    The loss is the one that the model returns: the sum over micro-batches where each was divided
-    by the tokens of all, else the mean. Steps whose model returns no loss are not recorded. After
-    an error in the training, `close()` removes the hooks.
+    The loss is the one that the model returns: the sum over micro-batches if each was divided by
+    the number of tokens in all of them, else the mean. Steps whose model returns no loss are not
+    recorded. After an error in the training, `close()` removes the hooks.
 
     Args:
         say_every: steps between two lines of progress; 0 for none.

@@ -573,8 +573,8 @@ class Health:
         """Report what was observed, what it means, and what to check.
 
         Args:
-            gather: collect the findings of all processes that train together, the process in
-                which trouble began before the others. Every process must call this.
+            gather: collect the findings of all processes that train together, each from the
+                process in which trouble began first. Every process must call this.
         """
         seen = replace(
             self.seen,
