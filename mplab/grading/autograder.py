@@ -1,6 +1,6 @@
 """Grade on Gradescope: read its submission, and write its results.
 
-The grader is that of `mplab grade autograde`: the same cases for the same student, the same points.
+The grader is that of `mplab grade autograde`: a student gets the same cases and points.
 """
 
 import json
@@ -22,10 +22,10 @@ from mplab.grading.worker import Job, Work, grade_submission
 
 
 def student_of(about: dict[str, Any], roster: list[list[str]]) -> tuple[str, dict[str, Any]]:
-    """Find whose hidden cases a submission gets: the id, and the entry among Gradescope's users.
+    """Find the student whose hidden cases a submission gets: id, and entry in Gradescope's users.
 
-    That is the student of the roster with this number or e-mail address; else the number, the
-    address or Gradescope's own number. In a group it is the first by id.
+    The id is that of the roster's student with this number or e-mail address; otherwise it is the
+    number, the address or Gradescope's own number. In a group, the first id counts.
     """
     found = []
     for user in about["users"]:

@@ -224,8 +224,8 @@ def _grade(
     """Grade until the queue is empty, or the executor breaks because a worker died.
 
     Returns:
-        The submissions to be tried again alone: what the executor held when it broke, and where
-        something killed the sandbox, such as a machine that is short of memory.
+        The submissions to try again alone: those that the executor held when it broke, and those
+        whose sandbox was killed, for instance by a machine short of memory.
     """
     alone: list[_Attempt] = []
     running: dict[Future[Work], _Attempt] = {}

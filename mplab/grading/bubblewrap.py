@@ -65,7 +65,7 @@ def _view() -> list[str]:
 
 
 def environment(work: str = WORK) -> dict[str, str]:
-    """Return the environment of submissions that work in a folder: none of the teacher's."""
+    """Return the environment variables of submissions in a folder; none are the teacher's."""
     return {
         "PATH": "/usr/bin:/bin",
         "HOME": work,
@@ -105,8 +105,8 @@ def sandboxed(command: Sequence[str]) -> list[str]:
         inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
         nobody = ["--uid", _NOBODY, "--gid", _NOBODY]
         return ["bwrap", *inner, *walls, *nobody, *variables, "--chdir", "/", "--", *command]
-    # The host's /proc is seen only by the next two programs: a covered one would forbid the
-    # new mount that hides it.
+    # Only the next two programs see the host's /proc. It is bound whole, because the kernel
+    # forbids the new mount that hides it if parts of the old one are covered.
     # bwrap builds its root on /tmp, which must be there for the inner one.
     outer = [*_view(), "--perms", "0555", "--dir", "/tmp"]
     outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]

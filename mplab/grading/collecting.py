@@ -29,7 +29,7 @@ _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
 
 _CHUNK = 1 << 20
 
-_LINES = 20  # problems reported of a student
+_LINES = 20  # problems reported per student
 
 _NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
@@ -50,8 +50,8 @@ class _File(NamedTuple):
         path: its path in the download.
         open: opens it; raises `Refused` with the reason if it must not be read.
         time: its date in the download; None if there is none.
-        clock: the date's source: "zip", "folder" or "exchange"; ANOTHER for another account's;
-            empty if it must not be read.
+        clock: the date's source: "zip", "folder" or "exchange"; ANOTHER if it belongs to
+            another account; empty if it must not be read.
     """
 
     path: PurePosixPath
@@ -99,7 +99,7 @@ def collect(
 ) -> Collected:
     """Copy the notebooks that were handed in to `submitted/ID/ASSIGNMENT`.
 
-    Accepted are: a folder per student, named by id; a file per student, whose name begins
+    Accepts a folder per student, named by id; a file per student, whose name begins
     with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
     "lastfirst_123_456_file"; the inbound folder of nbgrader's exchange; and a student's own zip
     inside any of them. If a student delivered several times, the newest counts. What the teacher
@@ -111,7 +111,7 @@ def collect(
 
     Args:
         course: the course, with its roster.
-        assignment: where to put them.
+        assignment: the assignment's name.
         place: a folder or a zip file.
         times: Moodle's grading worksheet (CSV), Canvas's list of submissions (JSON), or a CSV
             with the columns id,time.
@@ -175,7 +175,7 @@ def _deliveries(
         key = f"number {number}" if number else f"top {top}" if alone else ""
         delivery = found.setdefault((owner, key), _Delivery(owner, top, number, bool(canvas)))
         delivery.late |= bool(canvas and canvas["late"])
-        if canvas and name not in ours:  # numbers what is handed in again: a1.ipynb, a1-1.ipynb
+        if canvas and name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
             again.append(f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer")
@@ -195,7 +195,7 @@ def _deliveries(
 
 
 def _order(file: _File) -> int:
-    """Return the number by which Canvas orders what was handed in; it grows with time."""
+    """Return the number by which Canvas orders submissions, which grows with time; else 0."""
     canvas = _CANVAS.fullmatch(file.path.parts[0]) if len(file.path.parts) == 1 else None
     return int(canvas["order"][:18]) if canvas else 0
 
@@ -217,7 +217,7 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         ('s01', None)
     """
     match = _platform(name)
-    if match and roster:  # first: whoever chooses a name there may choose one like an id
+    if match and roster:  # first: on a platform, a student may choose a name like an id
         numbered = [s.id for s in roster if s.number == match["number"]]
         parts = match["name"].split("-")  # Moodle puts the group's name in front
         wanted = {_plain("-".join(parts[i:])) for i in range(len(parts))}
@@ -278,18 +278,18 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             # `rglob` does not follow links to folders
             paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else [top]
             found = [(path, path.lstat()) for path in sorted(islice(paths, _STUDENT_FILES + 1))]
-        except (OSError, RecursionError) as error:  # of this delivery, whose author may change it
+        except (OSError, RecursionError) as error:  # its author may change it meanwhile
             reason = f"it cannot be read ({type(error).__name__})"
             yield _File(name, partial(_refuse, reason))
             continue
-        if exchange and not _is_of(whose, exchange["id"]):  # else it would be a submission
+        if exchange and not _is_of(whose, exchange["id"]):  # else others could hand in for them
             yield _File(name, partial(_refuse, ANOTHER), clock=ANOTHER)
             continue
         for path, status in found:
             if stat.S_ISDIR(status.st_mode):
                 continue
             name = PurePosixPath(path.relative_to(folder).as_posix())
-            # The file system dates a change of the inode; anybody can set the other dates.
+            # Only the file system sets the time of an inode's change; anybody can set the others.
             seconds = status.st_ctime if exchange else status.st_mtime
             opener = partial(open_regular, path, whose.st_uid if exchange else None)
             clock = "exchange" if exchange else "folder"
@@ -331,7 +331,7 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 
 def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
-    """Return the date of an entry, which has no zone; None for 1980, where the format begins."""
+    """Return an entry's date, which has no time zone; None for 1980, the format's first year."""
     try:
         return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None
     except (ValueError, OverflowError):
@@ -352,7 +352,7 @@ class _Taken:
             self.problems.append(f"{delivery.owner}: left out, not a notebook: {names}{more}")
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
-        """Take notebooks first, so that they are taken whatever lies beside them."""
+        """Take notebooks first, so that other files do not use up the limits."""
         if len(files) > _STUDENT_FILES:
             self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
         ordered = sorted(
@@ -423,14 +423,14 @@ def _bring_in(
     deliveries: Sequence[_Delivery],
     known: Mapping[tuple[str, str], datetime],
 ) -> tuple[str, list[str]]:
-    """Store a student's newest delivery of which something can be taken.
+    """Store a student's newest delivery that has files to take.
 
     Returns:
         The source of its time, and the problems found.
     """
     ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
     counts, owner, files, problems = ranked[0], ranked[0].owner, dict[str, bytes](), list[str]()
-    for each in ranked:  # one at a time: whoever hands in a thousand times fills no memory
+    for each in ranked:  # one at a time: a thousand deliveries would fill the memory
         taken = _Taken(each)
         problems += taken.problems
         if taken.files:
@@ -459,7 +459,7 @@ def _store(
     files: Mapping[str, bytes],
     record: dict[str, object],
 ) -> list[str]:
-    """Store a submission, whole or not at all, keep the one before, and say what was changed."""
+    """Store a submission atomically, keep the previous one, and report the teacher's changes."""
     target = course.root / "submitted" / student / assignment
     before, problems = course.read("received", assignment, student), list[str]()
     record["digest"], there = _digest(files), None
@@ -471,7 +471,7 @@ def _store(
             problems.append(
                 f"{student}: submitted/{student}/{assignment} was changed here and stays"
             )
-        if record["source"] == "list" or not before:  # else it has its time
+        if record["source"] == "list" or not before:  # else its time is recorded
             course.write("received", assignment, student, record)
         return problems
     target.parent.mkdir(parents=True, exist_ok=True)

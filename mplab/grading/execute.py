@@ -93,7 +93,7 @@ def run_notebook(
 
 
 def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
-    """Run a cell and return its outputs; a note says that it was stopped."""
+    """Run a cell and return its outputs, with a note if it was stopped."""
     if (before := session.interrupts) >= MOST_INTERRUPTS:
         return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
@@ -145,7 +145,7 @@ def read_outcomes(cell: nbformat.NotebookNode) -> list[Outcome]:
 def one_line(message: str) -> str:
     """Clean a message, so that a student's exception cannot imitate the grader's output.
 
-    The result has one line, no characters that move a cursor or turn the direction of reading,
+    The result has one line, no characters that move a cursor or change the reading direction,
     and no symbol like the marks in front of the points.
     """
     plain = (c if c.isprintable() else " " for c in message)

@@ -36,7 +36,7 @@ _MAX_CASES = 2_000
 
 
 MOST_INTERRUPTS = 2
-"""Things that may run too long in a submission, before nothing more is asked of it."""
+"""How often a submission may run too long before nothing more is asked of it."""
 
 NOT_ASKED = f"Not asked: {MOST_INTERRUPTS} things before it ran too long and were stopped."
 
@@ -122,7 +122,7 @@ def load_assignment(path: Path) -> Assignment:
 
 
 def _line(error: Exception, path: Path) -> str:
-    """Name the line of a file at which it went wrong; nothing if the file never ran."""
+    """Name the line of a file where an error arose; empty if none is known."""
     ran = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
     line = ran[-1] if ran else getattr(error, "lineno", None)
     return f", line {line}" if line else ""
@@ -173,7 +173,7 @@ def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int
         seed: the seed of a part, by its name.
 
     Returns:
-        An outcome for each part, also if the answer is missing, broken or not a value.
+        An outcome for each part, even if the answer is missing, broken or not a value.
     """
     outcomes = []
     for part in graded.parts:
@@ -258,7 +258,7 @@ def _read(entry: Any) -> Any:
 
 
 def exception_named(name: Any, message: Any) -> Exception:
-    """Return the built-in exception of this name; for other names, one that equals none."""
+    """Return the built-in exception of this name; for other names, one that equals no other."""
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     text = message[:300] if isinstance(message, str) else ""
     simple = (SyntaxError, UnicodeError, ExceptionGroup, OSError)  # others take one text
@@ -285,8 +285,8 @@ def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[i
 def _raised(error: Exception) -> str:
     """Name the exception that came instead of a value, without its text.
 
-    The text, and the name of a student's own, could hold a hidden case: this one, or another that
-    the submission was asked before and kept.
+    The text, and the name of a student's own exception, could reveal a hidden case: this one, or
+    an earlier one that the submission kept.
     """
     if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"

@@ -22,7 +22,7 @@ NOTHING = "nothing submitted"
 class Grade(NamedTuple):
     """A student's points in an assignment; None where nothing was submitted or graded.
 
-    If a person has still to grade, the score is the sum so far. The owner is the one who handed in:
+    If a person still has to grade, the score is the sum so far. The owner is the one who handed in:
     the student, or another member of the team. The parts are those of rubrics.
     """
 
@@ -54,7 +54,7 @@ def neutral(text: str) -> str:
 
 
 def grades(course: Course, assignments: list[str]) -> list[Grade]:
-    """Return the grades of every student, also of students who submitted nothing.
+    """Return the grades of every student, including those who submitted nothing.
 
     Raises:
         ValueError: an assignment is not in the gradebook.
@@ -84,7 +84,7 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
     points = float(assignment.max_score)
     record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
-    if "digest" not in record:  # what stands in the gradebook is not of this submission
+    if "digest" not in record:  # the gradebook does not hold this submission's points
         there = (course.root / "submitted" / owner / assignment.name).is_dir()
         remark = remark or ("not graded yet" if there else NOTHING)
         return Grade(student, assignment.name, None, points, remark, owner=owner)
@@ -100,7 +100,7 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
 
 
 def _parts(submission: Any) -> str:
-    """Write what a person gave for the parts of rubrics, of answers that do not wait again."""
+    """Write the points that a person gave for rubric parts, unless the answer waits again."""
     told = []
     for row in submission.notebooks:
         waiting = {grade.name for grade in row.grades if grade.needs_manual_grade}

@@ -33,7 +33,7 @@ POLICY = (
 )
 
 NOT_READ = -1.0
-"""The points of an answer that a person has still to read; the page says so in words."""
+"""The points of an answer that a person still has to read; the page says so in words."""
 
 _NBGRADER = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader"
 
@@ -58,7 +58,7 @@ def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str
     """Call a function on somebody's text in a process of its own, with limits.
 
     Returns:
-        What it returns; None if it died or took too long.
+        Its result; None if it died or took too long.
     """
     receiver, sender = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(target=_limited, args=(sender, seconds, work, *arguments))
@@ -149,7 +149,7 @@ def _unchanged(text: str) -> str:
 
 
 def without_scripts(page: str) -> str:
-    """Remove the scripts in the page's head, which is the template's alone: MathJax's."""
+    """Remove the scripts (MathJax's) in the page's head, which comes from the template alone."""
     head, found, rest = page.partition("</head>")
     return re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL) + found + rest
 

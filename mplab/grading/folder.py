@@ -143,9 +143,9 @@ class Course:
         return read_extensions(self.root / "extensions.csv", known, assignment)
 
     def record(self, kind: str, assignment: str, student: str) -> Path:
-        """Return the file of what is recorded about a submission.
+        """Return the file of a record about a submission.
 
-        Its kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
+        Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"
@@ -261,13 +261,13 @@ def create_course(
 
 
 def create_assignment(course: Course, name: str) -> list[Path]:
-    """Write an assignment of two exercises and a question, to be changed into one's own.
+    """Write an example assignment of two exercises and a question, for the teacher to change.
 
     Returns:
         Its exercises and its notebook.
 
     Raises:
-        ValueError: the name is no name of an assignment, or there is one.
+        ValueError: the name is not a valid name of an assignment, or it is taken.
     """
     places = [course.root / "checks" / name, course.root / "source" / name]
     if not _ASSIGNMENT.fullmatch(name) or any(place.exists() for place in places):

@@ -18,7 +18,7 @@ _PART = re.compile(r"- (.+): ([\d.e+-]+) of ([\d.e+-]+)")
 
 
 def with_parts(rubric: Mapping[str, float], given: Sequence[float], words: str) -> str:
-    r"""Write the points of a rubric's parts on top of a comment; nbgrader keeps one number a cell.
+    r"""Write a rubric's points on top of a comment, because nbgrader keeps one number per cell.
 
     Examples:
         >>> print(with_parts({"the choice": 1, "a reason": 1}, [1, 0.5], "Which tie?"))
@@ -46,10 +46,10 @@ def read_parts(comment: str) -> tuple[dict[str, str], str]:
 def save(
     course: Course, assignment: str, student: str, notebooks: Mapping[str, nbformat.NotebookNode]
 ) -> tuple[float, float, bool]:
-    """Save a graded submission: its points, its graded notebooks, and what was answered.
+    """Save a graded submission: its points, its graded notebooks, and digests of its answers.
 
-    What a person gave stays given while its answer is the same; for another answer the person is
-    asked again. An extension and a time that are no longer in force are removed.
+    Points given by a person stay while the answer is unchanged; a changed answer waits for a
+    person again. Extensions and times that no longer apply are removed.
 
     Returns:
         The score, the maximum score, and whether it was late.
@@ -82,7 +82,7 @@ def save(
 
 
 def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str]) -> None:
-    """Save the points of a notebook; one that is missing earns none."""
+    """Save the points of a notebook; a missing notebook earns none."""
     cells = {} if notebook is None else marked(notebook)
     for grade in row.grades:
         cell = cells.get(grade.name)
@@ -97,14 +97,14 @@ def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str
 
 
 def renew_penalties(course: Course, assignment: str) -> None:
-    """Renew who was late and what it costs: dates, extensions or settings may have changed."""
+    """Update who was late and the penalties: dates, extensions or settings may have changed."""
     with course.gradebook() as book:
         _save_penalties(course, assignment, book.assignment_submissions(assignment))
         book.db.commit()
 
 
 def _save_penalties(course: Course, assignment: str, submissions: Iterable[Any]) -> None:
-    """Save extensions, and what nbgrader's settings take off for lateness, if anything."""
+    """Save extensions, and the late penalties of nbgrader's settings, if any."""
     step, extensions = AssignLatePenalties(config=course.config()), course.extensions(assignment)
     step.init_plugin()
     for submission in submissions:

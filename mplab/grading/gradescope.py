@@ -47,7 +47,7 @@ def write_autograder(course: Course, name: str, path: Path, *, visibility: str) 
 
 
 def _zipped(files: dict[str, bytes]) -> bytes:
-    """Pack files; the two scripts at the top can be run."""
+    """Pack files; the two scripts at the top are executable."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
@@ -59,7 +59,7 @@ def _zipped(files: dict[str, bytes]) -> bytes:
 
 
 def _wheel() -> tuple[str, bytes]:
-    """Make a wheel of this mplab without the solutions of its assignments: its name and content.
+    """Build a wheel of this mplab, without solutions of assignments; return its name and content.
 
     Source:
         Python Packaging User Guide, "Binary distribution format".

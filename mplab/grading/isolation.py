@@ -111,7 +111,7 @@ def die_with_parent() -> None:
 
 # Where namespaces are forbidden, as in most containers: root gives an account to each submission.
 def make_own_folder(folder: str, account: int) -> None:
-    """Make an empty folder for an account, and put the one before out of its reach."""
+    """Make an empty folder for an account, and move the previous one out of its reach."""
     if os.path.exists(folder):
         os.rename(folder, f"{folder}-{os.getpid()}")
     os.mkdir(folder, 0o700)
@@ -119,7 +119,7 @@ def make_own_folder(folder: str, account: int) -> None:
 
 
 def guard_account() -> None:
-    """Become the parent of orphans, and survive this group and parent to end the account."""
+    """Adopt orphans, and outlive this process group and the parent to end the account."""
     os.setsid()
     _check(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
     _check(_libc.prctl(_SET_PDEATHSIG, _SIGTERM, 0, 0, 0), "pdeathsig")
@@ -213,7 +213,7 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
 
     Besides whole system calls it denies shared memory without a file, which a process may hold
     uncounted: the pages stay when `madvise` takes them out of its view.
-    Sockets may be of these families.
+    Only sockets of these families are allowed.
 
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.

@@ -34,7 +34,7 @@ def superseded(course: Course, assignment: str) -> dict[str, str]:
 def named(
     course: Course, assignment: str, students: Sequence[str], present: list[str]
 ) -> list[str]:
-    """List those present whom these ids name, each for its whole team; all if there are no ids.
+    """Select from `present` the students named, each for its whole team; all if none is named.
 
     Raises:
         ValueError: an id names nobody who is present.
@@ -52,7 +52,7 @@ def named(
 def submitted_students(course: Course, assignment: str) -> tuple[list[str], list[str]]:
     """List the students with a submission, and the folders that belong to no student.
 
-    A folder's name must be an id of the roster, letter by letter; without a roster, any id of
+    A folder's name must match an id of the roster exactly; without a roster, any id of
     plain letters. One submission counts for a team.
     """
     known = {student.id for student in course.roster()}

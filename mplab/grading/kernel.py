@@ -266,7 +266,7 @@ class Nursery:
             seconds: to wait until it ends by itself, because it no longer listens.
         """
         child, self._child = self._child, 0
-        if not child:  # asked about the submission of a process before this one
+        if not child:  # the submission belonged to an earlier warm process
             return bool(seconds)
         until = time.monotonic() + seconds
         while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
@@ -314,7 +314,7 @@ class Nursery:
 
 
 def _killed(status: int) -> bool:
-    """Whether a process was killed, or says so of the one that it guards.
+    """Whether a process was killed, or reports this of the process that it guards.
 
     Short of memory, a machine kills processes by this signal; a program's own faults give others.
     """
@@ -380,7 +380,7 @@ def _never_return(call: Any) -> NoReturn:
 
 
 def link_compiled() -> None:
-    """Link this library's compiled functions into a writable folder, as numba uses no other.
+    """Link this library's compiled functions into a writable folder, because numba uses no other.
 
     The links lie in a folder of the warm process; each submission gets a folder of its own over it.
     The linked files are read-only.

@@ -18,13 +18,13 @@ from mplab.grading.journal import counting, named, submitted_students
 from mplab.grading.submissions import marked
 
 PLATFORM = re.compile(r".+?_\d+_assignsubmission_file_|[^_]+?(_LATE)?_\d+_\d+_")
-"""How a name begins that Moodle or Canvas gave: up to the student's own name of the file."""
+"""The prefix that Moodle or Canvas puts before the student's own file name."""
 
 
 class Page(NamedTuple):
     """The result of writing one student's pages.
 
-    `waiting` counts the answers that a person has still to read.
+    `waiting` counts the answers that a person still has to read.
     """
 
     student: str
@@ -73,10 +73,10 @@ def write_feedback(
 
 
 def write_zip(course: Course, assignment: str, students: Sequence[str]) -> tuple[Path, int]:
-    """Pack pages under the names that `collect` saw, as Moodle and Canvas take them back.
+    """Zip feedback pages under the names that `collect` saw, for upload to Moodle or Canvas.
 
     Returns:
-        The zip, and the number of students whose page is in it: those of a platform's download.
+        The zip, and the number of students in it: only those from a platform's download.
     """
     path, count = course.root / "feedback" / f"{assignment}.zip", 0
     path.parent.mkdir(exist_ok=True)

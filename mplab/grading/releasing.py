@@ -13,7 +13,7 @@ from mplab.grading.sandbox import Died, Session
 from mplab.grading.submissions import marked, read_cells, rebuild
 
 _DRAW_SECONDS = 60.0
-"""How long further draws are begun; a part that hangs has its own limit."""
+"""Seconds after which no further draw begins; a part that hangs has its own limit."""
 
 
 def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1) -> list[str]:

@@ -1,8 +1,8 @@
 """The page on which a person reads answers and gives points.
 
-It lists what waits, and shows one answer at a time, question by question. A small server of its
-own: no notebook server stands behind it, so nothing that was handed in has anything to act on.
-Answers are sanitised, and the page's policy would run or fetch nothing else.
+It lists the answers that wait, and shows them one at a time, question by question. It is a small
+server of its own, without a notebook server that a submission could act on. Answers are sanitised,
+and the page's policy lets a browser run and fetch nothing else.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class Question(NamedTuple):
 
     @property
     def parts(self) -> list[tuple[str, float]]:
-        """What points are given for, with the most of each."""
+        """The parts that get points, each with its maximum."""
         return list(self.rubric.items()) or [("Points", self.points)]
 
 
@@ -130,7 +130,7 @@ def _plain(text: str) -> str:
 
 
 class _Handler(web.RequestHandler):
-    """Answers whoever has the cookie, under the address that was printed."""
+    """Answers requests that have the cookie and use the printed address."""
 
     def initialize(self) -> None:
         self.course, self.root = self.settings["course"], self.settings["root"]
@@ -147,7 +147,7 @@ class _Handler(web.RequestHandler):
         self.enter()
 
     def enter(self) -> None:
-        """Refuse whoever has no token; on a Hub, its log-in takes the place of this."""
+        """Refuse requests without the token; on a Hub, its log-in replaces this check."""
         token, cookie = self.settings["cookie_secret"], self.settings["cookie"]
         given = self.get_query_argument("token", "") or self.get_cookie(cookie, "")
         known = secrets.compare_digest(given.encode(), token.encode())
@@ -207,7 +207,7 @@ class _Answer(_Handler):
     """One answer, with the field for its points."""
 
     def get(self, assignment: str, notebook: str, name: str, student: str) -> None:
-        """Show the answer of a student; without one, go to the first that waits."""
+        """Show a student's answer; without a student, go to the first answer that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
                 self.redirect(self.root + _next(assignment, question, grades, 0))
@@ -345,7 +345,7 @@ def _record(grade: Any, question: Question, score: float, words: str) -> None:
 def application(course: Course, token: str, port: int, *, hub: bool = False) -> web.Application:
     """Return the server's pages for a course; only whoever knows the token may see them.
 
-    As a service of a Hub: whoever is logged in there and has a role that lets them use it.
+    As a service of a Hub, it serves users who are logged in there and whose role allows it.
     """
     part, root = "([^/]+)", "/"
     pages: dict[str, Any] = {"": _List, f"({'|'.join(_FILES)})": _File}
@@ -392,7 +392,7 @@ def serve(
 
     async def run() -> None:
         try:
-            if port not in range(1 << 16):  # a larger one would become another
+            if port not in range(1 << 16):  # a larger number would wrap around
                 raise OSError("it must be 0 to 65535")
             (listener,) = netutil.bind_sockets(port, "127.0.0.1")
         except OSError as error:

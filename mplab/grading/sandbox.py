@@ -39,7 +39,7 @@ _SOCKET_BYTES = 212_992  # what a socket buffers at most, by Linux's default
 _TICK = 0.25  # seconds between two checks of memory and processes
 
 _ACCOUNT = 60_001
-"""The first of the accounts for submissions: of nobody on Debian, and there in any container."""
+"""The first user id for submissions: Debian gives it to nobody, and any container has it."""
 
 
 _HELD = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
@@ -107,7 +107,7 @@ def _trial(account: bool = False) -> str | None:
     """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
         with Lane(account=account) as lane, lane.session({}) as session:
-            if not session.run("pass").ok:  # libraries are imported that nothing imported before
+            if not session.run("pass").ok:  # imports libraries that nothing imported before
                 return f"inside, libraries in {sys.prefix} or {sys.base_prefix} cannot be read"
     except (OSError, NoSandbox, Died) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -302,7 +302,7 @@ class Session:
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
         self._dead: str | None = None
-        self._warm = warm  # of which the lane may have another by now, if it was killed
+        self._warm = warm  # if it was killed, the lane may have another by now
         self._own: OwnTime | None = None
         self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
         self.interrupts = 0
@@ -339,7 +339,7 @@ class Session:
     ) -> Any:
         """Return the value of a name (`cases` None), or its function's results for encoded cases.
 
-        It may call what `uses` names of the library, or all if None; the reply names other calls.
+        It may call the library functions in `uses`, or all if None; the reply names other calls.
 
         Returns:
             The reply as it came: a dictionary of unknown content.

@@ -132,7 +132,7 @@ def _withheld(outputs: list[Any]) -> list[NotebookNode]:
 
 
 def clean(markup: str) -> str:
-    """Sanitise HTML: keep text and tables, and nothing else, also no link.
+    """Sanitise HTML: keep text and tables only, not even links.
 
     Examples:
         >>> clean('<a href="https://a.example">a</a><img src="//b"><script>c</script>')
@@ -150,8 +150,8 @@ def clean(markup: str) -> str:
 def rendered_markdown(source: str, attachments: Any = None) -> str:
     """Render Markdown to sanitised HTML, with formulas as pictures.
 
-    Of pictures only those are shown that were pasted into the cell, among its attachments; of
-    others the name.
+    Only pictures that were pasted into the cell (its attachments) are shown; of others, only the
+    name.
     """
     formulas: dict[str, str] = {}
     renderer = _Renderer(formulas, images_in(attachments))

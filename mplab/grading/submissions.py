@@ -23,7 +23,7 @@ from nbformat import NotebookNode
 NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
 SECRET = "submission_secret.txt"
-"""What `nbgrader submit` adds, so that only its author can fetch the feedback."""
+"""The file that `nbgrader submit` adds, so that only its author can fetch the feedback."""
 
 _NOTEBOOKS = 100  # looked at in a submission
 
@@ -45,7 +45,7 @@ _LISTED = 5  # further notebooks named in a note
 ANOTHER = "it belongs to another account"
 
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
-"""Errors of the machine, whatever the file is."""
+"""Errors of the machine, not of the file."""
 
 
 class Refused(ValueError):
@@ -91,7 +91,7 @@ def read_regular(path: Path, limit: int) -> bytes:
     """Read a regular file, unless it is somebody else's or longer than `limit`.
 
     Raises:
-        Refused: it is, or it is no regular file; with its name.
+        Refused: it is one of these, or not a regular file; the message names it.
         OSError: this machine fails, whatever the file is.
     """
     try:
@@ -141,7 +141,7 @@ def read_submission(
 def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
-    """Find the file for each notebook of the release; a renamed one is recognised if alone."""
+    """Find the file for each notebook of the release; a single renamed one is recognised."""
     chosen = {name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found}
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         [(other, path)], [name] = found.items(), skeletons
@@ -202,7 +202,7 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
 
 
 def image_kind(data: Any) -> str:
-    """Return the kind of an image in base64, by its content; empty if it is none that is shown."""
+    """Return the kind of an image in base64, by its content; empty if that is not shown."""
     try:
         content = base64.b64decode("".join(data.split()), validate=True)
     except (AttributeError, ValueError):
@@ -355,5 +355,5 @@ def defused(text: str) -> str:
 
 
 def add_note(notebook: NotebookNode, text: str) -> None:
-    """Put a note of the grader on top, where its author reads it in the feedback."""
+    """Put a note of the grader on top, where the student reads it in the feedback."""
     notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="mplab-note"))

@@ -18,7 +18,7 @@ _HEADS = {
     "email": ("email", "Email address", "E-Mail-Adresse", "SIS Login ID"),
     "number": ("number", "ID"),
 }
-"""What a column of a roster may be called: by us, by Canvas, and by Moodle."""
+"""Names of a roster's columns: ours, Canvas's and Moodle's."""
 
 _IDS = ("SIS User ID", "ID number", "ID-Nummer", "SIS Login ID", "Username", "Anmeldename")
 
@@ -26,7 +26,7 @@ _NOBODY = ("", "Points Possible", "Student, Test")  # lines that Canvas adds
 
 
 class Student(NamedTuple):
-    """A line of the roster; the number is the platform's, which stands in its downloads."""
+    """A line of the roster; the number is the platform's, which appears in its downloads."""
 
     id: str
     first_name: str
@@ -45,7 +45,7 @@ def read_table(path: Path, *needed: str) -> tuple[list[str], list[tuple[int, dic
 
     Raises:
         ValueError: it is not CSV in UTF-8 with the columns that are needed, or a quotation mark
-            is never closed, which would make one name of the lines after it.
+            is never closed, which would join the lines after it into one name.
     """
     if not path.is_file():
         return list(needed), []
@@ -67,8 +67,8 @@ def read_table(path: Path, *needed: str) -> tuple[list[str], list[tuple[int, dic
 def read_roster(path: Path) -> list[Student]:
     """Read the students of a course, from a table of ours, of Canvas or of Moodle.
 
-    The ids of a platform's table are its ids; if nobody has one, the log-ins; or else the e-mail
-    addresses.
+    From a platform's table, ids are read from its ids; if nobody has one, from the log-ins; or else
+    from the e-mail addresses.
 
     Raises:
         ValueError: the file is not such a table, or an id occurs twice or cannot be a folder's

@@ -1,4 +1,4 @@
-"""Grade one submission in the sandbox and return its notebooks: the work of any executor.
+"""Grade one submission in the sandbox and return its notebooks, in a worker of any executor.
 
 A worker reads the course and writes nothing: the process that gave it the work owns the gradebook.
 """
@@ -88,7 +88,7 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
 
 @lru_cache(1)
 def _load_job(job: Job) -> _Grader:
-    """Load what all submissions of a command need; anew for each command: a release may change."""
+    """Load what a command's submissions share, for each command anew: a release may change."""
     close_lanes()
     return _Grader(job)
 
@@ -125,7 +125,7 @@ class _Grader:
         Args:
             notebook: rebuilt from a submission, or from the release if the submission was refused.
             student: whose it is.
-            refused: the reason if it was; then nothing is run.
+            refused: why it was refused, so that nothing is run; empty if it was not.
 
         Returns:
             A remark for the teacher; empty if there is nothing to say.
