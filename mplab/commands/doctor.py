@@ -108,7 +108,7 @@ def compile_cache() -> Finding:
     try:
         from numba import njit
 
-        # numba itself chooses the folder, by the file of the function: this one lies by the loops.
+        # numba chooses the folder from the function's file, which here lies beside the loops.
         folder = njit(cache=True)(needs).stats.cache_path
     except (ImportError, RuntimeError):  # RuntimeError: numba found no writable folder
         return Finding("compile cache", "", off)

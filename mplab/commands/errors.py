@@ -11,7 +11,7 @@ _HARMLESS = {code: "?" for code in _OBEYED if chr(code) not in "\t\n"}
 
 
 def harmless(text: str) -> str:
-    r"""Replace all that a terminal obeys, because names and files of others may hold it.
+    r"""Replace characters that a terminal obeys, which other people's names and files may hold.
 
     Examples:
         >>> harmless("a\x1b[2Jb")

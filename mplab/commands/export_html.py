@@ -54,13 +54,13 @@ def export(
 ) -> None:
     """Write the pages of the course to a folder.
 
-    Pages are written one by one, each whole or not at all: an interrupted run is
-    continued by the next.
+    Pages are written one by one, each whole or not at all: the next run continues an
+    interrupted one.
 
     Args:
         out: the folder; made if it is not there. Other files in it are left alone.
         lessons: numbers of the lessons to export; None for all.
-        fresh: run a lesson again although its page is up to date.
+        fresh: run a lesson again even if its page is up to date.
         reference: write the reference of the library to the folder `api` in it.
 
     Raises:

@@ -40,13 +40,13 @@ def page(
 
 
 def repository() -> str:
-    """Return the address that pyproject.toml gives as `Repository`; nothing if it gives none."""
+    """Return the address that pyproject.toml gives as `Repository`; empty if it gives none."""
     lines: list[str] = metadata.metadata("mplab").get_all("Project-URL") or []
     return dict(line.split(", ", 1) for line in lines).get("Repository", "")
 
 
 def address() -> str:
-    """Return where GitHub publishes the site, if it does; else nothing."""
+    """Return the address where GitHub publishes the site; empty if it does not."""
     owner, _, name = os.environ.get("GITHUB_REPOSITORY", "").partition("/")
     return f"https://{owner}.github.io/{name}/" if name else ""
 
@@ -71,7 +71,7 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
 
 
 def smaller(html: str) -> str:
-    """Make a page's PNG pictures WebP of 64 colours, which a reader cannot tell from more."""
+    """Convert a page's PNG pictures to WebP of 64 colours; a reader sees no difference."""
     from PIL import Image
 
     def shrunk(found: re.Match[str]) -> str:

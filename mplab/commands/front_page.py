@@ -21,7 +21,7 @@ EXPONENTS = range(0, 26, 2)
 """Loss scales of the first explorer, as powers of two."""
 
 _SHOWN = 8
-"""How many digits it shows."""
+"""How many digits the first explorer shows."""
 
 _PARTS = {
     1: "Start here", 2: "Numbers", 5: "Sums and updates", 8: "Training in few bits",
@@ -68,7 +68,7 @@ def teaching_page(guide: str) -> str:
 
 
 def other_pages(out: Path) -> dict[str, str]:
-    """Make the page of the search over what is in `out`, and the page for a wrong address."""
+    """Make the search page for the pages in `out`, and the page for a wrong address."""
     entries = []
     for path in sorted(out.glob("[0-9]*.html")) + sorted((out / "api").rglob("*.html")):
         where, html = path.relative_to(out).as_posix(), path.read_text("utf-8")
@@ -137,7 +137,7 @@ def _strip(words: str, images: np.ndarray) -> str:
 
 
 def _said(r2: float, wide: float) -> str:
-    """Describe what the network paints that was trained with this loss scale."""
+    """Describe what the network trained with this loss scale paints."""
     if np.isnan(r2):
         return "Nothing: scaled gradients passed 65,504, and every weight is NaN."
     if r2 < 0.05:

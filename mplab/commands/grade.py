@@ -277,7 +277,7 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
 
 
 def _watch(course: Course, options: argparse.Namespace) -> int:
-    """Do what is new, again and again. Each step knows what is done: a kill loses nothing."""
+    """Repeat collect, grade and feedback. Each step knows what is done, so a kill loses nothing."""
     from sqlalchemy.exc import OperationalError
 
     from mplab.grading.autograding import autograde

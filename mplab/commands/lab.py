@@ -20,7 +20,7 @@ from mplab.course.files import PREDICTION, course_folder, replace_file
 from mplab.numbers.installation import needs
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
-"""A folder of Jupyter's configuration, by which JupyterLab does not ask about news."""
+"""A Jupyter configuration folder that stops JupyterLab from asking about news."""
 
 _OVERRIDES = "default_setting_overrides.json"
 
@@ -179,7 +179,7 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
 
 
 def _with_room_to_write(content: bytes) -> bytes:
-    """Add a raw cell after each cell that asks, which runs nothing and is saved with the rest."""
+    """After each cell that asks, add a raw cell; it runs nothing and is saved with the rest."""
     notebook = json.loads(content)
     cells = []
     for cell in notebook["cells"]:
@@ -207,7 +207,7 @@ def _read_record(folder: Path) -> dict[str, str]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write a changed file, and whole: half a lesson would look like the user's work."""
+    """Write a changed file atomically: half a lesson would look like the user's work."""
     if not path.is_file() or path.read_bytes() != content:
         replace_file(path, content)
 

@@ -77,7 +77,7 @@ def buttons(name: str) -> dict[str, str]:
 
 
 def lesson_body(notebook: Any, more: str = "") -> str:
-    """Convert the cells to HTML, with contents and `more` after the first of them.
+    """Convert the cells to HTML, with a table of contents and `more` after the first.
 
     What follows a prediction, up to the next one or the next section, is in a `details` element
     that stays open without JavaScript.
@@ -121,7 +121,7 @@ def text(markdown: str) -> str:
 
 
 def _frozen(notebook: Any) -> dict[str, Any]:
-    """Take the explorers that the last cell drew, by model; the cell is removed."""
+    """Return the explorers that the last cell drew, by model, and remove that cell."""
     outputs = notebook.cells[-1].get("outputs", []) if notebook.cells else []
     found = [output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})]
     if not found:
@@ -153,7 +153,7 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         drawn = frozen.get(data[VIEW]["model_id"])
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
-        return explorer(Frozen(*drawn)) if drawn else ""  # progress is no news afterwards
+        return explorer(Frozen(*drawn)) if drawn else ""  # a progress bar is of no use later
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
         if html.startswith("<table"):

@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):  # an old code page cannot print ×: a ? will do
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    write = sys.stdout.write  # bars of progress go to the other stream
+    write = sys.stdout.write  # progress bars go to the other stream
     sys.stdout.write = lambda text: write(harmless(text))  # type: ignore[method-assign]
     options, rest = _parser().parse_known_args(argv)
     command = options.command

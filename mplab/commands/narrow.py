@@ -60,7 +60,7 @@ def narrow(picture: Any) -> None:
 
 
 def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
-    """Break long words into lines; return the names of lines, and words above the axes."""
+    """Wrap long labels; return the names of curves, and the words above the axes."""
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
     for label, room in ((axes.xaxis.label, 38), (axes.yaxis.label, 26)):  # keep their alignment
         label.set_text("\n".join(fill(line, room) for line in label.get_text().split("\n")))
@@ -75,7 +75,7 @@ def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _thin(picture: Picture, axis: Any) -> None:
-    """Leave out every other word of an axis while two touch."""
+    """Drop every other tick label of an axis while two touch."""
     for _ in range(3):
         picture.draw_without_rendering()
         words = [label for label in axis.get_majorticklabels() if label.get_text()]

@@ -53,9 +53,9 @@ def write_reference(folder: Path) -> None:
 
 
 def _guarded(html: str) -> str:
-    """Add the policy of all pages to a page, and words for screen readers to its links.
+    """Add the security policy to a page, and labels for screen readers to its links.
 
-    Its own script loads the index of the search.
+    The page's own script loads the search index.
     """
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     html = re.sub(r'(<a class="headerlink" href="#([^"]+)")>', r'\1 aria-label="link to \2">', html)

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _require_device(name: str) -> None:
-    """Check before the training that torch has a device."""
+    """Check before training that torch can use a device."""
     try:
         torch.zeros(1, device=name).item()
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
@@ -105,7 +105,7 @@ def _version(place: str, task: Task) -> str:
     """Return `@` and a digest that changes with the code of a task, but not with its comments.
 
     It covers the file that `place` names, and files in its folder that hold functions of the task;
-    it does not cover code that these call elsewhere. Empty if there is no such file.
+    it does not cover code elsewhere that these call. Empty if there is no such file.
     """
     functions = (task.data, task.model, task.loss, task.metrics, task.optimizer)
     modules = [place.partition(":")[0], *(str(f.__module__) for f in functions)]

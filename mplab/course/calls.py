@@ -1,4 +1,4 @@
-"""Watch which functions of mplab an answer calls, because it must not call the one to write."""
+"""Watch which functions of mplab an answer calls: it must not call the one it should write."""
 
 import os
 import sys

@@ -2,7 +2,7 @@
 
 An exercise has a right answer, cases in order of growing difficulty, and misconceptions, each with
 the wrong answer that follows from it. A wrong answer gets the sentence of the misconception that
-agrees with it on the first case that differs; of several, on most cases.
+agrees with it on the first case that differs; of several, the one that agrees on most cases.
 """
 
 from __future__ import annotations

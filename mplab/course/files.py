@@ -7,7 +7,7 @@ from typing import Literal
 from mplab.numbers.installation import PACKAGE
 
 PREDICTION = r"\*\*Predict(?:[.:]\*\*|\*\* )"
-"""How a lesson's prediction begins; "At each **Predict**, write" is none."""
+"""How a lesson's prediction begins; "At each **Predict**, write" does not count."""
 
 
 def course_folder(name: Literal["lessons", "data"]) -> Path:

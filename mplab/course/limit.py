@@ -97,8 +97,8 @@ class _Watcher:
     def stop(self) -> None:
         """End the watching thread; if an exception is still pending, let it be raised here.
 
-        After that, call `stop` again. To cancel the exception instead would leave a pending flag in
-        Python 3.11, with which code that is traced or profiled afterwards never ends.
+        After that, call `stop` again. Cancelling the exception instead would leave a pending flag
+        in Python 3.11, and code that is traced or profiled afterwards would never end.
         """
         if self._running.locked():
             self._running.release()

@@ -29,14 +29,14 @@ const PHONE = matchMedia("(max-width: 600px)");
 const [ACROSS, PAD, TALLER, LEADING] = [340, 16, 1.3, 14]; // the letters are 13 high
 const pen = document.createElement("canvas").getContext("2d");
 
-/** How wide words are in an element of text. */
+/** The width of words in a text element. */
 function extent(text, words) {
   const [weight, size] = ["font-weight", "font-size"].map((name) => text.getAttribute(name));
   pen.font = `${weight ?? ""} ${size ?? 13}px system-ui, "DejaVu Sans", sans-serif`;
   return pen.measureText(words).width;
 }
 
-/** Words in lines that are no wider than `room`, if that can be. */
+/** Break words into lines no wider than `room`, if possible. */
 function inLines(text, room) {
   const lines = [];
   for (const word of text.textContent.split(" ")) {
@@ -47,7 +47,7 @@ function inLines(text, room) {
   return lines;
 }
 
-/** Place the words of one row: they are wrapped, and of ticks that touch every other one goes. */
+/** Place the labels of one row: wrap them, and drop ticks that touch the one before. */
 function fit(row) {
   row.sort((a, b) => a.x - b.x);
   let end = -9;
@@ -126,7 +126,7 @@ async function unpacked(text) {
   return JSON.parse(await new Response(stream).text());
 }
 
-/** The number of the position of a control. */
+/** A control's position, as a number. */
 function position(control) {
   if (control.tagName === "SELECT") return control.selectedIndex;
   if (control.tagName === "FIELDSET") {
@@ -135,7 +135,7 @@ function position(control) {
   return control.type === "checkbox" ? Number(control.checked) : Number(control.value);
 }
 
-/** Put a control to a position. */
+/** Move a control to a position. */
 function put(control, number) {
   if (control.tagName === "SELECT") control.selectedIndex = number;
   else if (control.tagName === "FIELDSET") control.querySelectorAll("input")[number].checked = true;
@@ -152,7 +152,7 @@ function element(tag, attributes, ...children) {
 
 const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
 
-/** A control as `Control` in mplab/explorers/freezing.py describes it, and what holds it. */
+/** Build a control as `Control` in mplab/explorers/freezing.py describes it, with its box. */
 function built([kind, name, options, start, readout], group) {
   if (kind === "slider") {
     const power = name.endsWith("2^"); // its positions are exponents
@@ -243,7 +243,7 @@ for (const [i, explorer] of [...document.querySelectorAll(".explorer")].entries(
 
 // Exercises by hand -----------------------------------------------------------------------------
 
-/** What numbers and + − · / ^ ( ) come to; NaN for anything else. */
+/** Evaluate numbers with + − · / ^ ( ); NaN for anything else. */
 function computed(text) {
   const tokens = text.match(/0x[\da-f]+|(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|\S/gi) ?? [];
   let at = 0;
@@ -277,7 +277,7 @@ function computed(text) {
   return at < tokens.length ? Number.NaN : value;
 }
 
-/** The readings of a number as people type it: "2,049" may be a whole number or a fraction. */
+/** The possible values of a typed number: "2,049" may be a whole number or a fraction. */
 function readings(typed) {
   const text = typed
     .replace(/^[\s\w]*=/, "")
@@ -294,7 +294,7 @@ function readings(typed) {
   return both.map(computed).filter((value) => !Number.isNaN(value));
 }
 
-/** The readings of an answer: of a list, one number after the other. */
+/** The possible values of an answer; for a list, number by number. */
 function answersIn(typed, wanted) {
   if (!Array.isArray(wanted)) return readings(typed);
   const bare = typed.replace(/^[\s\w]*=/, "").replace(/[[\](){}]/g, " ").trim();
@@ -311,7 +311,7 @@ function equal(given, wanted, tolerance) {
   return Object.is(given, wanted) || near;
 }
 
-/** What the check says to an answer. */
+/** The check's reply to an answer. */
 function verdict({ answer, tolerance, known, reason }, typed) {
   const given = answersIn(typed, answer);
   const is = (wanted) => given.some((each) => equal(each, wanted, tolerance));
@@ -357,7 +357,7 @@ addEventListener("addressed", (event) => {
   if (!history.state) reveal(event.target); // an explorer, by a link to one of its states
 });
 
-// Back and reload find the answers open that were open, so that the place is where it was.
+// After Back or a reload, answers that were open are open again, so that the place is the same.
 for (const i of history.state?.open ?? []) if (answers[i]) answers[i].open = true;
 if (!history.state) arrive();
 addEventListener("hashchange", arrive);
@@ -397,7 +397,7 @@ function mark() {
 }
 if (links.length) addEventListener("scroll", mark, { passive: true });
 
-// The page of the search holds all sections; those without the words are hidden.
+// The search page holds all sections; those without the searched words are hidden.
 const field = document.getElementById("search");
 if (field) {
   const entries = [...document.querySelectorAll(".found li")].map((item) => {
