@@ -19,7 +19,7 @@ def ieee(exponent_bits, trailing_bits):
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -29,7 +29,7 @@ def formats(rng, count, *, widest=6):
 
 
 def codes_of(rng, widths, *, low=0.0, high=1.0):
-    """For each pair of widths a code between two shares of all codes without the sign."""
+    """Draw a code without sign bit for each pair of widths, from `low` to `high` of the range."""
     cases = []
     for exponent_bits, trailing_bits in widths:
         size = 2 ** (exponent_bits + trailing_bits)
@@ -52,7 +52,7 @@ def fields_of(code, exponent_bits, trailing_bits):
 def fields_formula(
     code, exponent_bits, trailing_bits, *, signed=True, bias=0, masked=True, swapped=False, given=()
 ):
-    """The fields as read by somebody who overlooks something."""
+    """The fields, with an option for each mistake."""
     e, t = given or (exponent_bits, trailing_bits)
     sign, exponent, trailing = code >> (e + t), code >> t, code % 2**t
     if masked:
@@ -84,7 +84,7 @@ def value_of(code, exponent_bits, trailing_bits):
 
 def value_formula(code, exponent_bits, trailing_bits, *, subnormals=True, specials=True, low=1,
                   high=0, signed=True):  # fmt: skip
-    """The reading of a code by somebody who leaves out one of its cases."""
+    """The value of a code, with an option for each mistake."""
     sign, exponent, trailing = fields_of(code, exponent_bits, trailing_bits)
     bias, sign = 2 ** (exponent_bits - 1) - 1 + high, (-1.0) ** (sign * signed)
     if specials and exponent == 2**exponent_bits - 1:
@@ -184,7 +184,7 @@ def away(steps):
 
 def encode_formula(x, exponent_bits, trailing_bits, *, rounding=round, gradual=True, overflow="",
                    signed=True, high=0):  # fmt: skip
-    """The encoding by somebody who overlooks something."""
+    """The encoding, with an option for each mistake."""
     fmt = ieee(exponent_bits, trailing_bits)
     sign = (math.copysign(1, x) < 0 if signed else x < 0) * fmt.sign_code
     x, infinity = abs(x), int(fmt.infinity_code)

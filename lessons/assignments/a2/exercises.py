@@ -29,7 +29,7 @@ E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16, TF32)
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -71,7 +71,7 @@ def middles(rng, fmts=(*OTHERS, E4M3), *, aside=(0,)):
 
 
 def overflow(rng, fmts=(*OTHERS, E4M3), *, infinite=True):
-    """Around the place where the next value would be."""
+    """At max_finite and beyond it, on both sides of half a gap."""
     cases = []
     for fmt in fmts:
         top, gap = fmt.max_finite, float(ulp(fmt.max_finite, fmt))
@@ -136,7 +136,7 @@ def away(v):
 
 
 def rounded(x, fmt, *, steps=round, least="emin", signed=True, over=""):
-    """Rounding by somebody who overlooks something."""
+    """Rounding, with an option for each mistake."""
     beyond = fmt.max_finite if over == "top" else math.inf if fmt.has_infinity else math.nan
     if math.isnan(x):
         return x

@@ -18,7 +18,7 @@ E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16)
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the reference but for these changes."""
+    """A misconception: the reference with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -68,7 +68,7 @@ def no_power(step):
 
 
 def stall_of(start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded):
-    """Up to the power of two whose gap is twice the step, which is a tie; one more from beyond."""
+    """Stop at the power of two whose gap is twice the step (a tie); from beyond, after one step."""
     stop = 2.0**fmt.precision * (step if digits else 2.0 ** (bits + power(step)))
     return rounded(start + step, fmt) if start >= stop else late(stop, fmt)
 
@@ -119,7 +119,7 @@ def powers_of_two(rng):
 
 
 def large_totals(rng):
-    """Odd and even totals where the step is half a gap, and less, and more."""
+    """Odd and even totals where the step is half a gap, or less."""
     cases = []
     for fmt in (*each(rng), FP32):
         for _ in range(8):
@@ -357,7 +357,7 @@ PROMOTED = Exercise(
 
 
 def promotions(rng, counts, groups, *, rest=0, signed=False):
-    """Whole groups and a rest, in pairs of formats of which the second is wider."""
+    """Whole groups and a rest, in pairs of a format and a wider one."""
     pairs = [(E4M3, FP16), (FP8_E5M2, _E5M5), (BF16, TF32), (FP8_E5M2, BF16), (_E5M5, FP16)]
     cases = []
     for fmt, wide in pairs:

@@ -17,7 +17,7 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -29,7 +29,7 @@ def sign(rng):
 
 
 def best_scale(gradients, fmt):
-    """By trying one exponent after the other, from one that is too large."""
+    """Try one exponent after the other, downward from one that is too large."""
     k = fmt.emax + 5 - math.frexp(float(np.abs(gradients).max()))[1]
     while not np.isfinite(round_to(gradients * 2.0**k, fmt)).all():
         k -= 1
@@ -47,12 +47,12 @@ def fitting(amax, top):
 
 
 def scale_formula(gradients, fmt, *, size=np.max, bound="rounding", least="half", nonzero=True):
-    """The exponent and the zeros as counted by somebody who overlooks something."""
+    """The exponent and the zeros, with an option for each mistake."""
     magnitudes = np.abs(gradients)
     amax = float(gradients.max() if size == "signed" else size(magnitudes))
     gap = 2.0 ** (fmt.emax - fmt.precision + 1)
     tie = fmt.max_finite + gap / 2
-    if fmt.max_finite / gap % 2:  # it goes to the even neighbour, which is none
+    if fmt.max_finite / gap % 2:  # the tie goes to the even neighbour, which is no value
         tie = math.nextafter(tie, 0)
     tops = {"rounding": tie, "max_finite": fmt.max_finite, "power": 2.0**fmt.emax,
             "next": math.nextafter(2.0 ** (fmt.emax + 1), 0)}  # fmt: skip
@@ -150,7 +150,7 @@ def single(number):
 
 
 def moved(scale, factor, times, *, rounded=single):
-    """The scale after so many products, each rounded; it stays where it cannot go."""
+    """The scale after `times` products, each rounded; a product that overflows is left out."""
     for _ in range(times):
         after = rounded(scale * factor)
         if after in (scale, math.inf):
@@ -160,7 +160,7 @@ def moved(scale, factor, times, *, rounded=single):
 
 
 def after_run(state, found_inf, steps):
-    """In closed form: what moves the scale is counted, the steps between are not made."""
+    """In closed form: count the moves of the scale instead of making each step."""
     if found_inf:
         scale = moved(state["scale"], state["backoff_factor"], steps)
         return {**state, "scale": scale, "_growth_tracker": 0}
@@ -171,7 +171,7 @@ def after_run(state, found_inf, steps):
 
 def run_formula(state, found_inf, steps, *, every=False, late=0, kept=False, usual=False,
                 rounded=single):  # fmt: skip
-    """One state after another by somebody who overlooks something; a step never moves twice."""
+    """The state, with an option for each mistake; a step moves the scale at most once."""
     growth, backoff = (2.0, 0.5) if usual else (state["growth_factor"], state["backoff_factor"])
     scale, tracker, interval = state["scale"], state["_growth_tracker"], state["growth_interval"]
     if found_inf:
@@ -229,7 +229,7 @@ def power(rng, low=-20, high=30):
 
 
 def fresh(state):
-    """Counting from 0, so that who forgets to reset the count pays for that in one part only."""
+    """Count from 0, so that forgetting to reset the count costs only one part."""
     return {**state, "_growth_tracker": 0}
 
 
@@ -298,7 +298,7 @@ def clipped(gradient, max_norm):
 
 def window_formula(micro, scale, max_norm, *, first=False, each=False, total=False,
                    good=np.isfinite, clip=clipped):  # fmt: skip
-    """The window by somebody who overlooks something."""
+    """The window, with an option for each mistake."""
     wide = np.array(micro, np.float64)
     if not good(wide).all():
         return None
@@ -356,12 +356,12 @@ WINDOW = Exercise(
 
 
 def whole(rng, count, size, top):
-    """Integers: no order of adding them rounds."""
+    """Integers, whose sums are exact in any order."""
     return [np.float32(rng.integers(-top, top + 1, size)) for _ in range(count)]
 
 
 def long_enough(rng, *, count, size=5):
-    """A window and a scale with which the norm is above 1, and a max_norm below it."""
+    """A window and a scale that give a norm above 1, and a max_norm below that norm."""
     micro = whole(rng, count, size, 500)
     norm = float(np.linalg.norm(np.mean(micro, axis=0)))
     scale = 2.0 ** (math.floor(math.log2(norm)) - int(rng.integers(2, 6)))
@@ -428,7 +428,7 @@ def finite(own):
 
 
 def end_formula(state, gradients, *, fine=finite, shared=False, each=False, backs_off=True):
-    """The end of a window by somebody who overlooks something."""
+    """The end of a window, with an option for each mistake."""
     stepped = [bool(fine(own)) for own in gradients]
     if each:
         for good in stepped:
@@ -496,7 +496,7 @@ def parameters(rng, bad=None):
 
 
 def optimizers(rng, count, bad, *, at=None):
-    """As many optimizers, of which some overflow: those of `at`, or at least one."""
+    """`count` optimizers, of which those in `at` overflow, or a random one."""
     which = {int(rng.integers(count))} if at is None else at
     return [parameters(rng, bad if i in which else None) for i in range(count)]
 
@@ -526,7 +526,7 @@ def all_or_none(rng):
 
 
 def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True, at=False, rate=0):
-    """The log as gone through by somebody who does nothing wrong, or something."""
+    """Scales and rates over a log, right by default, with an option for each mistake."""
     start = (state, 0)
     now, saved, scales, rates = start, None, [], []
     for entry in log:
@@ -603,13 +603,13 @@ def bare_logs(rng):
 
 
 def hopeless_logs(rng):
-    """The infinity is born in the forward pass: for some time no scale helps."""
+    """The infinity comes from the forward pass, so no scale helps for some time."""
     return [Arguments((any_state(rng, interval=4), [ANY] * 3 + [0.0] * n + [ANY] * 9, 20))
             for n in (5, int(rng.integers(6, 40)))]  # fmt: skip
 
 
 def jobs(rng, *, crashes):
-    """Windows, checkpoints and as many crashes; what differs since a checkpoint is lost."""
+    """Windows, checkpoints and crashes; a crash loses the changes since the checkpoint."""
     cases = []
     for _ in range(8):
         state = any_state(rng, interval=int(rng.integers(3, 6)))

@@ -23,7 +23,7 @@ RATE = 0.125
 
 
 def but(answer, sentence, slip):
-    """Somebody who answers like the reference but for one slip."""
+    """A misconception: the reference with one slip."""
     return Misconception(partial(answer, slip=slip), sentence)
 
 
@@ -66,10 +66,10 @@ def flat(*lists):
 
 
 def lost(weights, inputs, targets, *, slip="", nudge=0):
-    """Of the entries that are nonzero in FP32, the share that FP16 has as zero, by layer.
+    """Return the share of entries nonzero in FP32 that are zero in FP16, by layer.
 
-    `nudge` 1 or -1 lets FP16's outputs err by its spacing, and makes gradients a tenth longer
-    or a fifth as long: of a sum the largest term alone, had each been rounded.
+    `nudge` 1 or -1 lets FP16's outputs err by its spacing, and makes gradients a tenth longer or
+    a fifth as long, as if only the largest term of a sum had survived rounding.
     """
     weights = [np.asarray(w, np.float64) for w in weights]
     inputs, targets = arrays((inputs, targets))
@@ -149,7 +149,7 @@ def a_network(rng, depth, *, input_exponent=0, deaths=False):
         if depth > 1:
             weights[0][int(rng.integers(sizes[1]))] *= -1
     out = outputs(weights, inputs)
-    # FP16 must not see the outputs reach the targets: the gap is large beside its rounding.
+    # In FP16, too, outputs must stay below targets: the gap is large against its rounding.
     gap = positive(rng, *out.shape) * 2.0 ** rng.uniform(-24, -12)
     weights[-1] = weights[-1] * min(1.0, gap.min() / out.max() * 4)
     targets = outputs(weights, inputs) + gap
@@ -161,13 +161,13 @@ def negated(rows):
 
 
 def mirrored(cases):
-    """The same networks with outputs and targets of the other sign, and so the gradients."""
+    """The same networks with outputs, targets and hence gradients of the other sign."""
     return [Arguments(([*weights[:-1], negated(weights[-1])], inputs, negated(targets)))
             for weights, inputs, targets in cases]  # fmt: skip
 
 
 def networks(rng, count, *, some=None, **kind):
-    """Networks of which no gradient is near FP16's smallest number; `some` chooses."""
+    """Networks without a gradient near FP16's smallest number; `some` filters them."""
     cases = []
     while len(cases) < count:
         case = a_network(rng, int(rng.integers(1, 6)), **kind)
@@ -294,7 +294,7 @@ STEP = Exercise(
 
 @np.errstate(invalid="ignore")  # infinity less infinity
 def alike(answer, case):
-    """Whether another order of additions could not change what is seen."""
+    """Whether another order of additions would give the same outcome."""
     exact = np.asarray(answer(*case), np.float64)
     for nudge in (1 + 2.0**-9, 1 - 2.0**-9):
         other = np.asarray(answer(*case, nudge=nudge), np.float64)
@@ -319,7 +319,7 @@ def started(rng, *, deep):
 
 def runs(rng, count, *, deep=(False, True), scales=(4, 11), norms=(0.05, 20.0), length=(1, 4),
          reach=4.0, some=lambda rows: True):  # fmt: skip
-    """Sequences of batches whose outcome no order of additions decides; `some` chooses."""
+    """Batches whose outcome does not depend on the order of additions; `some` filters them."""
     cases = []
     while len(cases) < count:
         weights = started(rng, deep=bool(rng.choice(deep)))
@@ -404,7 +404,7 @@ def window_of(run, window, max_norm, slip):
 
 
 def finish(run, max_norm):
-    """Unscale, clip, step or skip, update: the norm."""
+    """Unscale, clip, step or skip, and update; return the norm."""
     found = not finite(run.grads)
     run.unscale()
     norm = run.clip(max_norm)
@@ -445,7 +445,7 @@ WINDOW = Exercise(
 
 def cut(rng, count, *, sizes, pieces=(2, 4), length=(1, 3), scales=(4, 9), norms=(50.0, 99.0),
         reach=4.0, some=lambda rows: True):  # fmt: skip
-    """Windows of micro-batches with as many rows as `sizes` allows."""
+    """Windows of micro-batches whose numbers of rows are drawn from `sizes`."""
     cases = []
     while len(cases) < count:
         weights = started(rng, deep=bool(rng.integers(2)))
@@ -462,7 +462,7 @@ def cut(rng, count, *, sizes, pieces=(2, 4), length=(1, 3), scales=(4, 9), norms
 
 
 def one_infinite(rng):
-    """One micro-batch overflows, whichever; the next windows do not."""
+    """One micro-batch of the first window overflows, each in turn; the next windows do not."""
     cases = []
     while len(cases) < 8:
         weights = started(rng, deep=False)
@@ -577,7 +577,7 @@ def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates
 
 
 def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
-    """The state after more batches; `skips` takes which of them were skipped."""
+    """The state after more batches; `skips` collects whether each was skipped."""
     skips = [] if skips is None else skips
     known, updates = state["scaler"], 0 if slip == "updates" else state["updates"]
     run = Run(state["weights"], known["scale"], interval=known["growth_interval"],
@@ -659,7 +659,7 @@ RESUME = Exercise(
 
 def states(rng, count, *, length=(2, 4), scales=(4, 9), pieces=0, reach=4.0,
            some=lambda skips: not any(skips)):  # fmt: skip
-    """States in the middle of a run; `pieces` cuts, `some` chooses by which steps are skipped."""
+    """States in the middle of a run; `pieces` counts the cuts; `some` filters by the skips."""
     cases = []
     while len(cases) < count:
         weights = started(rng, deep=bool(rng.integers(2)))

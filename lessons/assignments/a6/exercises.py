@@ -34,7 +34,7 @@ HEADROOMS = (1.0, 1.5, 2.0, 3.0)
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -83,7 +83,7 @@ def largest(x):
 
 def scale_formula(x, fmt, headroom, *, steps=math.floor, zero=1.0, amax_of=magnitude,
                   bounded=True, exponents=False):  # fmt: skip
-    """The scale by somebody who overlooks something."""
+    """The scale, with an option for each mistake."""
     amax = amax_of(x)
     if not math.isfinite(amax):
         return math.nan
@@ -176,7 +176,7 @@ def to_codes(x, scale, fmt):
 
 
 def codes_formula(x, scale, fmt, *, divide=False, clamp="after", wide=True, signed=True):
-    """A cast by somebody who overlooks something."""
+    """A cast, with an option for each mistake."""
     x = x.astype(np.float64)
     most, finite = fmt.max_finite, np.isfinite(x) | (clamp == "everything")
     with np.errstate(over="ignore"):
@@ -248,7 +248,7 @@ def too_large(rng):
 
 
 def rare(rng):
-    """What is not finite among other numbers, and zeros of both signs, exact and flushed."""
+    """Infinities and NaN among other numbers, and zeros of both signs, exact and flushed."""
     cases = []
     for fmt in (E4M3, *OTHERS):
         for _ in range(4):
@@ -260,7 +260,7 @@ def rare(rng):
 
 
 def beside_ties(rng):
-    """Products at a tie, and products whose rounding to float32 would be one."""
+    """Products at a tie, and products that rounding to float32 would turn into one."""
     cases = []
     for fmt in (E4M3, *OTHERS):
         table = values(fmt)[: fmt.max_code + 1]
@@ -309,7 +309,7 @@ def latest(history):
 
 def delayed_formula(tensors, fmt, length, headroom, *, own=False, longer=0, of=list,
                     entering="both", lost="half"):  # fmt: skip
-    """The history as kept by somebody who overlooks something, and the shares as counted."""
+    """The scales and the shares, with an option for each mistake."""
     history, rows = [], []
     for x in tensors:
         amax = finite_ones(x) if entering == "finite part" else magnitude(x)
@@ -388,7 +388,7 @@ def spiked(rng):
 
 
 def interrupted(rng):
-    """Tensors of zeros, and such with an infinity or NaN, between others that differ."""
+    """Tensors of zeros, and tensors with an infinity or NaN, among tensors that differ."""
     cases = []
     for fmt, headroom in formats_and_rooms(rng):
         tensors = rows_of(rng, 16, 5, spread=4.0)
@@ -444,7 +444,7 @@ def log_up(amax):
 
 
 def mx_formula(x, fmt, block, *, log=log_of, emax=True, divide=True, tail=True, shown=True):
-    """Blocks as packed by somebody who overlooks something."""
+    """Packed blocks, with an option for each mistake."""
     packed = []
     stop = x.size if tail else x.size // block * block
     for start in range(0, stop, block):
@@ -500,7 +500,7 @@ def blocks(rng, fmts, sizes=(32, 16)):
 
 
 def with_a_rest(rng):
-    """The last block is shorter; of one element, and without any whole block before it, too."""
+    """The last block is shorter: it may hold one element, or be the only block."""
     return [Arguments((normal(rng, size, power=rng.integers(-20, 20)), pick(rng, (E4M3, E5M2)), 32))
             for size in (33, 63, int(rng.integers(34, 60)), int(rng.integers(2, 31)), 1)
             for _ in range(2)]  # fmt: skip
@@ -542,7 +542,7 @@ ROLES = {"output": "xw", "grad_input": "gw", "grad_weight": "gx"}
 
 
 def product(which, x, w, g):
-    """Element by element; math.fsum rounds the exact sum once, which here is exact itself."""
+    """Element by element; math.fsum rounds once, and in these cases the sum is exact."""
     held = {}
     for name, tensor, fmt in (("x", x, E4M3), ("w", w, E4M3), ("g", g, E5M2)):
         scale = scale_of(tensor, fmt, 1.0)
@@ -557,7 +557,7 @@ def product(which, x, w, g):
 
 def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", shared=False,
                     raw=""):  # fmt: skip
-    """A linear layer by somebody who overlooks something."""
+    """A linear layer, with an option for each mistake."""
     held, scales = {}, {}
     for name, tensor, fmt in zip("xwg", (x, w, g), formats, strict=True):
         scale = scale_of(tensor, fmt, 1.0)

@@ -24,11 +24,11 @@ with torch.autocast("cpu", dtype=torch.float16):
 """
 
 quiet = np.errstate(all="ignore")
-"""Infinities are what these exercises are about."""
+"""Silences warnings, because these exercises are about infinities."""
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -137,7 +137,7 @@ PATIENTS = {
     ),
     "second step at once": lambda rng, n: patient(rng, n, scale=1024.0, beside=True, spike=0),
 }
-"""Runs by what is the matter with them: the diagnosis, then how the run differs."""
+"""Runs by their fault: the diagnosis first, then how the run differs."""
 
 
 def patients(rng, names, *, each=3):
@@ -162,7 +162,7 @@ def recorded(*steps):
 
 
 def first_alarms(rng):
-    """A single weight, and a loss that is infinite on the other side."""
+    """A single bad weight, and a loss of minus infinity."""
     return [recorded(step(rng), step(rng, bad=1)), recorded(step(rng), step(rng, loss=-math.inf))]
 
 
@@ -181,7 +181,7 @@ def near_standstill(rng):
 
 
 def near_skips(rng):
-    """One applied step, the last; and steps that are skipped by turns, with the loss as it was."""
+    """One applied step, the last; and every other step skipped, which leaves the loss unchanged."""
     one, two, three = (float(x) for x in rng.uniform(1, 2, 3))
     last = recorded(
         *(step(rng, loss=one, skipped=s, moved=float(not s)) for s in (True, True, False))
@@ -195,7 +195,7 @@ def near_skips(rng):
 
 
 def breakdown(r, *, calls=lambda i, skipped: skipped):
-    """Who made the first number that is not finite; None if nobody did."""
+    """The cause of the first number that is not finite; None if there is none."""
     for i, (loss, bad, skipped) in enumerate(zip(r["loss"], r["bad"], r["skipped"], strict=True)):
         if not math.isfinite(loss):
             return "forward"
@@ -205,7 +205,7 @@ def breakdown(r, *, calls=lambda i, skipped: skipped):
 
 
 def standstill(r, *, everywhere=False, zeros=0.5, order=("gradients", "updates", "copies")):
-    """What keeps a run from learning, from the steps that were applied."""
+    """What keeps a run from learning, judged by the steps that were applied."""
     loss, steps = r["loss"], range(len(r["loss"]))
     counted = [i for i in steps if everywhere or not r["skipped"][i]]
     after = [i for i in counted if i + 1 in steps]
@@ -240,7 +240,7 @@ def still(r, **changes):
 
 
 def shown_patients():
-    """One patient each, in short records, so that a counterexample can be read."""
+    """One patient of each of some kinds, in short records, so that a counterexample can be read."""
     kinds = ["healthy", "healthy with dead inputs", "forward", "healthy but for the first scale",
              "gradients", "updates", "copies", "second step", "half", "forward without a scaler",
              "healthy in FP16", "second step at once", "healthy and still skipping",
@@ -296,7 +296,7 @@ def normed(x, eps):
 
 @quiet
 def norm_formula(x, eps, *, inputs=np.float32, first="wide", squares="wide", least=0.0):
-    """The norm by somebody who widens too little, or too late."""
+    """The norm, with options that widen too little or too late."""
     wide = x.astype(inputs)
     eps = max(eps, least)
     mean = x.sum(-1, keepdims=True) / np.float16(x.shape[-1])
@@ -330,7 +330,7 @@ def narrow_rows(rng, count, low, high, *, widths=(5, 33), centre=0.0):
 
 
 def constant_rows(rng, count=6):
-    """All elements alike: nothing but eps is below the root."""
+    """All elements are equal, so that only eps is under the root."""
     return [
         Arguments((np.full((2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16), eps))
         for eps in (1e-5, 1e-10)
@@ -398,7 +398,7 @@ def attended(q, k, v, keep):
 
 @quiet
 def attention_formula(q, k, v, keep, *, product="wide", mask=-np.inf, top=True, floor=-1e30):
-    """Attention by somebody who widens too late, or masks with a number."""
+    """Attention, with options that widen too late or mask with a number."""
     root = np.sqrt(np.float32(q.shape[1]))
     logits = np.float32(q) @ np.float32(k).T / root
     if product != "wide":
@@ -507,7 +507,7 @@ def training(x, y, scale, limit, interval, fused, *, clip="unscaled", twice=Fals
              counts="applied"):  # fmt: skip
     """What `train` of the notebook shows, with torch's formulas in NumPy.
 
-    Returns (scale, rate, move) of each step, and how near the largest FP16 number the run came.
+    Returns (scale, rate, move) of each step, and how near the run came to the largest FP16 number.
     """
     w = m = v = np.zeros(x.shape[2], np.float32)
     rows, counted, applied, good, nearest = [], 0, 0, 0, math.inf
@@ -644,7 +644,7 @@ def evidence(claim, dtype, weight, x, size, scale, *, narrow=None, unscaled=Fals
 
 
 def believing(sentence, claim, **changes):
-    """Somebody who takes one claim for true, and measures the others."""
+    """A misconception: one claim is taken for true, the others are measured."""
 
     def answer(asked, *rest):
         return evidence(asked, *rest, **(changes if asked == claim else {}))

@@ -17,7 +17,7 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.BF16)"
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -33,7 +33,7 @@ def pick(rng, choices):
 
 
 def running(x, fmt, *, divide=lambda n: n - 1, spread="both", wide=False, bar=2.0):
-    """Welford's rows: the variance after each reading, and how much of it the data leave open."""
+    """Welford's rows: the variance after each reading, and how uncertain the data leave it."""
     inner = FP32 if wide else fmt
     mean, m2, rows = fl(x[0], inner), 0.0, []
     for n in range(2, len(x) + 1):
@@ -49,7 +49,7 @@ def running(x, fmt, *, divide=lambda n: n - 1, spread="both", wide=False, bar=2.
 
 
 def one_pass(x, fmt):
-    """The formula of the textbook, in the format."""
+    """The textbook formula, in the format."""
     rows, total, squares = [], 0.0, 0.0
     for n, reading in enumerate(x, 1):
         total = fl(total + reading, fmt)
@@ -99,7 +99,7 @@ VARIANCE = Exercise(
 
 
 def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
-    """Whether a run gets to the goal: it must, or come back to a state in which it was."""
+    """Whether a run reaches the goal; if not, it returns to an earlier state."""
     t, rest, seen = fl(start, fmt), 0.0, set()
     side = start > goal
     while (t, rest) not in seen:
@@ -121,7 +121,7 @@ KAHAN = partial(cooled, kept=True)
 
 
 def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=KAHAN, best=min):
-    """The shortest of the steps that arrives, plain and compensated; NaN if none does."""
+    """The shortest step that reaches the goal, plain and compensated; NaN if none does."""
     steps = [2.0**-j for j in range(halvings + 1)]
     return np.array(
         [best((dt for dt in steps if way(k, room, start, goal, dt, fmt)), default=math.nan)
@@ -130,7 +130,7 @@ def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=KAHAN, be
 
 
 def by_rule(at, share, ties):
-    """Whether a step moves by a rule of half a gap, at one place instead of on the way."""
+    """Whether a step moves, by a half-gap rule at one place instead of along the way."""
 
     def arrives(k, room, start, goal, dt, fmt):
         place = fl({"goal": goal, "start": start, "one": 1.0}[at], fmt)
@@ -142,7 +142,7 @@ def by_rule(at, share, ties):
 
 
 def whole_loss(k, room, start, goal, dt, fmt, **ways):
-    """Somebody whose cup loses k times its temperature."""
+    """A mistaken cup, which loses k times its own temperature."""
     t, rest, seen = fl(start, fmt), 0.0, set()
     while (t, rest) not in seen and math.isfinite(t):
         if (t <= goal) if start > goal else (t >= goal):
@@ -157,7 +157,7 @@ def whole_loss(k, room, start, goal, dt, fmt, **ways):
 
 
 def cups(rng, fmts, count, *, heating=False, halvings=5):
-    """Rooms, goals and rates whose two answers differ and are none of the ends, mostly."""
+    """Rooms, goals and rates whose two answers differ, and mostly lie between the ends."""
     cases = []
     while len(cases) < count:
         fmt = pick(rng, fmts)
@@ -270,7 +270,7 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scale="power", norm="bot
 
 
 def rough(rng, fmts, count):
-    """Rods with rough factors: in turn one that no patience helps, and one that it does."""
+    """Rods with rough factors: alternately one that no patience helps, and one that it does."""
     cases = []
     while len(cases) < count:
         n, fmt = int(rng.integers(4, 7)), pick(rng, fmts)
@@ -378,7 +378,7 @@ def plan(n, p, held, q, *, most=1, pairs=triangle, blocks=lambda n, m: -(-n // m
 
 
 def widest(n, p, held):
-    """The widest slice that both the format and one product leave."""
+    """The widest slice that both the format and one product allow."""
     return [min(p + 1, held // 2 + 1)]
 
 
@@ -470,7 +470,7 @@ def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), 
 
 
 def hidden_rows(rng, count):
-    """Factors that are large where the others are small: the slices do not hold their product."""
+    """Each row is large where the other is small, so the slices do not hold their product."""
     cases = []
     for x, y, *unit in rows(rng, count):
         power = rng.integers(0, 24, len(x))

@@ -19,7 +19,7 @@ EVEN = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def but(answer, sentence, **changes):
-    """Somebody who answers like the formula but for these changes."""
+    """A misconception: the formula with these changes."""
     return Misconception(partial(answer, **changes), sentence)
 
 
@@ -35,7 +35,7 @@ def pick(rng, choices):
 
 
 def nearest_code(x):
-    """The code of E2M1 nearest to x, of two as near the even one; it ends at 6."""
+    """The code of E2M1 nearest to x; a tie goes to the even code, and 6 is the largest value."""
     distance = [abs(abs(x) - value) for value in EVEN]
     code = min(range(8), key=lambda c: (distance[c], c % 2))
     return code + 8 * (math.copysign(1, x) < 0)
@@ -50,7 +50,7 @@ def squares(errors):
 
 
 def tried(part, target, tensor, *, stored=True, loss=squares):
-    """The error, the scale and the codes of a block whose largest is to become `target`."""
+    """The error, the scale and the codes of a block whose largest element is to become `target`."""
     wanted = min(max(max(map(abs, part)) / target / tensor, 2.0**-6), 448.0)
     scale = fl(wanted, FP8_E4M3)
     used = scale if stored else wanted
@@ -288,7 +288,7 @@ CHANCE = Exercise(
 
 
 def tree(sums, fmt):
-    """The sum of 2^k blocks: of each half, and of both."""
+    """The sum of 2^k blocks: sum each half, then add the two."""
     if len(sums) == 1:
         return sums[0]
     half = len(sums) // 2
@@ -296,7 +296,7 @@ def tree(sums, fmt):
 
 
 def results(terms, arrivals, size, fmt):
-    """From the beginning for every arrival: the blocks by the binary digits of their number."""
+    """Sum anew at every arrival, grouping blocks by the binary digits of their number."""
     out = []
     for end in np.cumsum(arrivals):
         known = terms[:end].tolist()
@@ -318,7 +318,7 @@ def results(terms, arrivals, size, fmt):
 
 
 def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, merged=True, oldest=False):
-    """Sums by somebody who overlooks something."""
+    """Sums, with an option for each mistake."""
     nodes, part, inside, place, out = [], 0.0, 0, 0, []
 
     def finished(part):
@@ -402,7 +402,7 @@ STREAM = Exercise(
 
 
 def ordered(x):
-    """Numbers of FP32 as integers in their order, one for each."""
+    """An FP32 number as an integer; neighbours get consecutive integers."""
     bits = int(np.float32(x).view(np.int32))
     return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
 
@@ -422,7 +422,7 @@ def bits_differ(x, y):
 
 
 def ancestors(reads):
-    """All that a tensor reads, at any distance."""
+    """Everything that a tensor reads, directly or through others."""
     found = []
     for names in reads:
         found.append(set(names).union(*(found[k] for k in names)))
