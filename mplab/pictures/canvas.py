@@ -1,6 +1,6 @@
 """The parts of every figure: the palette, words, and a Figure with alt text.
 
-pyplot is not used, so no figure is left open, and no setting of the reader's is changed.
+pyplot is not used, so no figure is left open, and the reader's settings stay as they are.
 """
 
 import base64
@@ -39,7 +39,7 @@ class Style(NamedTuple):
     dash: str | tuple[float, tuple[float, ...]]
 
 
-STYLES: dict[str, Style] = {  # blue wide, green and violet sixteen, reds eight
+STYLES: dict[str, Style] = {  # blue: wide; green and violet: 16 bits; reds: 8 bits
     "FP32": Style("#5790FC", "o", "solid"),
     "FP16": Style("#117733", "s", "dashed"),
     "BF16": Style("#7A21DD", "D", "dashdot"),
@@ -71,7 +71,7 @@ METHOD_STYLES: dict[str, tuple[Any, str]] = {
 """The dash and the name of each way of adding updates; the colour is that of the format."""
 
 FIELDS = {"sign": "#663D1F", "exponent": "#371279", "trailing significand": "#606B99"}
-"""The colours of a code's fields: no format has one, and white words can be read on each."""
+"""The colours of a code's fields: none is a format's, and white words are readable on each."""
 
 BAND = "#9C9CA1"  # grey, for bands only
 
@@ -81,7 +81,7 @@ FAINT = "#707075"  # words that matter less, and axes
 
 LOST, COARSE = 0.42, 0.18  # opacity of a band over white: lost numbers, lost digits
 
-_HOUSE: Any = {  # Any: newer matplotlib types each key, older ones none
+_HOUSE: Any = {  # Any: only newer versions of matplotlib type each key
     **{key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"},
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
@@ -112,7 +112,7 @@ def style(fmt: Format | str) -> Style:
 
 # Words -----------------------------------------------------------------------------------
 def percent(part: float, whole: float) -> str:
-    """Write a share as a percentage; never round something to 0% or less than all to 100%.
+    """Write a share as a percentage: 0% only for none, 100% only for all.
 
     Examples:
         >>> percent(0, 8), percent(1, 8), percent(1, 10_000), percent(9_999, 10_000)
@@ -127,7 +127,7 @@ def percent(part: float, whole: float) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Join words as English lists them.
+    """Join words with commas and a final "and".
 
     Examples:
         >>> listed(["FP32"]), listed(["FP32", "BF16", "FP16"])
@@ -192,7 +192,7 @@ class Picture(Figure):
         return " ".join(self.get_suptitle().split())
 
     def png(self, *, zoom: float = 2.0) -> bytes:
-        """Return the figure as PNG, with `zoom` pixels to each of the page's."""
+        """Return the figure as PNG, with `zoom` pixels for each pixel of the page."""
         return self._drawn("png", dpi=zoom * self.dpi)
 
     def save(self, path: str | Path) -> None:
@@ -218,7 +218,7 @@ class Picture(Figure):
 
 
 def in_house_style(draw: Callable[P, Drawn]) -> Callable[P, Drawn]:
-    """Make a function draw with our settings, whatever the reader's matplotlib is set to."""
+    """Make a function draw with our settings, whatever the reader's matplotlib settings are."""
 
     @wraps(draw)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Drawn:
@@ -260,8 +260,8 @@ def spread(
         squared moves is the least possible.
 
     Source:
-        Isotonic regression by pooling adjacent violators, of the places less the extents
-        of the labels before them.
+        Isotonic regression by pooling adjacent violators, applied to each place minus
+        the extents of the labels before it.
 
     Examples:
         >>> spread([0.0, 0.0, 5.0], [1.0, 1.0, 1.0], low=-9, high=9)
@@ -296,7 +296,7 @@ class End(NamedTuple):
 
 
 def curve(axes: Axes, x: Any, y: Any, name: str, look: Style, **how: Any) -> End:
-    """Draw a line in a style, without its marker, and return its end, to be named.
+    """Draw a line in a style, without its marker, and return its end for the name.
 
     `how` holds further options of `Axes.plot`, such as a marker or another dash.
     """
@@ -334,7 +334,7 @@ def line_chart(
         x: the quantity and unit of the axis.
         y: the same for the other axis.
         claim: the title, a sentence that the data show.
-        details: what the figure shows besides, for a reader who cannot see it.
+        details: what else the figure shows, for a reader who cannot see it.
         log: the axes that are logarithmic, to base 2: "x", "y" or "xy".
         finish: changes the axes before the lines are named.
     """
@@ -412,7 +412,7 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
 
 
 def part_ends(picture: Picture, axes: Axes, notes: Sequence[Annotation]) -> None:
-    """Move the names of lines apart, as little as can be."""
+    """Move the names of lines apart, as little as possible."""
     picture.draw_without_rendering()  # settles the layout, so that places are in pixels
     sizes = [1.15 * note.get_window_extent().height for note in notes]
     wanted = [float(axes.transData.transform(note.xy)[1]) for note in notes]
@@ -447,7 +447,7 @@ def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, 
 
 
 def part_spans(picture: Picture, axes: Axes, words: Sequence[Text]) -> None:
-    """Move words above the axes apart, as little as can be."""
+    """Move words above the axes apart, as little as possible."""
     picture.draw_without_rendering()
     to_pixels = axes.transData
     sizes = [word.get_window_extent().width + 8 for word in words]
@@ -474,7 +474,7 @@ def bands(fmt: Format, low: float, high: float) -> tuple[tuple[float, float, flo
 
 
 def whole_ticks(low: float, high: float, *, count: int) -> list[int]:
-    """At most about `count` whole numbers from `low` to `high`, in steps of 1, 2 or 5 times 10^n.
+    """Return at most about `count` whole numbers, `low` to `high`, 1, 2 or 5 times 10^n apart.
 
     Examples:
         >>> whole_ticks(-37, 22, count=12)
@@ -488,7 +488,7 @@ def _locator(count: int) -> MaxNLocator:
 
 
 def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
-    """Put ticks, written 2^k, at whole exponents: the axis holds k."""
+    """Put ticks at whole exponents k, written 2^k; the axis itself holds exponents."""
     axis.set_major_locator(_locator(count))
     axis.set_major_formatter(FuncFormatter(lambda k, _: power_of_two(2.0 ** round(k))))
     axis.set_label_text(label)

@@ -191,7 +191,7 @@ def _between(every: np.ndarray, low: float, high: float) -> np.ndarray:
 
 # Gaps, ranges, digits --------------------------------------------------------------------
 def magnitudes(fmt: Format, window: tuple[int, int], *, each: int) -> np.ndarray:
-    """Return magnitudes of a format within 2^low to 2^high, `each` to a power of two."""
+    """Return magnitudes of a format from 2^low to 2^high, `each` in every binade."""
     low = max(window[0], fmt.emin - fmt.precision + 1)
     exponents = np.arange(low * each, min(window[1], fmt.emax + 1) * each) / each
     last = min(fmt.max_finite, 2.0 ** window[1])

@@ -18,7 +18,7 @@ from mplab.pictures import canvas as c
 _RAW, _RECEIVED = c.NEUTRAL[2], c.NEUTRAL[0]
 
 _READABLE = 12
-"""The number of layers that can be read."""
+"""The most layers that a figure names legibly."""
 
 
 @c.in_house_style

@@ -126,7 +126,7 @@ def _markup(part: str | Picture | Table) -> str:
 
 
 def _settings(histories: Sequence[History]) -> Table:
-    """Tabulate the settings of each recipe that are not the same in all."""
+    """Tabulate the settings in which the recipes differ."""
     recipes = {run.recipe: run.settings for run in histories}
     names = list(dict.fromkeys(name for settings in recipes.values() for name in settings))
     shown = {name: [_word(settings.get(name)) for settings in recipes.values()] for name in names}
@@ -170,7 +170,7 @@ _COLOURS = ("#371279", "#8E7CC3", "#D9C7E8", "#FFFFFF")
 
 
 _FEW = 0.04
-"""A part of a bar up to this share holds no number."""
+"""Parts of a bar up to this share have no room for a number."""
 
 
 @c.in_house_style

@@ -114,7 +114,7 @@ def _claim(explanation: Explanation, formats: list[Format]) -> str:
 
 
 def _details(rows: Sequence[Row], modules: list[str]) -> str:
-    """Say each module's share of operations in a low format, for the reader who cannot see."""
+    """Say each module's share of operations in a low format, for a reader who cannot see it."""
     shares = []
     for module in modules:
         here = [row.format for row in rows if row.module == module]
@@ -129,13 +129,13 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
 
     Args:
         errors: what `mplab.simulation.sensitivity` measured; or for each format the relative
-            error of the model's output, by the layer that ran in it, the layers in one order.
+            error of the model's output, by the layer that ran in it, in one order of layers.
 
     Returns:
         A figure with a row for each layer, whose title names the costliest layer in each format
         and the most that any other costs. A `Sensitivity` gets a panel for each pass: the
         error of the output, and the error of the gradient in the module where it is greatest. The
-        title then names the layers that put one of them off by more than half.
+        title then names the layers that cause an error above one half in either.
     """
     measured = isinstance(errors, Sensitivity)
     panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": errors}
@@ -199,7 +199,7 @@ def _draw_costs(
     *,
     apart: float,
 ) -> None:
-    """Draw a mark for each error in its layer's row, formats `apart`; infinite ones at the edge."""
+    """Mark each error in its layer's row, infinities at the edge; formats stand `apart`."""
     for i, (fmt, found) in enumerate(errors.items()):
         look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)

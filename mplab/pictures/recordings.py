@@ -1,6 +1,6 @@
 """The figures of recordings made on a machine with a GPU, each labelled as recorded.
 
-A figure is None if nothing was recorded for it, so that a lesson can end a cell with one.
+A function returns None if nothing was recorded, so that a lesson can end a cell with a call.
 """
 
 import os
@@ -37,7 +37,7 @@ def recorded_runs(
 
     Args:
         task: a name in `mplab.training.TASKS`.
-        recipes: the recipes shown, the first to compare with; FP32 without TF32 products.
+        recipes: the recipes shown, the first to compare with; runs with TF32 products are left out.
         where: a folder; None for the recordings that came with the package.
 
     Returns:

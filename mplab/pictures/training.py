@@ -53,7 +53,7 @@ def run_name(history: History) -> str:
         how = UPDATES.get(history.settings.get("update_rounding", ""), "")
         name += f" with {how}{low} weights"
     way = history.settings.get("fp8")
-    if way is not None:  # one such as nvfp4 says its format itself
+    if way is not None:  # a name such as nvfp4 includes its format
         name = way if "fp" in way else f"{name} {way} scaling".replace("none", "without")
     if np.any(history.loss_scale != 1):
         static = "" if history.settings.get("dynamic", True) else "static "
@@ -368,8 +368,8 @@ def by_seed(
     """Draw the metric that runs of several seeds reach, a row for each way of training.
 
     Args:
-        results: the metric of each seed, in one order, by the way of training; the others are
-            compared with the first way.
+        results: for each way of training, its metric by seed, in one order of seeds; the others
+            are compared with the first way.
         metric: what is measured.
         source: where the results come from, if not from runs made here.
 
