@@ -58,8 +58,8 @@ class Drawing:
     def svg(self, description: str, *, width: int, height: float, panels: int = 1) -> str:
         """Return the SVG, on its own white background, with a description for screen readers.
 
-        It is as wide as there is room, at most `width`. A page stacks the `panels`, which are
-        equally wide, on a phone.
+        It fills the available width, up to `width`. On a phone, a page stacks the `panels`, which
+        are equally wide.
 
         Examples:
             >>> Drawing().svg("a < b", width=600, height=9)[:45]
@@ -81,10 +81,10 @@ class Scale(NamedTuple):
     Attributes:
         low: the least value, or its exponent of 2.
         high: the largest.
-        start: the pixel where the axis starts; `low` is `inset` further.
+        start: the pixel where the axis starts; `low` lies `inset` pixels further in.
         end: the pixel where the axis ends.
         log: whether the scale is logarithmic, to base 2.
-        inset: pixels at both ends of the axis that are left free.
+        inset: the pixels left free at both ends of the axis.
 
     Examples:
         >>> Scale(0, 8, 100, 260)(2), Scale(-3, 3, 0, 60, log=True)(0.5), Scale(0, 1, 50, 10)(7)

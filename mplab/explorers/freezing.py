@@ -67,7 +67,7 @@ class Frozen(NamedTuple):
         question: the question that it answers.
         controls: the last one varies fastest in the order of the states.
         buttons: their labels; a button that leads off a coarser grid is left out.
-        positions: their number in JupyterLab; more than states if grids are coarser.
+        positions: how many JupyterLab offers; more than the states here if grids are coarser.
         start: the picture shown first, as SVG, and its sentence.
         packed: picture and sentence in each state, and for each button the state that it leads to:
             JSON, gzip, base64. Pictures are cut into elements; equal elements and equal states are
@@ -84,7 +84,7 @@ class Frozen(NamedTuple):
 
 
 def all_frozen() -> dict[str, Frozen | str]:
-    """Prepare every explorer of this process for a page: frozen, or alive as HTML, by model id.
+    """Return every explorer of this process for a page, by model id: frozen, or as live HTML.
 
     An explorer of ipywidgets that takes free text is left out.
     """
@@ -97,9 +97,9 @@ def all_frozen() -> dict[str, Frozen | str]:
 def freeze(explorer: Explorer) -> Frozen | None:
     """Draw an explorer in every position of its controls; None if it takes free text.
 
-    Past `MOST` positions a control keeps those that the explorer names in `on_page`. Past `MOST`
-    still, or past `ROOM`, every second position of the longest slider is left out, and so on. The
-    explorer is left as it was.
+    If there are more than `MOST` positions, a control keeps those named in `on_page`. While there
+    are still more than `MOST`, or the text is longer than `ROOM`, every second position of the
+    longest slider is dropped. The explorer is left as it was.
 
     Exactness:
         A state is what `draw` gives in that position.

@@ -78,11 +78,11 @@ class PageExplorer(anywidget.AnyWidget):
 def alive(explorer: PageExplorer) -> str:
     """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture.
 
-    The code that all explorers share stands in front of each; `once` keeps the first copy.
+    Each explorer brings the code that all of them share; `once` keeps only the first copy.
     """
     place, state, picture = f"mplab-{next(_NUMBERS)}", explorer.get_state(), explorer.still()
     own = {name: value for name, value in state.items() if not name.startswith("_")}
-    held = json.dumps(own).replace("<", "\\u003c")  # a script would end at </script>
+    held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
     still = picture._repr_mimebundle_()["text/html"] if picture else ""
     return (
         f'{_SHARED}<div id="{place}">{still}<p>{STILL}</p></div>'
@@ -216,7 +216,7 @@ class NumberLine(PageExplorer):
             if exact is None or not few:
                 return None
             middle = float(exact)
-            half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)  # as in the module
+            half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)  # as in number_line.js
             return number_lines(few, middle - half, middle + half)
 
         super().__init__(
@@ -234,8 +234,8 @@ class RoundingLab(PageExplorer):
 
     The bits of a number, cut where the format ends: the bits it keeps, then guard, round
     and sticky. Below, the result of each of the six modes. The slider adds eighths of
-    an ulp to the magnitude, which are exactly the patterns of those three bits: a negative
-    number moves away from 0, as a positive one does. It runs in the page, without Python.
+    an ulp to the magnitude, one for each pattern of those three bits; a negative number moves
+    away from 0, as a positive one does. It runs in the page, without Python.
 
     Args:
         number: the number to start with: anything that can be typed, or a float.
@@ -248,12 +248,12 @@ class RoundingLab(PageExplorer):
         eighths: what is added to its magnitude, in eighths of an ulp, 0 to 16.
         format: the name of the format.
         mode: the name of the rounding mode.
-        seed: the seed of the draws, which stays as it was given.
+        seed: the seed of the draws; it does not change.
         formats: the facts of all formats that are offered.
 
     Exactness:
-        The number and its chances are exact; results are those of `mplab.round_to`, for chance
-        with the bits of `mplab.Stream(seed)`.
+        The number and its chances are exact; results are those of `mplab.round_to`,
+        stochastic ones with the bits of `mplab.Stream(seed)`.
 
     Examples:
         >>> lab = RoundingLab("17")
@@ -266,7 +266,7 @@ class RoundingLab(PageExplorer):
     eighths = traitlets.Int().tag(sync=True)
     format = traitlets.Unicode().tag(sync=True)
     mode = traitlets.Unicode().tag(sync=True)
-    # JavaScript's numbers end at 2^53
+    # as text: JavaScript's integers are exact only to 2^53
     seed = traitlets.Int().tag(sync=True, to_json=lambda seed, widget: str(seed))
 
     def __init__(

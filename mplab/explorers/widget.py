@@ -55,7 +55,7 @@ def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
 
 
 class Keys(anywidget.AnyWidget):
-    """Keep the keys pressed in an explorer from the notebook, and name its sliders. Unseen."""
+    """An unseen widget that keeps an explorer's keys from the notebook, and names its sliders."""
 
     _esm = (Path(__file__).parent / "page" / "keys.js").read_text("utf-8")
 
@@ -67,8 +67,8 @@ class Explorer(ipywidgets.VBox):
     sentence is in a live region, so that screen readers say it.
 
     Attributes:
-        on_page: the values that a page without Python keeps of a control, by the words beside it,
-            where there are too many positions to draw them all: those that a lesson names.
+        on_page: by the words beside a control, its values that a page without Python keeps if
+            there are too many positions to draw them all: those that a lesson names.
     """
 
     on_page: Mapping[str, Collection[Any]] = MappingProxyType({})

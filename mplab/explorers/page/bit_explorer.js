@@ -56,7 +56,7 @@ export function reading(number, f, mode, saturate) {
 
 const names = (events) => Object.keys(EVENTS).filter((name) => events & EVENTS[name]);
 
-/** An error in three digits; double makes 0 of one below 2^-1075 ulp. */
+/** An error in three digits; one below 2^-1075 ulp became 0 as a double. */
 function inUlps({ error, events }) {
   if (!error) return events ? "below 2⁻¹⁰⁷⁴ ulp" : "none";
   const size = Math.abs(error);
@@ -178,7 +178,7 @@ function briefError({ error, events }) {
   return `${error < 0 ? "−" : "+"}${Math.abs(error).toFixed(3)} ulp`;
 }
 
-/** The event that says most; what kind of number it is where there is none. */
+/** The event that says most; if there is none, infinity, NaN or exact. */
 function briefEvents({ events, kind }) {
   const most = ["INVALID", "OVERFLOW", "UNDERFLOW", "INEXACT"].find(
     (name) => events & EVENTS[name],
@@ -204,7 +204,7 @@ export function typed(state, words) {
   return { ...state, entry: words, number, code: code ?? 0 };
 }
 
-/** The state once a code has been made by its bits, a slider or a step. */
+/** The state once a code has been set by its bits, a slider or a step. */
 export const coded = (state, code) => ({
   ...state,
   code,
@@ -212,7 +212,7 @@ export const coded = (state, code) => ({
   entry: inHex(code, state.f),
 });
 
-/** The state in another format, or with other rules, where the same number is asked for. */
+/** The state for the same number in another format, or with other rules. */
 export function ruled(state, change) {
   const after = { ...state, ...change };
   const code = reading(after.number, after.f, after.mode, after.saturate).code ?? 0;
@@ -225,13 +225,13 @@ export function stepped(state, direction) {
   return code === null || code === state.f.nanCode ? state : coded(state, code);
 }
 
-/** The state with a format of a name, which joins the others. */
+/** The state in the format with this name, which joins the others. */
 function added(state, name) {
   const f = formatNamed(name, state.formats);
   return ruled({ ...state, formats: including(state.formats, f) }, { f });
 }
 
-/** What the model holds of a state, and the state with some of that changed. */
+/** The part of a state that the model holds, and the state with some of it changed. */
 const plain = ({ entry, f }) => ({ entry, format: f.name });
 
 function changed(state, { entry, format }) {
@@ -263,7 +263,7 @@ function folded([name, words]) {
   return element("details", {}, element("summary", {}, all), inside);
 }
 
-/** The bits of a code as cells in the colours of their fields, for the eye alone. */
+/** The bits of a code as cells in the colours of their fields, hidden from screen readers. */
 function strip({ code, f }) {
   const cells = fieldsOf(f).flatMap((field) =>
     [...inBinary(fieldOf(code ?? 0, field), field.high - field.low + 1)].map((bit) =>
@@ -273,7 +273,7 @@ function strip({ code, f }) {
   return element("span", { class: "mplab-strip", "aria-hidden": true }, ...cells);
 }
 
-/** A cell; roles are said, as a table that a narrow page lays out in lines loses its own. */
+/** A cell with its role: a table that a narrow page lays out in lines loses the implied roles. */
 const cell = (attributes, words) => element("td", { ...attributes, role: "cell" }, words);
 
 /** The row of a format. */
@@ -311,7 +311,7 @@ const bitGroups = (f, press) =>
     return element("div", group, label, element("div", {}, ...bits));
   });
 
-/** The bits of a format as buttons, which paint when dragged over: `put` sets one that differs. */
+/** The bits of a format as buttons; dragging paints them: `put` sets each one that differs. */
 function bitButtons(f, bitAt, put) {
   let painted = null;
   const paint = (weight) => {
@@ -350,7 +350,7 @@ function bitButtons(f, bitAt, put) {
   return root;
 }
 
-/** Bring the buttons to the bits; of all of them, one is a stop of the Tab key. */
+/** Update the buttons from the bits; the Tab key stops at only one of them. */
 function showBits(root, f, bitAt) {
   const fields = fieldsOf(f);
   for (const [i, bit] of root.querySelectorAll("button").entries()) {
@@ -365,7 +365,7 @@ function showBits(root, f, bitAt) {
   }
 }
 
-/** A slider for each field that is wider than a bit, and which field it is. */
+/** A slider for each field that is wider than a bit, together with the field. */
 const fieldSliders = (f, act) =>
   fieldsOf(f)
     .filter(({ high, low }) => high > low)
@@ -375,7 +375,7 @@ const fieldSliders = (f, act) =>
       return { field, control: slider(0, most, move) };
     });
 
-/** The controls of a format's code, which are others for each format, and what shows a code. */
+/** The controls of a code, made anew for each format, and the function that shows a code. */
 function codeControls(act, now) {
   const bits = element("div", { class: "mplab-bits-box" });
   const sliders = element("div", { class: "mplab-sliders-box" });
@@ -399,11 +399,11 @@ function codeControls(act, now) {
 
 const DOUBLE = { bits: 64, exponent_bits: 11, precision: 53, signed: true };
 
-/** The state once a bit of the nearest double has changed: that double is asked for, exactly. */
+/** The state once a bit of the nearest double has changed: its number is exactly that double. */
 export const flipped = (state, weight) =>
   typed(state, hexadecimal(ofBits(bitsOf(double(state.number)) ^ (1n << BigInt(weight)))));
 
-/** The bits of the nearest double, folded away, and what shows them. */
+/** The bits of the nearest double, folded away, and the function that shows them. */
 function doubleBits(act, now) {
   const bitAt = (weight) => Number((bitsOf(double(now().number)) >> BigInt(weight)) & 1n);
   const bits = bitButtons(DOUBLE, bitAt, (weight) => act((s) => flipped(s, weight)));
@@ -420,7 +420,7 @@ function tableOfFormats() {
   return [element("table", table, element("thead", {}, head), body), body];
 }
 
-/** The parts of the explorer, and what shows a state. */
+/** The parts of the explorer, and the function that shows a state. */
 function build(act, now) {
   const entry = textField((words) => act((s) => typed(s, words)));
   const format = chooser((name) => act((s) => added(s, name)));
@@ -471,7 +471,7 @@ function build(act, now) {
   return { parts, below: [inDigits, wide.fold], show };
 }
 
-/** What the model holds, as a state; the number is still to be read. */
+/** The first state, with the model's format; the model's number is read later. */
 function begin(model, formats) {
   const f = formatNamed(model.get("format"), formats);
   return coded({ formats, f, mode: 0, saturate: false }, 0);

@@ -1,6 +1,6 @@
-// A part of each explorer that is made of ipywidgets, and not seen: no key pressed in the explorer
-// reaches the notebook, where d d deletes a cell; and each slider has its name, and its value in
-// the words that stand beside it, for screen readers.
+// An unseen part of each explorer that is made of ipywidgets: no key pressed in the explorer
+// reaches the notebook, where d d deletes a cell; and for screen readers each slider has its name,
+// and the words beside it as its value.
 
 function nameSliders(explorer) {
   for (const handle of explorer.querySelectorAll(".noUi-handle")) {
@@ -19,7 +19,7 @@ function render({ el }) {
   const observer = new MutationObserver(() => nameSliders(el.closest(".mplab-explorer")));
   const watch = { subtree: true, childList: true, characterData: true };
   const attributes = { attributes: true, attributeFilter: ["aria-valuetext"] };
-  let frames = 600; // until it stands in the page
+  let frames = 600; // to wait until it is in the page
   const begin = () => {
     const explorer = el.closest(".mplab-explorer");
     if (!explorer) {

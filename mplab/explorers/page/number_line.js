@@ -59,7 +59,7 @@ function reached(rank, f) {
   return Math.sign(rank) * (2 * f.maxFinite - atRank(f.maxCode - 1, f));
 }
 
-/** How far towards a neighbour numbers still round to the value of a rank, judged by rounding. */
+/** How far towards a neighbour numbers still round to the value of a rank, found by rounding. */
 function edge(rank, neighbour, f, mode) {
   const value = atRank(rank, f);
   const other = reached(neighbour, f);
@@ -69,7 +69,7 @@ function edge(rank, neighbour, f, mode) {
   return round((value + middle) / 2, f, mode).value === value ? middle : value;
 }
 
-/** What rounds to the value of a rank: all from `low` to `high`, or ever less towards both. */
+/** What rounds to the value of a rank: all from `low` to `high`; by chance, less towards both. */
 export const bin = (rank, f, mode) => ({
   value: atRank(rank, f),
   low: edge(rank, rank - 1, f, mode),
@@ -92,7 +92,7 @@ export function count(state, f) {
 
 const values = (n) => `${n.toLocaleString("en")} value${n === 1 ? "" : "s"}`;
 
-/** Which ends of a bin go to its value: all that tells one rounding of ties from the other. */
+/** Which ends of a bin round to its value: all that distinguishes the two ways to round ties. */
 function included({ value, low, high }, f, mode) {
   const [first, second] = [low, high].map((end) => round(end, f, mode).value === value);
   if (first === second) return first ? "both included" : "both excluded";
@@ -127,7 +127,7 @@ export function sentence(state) {
 
 // What the reader does --------------------------------------------------------------------
 
-/** What the model holds of a state. */
+/** The part of a state that the model holds. */
 export const plain = ({ around: typed, zoom, first, second, mode }) => ({
   around: typed,
   zoom,
@@ -136,7 +136,7 @@ export const plain = ({ around: typed, zoom, first, second, mode }) => ({
   mode: MODES[mode],
 });
 
-/** The state with some of that changed. */
+/** The state with some of that part changed. */
 export function changed(state, record) {
   const wanted = { ...plain(state), ...record };
   const first = formatNamed(wanted.first, state.formats);
@@ -178,7 +178,7 @@ const area = (low, high, ends, more) => {
   return shape("rect", { ...where, ...more });
 };
 
-/** One side of a tent: a line from the top over the value down to an end, as far as it is seen. */
+/** One side of a tent: a line from the top over the value down to an end, as far as visible. */
 function slope(value, end, ends) {
   const [low, high] = ends;
   const [from, to] = [value, end].map((x) => Math.min(Math.max(x, low), high));
@@ -207,7 +207,7 @@ function rowShapes(state, f) {
   const dense = last - first + 1 > MOST;
   const shapes = [];
   if (dense) shapes.push(area(atRank(first, f), atRank(last, f), ends, { "fill-opacity": 0.35 }));
-  const lowest = f.signed ? -f.maxCode : 0; // beside the stretch, areas may reach into it
+  const lowest = f.signed ? -f.maxCode : 0; // areas of values beside the stretch may reach into it
   for (
     let rank = Math.max(first - 1, lowest);
     !dense && rank <= Math.min(last + 1, f.maxCode);
@@ -246,7 +246,7 @@ function axis(state) {
   return element("div", {}, shape("svg", { height: 24 }, ...ticks), name);
 }
 
-/** The parts of the explorer, and what shows a state. */
+/** The parts of the explorer, and the function that shows a state. */
 function build(act) {
   const change = (name) => (value) => act((s) => changed(s, { [name]: value }));
   const typed = textField(change("around"));
@@ -275,7 +275,7 @@ function build(act) {
   return { parts, show };
 }
 
-/** What the model holds, as a state; the middle is still to be read. */
+/** The first state, with the model's formats; the model's middle is read later. */
 function begin(model, formats) {
   const [first, second] = ["first", "second"].map((name) => formatNamed(model.get(name), formats));
   return { formats, around: "1", middle: 1, zoom: 1, first, second, mode: 0 };

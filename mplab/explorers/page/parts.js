@@ -26,7 +26,7 @@ export const labelled = (words, control) => element("label", {}, `${words} `, co
 /** Controls, or other parts, beside each other as far as there is room. */
 export const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
 
-/** A field of text; `change` is given what was typed, and returns false if that cannot be. */
+/** A text field; `change` is given what was typed, and returns false if it is not valid. */
 export function textField(change, more = {}) {
   const plain = { type: "text", autocomplete: "off", spellcheck: "false" };
   const mark = () => change(made.value) === false && made.setAttribute("aria-invalid", true);
@@ -34,7 +34,7 @@ export function textField(change, more = {}) {
   return made;
 }
 
-/** A slider over integers; `move` is given the one it comes to. */
+/** A slider over integers; `move` is given the new one. */
 export function slider(min, max, move) {
   const made = element("input", { type: "range", min, max, input: () => move(Number(made.value)) });
   return made;
@@ -46,7 +46,7 @@ export function chooser(choose) {
   return made;
 }
 
-/** Bring a list to its names and the chosen one. */
+/** Update the names in a list, and which one is chosen. */
 export function showChoice(list, names, chosen, words = (name) => name) {
   if (list.length !== names.length) {
     list.replaceChildren(...names.map((value) => element("option", { value }, words(value))));
@@ -60,7 +60,7 @@ export const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" :
 /** The name of a rounding mode as readers see it. */
 export const modeWords = (name) => name.toLowerCase().replaceAll("_", " ");
 
-/** The `permalink` and `linked` of an explorer whose link is its name and what its model holds. */
+/** The `permalink` and `linked` of an explorer whose link holds its name and its model's values. */
 export function links(name, plain, changed) {
   const start = `#${name}?`;
   const said = (hash) => Object.fromEntries(new URLSearchParams(hash.slice(start.length)));
@@ -72,19 +72,19 @@ export function links(name, plain, changed) {
 
 const shownOf = new Map(); // how many explorers of a kind the page has
 
-const REST = 250; // ms without a move until the address follows: browsers refuse hundreds of changes
+const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes
 
 /**
  * Show an explorer in an element, and keep its state in step with the reader, the model and, in a
- * page without a kernel, the address. It returns what ends that.
+ * page without a kernel, the address. There it returns a function that stops this.
  *
  * The explorer is its `question` and functions: `begin(model, formats)` gives the first state,
  * `build(act, now)` the parts over and below the sentence and `show(state, note)`, `sentence(state)`
  * the state in words, `plain(state)` what the model holds of it, `changed(state, record)` the state
  * with some of that changed, `permalink(state)` its link, and `linked(state, hash)` the state that a
- * link names, or the same one if the link is another explorer's. What cannot be is thrown as a
- * RangeError, whose sentence is shown, and the state stays. The links of the second explorer of a
- * kind begin with "2.", and so on; one that a link names tells the page by an event, "addressed".
+ * link names, or the same one if the link is another explorer's. An impossible state throws a
+ * RangeError: its message is shown, and the state stays. The links of the second explorer of a
+ * kind begin with "2.", and so on; one that a link names sends the page an event, "addressed".
  */
 export function live({ model, el }, explorer) {
   let state = explorer.begin(model, model.get("formats").map(makeFormat));
@@ -116,7 +116,7 @@ export function live({ model, el }, explorer) {
 
   function act(action) {
     if (!attempt(action)) return false;
-    telling = true; // one by one: a model told half of it is none to follow
+    telling = true; // values are set one by one: do not follow a half-set model
     for (const [name, value] of Object.entries(explorer.plain(state))) model.set(name, value);
     telling = false;
     model.save_changes();
@@ -159,7 +159,7 @@ export function live({ model, el }, explorer) {
   };
 }
 
-/** A model as anywidget's, for a page without a kernel. */
+/** A model like anywidget's, for a page without a kernel. */
 export function plainModel(state) {
   return {
     inPage: true,

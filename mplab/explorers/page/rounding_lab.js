@@ -44,14 +44,14 @@ function units({ n, d }, f) {
   return { whole: over / under, n: over % under, d: under };
 }
 
-/** What is rounded: the number that was typed, and eighths of an ulp further from 0. */
+/** The number to be rounded: the one that was typed, moved away from 0 by eighths of an ulp. */
 export function numberOf({ base, eighths, f }) {
   const step = exact(ulp(double(base, true), f));
   const n = base.n * step.d * 8n + BigInt(eighths) * step.n * base.d;
   return { negative: base.negative, n, d: base.d * step.d * 8n };
 }
 
-/** All that a state says of its number. */
+/** Everything that follows from a state about its number. */
 export function found(state) {
   const { f } = state;
   const x = numberOf(state);
@@ -77,7 +77,7 @@ export function found(state) {
   };
 }
 
-/** How often stochastic rounding takes the upper neighbour in 1,000 draws of the library's. */
+/** How many of 1,000 stochastic roundings, with the library's draws, go to the upper neighbour. */
 export function timesUp({ f, seed }, { x, low }) {
   const [random, near] = [stream(seed), double(x)];
   const indices = Array.from({ length: DRAWS }, (_, i) => i);
@@ -124,7 +124,7 @@ export function sentence(state) {
 
 // What the reader does --------------------------------------------------------------------
 
-/** What the model holds of a state. */
+/** The part of a state that the model holds. */
 export const plain = ({ entry, eighths, f, mode }) => ({
   entry,
   eighths,
@@ -132,7 +132,7 @@ export const plain = ({ entry, eighths, f, mode }) => ({
   mode: MODES[mode],
 });
 
-/** The state with some of that changed. */
+/** The state with some of that part changed. */
 export function changed(state, record) {
   const wanted = { ...plain(state), ...record };
   const f = formatNamed(wanted.format, state.formats);
@@ -215,7 +215,7 @@ const modeRows = (all, { f, mode }) =>
     return element("tr", { role: "row", class: i === mode && "mplab-chosen" }, head, value, code);
   });
 
-/** The parts of the explorer, and what shows a state. */
+/** The parts of the explorer, and the function that shows a state. */
 function build(act) {
   const change = (name) => (value) => act((s) => changed(s, { [name]: value }));
   const entry = textField(change("entry"));
@@ -256,7 +256,7 @@ function build(act) {
   return { parts, show };
 }
 
-/** What the model holds, as a state; the number is still to be read. */
+/** The first state, with the model's format; the model's number is read later. */
 function begin(model, formats) {
   const f = formatNamed(model.get("format"), formats);
   return { formats, f, entry: "0", base: exact(0), eighths: 0, mode: 0, seed: model.get("seed") };
