@@ -214,7 +214,7 @@ def log_sum_exp(x):
 
 def dot_backward_error(a, b, result):
     off = abs(np.sum(a * b) - result)
-    reach = np.sum(np.abs(a * b))  # so far a change of 1 in each element moves the sum
+    reach = np.sum(np.abs(a * b))  # how far a relative change of 1 in each element moves the sum
     if off == 0:
         return 0.0
     return off / reach if reach else np.inf

@@ -24,7 +24,7 @@ def _decode(code: int) -> float:
 
 
 def _decoded_by(significand: Callable[[int, int], float], exponent: Callable[[int], int]) -> object:
-    """A decoder that goes wrong in how it reads a field."""
+    """A decoder that misreads a field."""
 
     def answer(code: int) -> float:
         sign, biased, trailing = code >> 7, code >> 3 & 15, code & 7

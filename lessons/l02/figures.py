@@ -53,7 +53,7 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
 
 
 def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
-    """At which height each name stands: that of its line's end, or the nearest that is free.
+    """Return the height of each name: that of its line's end, or the nearest free one.
 
     Lines that end further right choose first; names stand 2 apart, so no leader hides another.
     """
@@ -66,7 +66,7 @@ def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
 
 
 def _end(axes: Axes, end: tuple[float, float], level: float, name: str, colour: str) -> c.End:
-    """A dot where a line ends, and a dotted grey leader, no line of data, to its name."""
+    """Draw a dot where a line ends, and a leader to its name, dotted grey unlike lines of data."""
     right = float(WINDOW[1])
     if end[0] < right:
         axes.scatter([end[0]], [end[1]], s=16, color=colour)
@@ -76,7 +76,7 @@ def _end(axes: Axes, end: tuple[float, float], level: float, name: str, colour: 
 
 @c.in_house_style
 def dynamic_ranges(formats: Sequence[Format]) -> c.Picture:
-    """From the smallest to the largest positive number of each format.
+    """Draw each format's range, from its smallest to its largest positive number.
 
     Args:
         formats: one bar each, above that of INT8.

@@ -35,7 +35,7 @@ _ROUND_CASES = (
     *(1.0, 1.1, 1.2, 17.0, 19.0, 21.0, 23.0, -17.0, -19.0, -1.1, 0.7, 100.0, 1.99),
     *(17.004, 18.996, 0.02, 3 * 2.0**-10, 2.0**-10, 5 * 2.0**-10, 1.1 * 2.0**-10, -(2.0**-8.5)),
     *(0.0, -0.0, -(2.0**-12), 448.0, 440.0, 463.0, 232.0, 248.0),
-    *(17 + 2.0**-25, -(19 - 2.0**-25)),  # float32 would make ties of them
+    *(17 + 2.0**-25, -(19 - 2.0**-25)),  # in float32 these become ties
     *np.random.default_rng(3).normal(0, 8, 60).tolist(),
     *(2.0 ** np.random.default_rng(4).uniform(-11, 8, 60)).tolist(),
 )
@@ -49,7 +49,7 @@ def _chance(x: float) -> float:
 
 
 def _chance_without(x: float) -> float:
-    """As if every gap were the one after 1."""
+    """The same, as if every gap were the one after 1."""
     return x * 128 - math.floor(x * 128)
 
 

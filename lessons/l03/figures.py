@@ -15,14 +15,14 @@ from mplab.pictures.rounding import mode_words, rounded
 # Rounding twice --------------------------------------------------------------------------
 @c.in_house_style
 def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
-    """A number's way into a narrow format: at once, and through another format.
+    """Draw how a number is rounded to a narrow format: directly, and through another format.
 
     The right panel is the first rounding under a magnifying glass: the step to `first` is often
     too small to be seen among the numbers of `second`.
 
     Args:
         x: the number; a decimal string is taken exactly.
-        first: the format on the way.
+        first: the format in between.
         second: the narrow format.
 
     Returns:
@@ -133,6 +133,6 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding]) -> c.Pict
 
 
 def _signed(x: float, *, digits: int = 4) -> str:
-    """A number with its sign, and a true minus; what rounds to 0 has none."""
+    """Write a number with its sign and a true minus; one that rounds to 0 has no sign."""
     words = f"{x:+z.{digits}f}".replace("-", "−")
     return words.lstrip("+") if not float(f"{x:.{digits}f}") else words

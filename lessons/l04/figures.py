@@ -108,7 +108,7 @@ def near_zero(fmt: Format) -> c.Picture:
 # The other end ---------------------------------------------------------------------------
 @c.in_house_style
 def end_of_range(formats: Sequence[Format]) -> c.Picture:
-    """What numbers around the largest become, under each rule of overflow.
+    """Draw what numbers near the largest become, under each rule of overflow.
 
     Args:
         formats: one panel each.
@@ -151,9 +151,9 @@ _FATES = ("normal", "subnormal", "becomes 0", "overflows")
 
 
 def fates_of(tally: Tally) -> dict[str, int]:
-    """The fates of the numbers that a tally counted: no number has two.
+    """Count a tally's numbers by fate; each number has only one.
 
-    Zeros and infinities that were so before count as normal here: nothing happened to them.
+    Numbers that were 0 or infinite before count as normal here: nothing happened to them.
 
     Examples:
         >>> from mplab import FP16, tally
@@ -167,7 +167,7 @@ def fates_of(tally: Tally) -> dict[str, int]:
 
 @c.in_house_style
 def fates(tallies: Mapping[str, Tally]) -> c.Picture:
-    """What became of many numbers, one bar for each tally.
+    """Draw what became of many numbers, one bar for each tally.
 
     Args:
         tallies: from `mplab.tally` or `round_to(..., tally=)`, by the words that name them.

@@ -1,4 +1,4 @@
-"""The exercises on long sums: where they stop, and two orders that do better."""
+"""The exercises on long sums: where they stop, and two methods that do better."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

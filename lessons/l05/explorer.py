@@ -13,7 +13,7 @@ from mplab.pictures.canvas import percent, style
 MOST = 1 << 14
 
 LENGTHS = tuple(sorted({round(2 ** (k / 2)) for k in range(29)}))
-"""How many terms can be chosen: powers of two, and a step between."""
+"""The numbers of terms to choose from: powers of two, and one step between each two."""
 
 
 class Lane(NamedTuple):
@@ -110,7 +110,7 @@ class AccumulatorRace(Explorer):
         ]
 
     def draw(self) -> tuple[str, str]:
-        """The lanes, and each lane's standing in words."""
+        """Draw the lanes, and say each lane's standing in words."""
         standings, n = self.standings, self.length.value
         lanes = "; ".join(f"{standing.lane.name}: {standing.words}" for standing in standings)
         sentence = f"After {n:,} terms the exact sum is {standings[0].exact:,g}. {lanes}."

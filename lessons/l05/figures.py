@@ -140,10 +140,10 @@ def measure_product_errors(
     """Errors of inner products of random FP16 vectors, elements between 0 and `below`.
 
     Args:
-        fmt: what products and the accumulator are rounded to, or only one of them; the other
-            accumulator is FP32.
+        fmt: the format that products, the accumulator or both are rounded to; else products
+            are exact and the accumulator is FP32.
         most: the greatest length.
-        below: a power of two from 2^−24 to 2^15: where elements end.
+        below: where elements end, a power of two from 2^−24 to 2^15.
 
     Exactness:
         The sums they are compared with are float64's, within 2^−38 of the exact ones.

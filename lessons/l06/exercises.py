@@ -20,7 +20,7 @@ def _exponent(x: float) -> int:
 
 
 def _added(a: np.ndarray, b: np.ndarray, cut: Callable[[float], float]) -> float:
-    """The sum of products cut where the largest exponent of a product says."""
+    """Sum products after `cut` at the last place kept below their largest exponent."""
     pairs = [(float(x), float(y)) for x, y in zip(a, b, strict=True) if x * y != 0]
     if not pairs:
         return 0.0

@@ -62,7 +62,7 @@ class MatrixStep(Explorer):
         return step_bits(a[:count], b[:count], architecture=architecture, input_format=fmt)
 
     def draw(self) -> tuple[str, str]:
-        """The rows of bits, and the fate of the small product in words."""
+        """Draw the rows of bits, and say the fate of the small product."""
         step = self.step
         sentence = (
             f"{self.unit.value}: the large product has exponent {self.large.value}, the small one "
@@ -72,7 +72,7 @@ class MatrixStep(Explorer):
 
 
 def _halves(exponent: int) -> tuple[float, float]:
-    """Two powers of two whose product is 2^exponent, as equal as can be."""
+    """Two powers of two whose product is 2^exponent, as equal as possible."""
     return 2.0 ** (exponent // 2), 2.0 ** (exponent - exponent // 2)
 
 

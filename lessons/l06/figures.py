@@ -26,7 +26,7 @@ class DepthErrors(NamedTuple):
         depths: the numbers of terms.
         chained: errors relative to the sum of |products|, all steps inside the unit.
         promoted: the same with promotion.
-        every: after how many terms.
+        every: after how many terms a sum is promoted.
         signed: whether the operands had random signs.
     """
 
@@ -121,7 +121,7 @@ def measure_cut_errors(*, architecture: str = "hopper", terms: int) -> CutErrors
 
 @canvas.in_house_style
 def plot_cut_errors(errors: CutErrors) -> canvas.Picture:
-    """How far sums lie from the exact ones: cut twice a step, as the unit does it, once, never."""
+    """Draw how far sums are from the exact ones, with two cuts a step (the unit), one or none."""
     picture = canvas.Picture(height=3.4)
     axes = picture.subplots()
     unit = FP32.unit_roundoff
@@ -236,7 +236,7 @@ def _frame(axes: Axes, count: int, high: int, bottom: int, low: int) -> None:
 # The matrix unit -------------------------------------------------------------------------
 @canvas.in_house_style
 def recorded_units(*, where: Where = None) -> canvas.Picture | None:
-    """How many random sums of the recorded device each model of a matrix unit gives bit for bit.
+    """Draw how many random sums of the recorded device each model of a unit gives bit for bit.
 
     Args:
         where: a folder; None for the recordings that came with the package.
@@ -275,7 +275,7 @@ def recorded_units(*, where: Where = None) -> canvas.Picture | None:
 
 
 def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
-    """The share that a model gets right, in teal where that is all."""
+    """Draw the share that a model gets right, in teal if it is all."""
     if wrong is None:
         words, face = "no such\nmodel", "#EDEDEE"
     else:

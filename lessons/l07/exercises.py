@@ -22,7 +22,7 @@ def _dead_share(w: np.ndarray, delta: np.ndarray) -> float:
 
 
 def _by_rule(rule: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., float]:
-    """The share by a comparison of sizes instead of rounding."""
+    """The share of lost updates by a rule on sizes, without rounding."""
 
     def share(w: np.ndarray, delta: np.ndarray) -> float:
         return _share(rule(w, np.abs(delta))[delta != 0])
@@ -64,7 +64,7 @@ def _by_coin(x: float, r: float) -> float:
 
 
 def _coin_of(chance: Callable[[float, float, float], float]) -> Callable[[float, float], float]:
-    """The same with another chance of going up."""
+    """`_by_coin` with another chance of going up."""
 
     def rounded(x: float, r: float) -> float:
         low, high = _ends(x)

@@ -1,4 +1,4 @@
-"""The explorer of weight updates: where w + Δ lands, and where w is after many of them."""
+"""The explorer of weight updates: where w + Δ lands, and where w is after many updates."""
 
 import numpy as np
 
@@ -82,7 +82,7 @@ class UpdateStagnation(Explorer):
         )
 
     def draw(self) -> tuple[str, str]:
-        """The number line and the chart, and both in words."""
+        """Draw the number line and the chart, and say both in words."""
         weights, fmt = self.path, FORMATS[self.fmt.value]
         share = _share_of_gap(self.weight.value, self.delta, fmt)
         side = "less than" if share < 0.5 else "more than" if share > 0.5 else "exactly"

@@ -32,8 +32,8 @@ class TrainingTheatre(Explorer):
         step: the slider of the recorded step.
         layer: the buttons of the layer.
         gradient: the buttons of the kept gradients of that layer.
-        parting: the first recorded step from which on some run's loss is more than a tenth
-            above the first run's; None if there is none.
+        parting: the recorded step from which some run's loss stays more than a tenth above
+            the first run's; None if there is none.
 
     Exactness:
         Losses are means of up to ten steps before the chosen one. The histogram of a run is
@@ -80,7 +80,7 @@ class TrainingTheatre(Explorer):
             self.step.value = self.parting
 
     def draw(self) -> tuple[str, str]:
-        """All runs at the chosen step, layer and gradient, and the same in words."""
+        """Draw all runs at the chosen step, layer and gradient, and say the same in words."""
         step, layer, number = self.step.value, self.layer.value, self.gradient.value
         words = [_words(run, step, layer, number) for run in self.runs]
         parts = "No run ends a tenth above the first."
@@ -109,11 +109,11 @@ def _loss_at(run: History, step: int) -> float:
 
 
 def _parting(runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1) -> int | None:
-    """The first step from which on some run stays more than a tenth above the first run."""
+    """The step from which some run stays more than a tenth above the first run."""
     found: int | None = None
     for step in reversed(steps):
         wide = _loss_at(runs[0], step)
-        if not any(not _loss_at(run, step) <= more * wide for run in runs[1:]):  # NaN parts, too
+        if not any(not _loss_at(run, step) <= more * wide for run in runs[1:]):  # NaN counts, too
             return found
         found = step
     return found
@@ -121,7 +121,7 @@ def _parting(runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1
 
 # Words -----------------------------------------------------------------------------------
 def _format(run: History, value: float) -> Format:
-    """The format that a gradient was kept in: the run's, or FP32 where that has no such value."""
+    """The format that a gradient was kept in: the run's, or FP32 if the run's lacks the value."""
     fmt = _backward_format(run)
     kept = math.isnan(value) or float(round_to(value, fmt)) == value
     return fmt if kept else FP32
@@ -133,7 +133,7 @@ def _backward_format(run: History) -> Format:
 
 
 def _times(scale: float) -> str:
-    """A loss scale as a factor; nothing for 1."""
+    """Write a loss scale as a factor; a scale of 1 is left out."""
     return "" if scale == 1 else f" × {scale_words(scale)}"
 
 
@@ -169,7 +169,7 @@ def _number(value: float) -> str:
 
 WIDTH, GAP, LEAST_COLUMN = 860, 26, 270
 
-LOSS, LAYERS, SPREAD = 34, 130, 176  # tops of the bands; that of the layers is its title's
+LOSS, LAYERS, SPREAD = 34, 130, 176  # tops of the bands; for the layers, of their title
 
 TALL = 66  # of the loss and of the histogram
 

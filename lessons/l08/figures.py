@@ -19,7 +19,7 @@ from mplab.training.exponents import ExponentHistogram, pooled, shares, window, 
 # Gradients without a scale ---------------------------------------------------------------
 @c.in_house_style
 def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Picture:
-    """What share of the gradients is flushed at first, and what the run has learnt at its end.
+    """Draw the share of gradients flushed at first against what the run has learnt at its end.
 
     Args:
         runs: by name, a run in FP32 and one in FP16 that recorded gradients.
@@ -56,7 +56,7 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
 
 
 def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:
-    """Who loses most at first, and who falls farthest below FP32."""
+    """Name the run that loses most at first, and the one that falls farthest below FP32."""
     most = max(facts, key=lambda name: facts[name][0])
     worst = max(facts, key=lambda name: facts[name][1] - facts[name][2])
 
@@ -100,7 +100,7 @@ def _draw_shares(axes: Axes, run: History) -> None:
     colours = LinearSegmentedColormap.from_list("flushed", ["white", c.style(FP16).colour])
     axes.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
     for (row, column), share in np.ndenumerate(table):
-        ink = "white" if share >= 0.9 else "black"  # of both the one with contrast 4.5
+        ink = "white" if share >= 0.9 else "black"  # whichever has a contrast of 4.5
         axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
     axes.set_yticks(range(len(layers)), [name.removeprefix("layer ") for name in layers])
@@ -128,7 +128,7 @@ def recorded_gradients(*, fmt: Format = FP16, where: Where = None) -> c.Picture 
     """Exponents of the larger network's gradients in FP32, a row for each layer.
 
     Args:
-        fmt: whose range is drawn, and whose losses the title counts.
+        fmt: the format whose range is drawn, and whose losses the title counts.
         where: a folder; None for the recordings that came with the package.
 
     Returns:
@@ -172,7 +172,7 @@ def _histogram(stored: dict[str, Any]) -> ExponentHistogram:
 def _lost(
     layers: dict[str, ExponentHistogram], fmt: Format, recording: recordings.Recording
 ) -> tuple[str, str]:
-    """What the format flushes of all layers, and of each."""
+    """Say how many gradients the format flushes, of all layers and of each."""
     found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
     share = {name: part.flushed / max(1, part.total) for name, part in found.items()}
     worst = max(share, key=lambda name: share[name])

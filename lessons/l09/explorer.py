@@ -100,7 +100,7 @@ class ScalerTimeline(Explorer):
         )
         buttons = ipywidgets.HBox([self.back, self.forth], layout={"flex_flow": "row wrap"})
         choices = [] if self._run is not None else [self.rule, self.start, self.interval]
-        if not choices:  # a run has its own
+        if not choices:  # a run has its own rule
             self.rule.disabled = self.start.disabled = self.interval.disabled = True
         question = "What does the scaler do in this step, and why?"
         super().__init__(question, [*choices, self.step, buttons])
@@ -125,13 +125,13 @@ class ScalerTimeline(Explorer):
         return [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
 
     def _jump(self, way: int) -> None:
-        """Go to the nearest of those steps in a direction."""
+        """Go to the nearest such step in a direction."""
         there = [i for i in self._moves if (i - self.step.value) * way > 0]
         if there:
             self.step.value = min(there) if way > 0 else max(there)
 
     def draw(self) -> tuple[str, str]:
-        """The scale over the steps, the state at one of them, and what follows in words."""
+        """Draw the scale over the steps and the state at one of them; say in words what follows."""
         played, step = self.turns, self.step.value
         limits = None if self._run is not None else self._headroom.limits
         limit = None if limits is None else float(limits[step])
@@ -182,7 +182,7 @@ def _recorded(run: History) -> list[Turn]:
 
 # Words -----------------------------------------------------------------------------------
 def amount(scale: float) -> str:
-    """A scale as readers write it.
+    """Write a loss scale for readers.
 
     Examples:
         >>> amount(65536.0), amount(1126.4), amount(math.inf), amount(0.0)
@@ -251,7 +251,7 @@ def _picture(
 ) -> str:
     heights = [math.log2(turn.scale) for turn in played if 0 < turn.scale < math.inf]
     low, high = min(heights, default=0) - 2, max(heights, default=0) + 3
-    if limits is not None:  # the grey must be seen where it decides
+    if limits is not None:  # grey that decides a step must be visible
         least = math.log2(min(limits)) if min(limits) > 0 else -math.inf
         low = min(low, max(low - 12, least - 2))
     chart = Chart(Scale(0, len(played), 62, 742), Scale(low, high, 196, 26, log=True))

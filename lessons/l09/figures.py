@@ -14,7 +14,7 @@ from mplab.scaling import Trace
 # The scale of the loss -------------------------------------------------------------------
 @c.in_house_style
 def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
-    """Loss scales by several rules on the same steps, one panel for each; crosses are skipped.
+    """Loss scales by several rules on the same steps, a panel each; crosses mark skipped steps.
 
     Args:
         traces: by the name of the rule, from `mplab.scaling.play`.
@@ -61,11 +61,11 @@ def _draw_rule(axes: Axes, trace: Trace, high: float) -> None:
 def clipped_norms(
     scales: np.ndarray, norms: Mapping[str, np.ndarray], *, max_norm: float
 ) -> c.Picture:
-    """How long the gradient is that reaches the weights, over the loss scale it came with.
+    """Draw the norm of the gradient that reaches the weights, against the loss scale.
 
     Args:
         scales: powers of two, shape (n,).
-        norms: by the order of the calls, the lengths that arrived, each of shape (n,).
+        norms: by the order of the calls, the norms that arrived, each of shape (n,).
         max_norm: what the gradient was clipped to.
 
     Returns:
@@ -97,7 +97,7 @@ def clipped_norms(
 
 
 def _lengths(lengths: np.ndarray) -> str:
-    """Where lengths go, in words."""
+    """Say where the norms begin and end."""
     first, last = (f"{x:.2g}" for x in (lengths[0], lengths[-1]))
     return (
         f"always {first}"

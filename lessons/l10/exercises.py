@@ -20,7 +20,7 @@ def _widest(inputs: Sequence[int]) -> int:
 
 
 def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int]:
-    """The lists, and something for operations on neither."""
+    """Apply the two lists, and `unlisted` to operations on neither."""
 
     def precision(
         operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
@@ -35,7 +35,7 @@ def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int
 def _only_narrows(
     operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
 ) -> int:
-    """An FP32 list that keeps what its inputs are."""
+    """As if the FP32 list kept the format of its inputs."""
     return low if operation in lower else _widest(inputs)
 
 
@@ -76,7 +76,7 @@ def _rms(x: np.ndarray) -> float:
 
 
 def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], float]:
-    """The squares in FP16 of numbers that were divided before, and a wide mean."""
+    """A norm that divides by `scale` first, squares in FP16, and takes the mean in FP64."""
 
     def norm(x: np.ndarray) -> float:
         divisor = np.float16(scale(x))
@@ -88,7 +88,7 @@ def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], f
 
 
 def _wide_mean(x: np.ndarray) -> float:
-    """Widened after the squares."""
+    """Squares in FP16, widened only afterwards."""
     return _norm_with(lambda _: 1.0)(x)
 
 

@@ -129,7 +129,7 @@ class PolicyExplorer(Explorer):
         return found
 
     def draw(self) -> tuple[str, str]:
-        """A row for each policy, and all in words."""
+        """Draw a row for each policy, and say the same in words."""
         verdicts = self.verdicts
         parts = [
             f"{name} gives {verdict.gives.name} "
@@ -163,7 +163,7 @@ class _Layer(nn.Module):
 
 
 class _Model(nn.Module):
-    """Gives the operation its inputs in the formats wanted: products are low, by every policy."""
+    """Gives the operation inputs in the wanted formats; every policy computes products low."""
 
     def __init__(self, run: Callable[[Tensor, Tensor], Tensor], inputs: str) -> None:
         super().__init__()

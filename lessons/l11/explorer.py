@@ -7,7 +7,7 @@ from mplab.pictures.canvas import BAD, FAINT
 SIZES = tuple(2**k for k in range(4, 14))
 
 PEAK, BANDWIDTH, START = 20e12, 1e12, 5e-6
-"""Of the model machine: FP32 operations in a second, bytes in a second, seconds of a start."""
+"""The model machine: FP32 operations a second, bytes a second, seconds to start."""
 
 
 class SpeedUp(Explorer):
@@ -18,7 +18,7 @@ class SpeedUp(Explorer):
 
     Attributes:
         rows: the slider of the first matrix' rows.
-        size: that of the second matrix, which is square.
+        size: the slider of the size of the second matrix, which is square.
         gain: how many times faster 16-bit arithmetic is.
 
     Examples:
@@ -52,7 +52,7 @@ class SpeedUp(Explorer):
         return wide / low
 
     def draw(self) -> tuple[str, str]:
-        """The bars, and what limits each product."""
+        """Draw the bars, and say what limits each product."""
         words = []
         for name, width in (("FP32", 4), ("16 bits", 2)):
             times = self.times(width)

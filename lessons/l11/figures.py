@@ -1,4 +1,4 @@
-"""The error of matrix products."""
+"""Matrix products, the larger network, and the time of a step: errors, speed and memory."""
 
 from collections.abc import Sequence
 
@@ -76,7 +76,7 @@ def recorded_network(*, where: Where = None) -> c.Picture | None:
 
 
 def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
-    """A bar in the colour of its format and its number, for each name."""
+    """Draw a bar for each name, in the colour of its format, with its number."""
     for row, (name, value) in enumerate(zip(names, values, strict=True)):
         axes.barh(row, value, color=look_of(name).colour, height=0.62)
         axes.text(value, row, f" {value:.2f}×", va="center")
@@ -93,8 +93,8 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
         rows: what `mplab.training.stage_times` measured.
 
     Returns:
-        A figure whose title names the largest share, and whose key the stages that these
-        recipes have: without a loss scale there is no unscaling and no scaler.
+        A figure whose title names the largest share, and whose key lists the stages of these
+        recipes: without a loss scale there is no unscaling and no scaler.
     """
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
     table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
@@ -120,7 +120,7 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
 
 
 def _seconds(row: Times, stage: str) -> float:
-    """What a stage takes: nothing where the recipe has no loss scale, and so no such stage."""
+    """The seconds of a stage; 0 if the recipe has no loss scale, and so no such stage."""
     recipe = RECIPES.get(row.recipe)
     idle = recipe is not None and recipe.init_scale is None and stage in ("unscale", "scaler")
     return 0.0 if idle else row.seconds.get(stage, 0.0)

@@ -1,4 +1,4 @@
-"""The exercises on FP8: the scale of a tensor, from itself and from those before it."""
+"""The exercises on FP8: the scale of a tensor, from itself and from the tensors before it."""
 
 import math
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def _by_exponents(amax: float) -> float:
 
 
 def _one_lower(amax: float) -> float:
-    """Strictly inside the range."""
+    """As if 448 itself were out of range."""
     scale = _scale(amax)
     return scale / 2 if amax * scale == LARGEST else scale
 
@@ -44,7 +44,7 @@ def _chosen(amaxes: np.ndarray, length: int, step: int) -> float:
 
 
 def _delayed(amaxes: np.ndarray, length: int) -> np.ndarray:
-    """The scale of each tensor, from those before it."""
+    """The scale of each tensor, from the tensors before it."""
     scales = [1.0] + [_scale(_chosen(amaxes, length, k)) for k in range(1, len(amaxes))]
     return np.array(scales[: len(amaxes)])
 

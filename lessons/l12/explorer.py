@@ -20,8 +20,8 @@ class AmaxHistory(Explorer):
     """What does one spike cost, when it comes and afterwards?
 
     48 tensors of normally distributed numbers, one a step, enter FP8; the one of step 14 is
-    larger than the others by a power of two. Above, the largest magnitude of each between what
-    saturates and what becomes 0 at its scale; below, the shares that do.
+    larger than the others by a power of two. Above, the largest magnitude of each, between the
+    ranges that saturate and become 0 at its scale; below, the shares that do.
 
     Args:
         seed: the seed of the tensors.
@@ -94,7 +94,7 @@ class AmaxHistory(Explorer):
         return int(np.sum(window.saturated + window.flushed > 0.5))
 
     def draw(self) -> tuple[str, str]:
-        """The two charts, and both in words."""
+        """Draw the two charts, and say both in words."""
         window, at = self.window, self.step.value
         sentence = f"{self._setting()} {self._fate(window)} {_at_step(window, at)}"
         return _charts(window, at, sentence), sentence

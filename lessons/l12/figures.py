@@ -16,11 +16,11 @@ def block_errors(exact: np.ndarray, quantized: Mapping[str, np.ndarray]) -> c.Pi
 
     Args:
         exact: the numbers, shape (32 · blocks,).
-        quantized: what was made of them, by the name of the way, the first hollow.
+        quantized: the quantized numbers, by the name of the way; the first is drawn hollow.
 
     Returns:
         A figure whose title gives the median error of the blocks: the root of the sum of
-        squared errors, over that of squares.
+        squared errors, over the root of the sum of squares.
     """
     numbers = np.asarray(exact, float)
     errors = {name: _block_errors(numbers, np.asarray(x, float)) for name, x in quantized.items()}

@@ -436,7 +436,7 @@ class _Rotary(nn.Module):
     looks_like="a network too small for long inputs",
 )
 def _positions(how: Treatment) -> Outcome:
-    """Positions from 65,536 under BF16 autocast, which casts what enters a product."""
+    """Positions from 65,536 under BF16 autocast, which casts the operands of a product."""
     model = _Rotary(how)
     data = torch.arange(65536.0, 65600.0)[:, None], torch.zeros(64, 2)
     report = _Loop(model, data, 0.0, low=torch.bfloat16).run(2)
@@ -454,7 +454,7 @@ def _positions(how: Treatment) -> Outcome:
     looks_like="a run that learns",
 )
 def _loss_meter(how: Treatment) -> Outcome:
-    """`total += loss` in BF16 over 2,000 losses that rise; the remedy widens the sum at last."""
+    """`total += loss` in BF16 over 2,000 losses that rise; the remedy widens only the final sum."""
     true = torch.linspace(2.3, 2.7, 2000)
     total = torch.zeros((), dtype=torch.float32 if how == "fixed" else torch.bfloat16)
     means = []

@@ -14,7 +14,7 @@ TREATMENT_NAMES: dict[str, Treatment] = {"none": "broken", "usual remedy": "wron
 class Clinic(Explorer):
     """Which observable shows the fault, and which treatment brings it back into its range?
 
-    Left the logged loss by step, right the observable against its healthy range, and what the
+    Left, the logged loss by step; right, the observable against its healthy range, and what the
     health report finds. A run that has not been trained yet takes up to two seconds, and the
     picture says so meanwhile.
 
@@ -55,7 +55,7 @@ class Clinic(Explorer):
         self._trained.add(run)
 
     def draw(self) -> tuple[str, str]:
-        """The curve and the observable, and both in words."""
+        """Draw the curve and the observable, and say both in words."""
         case, outcome = CASES[self.case.value], self.outcome
         low, high = case.healthy
         wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"

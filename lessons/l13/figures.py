@@ -21,7 +21,7 @@ def _shown(value: float) -> str:
 
 @c.in_house_style
 def clinic(cases: Sequence[Case]) -> c.Picture:
-    """What each case's observable is as reported, after the usual remedy, and after the cure.
+    """Draw each case's observable: as reported, after the usual remedy, and after the cure.
 
     Args:
         cases: to run, or to show from an earlier run.

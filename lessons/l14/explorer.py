@@ -24,9 +24,9 @@ _of = cache(measure_formula_errors)
 class ErrorBudget(Explorer):
     """Is it the problem that is hard, or the formula that is bad?
 
-    Three problems with two formulas each, on data from easy to hard. A bar for what rounding the
-    data alone may do to the result, which is condition times u, and one for the error of each
-    formula: medians over 64 random data.
+    Three problems with two formulas each, on data from easy to hard. One bar for the
+    error that rounding the data alone may cause, which is condition times u, and one for the error
+    of each formula: medians over 64 random draws of the data.
 
     Attributes:
         problem: the choice of a problem.
@@ -54,7 +54,7 @@ class ErrorBudget(Explorer):
 
     @property
     def due(self) -> float:
-        """What rounding the data alone may do to the result: condition times u, at most 1."""
+        """The error that rounding the data alone may cause: condition times u, at most 1."""
         found = self.found
         condition = float(np.median(found.conditions[self.level.value]))
         return min(1.0, condition * found.fmt.unit_roundoff)
@@ -64,7 +64,7 @@ class ErrorBudget(Explorer):
         """Each formula, its median error, and who is to blame."""
         found = self.found.errors
         errors = {name: float(medians(x)[self.level.value]) for name, x in found.items()}
-        # no error: the rounded data have one and the same value, and nothing is left to be found
+        # NaN: the rounded data all have the same value, and nothing is left to compute
         shown = {name: 1.0 if error != error else error for name, error in errors.items()}
         return [(name, error, self._verdict(error)) for name, error in shown.items()]
 
@@ -74,7 +74,7 @@ class ErrorBudget(Explorer):
         return "only more bits help" if max(error, self.due) > SPOILT else "as good as its data"
 
     def draw(self) -> tuple[str, str]:
-        """The bars, and who is to blame in words."""
+        """Draw the bars, and say who is to blame."""
         problem, fmt = PROBLEMS[self.problem.value], FORMATS[self.fmt.value]
         where = f"{problem.axis}: {problem.levels[self.level.value][0]}"
         rows = [("condition × u", self.due, "what rounding the data may do"), *self.verdicts]

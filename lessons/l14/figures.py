@@ -15,13 +15,13 @@ Data = tuple[np.ndarray, ...]
 
 # Problems --------------------------------------------------------------------------------
 class Problem(NamedTuple):
-    """What is to be computed, from easy data to hard, and two formulas for it.
+    """A problem with data from easy to hard, and two formulas that solve it.
 
     Attributes:
         asks: what is computed.
-        axis: what the levels are.
-        levels: how hard, as axes write it, and the number.
-        draw: data of a level in a format: a generator, the number, the format, how many draws.
+        axis: what the levels measure.
+        levels: each as an axis writes it, and as a number.
+        draw: makes data, from a generator, a level's number, a format and the number of draws.
         condition: how much larger a relative change of the result may be than that of the data.
         exact: the result of the data in float64.
         formulas: by name, the result in a format, every operation rounded; the bad one first.
@@ -37,7 +37,7 @@ class Problem(NamedTuple):
 
 
 def _readings(rng: np.random.Generator, mean: float, fmt: Format, draws: int) -> Data:
-    """Readings around means from `mean` to twice that: a power of two has no rounding error."""
+    """Readings around random means, `mean` to twice that: a power of two has no rounding error."""
     means = mean * (1 + rng.random(draws))
     return (round_to(rng.standard_normal((256, draws)) + means, fmt),)
 
@@ -152,7 +152,7 @@ PROBLEMS = {
         },
     ),
 }
-"""By name."""
+"""The problems by name."""
 
 
 # Measured errors -------------------------------------------------------------------------
@@ -162,8 +162,8 @@ class FormulaErrors(NamedTuple):
     Attributes:
         problem: a name of `PROBLEMS`.
         fmt: the format of data, operations and results.
-        conditions: shape (levels, draws); infinite where rounding the data left nothing.
-        errors: by formula, of that shape; at most 1, which also stands for no number at all. NaN
+        conditions: shape (levels, draws); infinite where rounding removed all differences.
+        errors: by formula, of that shape; at most 1, which also stands for NaN and infinity; NaN
             where the exact result of the rounded data is 0.
     """
 
@@ -180,9 +180,9 @@ def measure_formula_errors(
 
     Args:
         problem: "variance", "small root" or "log-sum-exp".
-        fmt: the format of the data, of every operation and of the results; narrower than
-            float64's 53 bits by far.
-        draws: how many random data a level has.
+        fmt: the format of the data, of every operation and of the results; far narrower
+            than float64's 53 bits.
+        draws: how many random draws of data a level has.
         seed: of the data.
 
     Exactness:
@@ -199,7 +199,7 @@ def measure_formula_errors(
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         exact = [asked.exact(x) for x in data]
         conditions = np.stack([asked.condition(x) for x in data])
-        conditions[np.isnan(conditions)] = np.inf  # all that was to be told apart is equal
+        conditions[np.isnan(conditions)] = np.inf  # rounding made all the data equal
         errors = {
             name: np.stack([_error(way(x, fmt), y) for x, y in zip(data, exact, strict=True)])
             for name, way in asked.formulas.items()
@@ -222,7 +222,7 @@ def medians(errors: np.ndarray) -> np.ndarray:
 
 # Figures ---------------------------------------------------------------------------------
 _LEAST = 2.0**-30
-"""Errors that are drawn; smaller ones lie at the edge."""
+"""The least error drawn in place; smaller ones lie at the edge."""
 
 
 def plot_formula_errors(found: FormulaErrors) -> c.Picture:
@@ -256,7 +256,7 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
 
 @c.in_house_style
 def blame(found: FormulaErrors) -> c.Picture:
-    """Each draw's error against its condition: what lies over the line is the formula's fault.
+    """Each draw's error against its condition: errors above the line are the formula's fault.
 
     Args:
         found: from `measure_formula_errors`.
@@ -290,7 +290,7 @@ def blame(found: FormulaErrors) -> c.Picture:
 
 
 def _unbroken(formula: str) -> str:
-    """A formula that no line breaks."""
+    """Keep a formula on one line, with no-break spaces."""
     return formula.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -304,7 +304,7 @@ class DerivativeErrors(NamedTuple):
 
     @property
     def best(self) -> float:
-        """The step of the least error."""
+        """The step with the least error."""
         return float(self.steps[np.argmin(self.errors)])
 
 

@@ -51,7 +51,7 @@ _JUDGED = (
     Arguments((np.array([[2.0]]), np.array([3.0]), np.array([7.0]))),
     Arguments((np.array([[2.0]]), np.array([3.0]), np.array([6.0]))),
     Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0]))),
-    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))),  # off to below
+    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))),  # negative residual
     Arguments((_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0]))),
     Arguments((_SKEW, np.zeros(2), np.zeros(2))),  # exact, and nothing to compare with
     Arguments((np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3]))),
@@ -62,13 +62,13 @@ _JUDGED = (
 
 # One correction --------------------------------------------------------------------------
 def _half(x: np.ndarray) -> np.ndarray:
-    """FP16 by NumPy: the cases are made at import, and the library's loops would come with it."""
+    """Round to FP16 with NumPy: cases are made at import, which would load the library's loops."""
     with np.errstate(over="ignore"):
         return x.astype(np.float16).astype(np.float64)
 
 
 def _substituted(t: np.ndarray, r: np.ndarray, order: Iterable[int]) -> np.ndarray:
-    """The solution for a triangle, in FP16, each unknown taken out of all equations."""
+    """Solve a triangular system in FP16, eliminating each unknown from all equations."""
     rest, x = r.copy(), np.zeros_like(r)
     for k in order:
         x[k] = _half(rest[k] / t[k, k])
@@ -82,7 +82,7 @@ def _solved(lower: np.ndarray, upper: np.ndarray, r: np.ndarray) -> np.ndarray:
 
 
 def _power_of_two(r: np.ndarray) -> float:
-    """What brings the largest magnitude of r into [1, 2)."""
+    """The power of two that brings the largest magnitude of r into [1, 2)."""
     return float(np.ldexp(1.0, 1 - int(np.frexp(np.abs(r).max())[1])))
 
 
@@ -113,7 +113,7 @@ def _residual_in_fp16(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray
 
 
 def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
-    """A system, a solution with this residual, and factors of the matrix in FP16, no pivoting."""
+    """A system, a solution with this residual, and FP16 factors of the matrix, without pivoting."""
     rest, lower = _half(a), np.eye(len(a))
     for k in range(len(a) - 1):
         lower[k + 1 :, k] = _half(rest[k + 1 :, k] / rest[k, k])

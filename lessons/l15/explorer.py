@@ -18,7 +18,7 @@ FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)}
 METHODS = {"classic": "the factors alone", "gmres": "GMRES, helped by the factors"}
 
 SIZE = 32
-"""Unknowns."""
+"""The number of unknowns."""
 
 
 @cache
@@ -39,7 +39,7 @@ class Refiner(Explorer):
         fmt: the choice of a format for the factors.
         method: the choice of what computes a correction.
         power: the slider of the power of two that multiplies the system's matrix.
-        scale: whether that is taken out again before the matrix is rounded.
+        scale: whether that power is taken out again before the matrix is rounded.
 
     Examples:
         >>> refiner = Refiner()
@@ -67,7 +67,7 @@ class Refiner(Explorer):
         return _refined(*where, self.scale.value)
 
     def draw(self) -> tuple[str, str]:
-        """The backward errors, and whether and why they end."""
+        """Draw the backward errors, and say whether and why refinement ends."""
         found = self.found
         a = f"A times 2{superscript(self.power.value)}"
         scaled = "scaled first" if self.scale.value else "as it is"

@@ -91,7 +91,7 @@ def measure_refinement_costs(
         method: "classic" or "gmres".
         size: unknowns of each system, 2 to 256.
         draws: how many systems of each condition.
-        seed: of the first; the next have the next seeds.
+        seed: of the first system; each further one has the next seed.
 
     Exactness:
         A system has converged if its backward error, computed without rounding, is at most 2^−52.
@@ -110,7 +110,7 @@ def measure_refinement_costs(
 
 # Figures ---------------------------------------------------------------------------------
 _LEAST = 2.0**-60
-"""Backward errors that are drawn; smaller ones lie at the edge."""
+"""The least backward error drawn in place; smaller ones lie at the edge."""
 
 
 def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
@@ -190,7 +190,7 @@ def plot_refinement_costs(curves: Sequence[RefinementCosts]) -> c.Picture:
 
 
 def _reaches(curve: RefinementCosts, dear: np.ndarray) -> str:
-    """How far corrections reach, or from where on inner steps are dear, in words."""
+    """Say up to which condition corrections converge, or from which one inner steps are costly."""
     if curve.method == "gmres":
         return f"from {c.power_of_two(dear[0])}" if len(dear) else "nowhere"
     return f"up to {c.power_of_two(curve.reach)}" if curve.reach else "nowhere"

@@ -36,7 +36,7 @@ def _hottest(
         dt * k * (t - room)
     ),
 ) -> Callable[[float, float, float, Format], float]:
-    """The hottest temperature whose step is lost, or the coolest one."""
+    """The hottest temperature whose step is lost; the coolest if none is."""
 
     def answer(k: float, room: float, dt: float, fmt: Format) -> float:
         ordered = np.unique(values(fmt))
@@ -47,7 +47,7 @@ def _hottest(
 
 
 def _within(ties: Lost = lambda step, t, fmt: True) -> Lost:
-    """Below half an ulp, or just half, and a tie is lost."""
+    """A step is lost below half an ulp, and at exactly half if `ties` says so."""
 
     def lost(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
         limit = ulp(t, fmt) / 2
@@ -113,7 +113,7 @@ _STEPS = tuple(
         (64.0, 0.0, 0.375),
         (64.0, 0.0, 0.125),
         (64.0, 0.125, 0.0625),
-        (64.0, 0.25, 2.0**-10),  # frozen: the lost part has no room for it
+        (64.0, 0.25, 2.0**-10),  # too small to change the lost part
         (64.0, 0.25, 2.0**-9),
         (64.0, -0.125, -(2.0**-11)),
         (64.0, -0.125, -(2.0**-10)),

@@ -43,8 +43,8 @@ class FreezingCup(Explorer):
     """Does the cup cool down to the room, or stop before?
 
     A cup of coffee of 90 degrees in a room of 20 loses in each minute a tenth of its distance
-    from the room. Euler's method takes 64 minutes in equal steps. Where it is grey, a step to
-    nearest is lost.
+    from the room. Euler's method takes 64 minutes in equal steps. In the grey ranges, a step
+    rounded to nearest is lost.
 
     Attributes:
         power: the slider of the time step, a power of two in minutes.

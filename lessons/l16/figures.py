@@ -11,8 +11,8 @@ from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 
 HOT, ROOM, RATE = 90.0, 20.0, 0.1
-"""A cup of coffee: degrees at the start and around it, and what it loses in a minute, of its
-distance from the room."""
+"""A cup of coffee: degrees at the start, degrees of the room, and the share of the difference that
+it loses in a minute."""
 
 
 def cooling(t: Any) -> Any:
@@ -77,8 +77,8 @@ class SimulationErrors(NamedTuple):
         fmt: the format of the state.
         method: one of `mplab.arithmetic.METHODS`.
         subject: what has an error.
-        quantity: of which kind the errors are, in which unit.
-        axis: what grows along `x`.
+        quantity: the kind of the errors, and their unit.
+        axis: the quantity along `x`.
         x: powers of two, or products of one number with them, shape (n,).
         errors: of that shape.
     """
@@ -119,7 +119,7 @@ def measure_grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) 
     """Relative errors of a heated rod, for grids from coarse to fine.
 
     u_t = u_xx + π² sin πx with u = 0 at the start and at both ends, until t = ½, where u is nearly
-    sin πx. Second differences, and steps of Euler of a quarter of the squared distance of points.
+    sin πx. Second differences, and Euler steps of a quarter of the squared grid spacing.
 
     Args:
         fmt: the format of the temperatures.
@@ -213,7 +213,7 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         lines.append(c.Line(curve.x, curve.errors, name, look, how))
         best = int(np.argmin(curve.errors))
         said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
-    falls = curves[0].x[0] > curves[0].x[-1]  # what is finer lies to the right
+    falls = curves[0].x[0] > curves[0].x[-1]  # finer steps or grids to the right
     claim = f"Least errors of {subject}: {', '.join(said)}."
     quantities = axis, quantity
     return c.line_chart(
@@ -249,7 +249,7 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
 
 
 def cycle(run: np.ndarray) -> tuple[int, int]:
-    """How many states of a run are different, and how many it repeats until its end, or 0."""
+    """The number of different states of a run, and the length of the cycle it ends in, or 0."""
     seen: dict[bytes, int] = {}
     length = 0
     for n, state in enumerate(run):

@@ -15,7 +15,7 @@ from mplab.numbers.words import superscript
 from mplab.pictures.canvas import GOOD, INK, power_of_two
 
 SUMS, LONGEST = 8, 12
-"""Rows, and columns; a power of two of products at most."""
+"""Rows, and columns; the most products in a sum, as a power of two."""
 
 
 class Filling(NamedTuple):
@@ -73,7 +73,7 @@ class SliceSums(Explorer):
         return _filled(self.bits.value, self.level.value, self.kind.value)
 
     def draw(self) -> tuple[str, str]:
-        """The sum as it grows, and whether it fits, in words."""
+        """Draw the sum as it grows, and say whether it fits."""
         found, k = self.found, 1 << self.level.value
         top = math.log2(found.path.max())
         fits = "fits whatever the numbers" if found.bound <= FP32.precision else "need not fit"

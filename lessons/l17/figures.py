@@ -16,7 +16,7 @@ _LOOKS = {**c.STYLES, "INT8": c.NEUTRAL[0], "moduli": c.NEUTRAL[1]}
 
 
 def _look(name: str) -> c.Style:
-    """A name that begins with a unit has its colour."""
+    """The look of a curve, that of the unit that its name begins with."""
     return _LOOKS.get(name.split(" ")[0], c.REFERENCE)
 
 
@@ -59,7 +59,7 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
 
 
 def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
-    """Python's integers, and the exponent of their unit."""
+    """The numbers as Python integers, and the exponent of their common unit."""
     significands, exponents = np.frexp(x)
     low = int(exponents.min(where=x != 0, initial=1024))
     shifts = np.maximum(exponents - low, 0).astype(object)
@@ -100,13 +100,13 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
 
 
 def _counts(axes: Axes) -> None:
-    """Whole numbers from 0 upwards."""
+    """Put whole numbers on the y-axis, from 0 upwards."""
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 _LEAST = 2.0**-58
-"""Errors that are drawn; smaller ones lie at the edge."""
+"""The least error drawn in place; smaller ones lie at the edge."""
 
 
 # Slices ----------------------------------------------------------------------------------
@@ -154,8 +154,8 @@ class WrongSums(NamedTuple):
     Attributes:
         fmt: of the slices.
         k: products in a sum.
-        rule: bits that a slice may have.
-        bits: what was tried, shape (n,).
+        rule: how many bits the rule allows a slice.
+        bits: the bits of a slice that were tried, shape (n,).
         shares: shape (n,), by the kind of the numbers.
     """
 
@@ -182,7 +182,7 @@ def measure_wrong_sums(k: int = 64, *, seed: int = 0) -> WrongSums:
         seed: of the numbers.
 
     Exactness:
-        What the unit gives is compared with the sum in integers, which float64 holds.
+        The unit's result is compared with the sum in integers, which float64 holds.
     """
     tried, shares = np.arange(7, FP16.precision + 2), {}
     for kind, draw in KINDS.items():
@@ -246,7 +246,7 @@ _UNITS: dict[str, Format | str] = {
 
 
 def measure_slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> SlicesNeeded:
-    """The least counts for which `emulation_bound` is at most 2⁻⁵¹ · |A||B|.
+    """The least numbers of slices or moduli for which `emulation_bound` is at most 2⁻⁵¹ · |A||B|.
 
     Factors are 16×64 and 64×16.
 

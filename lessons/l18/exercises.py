@@ -23,7 +23,7 @@ def _in_rows(x: np.ndarray) -> np.ndarray:
 
 
 def _wanted(x: np.ndarray) -> np.ndarray:
-    """What the scales of the blocks would be if they were not rounded."""
+    """The scales of the blocks before they are rounded."""
     return _in_rows(x) / LARGEST / _by_tensor(x)
 
 
@@ -55,16 +55,16 @@ Rounded = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 def _step(magnitude: np.ndarray) -> np.ndarray:
-    """From each magnitude's lower neighbour in E2M1 to its upper one."""
+    """The gap from each magnitude's lower neighbour in E2M1 to its upper one."""
     return np.where(magnitude < 2, 0.5, np.where(magnitude < 4, 1.0, 2.0))
 
 
 def _up_where(
     goes_up: Callable[[np.ndarray, np.ndarray], np.ndarray], *, exact: bool = False
 ) -> Rounded:
-    """Rounding that goes from the lower neighbour where a share and u say so.
+    """A rounding that goes up from the lower neighbour where `goes_up(share, u)`.
 
-    Numbers of E2M1 are asked, too, if `exact`.
+    If `exact`, numbers that E2M1 holds can go up, too.
     """
 
     def answer(x: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -85,7 +85,7 @@ def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 
 def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """From the neighbour below, which lies farther from 0 if x is negative."""
+    """Round from the neighbour below, which lies farther from 0 if x is negative."""
     kept = np.clip(x, -LARGEST, LARGEST)
     step = _step(np.abs(kept))
     return np.asarray(np.copysign(np.ceil(kept / step - u) * step, x))

@@ -24,7 +24,7 @@ PLACE = 5
 
 QUIET = (0.31, -1.12, 0.84, -0.27, 1.53, 0.0, -0.58, 0.92, 0.11, -0.73, 1.21, -0.42, 0.66, -1.37,
          0.19, -0.95)  # fmt: skip
-"""The other fifteen, as normally distributed numbers lie."""
+"""The other fifteen numbers, like draws from a normal distribution."""
 
 
 class Fate(NamedTuple):
@@ -43,8 +43,8 @@ class Fate(NamedTuple):
 class FourBitBlock(Explorer):
     """Which of sixteen numbers survive four bits, when one of them is an outlier?
 
-    A column for each number: where it is, and where it comes back. Below stands what is stored,
-    a value of E2M1; with the Hadamard transform that of a mixture of all sixteen.
+    A column for each number, before and after quantization. Below stands the stored value of
+    E2M1; with the Hadamard transform, it is that of a mixture of all sixteen.
 
     Attributes:
         way: the choice of a format and its scale.
@@ -79,7 +79,7 @@ class FourBitBlock(Explorer):
         return [Fate(*row) for row in torch.stack([exact, found.values, back], 1).tolist()]
 
     def draw(self) -> tuple[str, str]:
-        """The columns, and how many survive in words."""
+        """Draw the columns, and say how many survive."""
         fates = self.fates
         exact, _, back = np.array(fates).T
         count, zeros = sum(fate.survives for fate in fates), int(np.sum(back == 0))

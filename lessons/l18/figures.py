@@ -22,9 +22,9 @@ class FourBitErrors(NamedTuple):
 
     Attributes:
         subject: what has an error.
-        axis: what grows along `x`.
+        axis: the quantity along `x`.
         x: shape (n,).
-        curves: the errors, of that shape, by way; what a variant changes begins with "with".
+        curves: the errors, of that shape, by way; in a variant's name, its change begins "with".
         binary: whether `x` holds powers of two.
     """
 
@@ -36,13 +36,13 @@ class FourBitErrors(NamedTuple):
 
 
 def _normal(seed: int, *shape: int) -> tuple[Tensor, torch.Generator]:
-    """Normally distributed numbers, and where more random ones come from."""
+    """Normally distributed numbers, and the generator for more random ones."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator), generator
 
 
 def _error(made: Tensor, exact: Tensor) -> float:
-    """The norm of the error over that of what is exact."""
+    """The norm of the error over the norm of the exact tensor."""
     return float((made - exact).norm() / exact.norm())
 
 

@@ -92,7 +92,7 @@ ROWS = 8
 
 
 def _by_rows(rows: int, *, fill: bool) -> Callable[[Product, np.ndarray, np.ndarray], np.ndarray]:
-    """Some rows at a time, the last ones filled up with rows of zeros or not."""
+    """Multiply `rows` rows at a time; with `fill`, fill up the last ones with rows of zeros."""
 
     def answer(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         tiles = [x[k : k + rows] for k in range(0, len(x), rows)]
@@ -174,7 +174,7 @@ def _recorded(*changes: tuple[int, np.ndarray]) -> Record:
 
 
 def _near(place: int, at: int = 0) -> tuple[int, np.ndarray]:
-    """A tensor of the run with one number moved by one ulp, to the side of 0."""
+    """A tensor of the run with one number moved by one ulp towards 0."""
     tensor = _recorded()[place][1].copy()
     tensor[at] = np.nextafter(tensor[at], np.float32(0))
     return place, tensor
@@ -235,7 +235,7 @@ EXERCISES: dict[str, Exercise] = {
             (_uncut, "Return as many rows as x has, without those that filled it up."),
             (_padded_whole, "Filled up to a multiple of 8, a batch still decides the split."),
         ),
-        uses=("Kernel",),  # the one that the cases hand in
+        uses=("Kernel",),  # the kernel that the cases pass
     ),
     "first_divergence": Exercise(
         answer=_first_divergence,

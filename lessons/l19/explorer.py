@@ -40,7 +40,7 @@ class SplitRow(Explorer):
     """Which bits of a row depend on the split?
 
     A row of 12 numbers, each a sum of 256 products of numbers of BF16. The terms are cut into
-    parts, each part is summed, and then the parts are.
+    parts, each part is summed, and then the sums of the parts are added.
 
     Attributes:
         parts: the slider of the number of parts.
@@ -72,7 +72,7 @@ class SplitRow(Explorer):
         return sum(flip != 0 for flip in self.flips)
 
     def draw(self) -> tuple[str, str]:
-        """The bits, and how many numbers have other ones."""
+        """Draw the bits, and say how many numbers have changed."""
         parts = self.parts.value
         others = [_codes(self.way.value, n) for n in range(1, MOST + 1)]
         sentence = (

@@ -137,10 +137,10 @@ class RunsApart(NamedTuple):
     Attributes:
         recipe: its name.
         seed: of both runs.
-        distances: the norm of what their counted weights differ by after each step, over the norm
-            of these weights, of shape (steps,).
-        metrics: what the run as it was reaches, and the other; the first metric of the task.
-        parted: the first step with another loss, or None.
+        distances: the norm of the difference of their counted weights after each step, over the
+            norm of these weights, of shape (steps,).
+        metrics: the first metric of the task, reached by the unchanged run and by the other.
+        parted: the first step whose losses differ, or None.
     """
 
     recipe: str
@@ -151,7 +151,7 @@ class RunsApart(NamedTuple):
 
 
 class _Weights:
-    """Watch a run: change one number of its first weights if asked, and keep those that count."""
+    """Watch a run: change one number of its first weights if asked, and keep the counted ones."""
 
     def __init__(self, nudged: bool, without: str) -> None:
         self.nudged, self.without = nudged, without
@@ -171,7 +171,7 @@ class _Weights:
         self.kept.append(nn.utils.parameters_to_vector(counted).detach().double())
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 def measure_runs_apart(
@@ -261,7 +261,7 @@ class Decoder(nn.Module):
     """A small language model, with random weights, that computes the same in two ways.
 
     Args:
-        length: places at most.
+        length: the most places.
     """
 
     def __init__(self, length: int) -> None:
@@ -284,7 +284,7 @@ class Decoder(nn.Module):
 
     @torch.no_grad()
     def rollout(self, rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Texts token by token, (rows, length + 1), and each token's logarithm, (rows, length)."""
+        """Texts token by token, (rows, length + 1), and their log-probabilities, (rows, length)."""
         tokens, found = torch.zeros(rows, 1, dtype=torch.long), []
         caches: list[Cache] = [[] for _ in self.blocks]
         for _ in range(length):
@@ -295,7 +295,7 @@ class Decoder(nn.Module):
         return tokens, torch.cat(found, 1)
 
     def scores(self, tokens: Tensor) -> Tensor:
-        """The logarithm of each token after the first, all places at once: (rows, length)."""
+        """The log-probabilities of all tokens but the first, computed at once: (rows, length)."""
         return self(tokens[:, :-1]).gather(2, tokens[:, 1:, None])[..., 0]
 
 
@@ -303,7 +303,7 @@ class RolloutGaps(NamedTuple):
     """By how much log-probabilities differ between training and rollout.
 
     Attributes:
-        gaps: read less written, shape (rows, length), by the format of all that is computed.
+        gaps: log-probability read minus written, shape (rows, length), by the format of the model.
     """
 
     gaps: dict[str, np.ndarray]
