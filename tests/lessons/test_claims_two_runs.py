@@ -75,7 +75,7 @@ def test_in_longer_rows_a_stored_number_changes_now_and_then():
 @SEEDS
 def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert "The first two runs do not differ anywhere" in PROSE
-    assert "more than 99.9 percent of the distance" in PROSE
+    assert "more than 99 percent of the distance" in PROSE
     source = cell("digest").replace("manual_seed(0)", f"manual_seed({seed})")
     exec(cell("setup") + "\n" + source, space := {})
     (plain, a), (again, _), (nudged, b) = (space["run"](n, steps=1) for n in (0, 0, 1))
@@ -100,7 +100,7 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
         (m.self_attn.in_proj_bias - n.self_attn.in_proj_bias).detach()[32:64].double().norm() ** 2
         for m, n in zip(a.layers, b.layers, strict=True)
     ]
-    assert float(sum(keys) / sum(between)) > 0.999**2
+    assert float(sum(keys) / sum(between)) > 0.99**2
 
 
 def weights(model):

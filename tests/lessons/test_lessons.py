@@ -29,7 +29,7 @@ CODE_LINES, CELL_LINES = 150, 12
 LONG = {"13_can_you_name_the_fault": (range(1000, 2601), 170)}
 """Words and lines of code of the lesson that holds twelve cases and eight claims, each with its
 own prediction: it is a reference to come back to, and takes longer than the others."""
-HANGS = 900
+HANGS = 300
 """Seconds after which a cell hangs. How long a lesson takes is reported; it fails nothing."""
 FORBIDDEN = r"\bplt\.|\bmatplotlib\b|^\s*[!%]|pip install|\burllib\b|\brequests\b|https?://"
 
