@@ -45,7 +45,7 @@ _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> np.ndarray:
     """Multiply matrices a @ b, rounded at every step.
 
-    NaN and infinities follow IEEE 754; an empty sum is +0.
+    NaN and infinities follow IEEE 754; an empty sum is +0, even if the format has no zero.
 
     Args:
         a: values of FP32 or narrower, shape (M, K).

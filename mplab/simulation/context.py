@@ -62,7 +62,7 @@ class simulated(ContextDecorator):
     `element_size()`. `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep
     only the numbers, and a loaded tensor is FP32. `torch.is_autocast_enabled()` stays False,
     because torch does not tell modes of the call: a program that branches on it takes the branch
-    without autocast.
+    without autocast, and `torch.amp.custom_fwd(cast_inputs=…)` casts nothing.
 
     Args:
         fmt: the low format; it must fit in float32.
