@@ -165,13 +165,13 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
 
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
-    """Measured on three processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
-    3.8e-3 to 5.5e-3, or 0 where BF16 forgets the ulp: seed 4 did on two processors, and parted at
-    step 32 on the third. Accuracy: FP32 the same, BF16 up to 0.0056 apart."""
+    """Measured on four processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
+    3.1e-3 to 1.5e-2, or 0 where BF16 forgets the ulp: seed 4 did on two processors, and parted at
+    step 24 to 44 on the others. Accuracy: FP32 the same, BF16 up to 0.0132 apart."""
     assert "after 150 steps they are still less than 10⁻⁵ apart" in PROSE
     assert "thousands of times farther apart than those in FP32" in PROSE
     assert "In FP32 both runs of a pair have the same accuracy, to the last digit" in PROSE
-    assert "they differ, but by less than 0.01" in PROSE
+    assert "they differ, but by less than 0.02" in PROSE
     how = {"seed": seed, "steps": 150, "without": "in_proj_bias"}
     wide, narrow = (
         l19.measure_runs_apart("sequence-transformer", recipe, **how)
@@ -182,7 +182,7 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     if narrow.parted is not None:
         assert narrow.distances[-1] > 2000 * wide.distances[-1]
     assert wide.metrics[0] == wide.metrics[1]
-    assert abs(narrow.metrics[0] - narrow.metrics[1]) < 0.01
+    assert abs(narrow.metrics[0] - narrow.metrics[1]) < 0.02
 
 
 @SEEDS
