@@ -453,7 +453,7 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_last_layer_counts_for_more_than_the_first(seed):
-    """On one processor the first layer was .008 ahead, with seed 4."""
+    """On one processor the first layer was 0.008 ahead, with seed 4."""
     assert "with that layer alone in FP32 we found an R² of 0.957 to 0.980 on five" in prose(18)
     task, found = replace(TASKS["regression"], batch=256), {}
     for left in ("0", "4"):
