@@ -20,9 +20,16 @@ def main() -> None:
     table = np.column_stack([pixels, digits.target])
     rows = table.astype(np.uint8)
     if not np.array_equal(rows, table):
-        raise ValueError("make_digits: pixels and labels must be integers from 0 to 255.")
+        raise ValueError(
+            "make_digits: pixels and labels must be integers from 0 to 255."
+        )
     np.save(TARGET, rows, allow_pickle=False)
-    print(hashlib.sha256(TARGET.read_bytes()).hexdigest(), TARGET.name, rows.shape, rows.dtype)
+    print(
+        hashlib.sha256(TARGET.read_bytes()).hexdigest(),
+        TARGET.name,
+        rows.shape,
+        rows.dtype,
+    )
 
 
 if __name__ == "__main__":

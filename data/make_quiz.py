@@ -23,7 +23,9 @@ def predictions(notebook):
         if cell.cell_type == "code":
             asked += f"\n\n```python\n{cell.source}\n```" * bool(asked)
             continue
-        for piece in re.split(r"(?m)(<details>.*?</details>)|^(?=## )", cell.source, flags=re.S):
+        for piece in re.split(
+            r"(?m)(<details>.*?</details>)|^(?=## )", cell.source, flags=re.S
+        ):
             text = (piece or "").strip()
             if FOLDED.match(text):
                 if asked:
@@ -47,7 +49,11 @@ def quiz(numbers):
             continue
         parts.append(f"## {number} · {title}")
         for k, (section, asked, answer) in enumerate(predictions(notebook), 1):
-            parts += [f"### {number}.{k} ({section})", asked, f"> {answer}".replace("\n", "\n> ")]
+            parts += [
+                f"### {number}.{k} ({section})",
+                asked,
+                f"> {answer}".replace("\n", "\n> "),
+            ]
     return "\n\n".join(parts)
 
 

@@ -64,7 +64,11 @@ def store(recording: Recording, folder: str | os.PathLike[str]) -> Path:
     Raises:
         ValueError: a field does not fit the part's schema, or JSON cannot hold it.
     """
-    tree = {"mplab recording": FORM, **vars(recording), "data": _spelled(recording.data)}
+    tree = {
+        "mplab recording": FORM,
+        **vars(recording),
+        "data": _spelled(recording.data),
+    }
     check("store: recording", tree)
     path = Path(folder) / f"{recording.name}.json"
     whole = tree | {"sha256": digest_of(tree)}
@@ -111,7 +115,11 @@ class Request:
     def provenance(self, *, seconds: float) -> dict[str, Any]:
         """Describe the device, versions and time of a recording, but not the machine's place."""
         cuda, known = self.device.type == "cuda", environment()
-        which = "--all" if list(self.names) == list(PARTS) else f"--only {','.join(self.names)}"
+        which = (
+            "--all"
+            if list(self.names) == list(PARTS)
+            else f"--only {','.join(self.names)}"
+        )
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else "CPU",
             "cuda": cuda,
@@ -134,7 +142,9 @@ def _driver() -> str:
         return words
     query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, check=False, timeout=20)
+        done = subprocess.run(
+            query, capture_output=True, text=True, check=False, timeout=20
+        )
     except (OSError, subprocess.SubprocessError):
         return words
     number = re.match(r"[\d.]+", done.stdout)
@@ -168,7 +178,9 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     missing = sorted(set(SCHEMA[name]) - set(data))
     if missing or setting.left() <= 0:
         reason = f"its {most:.3g} s were spent" if setting.left() <= 0 else "missing"
-        return written(complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}")
+        return written(
+            complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}"
+        )
     return written(complete=True)
 
 
@@ -184,7 +196,9 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
         most: the time limit in seconds, which includes the start of the process.
     """
     begin, end = time.monotonic(), time.time() + most - _MARGIN
-    child = multiprocessing.get_context("spawn").Process(target=_record, args=(name, to, end))
+    child = multiprocessing.get_context("spawn").Process(
+        target=_record, args=(name, to, end)
+    )
     child.start()
     child.join(most)
     late = child.is_alive()
@@ -245,15 +259,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; see `python data/record.py --help`."""
     parser = argparse.ArgumentParser(description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--all", action="store_true", help=f"all parts: {', '.join(PARTS)}")
-    chosen.add_argument("--only", help="some parts, with commas between them")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
-    parser.add_argument("--rehearse", action="store_true", help="tiny sizes, on any machine")
-    parser.add_argument("--device", choices=("cuda", "cpu"), help="default: CUDA if there is one")
-    parser.add_argument(
-        "--minutes", type=float, default=MINUTES, help=f"for all parts (default {MINUTES})"
+    chosen.add_argument(
+        "--all", action="store_true", help=f"all parts: {', '.join(PARTS)}"
     )
-    parser.add_argument("--again", action="store_true", help="also what is complete in DIR")
+    chosen.add_argument("--only", help="some parts, with commas between them")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the recordings"
+    )
+    parser.add_argument(
+        "--rehearse", action="store_true", help="tiny sizes, on any machine"
+    )
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), help="default: CUDA if there is one"
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=MINUTES,
+        help=f"for all parts (default {MINUTES})",
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="also what is complete in DIR"
+    )
     parser.add_argument(
         "--together", action="store_true", help="all parts in one process, also on CUDA"
     )
@@ -261,10 +288,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = list(PARTS) if options.all else options.only.split(",")
     unknown = [name for name in names if name not in PARTS]
     if unknown:
-        parser.error(f"no such part: {', '.join(unknown)}. Choose from {', '.join(PARTS)}.")
+        parser.error(
+            f"no such part: {', '.join(unknown)}. Choose from {', '.join(PARTS)}."
+        )
     kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     if kind == "cpu" and not options.rehearse:
-        print("There is no CUDA device: these recordings will be marked CPU, and are slow.")
+        print(
+            "There is no CUDA device: these recordings will be marked CPU, and are slow."
+        )
     asked = Request(
         torch.device(kind),
         options.out,
@@ -276,7 +307,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin, done = time.monotonic(), []
     for place, name in enumerate(names):
         left = begin + 60 * options.minutes - time.monotonic()
-        shares = [PARTS[other].share for other in names[place:]]  # unused time is passed on
+        shares = [
+            PARTS[other].share for other in names[place:]
+        ]  # unused time is passed on
         made = made_or_kept(name, asked, most=left * shares[0] / sum(shares))
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"

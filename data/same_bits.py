@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from mplab.hardware.rooflines import seconds_of
 from mplab.health import Health
 from mplab.health.digest import numbers_of
-from mplab.numbers.formats import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
+from mplab.numbers.formats import (
+    BF16,
+    FORMATS,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    TF32,
+    Rounding,
+)
 from mplab.numbers.rounding import Stream, Tally
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling import ScaleRule, dequantize, quantize
@@ -36,7 +44,9 @@ def rounding(device: torch.device) -> Pairs:
                 found = []
                 for t, tally in zip((wide, wide.to(device)), tallies, strict=True):
                     stream = Stream(7) if mode is Rounding.STOCHASTIC else None
-                    found.append(round_tensor(t, fmt, rounding=mode, stream=stream, tally=tally))
+                    found.append(
+                        round_tensor(t, fmt, rounding=mode, stream=stream, tally=tally)
+                    )
                 what = f"{wide.dtype} to {fmt.name} by {mode.name}"
                 yield what, *found
                 yield f"{what}: counts", *tallies
@@ -60,10 +70,14 @@ def quantizing(device: torch.device) -> Pairs:
                 yield f"{what}: values", dequantize(here), dequantize(there)
 
 
-def _step(device: Any, context: Any, convert: Callable[[nn.Module], nn.Module]) -> list[Tensor]:
+def _step(
+    device: Any, context: Any, convert: Callable[[nn.Module], nn.Module]
+) -> list[Tensor]:
     """Outputs and gradients of a step on small integers: in any order, all sums are exact."""
     random = torch.Generator().manual_seed(0)
-    x, gradient = (torch.randint(-2, 3, (8, n), generator=random).float() for n in (20, 10))
+    x, gradient = (
+        torch.randint(-2, 3, (8, n), generator=random).float() for n in (20, 10)
+    )
     model = nn.Sequential(nn.Linear(20, 24), nn.ReLU(), nn.Linear(24, 10))
     for p in model.parameters():
         p.data = torch.randint(-1, 2, p.shape, generator=random).float()
@@ -82,13 +96,18 @@ def steps(device: torch.device) -> Pairs:
     """
     for fmt in (FP16, BF16, TF32, FP8_E4M3, FP8_E5M2):
         modes = simulated(fmt), simulated(fmt)
-        found = [_step(on, m, lambda x: x) for on, m in zip(("cpu", device), modes, strict=True)]
+        found = [
+            _step(on, m, lambda x: x)
+            for on, m in zip(("cpu", device), modes, strict=True)
+        ]
         for pair in zip(*found, strict=True):
             yield f"step simulated in {fmt.name}", *pair
         yield f"counts of {fmt.name}", *(m.by_operation for m in modes)
     for name in SCALINGS:
         for real in (False, True)[: 1 + SCALINGS[name].is_real()]:
-            convert = partial(convert_linears, scaling=name, real=real, filter=lambda *_: True)
+            convert = partial(
+                convert_linears, scaling=name, real=real, filter=lambda *_: True
+            )
             found = [_step(on, nullcontext(), convert) for on in ("cpu", device)]
             for pair in zip(*found, strict=True):
                 if name not in ("fp8-blockwise", "nvfp4"):
@@ -127,10 +146,14 @@ def difference(here: Any, there: Any) -> str:
     if not there.is_cuda or (here.shape, here.dtype) != (there.shape, there.dtype):
         return f"{here.dtype} {here.shape} is not {there.dtype} {there.shape} on {there.device}"
     a, b = (t.detach().cpu().reshape(-1).view(torch.uint8) for t in (here, there))
-    return "" if torch.equal(a, b) else f"{int((a != b).sum())} bytes of {len(a)} differ"
+    return (
+        "" if torch.equal(a, b) else f"{int((a != b).sum())} bytes of {len(a)} differ"
+    )
 
 
-def costs(device: torch.device, *, width: int = 2048, rounds: int = 9) -> dict[str, float]:
+def costs(
+    device: torch.device, *, width: int = 2048, rounds: int = 9
+) -> dict[str, float]:
     """Seconds of a step of four layers: plain, simulated, watched, and with real FP8 products."""
 
     def model() -> nn.Module:
@@ -143,7 +166,10 @@ def costs(device: torch.device, *, width: int = 2048, rounds: int = 9) -> dict[s
         "simulated FP16, tally": (model(), lambda m: simulated(FP16)),
         "Health": (model(), Health),
         "FP8 layers, simulated": (convert_linears(model()), lambda m: nullcontext()),
-        "FP8 layers, real": (convert_linears(model(), real=True), lambda m: nullcontext()),
+        "FP8 layers, real": (
+            convert_linears(model(), real=True),
+            lambda m: nullcontext(),
+        ),
     }
 
     def step(of: nn.Module, watch: Any) -> None:
@@ -155,7 +181,9 @@ def costs(device: torch.device, *, width: int = 2048, rounds: int = 9) -> dict[s
     found = {}
     for name, (of, context) in ways.items():
         with context(of) as watch:
-            found[name] = seconds_of(partial(step, of, watch), device, rounds=rounds, warm=3)
+            found[name] = seconds_of(
+                partial(step, of, watch), device, rounds=rounds, warm=3
+            )
     timed = partial(seconds_of, device=device, rounds=rounds, warm=3)
     found["cast to E4M3"] = timed(lambda: x.to(torch.float8_e4m3fn))
     found["quantize to E4M3"] = timed(lambda: quantize(x, FP8_E4M3))
@@ -170,7 +198,9 @@ def main() -> int:
     for check in CHECKS:
         every = [(what, difference(here, there)) for what, here, there in check(device)]
         bad = [f"  {what}: {words}" for what, words in every if words]
-        print(f"{check.__name__}: {len(every)} comparisons, {len(bad)} differ", flush=True)
+        print(
+            f"{check.__name__}: {len(every)} comparisons, {len(bad)} differ", flush=True
+        )
         print("\n".join(bad[:20]) + "\n" * bool(bad), end="")
         wrong += len(bad)
     seconds = costs(device)

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from collections import Counter
 
-if "PYTEST_XDIST_WORKER" in os.environ:  # before torch: OpenMP's threads spin while they wait
+if (
+    "PYTEST_XDIST_WORKER" in os.environ
+):  # before torch: OpenMP's threads spin while they wait
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
@@ -28,7 +30,10 @@ settings.load_profile("ci" if os.environ.get("CI") else "house")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config) -> None:
     """Have all loops compiled before the first of several processes asks for one."""
-    command = [sys.executable, str(config.rootpath / "tests" / "tools" / "compile_loops.py")]
+    command = [
+        sys.executable,
+        str(config.rootpath / "tests" / "tools" / "compile_loops.py"),
+    ]
     if subprocess.run(command, cwd=config.rootpath).returncode:
         raise pytest.UsageError(f"{' '.join(command)} failed")
 
@@ -37,7 +42,9 @@ def pytest_terminal_summary(terminalreporter) -> None:
     """Print what tests measured with `record_property`, counts summed over their parameters."""
     sums: Counter = Counter()
     rows = []
-    for report in terminalreporter.getreports("passed") + terminalreporter.getreports("failed"):
+    for report in terminalreporter.getreports("passed") + terminalreporter.getreports(
+        "failed"
+    ):
         for name, value in report.user_properties if report.when == "call" else ():
             if isinstance(value, int):
                 sums[report.nodeid.partition("[")[0], name] += value

@@ -72,8 +72,14 @@ def test_a_front_offers_these_names_and_no_others(room):
     front = import_module(f"mplab.{room}")
     names = offered(front)
     assert sorted(names) == sorted(FRONTS[room].split())
-    files = {name.rpartition(".")[2] for name in sys.modules if name.startswith(f"mplab.{room}.")}
-    assert not files & set(names), "a file of this name takes its place when it is imported"
+    files = {
+        name.rpartition(".")[2]
+        for name in sys.modules
+        if name.startswith(f"mplab.{room}.")
+    }
+    assert not files & set(names), (
+        "a file of this name takes its place when it is imported"
+    )
 
 
 @every_front
@@ -135,7 +141,10 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
         "print(mplab.round_to(0.1, FP16), arithmetic.dot(x, x, accumulator_format=FP16))\n"
         "print(scaling.LossScaler().scale, course.load_digits().images.shape)\n"
     )
-    assert run_script(code).split("\n")[:2] == ["0.0999755859375 2.0", "65536.0 (1797, 8, 8)"]
+    assert run_script(code).split("\n")[:2] == [
+        "0.0999755859375 2.0",
+        "65536.0 (1797, 8, 8)",
+    ]
 
 
 def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_without_it():
@@ -155,10 +164,14 @@ TORCH += ["scaling.GradScaler", "scaling.quantize", "pictures.precision_map"]
         ("ipywidgets", "lab", ["explorers"]),
     ],
 )
-def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(lacks, extra, rooms):
+def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
+    lacks, extra, rooms
+):
     code = without(lacks) + "import mplab\n"
     for room in rooms:
-        code += f"try: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)\n"
+        code += (
+            f"try: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)\n"
+        )
     said, words = run_script(code).splitlines(), "which is not installed. Install it: "
     for line, room in zip(said, rooms, strict=True):
         assert line.startswith(f"mplab.{room} needs {lacks}, {words}")
@@ -181,7 +194,11 @@ def test_a_command_that_lacks_a_package_says_in_one_line_what_to_install(
         f"from mplab.commands.main import main\nraise SystemExit(main({command.split()!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

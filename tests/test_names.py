@@ -11,7 +11,14 @@ PACKAGE = Path(mplab.__file__).parent
 ROOT = PACKAGE.parent
 NAME = re.compile(r"(?<![\w./-])mplab((?:\.[A-Za-z_]\w*)+)")
 """`mplab.` and what follows it; not a file's name or part of an address."""
-KINDS = "*.md", "*.toml", "lessons/**/*.md", "lessons/**/*.py", "lessons/**/*.ipynb", "data/*.[pm]*"
+KINDS = (
+    "*.md",
+    "*.toml",
+    "lessons/**/*.md",
+    "lessons/**/*.py",
+    "lessons/**/*.ipynb",
+    "data/*.[pm]*",
+)
 FILES = [*PACKAGE.rglob("*.py"), *(path for kind in KINDS for path in ROOT.glob(kind))]
 
 
@@ -31,14 +38,18 @@ def is_there(dotted):
             try:
                 import_module("mplab." + ".".join(parts[: depth + 1]))
             except ModuleNotFoundError:
-                fields = getattr(found, "__annotations__", {})  # of a dataclass or a named tuple
+                fields = getattr(
+                    found, "__annotations__", {}
+                )  # of a dataclass or a named tuple
                 return name in fields and depth + 1 == len(parts)
         found = getattr(found, name)
     return True
 
 
 def test_every_name_that_a_text_mentions_is_there():
-    lost = {path: [name for name in mentioned(path) if not is_there(name)] for path in FILES}
+    lost = {
+        path: [name for name in mentioned(path) if not is_there(name)] for path in FILES
+    }
     assert {str(path): names for path, names in lost.items() if names} == {}
 
 

@@ -9,22 +9,103 @@ import pytest
 import torch
 
 import mplab
-from mplab import FP4_E2M1, FP8_E4M3, FP16, Overflow, Rounding, Stream, arithmetic, scaling
+from mplab import (
+    FP4_E2M1,
+    FP8_E4M3,
+    FP16,
+    Overflow,
+    Rounding,
+    Stream,
+    arithmetic,
+    scaling,
+)
 from mplab.numbers.tensors import round_tensor
 
 HALF = torch.ones(2, dtype=torch.float16)
 NUMBERS = [
-    *(None, object(), slice(None), len, FP16, {}, {1.0}, b"1", 1j, "one", "", True, np.True_),
-    *(np.ones(2, complex), np.array(["1.0"]), np.array([None]), np.array([True]), [True, 1.0]),
-    *([1.0, [2.0]], [1.0, None], ["1.0"], [1j], np.ma.array([1.0], mask=[1]), np.ma.masked),
-    *(np.array([Fraction(1)]), np.array(["2020"], "M8[Y]"), iter([1.0]), range(2), HALF),
-    *(np.longdouble(1), [np.float32(1), 1.0], [np.ma.array([1.0])], np.datetime64("2020")),
-    *([np.ma.array([1.0], mask=[1])], [2**53 + 1, 0.5], np.array([2**53 + 1]), 0.1, 2.0**200),
-    *(10**400, Decimal("0.1"), Fraction(1, 3), np.float16(0.1), np.float32(0.1), [0.1], "0.1"),
+    *(
+        None,
+        object(),
+        slice(None),
+        len,
+        FP16,
+        {},
+        {1.0},
+        b"1",
+        1j,
+        "one",
+        "",
+        True,
+        np.True_,
+    ),
+    *(
+        np.ones(2, complex),
+        np.array(["1.0"]),
+        np.array([None]),
+        np.array([True]),
+        [True, 1.0],
+    ),
+    *(
+        [1.0, [2.0]],
+        [1.0, None],
+        ["1.0"],
+        [1j],
+        np.ma.array([1.0], mask=[1]),
+        np.ma.masked,
+    ),
+    *(
+        np.array([Fraction(1)]),
+        np.array(["2020"], "M8[Y]"),
+        iter([1.0]),
+        range(2),
+        HALF,
+    ),
+    *(
+        np.longdouble(1),
+        [np.float32(1), 1.0],
+        [np.ma.array([1.0])],
+        np.datetime64("2020"),
+    ),
+    *(
+        [np.ma.array([1.0], mask=[1])],
+        [2**53 + 1, 0.5],
+        np.array([2**53 + 1]),
+        0.1,
+        2.0**200,
+    ),
+    *(
+        10**400,
+        Decimal("0.1"),
+        Fraction(1, 3),
+        np.float16(0.1),
+        np.float32(0.1),
+        [0.1],
+        "0.1",
+    ),
 ]
 """What is no number, what NumPy would convert in silence, and numbers of no narrow format."""
-FORMATS = [None, "FP16", np.float16, torch.float16, FP16.dtype, 16, object(), [FP16], {}]
-ROUNDINGS = [None, "up", "TIES_TO_EVEN", 0, 3, True, Overflow.IEEE, Rounding.STOCHASTIC, object()]
+FORMATS = [
+    None,
+    "FP16",
+    np.float16,
+    torch.float16,
+    FP16.dtype,
+    16,
+    object(),
+    [FP16],
+    {},
+]
+ROUNDINGS = [
+    None,
+    "up",
+    "TIES_TO_EVEN",
+    0,
+    3,
+    True,
+    Overflow.IEEE,
+    Rounding.STOCHASTIC,
+    object(),
+]
 STREAM = {"rounding": Rounding.STOCHASTIC}
 X, TWO = [1.0, 2.0], np.ones((2, 2))
 TERMS = {"accumulator_format": FP16}
@@ -41,8 +122,12 @@ CALLS = {
     "add": lambda x=X, fmt=FP16, **how: arithmetic.add(x, 1.0, fmt, **how),
     "divide": lambda x=X, fmt=FP16, **how: arithmetic.divide(1.0, x, fmt, **how),
     "fma": lambda x=X, fmt=FP16, **how: arithmetic.fma(x, x, x, fmt, **how),
-    "sum": lambda x=X, fmt=FP16, **how: arithmetic.sum(x, accumulator_format=fmt, **how),
-    "dot": lambda x=X, fmt=FP16, **how: arithmetic.dot(x, x, accumulator_format=fmt, **how),
+    "sum": lambda x=X, fmt=FP16, **how: arithmetic.sum(
+        x, accumulator_format=fmt, **how
+    ),
+    "dot": lambda x=X, fmt=FP16, **how: arithmetic.dot(
+        x, x, accumulator_format=fmt, **how
+    ),
     "matmul": lambda x=TWO, fmt=FP16, **how: arithmetic.matmul(
         x, TWO, accumulator_format=fmt, **how
     ),
@@ -61,7 +146,14 @@ def answer_of(call, *arguments, **options):
         warnings.simplefilter("ignore")
         try:
             return call(*arguments, **options)
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ):
             return None
 
 
@@ -95,7 +187,15 @@ def test_an_odd_argument_gives_an_error_or_the_answer_for_its_numbers(name):
         if name == "round_to":
             once = [float(mplab.round_to(number, FP16)) for number in numbers]
             assert np.ravel(got).tolist() == once, repr(x)
-        elif name in ("encode", "next_up", "next_down", "add", "divide", "fma", "FloatArray"):
+        elif name in (
+            "encode",
+            "next_up",
+            "next_down",
+            "add",
+            "divide",
+            "fma",
+            "FloatArray",
+        ):
             values = [float(number) for number in numbers]
             assert values == [float(mplab.round_to(number, FP16)) for number in numbers]
             assert np.array_equal(np.ravel(got), np.ravel(call(values))), repr(x)
@@ -111,18 +211,34 @@ def test_what_is_no_format_gives_an_error(name):
 def test_odd_options_give_an_error(name):
     call = CALLS[name]
     for rounding in ROUNDINGS:
-        assert answer_of(call, rounding=rounding) is None, f"{name}, rounding={rounding!r}"
+        assert answer_of(call, rounding=rounding) is None, (
+            f"{name}, rounding={rounding!r}"
+        )
     for overflow in (None, "saturate", 1, True, Rounding.TIES_TO_EVEN):
-        assert answer_of(call, overflow=overflow) is None, f"{name}, overflow={overflow!r}"
-    for flush in (0, 1, None, "no") if name not in ("sum", "dot", "matmul", "quantize") else ():
-        assert answer_of(call, flush_inputs=flush) is None, f"{name}, flush_inputs={flush!r}"
+        assert answer_of(call, overflow=overflow) is None, (
+            f"{name}, overflow={overflow!r}"
+        )
+    for flush in (
+        (0, 1, None, "no") if name not in ("sum", "dot", "matmul", "quantize") else ()
+    ):
+        assert answer_of(call, flush_inputs=flush) is None, (
+            f"{name}, flush_inputs={flush!r}"
+        )
     for stream in (None, 1, Stream, np.random.default_rng(0), np.ones(7), [1, 2]):
-        assert answer_of(call, stream=stream, **STREAM) is None, f"{name}, stream={stream!r}"
-    for misspelt in ({"roundng": 1}, {"Rounding": Rounding.TOWARD_ZERO}, {"saturate": True}):
+        assert answer_of(call, stream=stream, **STREAM) is None, (
+            f"{name}, stream={stream!r}"
+        )
+    for misspelt in (
+        {"roundng": 1},
+        {"Rounding": Rounding.TOWARD_ZERO},
+        {"saturate": True},
+    ):
         assert answer_of(call, **misspelt) is None, f"{name} took {misspelt}"
 
 
-@pytest.mark.parametrize("codes", [True, 1.0, -1, 1 << 16, "1", None, [0.0], np.ma.array([1]), 1j])
+@pytest.mark.parametrize(
+    "codes", [True, 1.0, -1, 1 << 16, "1", None, [0.0], np.ma.array([1]), 1j]
+)
 def test_what_is_no_code_gives_an_error(codes):
     for function in (mplab.decode, mplab.fields):
         assert answer_of(function, codes, FP16) is None

@@ -23,7 +23,10 @@ def blocks(language):
 
 def test_the_surprise_prints_what_the_readme_says():
     done = subprocess.run(
-        [sys.executable, "-c", blocks("python")[0]], capture_output=True, text=True, check=True
+        [sys.executable, "-c", blocks("python")[0]],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == blocks("text")[0]
 

@@ -18,16 +18,22 @@ import mplab
 
 ROOT = Path(__file__).parent.parent
 if not (ROOT / "constraints.txt").exists():
-    pytest.skip("the tested versions are listed only in a checkout", allow_module_level=True)
+    pytest.skip(
+        "the tested versions are listed only in a checkout", allow_module_level=True
+    )
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
 LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib"}
 LEARNERS_NEED |= {"mpmath", "ipywidgets", "anywidget", "traitlets", "jupyter_server"}
 EXTRA_OF = {
     **dict.fromkeys(["numbers", "arithmetic", "course"], ()),
-    **dict.fromkeys(["scaling", "simulation", "training", "health", "hardware"], ("torch",)),
+    **dict.fromkeys(
+        ["scaling", "simulation", "training", "health", "hardware"], ("torch",)
+    ),
     **dict.fromkeys(["pictures", "explorers", "lessons"], ("lab",)),
     "commands": ("docs", "grade"),
     "grading": ("grade", "cluster", "hub"),
@@ -40,10 +46,17 @@ for rooms whose extra brings tqdm), and the trainers and layers of others."""
 
 def brought_by(*extras):
     """The packages that an installation with these extras asks for."""
-    found, todo = set(), [*PROJECT["dependencies"], *(e for name in extras for e in EXTRAS[name])]
+    found, todo = (
+        set(),
+        [*PROJECT["dependencies"], *(e for name in extras for e in EXTRAS[name])],
+    )
     for entry in todo:
         others = re.fullmatch(r"mplab\[(.*)\]", entry)
-        found |= brought_by(*others[1].split(",")) if others else {re.split(r"[<>=]", entry)[0]}
+        found |= (
+            brought_by(*others[1].split(","))
+            if others
+            else {re.split(r"[<>=]", entry)[0]}
+        )
     return found
 
 
@@ -103,7 +116,9 @@ def test_every_package_that_the_tests_ran_with_has_its_tested_version_written_do
             if marker and not any(marker.evaluate({"extra": e}) for e in extras | {""}):
                 continue
             step = canonicalize_name(requirement.name), frozenset(requirement.extras)
-            of_cuda = name == "torch" and step[0].startswith(("cuda-", "nvidia-", "triton"))
+            of_cuda = name == "torch" and step[0].startswith(
+                ("cuda-", "nvidia-", "triton")
+            )
             if step not in seen and not of_cuda:
                 seen.add(step)
                 left.append(step)
@@ -135,13 +150,19 @@ def test_each_extra_declares_every_package_that_its_rooms_import():
     package = Path(mplab.__file__).parent
     for room, extras in EXTRA_OF.items():
         names = set()
-        for path in (ROOT if room == "lessons" else package).joinpath(room).rglob("*.py"):
+        for path in (
+            (ROOT if room == "lessons" else package).joinpath(room).rglob("*.py")
+        ):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Import):
                     names |= {alias.name for alias in node.names}
                 elif isinstance(node, ast.ImportFrom):
                     names.add(node.module)
-        tops = {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"mplab"}
+        tops = (
+            {name.split(".")[0] for name in names}
+            - set(sys.stdlib_module_names)
+            - {"mplab"}
+        )
         asked = {known_as.get(name, name) for name in tops}
         assert asked - brought_by(*extras) - MORE_FOR.get(room, set()) == set(), room
 
@@ -156,14 +177,18 @@ def test_the_workflows_run_what_is_there():
     """They cannot run here: they are read, and so is what they name."""
     import yaml
 
-    targets = set(re.findall(r"(?m)^([a-z-]+)(?= ?[a-z-]*:)", (ROOT / "Makefile").read_text()))
+    targets = set(
+        re.findall(r"(?m)^([a-z-]+)(?= ?[a-z-]*:)", (ROOT / "Makefile").read_text())
+    )
     named = set()
     for path in (ROOT / ".github" / "workflows").glob("*.yml"):
         for job in yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values():
             for step in job["steps"]:
                 by_hash = re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step.get("uses", ""))
                 assert ("run" in step) != bool(by_hash), path.name
-                named |= set(re.findall(r"^(?:make )?([a-z-]+|\.ci/run)$", step.get("run", "")))
+                named |= set(
+                    re.findall(r"^(?:make )?([a-z-]+|\.ci/run)$", step.get("run", ""))
+                )
     assert named == {"test", "pages", ".ci/run"}
     assert "test" in targets and "pages" in targets and (ROOT / ".ci" / "run").exists()
 
@@ -174,7 +199,9 @@ def test_containers_install_the_learners_extra_and_start_the_lab():
     assert json.loads(command)[:2] == ["mplab", "lab"]
     assert "--file .binder/environment.yml" in docker and ".binder/postBuild" in docker
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
-    assert (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve().is_file()
+    assert (
+        (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve().is_file()
+    )
     assert container["postAttachCommand"].startswith("mplab lab ")
     environment = (ROOT / ".binder" / "environment.yml").read_text(encoding="utf-8")
     for allowed in (f"python{PROJECT['requires-python']}", EXTRAS["torch"][0]):
@@ -187,7 +214,9 @@ def test_the_conda_recipe_asks_for_what_pyproject_asks_for():
     import yaml
 
     known_as = {"pytorch": "torch", "matplotlib-base": "matplotlib"}
-    recipe = yaml.safe_load((ROOT / ".conda" / "recipe.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load(
+        (ROOT / ".conda" / "recipe.yaml").read_text(encoding="utf-8")
+    )
     numbers, lab = (output["requirements"]["run"] for output in recipe["outputs"])
     named = {"python" + PROJECT["requires-python"], *PROJECT["dependencies"]}
     assert {entry.replace(" ", "") for entry in numbers} == named
@@ -201,7 +230,9 @@ def test_no_page_installs_a_name_that_nobody_has_registered():
     """`pip install mplab` would fetch whatever somebody else puts there."""
     pages = [ROOT / "README.md", *(ROOT / "lessons").rglob("*.md")]
     for page in pages:
-        assert not re.search(r"pip install[^`\n]*\bmplab", page.read_text("utf-8")), page
+        assert not re.search(r"pip install[^`\n]*\bmplab", page.read_text("utf-8")), (
+            page
+        )
 
 
 def test_the_citation_and_the_changes_speak_of_this_version():

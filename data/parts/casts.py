@@ -25,10 +25,17 @@ def casts(to: Setting) -> Found:
     size = 1 << (12 if to.rehearse else 24)
     starts = list(range(0, 1 << 32, 1 << (26 if to.rehearse else 24)))
     if to.rehearse:  # anywhere in each chunk; and where BF16 overflows
-        starts = [start | (start >> 24) * 0x9E3779B1 & 0xFFF000 for start in starts] + [0x7F7FF000]
+        starts = [start | (start >> 24) * 0x9E3779B1 & 0xFFF000 for start in starts] + [
+            0x7F7FF000
+        ]
     found: dict[str, Any] = {}
     for fmt in _CAST_FORMATS:
-        found[fmt.name] = row = {"inputs": 0, "differing": {}, "first": {}, "checksums": []}
+        found[fmt.name] = row = {
+            "inputs": 0,
+            "differing": {},
+            "first": {},
+            "checksums": [],
+        }
         try:
             for start in starts:
                 if to.left() <= 0:
@@ -37,7 +44,10 @@ def casts(to: Setting) -> Found:
         except Exception as error:  # whatever it is, the other formats go on
             row["problem"] = problem_of(error)
         yield "formats", found
-    yield "compiled", {}  # recordings of this version have it; no kernel is compiled any more
+    yield (
+        "compiled",
+        {},
+    )  # recordings of this version have it; no kernel is compiled any more
 
 
 _KEPT = 32
@@ -46,11 +56,15 @@ _KEPT = 32
 
 def _inputs(start: int, size: int, device: torch.device) -> Tensor:
     """The float32 numbers whose codes begin at `start`."""
-    bits = torch.arange(start, start + size, device=device).to(torch.int32)  # wraps past 2^31
+    bits = torch.arange(start, start + size, device=device).to(
+        torch.int32
+    )  # wraps past 2^31
     return bits.view(torch.float32)
 
 
-def _against_the_device(fmt: Format, start: int, size: int, to: Setting, row: Any) -> None:
+def _against_the_device(
+    fmt: Format, start: int, size: int, to: Setting, row: Any
+) -> None:
     """Compare the device's cast of one chunk with ours under both overflow rules."""
     x = _inputs(start, size, to.device)
     native = x.to(fmt.torch_dtype)
@@ -63,13 +77,18 @@ def _against_the_device(fmt: Format, start: int, size: int, to: Setting, row: An
 
 def _count(name: str, x: Tensor, theirs: Tensor, ours: Tensor, row: Any) -> None:
     """Add to the counts how many numbers differ, and keep some of them."""
-    same = (ours.view(torch.int32) == theirs.view(torch.int32)) | (ours.isnan() & theirs.isnan())
+    same = (ours.view(torch.int32) == theirs.view(torch.int32)) | (
+        ours.isnan() & theirs.isnan()
+    )
     wrong = int((~same).sum())
     row["differing"][name] = row["differing"].get(name, 0) + wrong
     examples = row["first"].setdefault(name, [])
     if wrong and len(examples) < _KEPT:
         places = torch.nonzero(~same)[: _KEPT - len(examples), 0]
-        codes = [f"0x{code & 0xFFFFFFFF:08X}" for code in x.view(torch.int32)[places].tolist()]
+        codes = [
+            f"0x{code & 0xFFFFFFFF:08X}"
+            for code in x.view(torch.int32)[places].tolist()
+        ]
         values = theirs[places].tolist(), ours[places].tolist()
         examples += map(list, zip(codes, *values, strict=True))
 
@@ -91,7 +110,14 @@ def _overflow(fmt: Format, device: torch.device) -> list[list[float]]:
     """Cast numbers at and past the end of the range; return them and the results."""
     largest = fmt.max_finite
     half = (2.0 ** (fmt.emax + 1 - fmt.precision)) / 2
-    inputs = [largest, largest + half, largest + 1.5 * half, 2 * largest, 1e38, torch.inf]
+    inputs = [
+        largest,
+        largest + half,
+        largest + 1.5 * half,
+        2 * largest,
+        1e38,
+        torch.inf,
+    ]
     x = torch.tensor([*inputs, torch.nan], dtype=torch.float32, device=device)
     return [x.tolist(), x.to(fmt.torch_dtype).float().tolist()]
 
@@ -102,11 +128,17 @@ def _midpoints(fmt: Format, to: Setting) -> dict[str, Any]:
     finite = finite[np.isfinite(finite)].astype(np.float64)
     middle = (finite[1:] + finite[:-1]) / 2
     middle = middle[:: 64 if to.rehearse else 1]
-    x = np.concatenate([middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)])
-    native = torch.from_numpy(x).to(to.device).to(fmt.torch_dtype).double().cpu().numpy()
+    x = np.concatenate(
+        [middle, np.nextafter(middle, np.inf), np.nextafter(middle, -np.inf)]
+    )
+    native = (
+        torch.from_numpy(x).to(to.device).to(fmt.torch_dtype).double().cpu().numpy()
+    )
     ours = np.asarray(round_to(x, fmt))
     wrong = np.flatnonzero((native != ours) & ~(np.isnan(native) & np.isnan(ours)))
     first = (
-        [float(v) for v in (x[wrong[0]], native[wrong[0]], ours[wrong[0]])] if len(wrong) else []
+        [float(v) for v in (x[wrong[0]], native[wrong[0]], ours[wrong[0]])]
+        if len(wrong)
+        else []
     )
     return {"inputs": len(x), "differing": len(wrong), "first": first}

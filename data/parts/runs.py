@@ -67,8 +67,15 @@ def training(to: Setting) -> Found:
     yield "runs", runs
 
 
-def _one_run(task: str, recipe: str, in_tf32: bool, seed: int, to: Setting) -> dict[str, Any]:
-    row: dict[str, Any] = {"task": task, "recipe": recipe, "tf32": in_tf32, "seed": seed}
+def _one_run(
+    task: str, recipe: str, in_tf32: bool, seed: int, to: Setting
+) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "task": task,
+        "recipe": recipe,
+        "tf32": in_tf32,
+        "seed": seed,
+    }
     begin = time.perf_counter()
     try:
         with tf32(in_tf32):
@@ -99,7 +106,14 @@ def _one_run(task: str, recipe: str, in_tf32: bool, seed: int, to: Setting) -> d
 
 
 # A larger network ----------------------------------------------------------------------------
-_LARGE = {"words": 8192, "width": 768, "blocks": 8, "heads": 12, "length": 512, "rows": 8}
+_LARGE = {
+    "words": 8192,
+    "width": 768,
+    "blocks": 8,
+    "heads": 12,
+    "length": 512,
+    "rows": 8,
+}
 
 _TINY = {"words": 32, "width": 16, "blocks": 2, "heads": 2, "length": 12, "rows": 2}
 
@@ -133,19 +147,30 @@ class _Language(nn.Module):
         width = size["width"]
         self.words = nn.Embedding(size["words"], width)
         self.places = nn.Parameter(0.02 * torch.randn(size["length"], width))
-        self.blocks = nn.Sequential(*(Block(width, size["heads"]) for _ in range(size["blocks"])))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, size["words"], bias=False)
+        self.blocks = nn.Sequential(
+            *(Block(width, size["heads"]) for _ in range(size["blocks"]))
+        )
+        self.norm, self.head = (
+            nn.LayerNorm(width),
+            nn.Linear(width, size["words"], bias=False),
+        )
         self.checkpointed = False
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.words(words) + self.places
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+            x = (
+                checkpoint(block, x, use_reentrant=False)
+                if self.checkpointed
+                else block(x)
+            )
         logits: Tensor = self.head(self.norm(x))
         return logits
 
 
-def generated(size: dict[str, int], step: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def generated(
+    size: dict[str, int], step: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     """A batch of words, each a fixed function of the two before it, one in ten at random."""
     random = torch.Generator().manual_seed(step)
     count, rows, length = size["words"], size["rows"], size["length"] + 1
@@ -253,7 +278,9 @@ def exponents(to: Setting) -> Found:
         yield "runs", runs
 
 
-def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) -> dict[str, Any]:
+def _exponents_of(
+    size: dict[str, int], fmt: Format, scale: float, to: Setting
+) -> dict[str, Any]:
     """The exponents of the activation gradients of the first step, by layer, input first."""
     model, layers = _language(size, to), dict[str, Any]()
     words, following = generated(size, 0, to.device)
@@ -261,7 +288,9 @@ def _exponents_of(size: dict[str, int], fmt: Format, scale: float, to: Setting) 
         if isinstance(module, nn.Linear):
             module.register_forward_hook(_collect(layers, where, scale))
     (_forward(model, words, following, fmt) * scale).backward()  # type: ignore[no-untyped-call]
-    return {where: layers[where] for where, _ in model.named_modules() if where in layers}
+    return {
+        where: layers[where] for where, _ in model.named_modules() if where in layers
+    }
 
 
 def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:
@@ -270,7 +299,9 @@ def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., 
     def after(module: nn.Module, args: Any, output: Tensor) -> None:
         def count(gradient: Tensor) -> None:
             flat = gradient.detach().reshape(-1)
-            found = exponent_histogram(flat[:: max(1, flat.numel() >> 20)].double() / scale)
+            found = exponent_histogram(
+                flat[:: max(1, flat.numel() >> 20)].double() / scale
+            )
             layers[where] = {
                 "lowest": int(found.exponents[0]) if len(found.exponents) else 0,
                 "counts": found.counts.tolist(),

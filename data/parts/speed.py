@@ -45,7 +45,9 @@ def _seconds_of(call: Callable[[], object], to: Setting, *, rounds: int = 20) ->
     return seconds_of(call, to.device, rounds=rounds, warm=3)
 
 
-def _rounding_rate(x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting) -> Any:
+def _rounding_rate(
+    x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting
+) -> Any:
     """Bytes that rounding reads and writes per second, and the ratio to a copy's."""
     try:
         taken = _seconds_of(partial(round_tensor, x, fmt, out=out), to, rounds=5)
@@ -66,7 +68,11 @@ def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
     except Exception as error:  # whatever it is, the other products go on
         return row | {"problem": problem_of(error)}
     work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
-    return row | {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
+    return row | {
+        "seconds": taken,
+        "per_second": work / taken,
+        "per_byte": work / moved,
+    }
 
 
 def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
@@ -78,7 +84,12 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
         low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
         one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(
-            low, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16, use_fast_accum=True
+            low,
+            right,
+            scale_a=one,
+            scale_b=one,
+            out_dtype=torch.bfloat16,
+            use_fast_accum=True,
         )
     left, other = a.to(dtype), b.to(dtype)
     return lambda: left @ other

@@ -39,7 +39,11 @@ def tensorcores(to: Setting) -> Found:
     A block is one element of a product of (128, 64) and (64, 128) matrices, whose inputs have
     exponents over a wide range; the model of every architecture computes it, too.
     """
-    asked = [probe for probe in PROBES if not probe.scales and {*_pair(probe)} <= {*FORMATS, float}]
+    asked = [
+        probe
+        for probe in PROBES
+        if not probe.scales and {*_pair(probe)} <= {*FORMATS, float}
+    ]
     yield "probes", [_probe(probe, to.cuda) for probe in asked]
     yield "sweeps", list(_sweeps(to))
     yield "samples", {fmt.name: _guarded(_samples, fmt, to) for fmt in FORMATS}
@@ -47,7 +51,12 @@ def tensorcores(to: Setting) -> Found:
     blocks: dict[str, Any] = {}
     wanted = 1 if to.rehearse else -(-100_000 // _ROWS**2)
     for fmt in FORMATS:
-        blocks[fmt.name] = row = {"blocks": 0, "differing": {}, "wrong": [], "problem": ""}
+        blocks[fmt.name] = row = {
+            "blocks": 0,
+            "differing": {},
+            "wrong": [],
+            "problem": "",
+        }
         for seed in range(wanted):
             if to.left() <= 0:
                 break
@@ -60,7 +69,9 @@ def tensorcores(to: Setting) -> Found:
     yield "kernels", {fmt.name: _guarded(_kernels, fmt, to) for fmt in FORMATS}
 
 
-def _guarded(call: Callable[[Format, Setting], dict[str, Any]], fmt: Format, to: Setting) -> Any:
+def _guarded(
+    call: Callable[[Format, Setting], dict[str, Any]], fmt: Format, to: Setting
+) -> Any:
     try:
         return call(fmt, to)
     except Exception as error:  # whatever it is, the other formats go on
@@ -86,7 +97,9 @@ def _probe(probe: Any, cuda: bool) -> dict[str, Any]:
 
 
 # Sums with their operands ------------------------------------------------------------------
-def answers(left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting) -> np.ndarray:
+def answers(
+    left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting
+) -> np.ndarray:
     """The device's sums of products, one for each of at most 128 rows.
 
     Args:
@@ -103,10 +116,15 @@ def answers(left: np.ndarray, right: np.ndarray, fmt: Format, to: Setting) -> np
     return np.asarray(product(a, b.t(), fmt).diagonal().double().cpu().numpy()[:count])
 
 
-def kept(left: np.ndarray, right: np.ndarray, results: np.ndarray, fmt: Format) -> list[list[str]]:
+def kept(
+    left: np.ndarray, right: np.ndarray, results: np.ndarray, fmt: Format
+) -> list[list[str]]:
     """Sums in hexadecimal: the codes of both operands, and those of the results in FP32."""
     rows = zip(left, right, results, strict=True)
-    return [[_hex(a, fmt), _hex(b, partner(fmt)), _hex(np.atleast_1d(r), FP32)] for a, b, r in rows]
+    return [
+        [_hex(a, fmt), _hex(b, partner(fmt)), _hex(np.atleast_1d(r), FP32)]
+        for a, b, r in rows
+    ]
 
 
 def _hex(x: np.ndarray, fmt: Format) -> str:
@@ -120,7 +138,9 @@ def _samples(fmt: Format, to: Setting) -> dict[str, Any]:
     terms = unit_of("hopper", fmt).terms
     for steps in (1, 4):
         random = np.random.default_rng(steps)
-        left, right = (_spread((count, terms * steps), f, random) for f in (fmt, partner(fmt)))
+        left, right = (
+            _spread((count, terms * steps), f, random) for f in (fmt, partner(fmt))
+        )
         # in every other sum all but the last four terms cancel, so that their small bits show
         left[1::2, 1:-4:2], right[1::2, 1:-4:2] = -left[1::2, :-4:2], right[1::2, :-4:2]
         found = answers(left, right, fmt, to)
@@ -128,7 +148,9 @@ def _samples(fmt: Format, to: Setting) -> dict[str, Any]:
     return result
 
 
-def _spread(shape: tuple[int, int], fmt: Format, random: np.random.Generator) -> np.ndarray:
+def _spread(
+    shape: tuple[int, int], fmt: Format, random: np.random.Generator
+) -> np.ndarray:
     """Random values of a format over a wide range of exponents."""
     spread = min(4.0, fmt.emax / 8)
     wide = random.standard_normal(shape) * 2.0 ** random.uniform(-spread, spread, shape)
@@ -170,14 +192,18 @@ def _sum(parts: Sequence[Any], k: int, fmt: Format) -> Terms | None:
             terms += [(0.0, 0.0)] * (-len(terms) % unit_of("hopper", fmt).terms)
             continue
         sign, exponent = part
-        factors = _power(k if exponent == "k" else k - 1 if exponent == "k-1" else exponent, fmt)
+        factors = _power(
+            k if exponent == "k" else k - 1 if exponent == "k-1" else exponent, fmt
+        )
         if factors is None:
             return None
         terms.append((sign * factors[0], factors[1]))
     return terms
 
 
-def _sweep(words: str, formats: tuple[Format, ...], exponents: range, *parts: Any) -> Sweep:
+def _sweep(
+    words: str, formats: tuple[Format, ...], exponents: range, *parts: Any
+) -> Sweep:
     return Sweep(words, formats, exponents, lambda k, fmt: _sum(parts, k, fmt))
 
 
@@ -273,7 +299,9 @@ def _promotion(to: Setting) -> dict[str, Any]:
             a[:, place], b[place] = 2.0**-7, 2.0**-7
             try:
                 answer = float(product(a, b, FP8_E4M3, fast=fast)[0, 0])
-            except Exception as error:  # what was found with the other accumulation stays
+            except (
+                Exception
+            ) as error:  # what was found with the other accumulation stays
                 return result | {"problem": problem_of(error)}
             if answer != 1.0:
                 survives.append(place)
@@ -285,12 +313,19 @@ def _kernels(fmt: Format, to: Setting) -> dict[str, Any]:
     """The names of the kernels that a product of blocks runs: they tell which unit computed it."""
     if not to.cuda:
         return {"problem": "no CUDA device"}
-    a, b = (torch.ones(shape, device=to.device) for shape in ((_ROWS, _DEPTH), (_DEPTH, _ROWS)))
+    a, b = (
+        torch.ones(shape, device=to.device)
+        for shape in ((_ROWS, _DEPTH), (_DEPTH, _ROWS))
+    )
     product(a, b, fmt)
     both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=both) as profile:
         product(a, b, fmt)
         torch.cuda.synchronize()
-    found = {event.name for event in profile.events() if event.device_type.name == "CUDA"}
-    names = sorted(name[:120] for name in found if not re.search("elementwise|Mem(cpy|set)", name))
+    found = {
+        event.name for event in profile.events() if event.device_type.name == "CUDA"
+    }
+    names = sorted(
+        name[:120] for name in found if not re.search("elementwise|Mem(cpy|set)", name)
+    )
     return {"names": names[:8]}

@@ -91,7 +91,10 @@ EXERCISES: dict[str, Exercise] = {
                 _TIE / 2,
                 "Between this number and its double all are still nearer to 0 than to 2^-24.",
             ),
-            (-25.0, "That is its exponent; the answer is the number itself, a power of two."),
+            (
+                -25.0,
+                "That is its exponent; the answer is the number itself, a power of two.",
+            ),
         ),
     ),
     "flushed_share": Exercise(
@@ -101,7 +104,10 @@ EXERCISES: dict[str, Exercise] = {
         cases=_SHARE_CASES,
         tolerance=1e-6,  # torch's means are FP32
         misconceptions=known(
-            (_zeros_counted, "A zero that was zero before rounding has not been flushed."),
+            (
+                _zeros_counted,
+                "A zero that was zero before rounding has not been flushed.",
+            ),
             (_share_of_all, "The share is of the nonzero elements, not of all."),
             (
                 lambda x: _share_below(FP16.min_normal, x),
@@ -133,7 +139,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda gradient: _scale_to(_TIE, gradient),
                 "At exactly half the smallest subnormal there is a tie, and it goes to 0.",
             ),
-            (_scale_of_positive, "A negative gradient is flushed as well: look at its magnitude."),
+            (
+                _scale_of_positive,
+                "A negative gradient is flushed as well: look at its magnitude.",
+            ),
             (
                 lambda gradient: 65536.0,
                 "torch's GradScaler starts at 65536; the scale needed depends on the gradient.",

@@ -5,7 +5,10 @@ from matplotlib.axes import Axes
 from mplab.pictures import canvas as c
 from mplab.pictures.training import run_name, summed
 from mplab.training import History
-from mplab.training.digits import PaintedDigits, measure_painted_digits as measure_painted_digits
+from mplab.training.digits import (
+    PaintedDigits,
+    measure_painted_digits as measure_painted_digits,
+)
 
 
 @c.in_house_style
@@ -31,7 +34,9 @@ def flushed_share(history: History) -> c.Picture:
     claim = f"{run_name(history)}: {c.listed([start, *parts])}"
     layers = "; ".join(
         f"step {step}: "
-        + ", ".join(f"{name} {c.percent(*pair)}" for name, pair in history.flushed[step].items())
+        + ", ".join(
+            f"{name} {c.percent(*pair)}" for name, pair in history.flushed[step].items()
+        )
         for step in steps
     )
     return c.titled(picture, claim, f"Bar charts by layer. {layers}.")
@@ -70,12 +75,19 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
             `SIDE_BY_SIDE`, and a row of real FP16 names its device.
         count: how many images, the first of the test set.
     """
-    runs = {name: part.runs[name] for name in SIDE_BY_SIDE for part in found if name in part.runs}
+    runs = {
+        name: part.runs[name]
+        for name in SIDE_BY_SIDE
+        for part in found
+        if name in part.runs
+    }
     painted = {name: images for part in found for name, images in part.painted.items()}
     r2 = {name: run.metrics["r2"] for name, run in runs.items()}
     rows = [("test images", found[0].images)]
     for name, run in runs.items():
-        words = SIDE_BY_SIDE[name].replace("real FP16", f"real FP16 on {run.device.upper()}")
+        words = SIDE_BY_SIDE[name].replace(
+            "real FP16", f"real FP16 on {run.device.upper()}"
+        )
         rows += [(f"{words}\nR² {r2[name]:.2f}", painted[name])]
     picture = c.Picture(height=0.5 + 0.72 * len(rows))
     grid = picture.subplots(len(rows), count, squeeze=False)
@@ -89,7 +101,9 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     said = [called[name] for name, share in r2.items() if share < 0.1]
     claim = "Every network tells the digits apart."
     if said:
-        cured = {"fp16-scaled", "amp-fp16"} & r2.keys() and "scale" not in " ".join(said)
+        cured = {"fp16-scaled", "amp-fp16"} & r2.keys() and "scale" not in " ".join(
+            said
+        )
         start = "Without a loss scale, nearly" if cured else "Nearly"
         claim = f"{start} the same picture for every digit: {c.listed(said)}."
     shares = "; ".join(f"{called[name]} {share:.2f}" for name, share in r2.items())

@@ -23,7 +23,9 @@ def _decode(code: int) -> float:
     return float(decode(int(code), FP8_E4M3))
 
 
-def _decoded_by(significand: Callable[[int, int], float], exponent: Callable[[int], int]) -> object:
+def _decoded_by(
+    significand: Callable[[int, int], float], exponent: Callable[[int], int]
+) -> object:
     """A decoder that misreads a field."""
 
     def answer(code: int) -> float:
@@ -68,9 +70,18 @@ EXERCISES: dict[str, Exercise] = {
         answer=2049.0,
         reason="FP16 has 11 significant bits: find where the gap between its numbers grows past 1.",
         misconceptions=known(
-            (2048.0, "2048 is 2^11, a power of two, so it is there; the gap after it is 2."),
-            (1025.0, "Ten bits are stored, but the leading 1 is not: there are 11 in all."),
-            (65505.0, "Long before the range ends, at 65504, the gaps have grown past 1."),
+            (
+                2048.0,
+                "2048 is 2^11, a power of two, so it is there; the gap after it is 2.",
+            ),
+            (
+                1025.0,
+                "Ten bits are stored, but the leading 1 is not: there are 11 in all.",
+            ),
+            (
+                65505.0,
+                "Long before the range ends, at 65504, the gaps have grown past 1.",
+            ),
             (257.0, "That is BF16's, which has 8 significant bits; FP16 has 11."),
             (4097.0, "One bit too many: at 2^11 the gap is already 2^(11-10) = 2."),
         ),
@@ -91,7 +102,10 @@ EXERCISES: dict[str, Exercise] = {
                 _decoded_by(_significand, lambda e: e - 7),
                 "Subnormals have the exponent of the smallest normal numbers, 1 - 7 = -6, not -7.",
             ),
-            (_ieee, "E4M3 gives up infinity: of the top exponent only 0x7F and 0xFF are NaN."),
+            (
+                _ieee,
+                "E4M3 gives up infinity: of the top exponent only 0x7F and 0xFF are NaN.",
+            ),
             (_all_finite, "The code of all ones, 0x7F or 0xFF, is NaN, not 480."),
             (
                 _decoded_by(_significand, lambda e: max(e, 1) - 8),
@@ -101,12 +115,23 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "gap_fp16": Exercise(
         answer=_gap,
-        uses=("round_to", "next_up", "next_down", "encode", "decode", "fields", "values"),
+        uses=(
+            "round_to",
+            "next_up",
+            "next_down",
+            "encode",
+            "decode",
+            "fields",
+            "values",
+        ),
         reason="The gap is 2^(e-10) where 2^e is the power of two at or below x, and e >= -14.",
         cases=_GAP_CASES,
         fmt=FP16,
         misconceptions=known(
-            (lambda x: FP16.epsilon, "epsilon is the gap after 1; it doubles with each binade."),
+            (
+                lambda x: FP16.epsilon,
+                "epsilon is the gap after 1; it doubles with each binade.",
+            ),
             (
                 lambda x: FP16.epsilon * x,
                 "The gap is the same all through a binade; it does not grow with x in between.",

@@ -30,7 +30,9 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
     stairs, gaps = [], []
     for fmt in formats:
         x, look = magnitudes(fmt, WINDOW, each=1), c.style(fmt)
-        stairs.append((np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash))
+        stairs.append(
+            (np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash)
+        )
         gaps.append(f"{c.power_of_two(float(ulp(1.0, fmt)))} in {fmt.name}")
     top = np.array([0, math.log2(127)])
     stairs.append((top, 0 * top, INTEGERS, "black", "dotted"))
@@ -59,18 +61,30 @@ def _levels(ends: Sequence[tuple[float, float]]) -> list[float]:
     """
     taken: dict[int, float] = {}
     for place in sorted(range(len(ends)), key=lambda i: -ends[i][0]):
-        steps = sorted(range(-4 * len(ends), 4 * len(ends) + 1), key=lambda k: (abs(k), -k))
+        steps = sorted(
+            range(-4 * len(ends), 4 * len(ends) + 1), key=lambda k: (abs(k), -k)
+        )
         heights = [ends[place][1] + k for k in steps]
-        taken[place] = next(h for h in heights if all(abs(h - y) >= 2 for y in taken.values()))
+        taken[place] = next(
+            h for h in heights if all(abs(h - y) >= 2 for y in taken.values())
+        )
     return [taken[place] for place in range(len(ends))]
 
 
-def _end(axes: Axes, end: tuple[float, float], level: float, name: str, colour: str) -> c.End:
+def _end(
+    axes: Axes, end: tuple[float, float], level: float, name: str, colour: str
+) -> c.End:
     """Draw a dot where a line ends, and a leader to its name, dotted grey unlike lines of data."""
     right = float(WINDOW[1])
     if end[0] < right:
         axes.scatter([end[0]], [end[1]], s=16, color=colour)
-    axes.plot([end[0], right], [end[1], level], color=c.BAND, linestyle="dotted", linewidth=0.8)
+    axes.plot(
+        [end[0], right],
+        [end[1], level],
+        color=c.BAND,
+        linestyle="dotted",
+        linewidth=0.8,
+    )
     return c.End(axes, right, level, name, colour)
 
 
@@ -85,10 +99,18 @@ def dynamic_ranges(formats: Sequence[Format]) -> c.Picture:
         A figure whose title says how many powers of two the widest and the narrowest span.
     """
     bars = [
-        (fmt.name, math.log2(fmt.min_subnormal), fmt.emin, math.log2(fmt.max_finite), c.style(fmt))
+        (
+            fmt.name,
+            math.log2(fmt.min_subnormal),
+            fmt.emin,
+            math.log2(fmt.max_finite),
+            c.style(fmt),
+        )
         for fmt in formats
     ]
-    rows = [(name, low, emin, high, look.colour) for name, low, emin, high, look in bars]
+    rows = [
+        (name, low, emin, high, look.colour) for name, low, emin, high, look in bars
+    ]
     rows.append((INTEGERS, 0.0, 0, math.log2(127), "black"))
     picture = c.Picture(height=1.2 + 0.42 * len(rows))
     axes = picture.subplots()

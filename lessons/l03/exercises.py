@@ -33,7 +33,16 @@ def _no_subnormals(x: float) -> float:
 
 _ROUND_CASES = (
     *(1.0, 1.1, 1.2, 17.0, 19.0, 21.0, 23.0, -17.0, -19.0, -1.1, 0.7, 100.0, 1.99),
-    *(17.004, 18.996, 0.02, 3 * 2.0**-10, 2.0**-10, 5 * 2.0**-10, 1.1 * 2.0**-10, -(2.0**-8.5)),
+    *(
+        17.004,
+        18.996,
+        0.02,
+        3 * 2.0**-10,
+        2.0**-10,
+        5 * 2.0**-10,
+        1.1 * 2.0**-10,
+        -(2.0**-8.5),
+    ),
     *(0.0, -0.0, -(2.0**-12), 448.0, 440.0, 463.0, 232.0, 248.0),
     *(17 + 2.0**-25, -(19 - 2.0**-25)),  # in float32 these become ties
     *np.random.default_rng(3).normal(0, 8, 60).tolist(),
@@ -58,8 +67,25 @@ def _away(x: float) -> float:
 
 
 _CHANCE_CASES = (
-    *(1.0, 1 + 2.0**-8, 1 + 2.0**-9, 1 + 3 * 2.0**-9, 3 + 2.0**-8, 256.5, 300.25, 0.1, 0.3),
-    *(-(1 + 2.0**-9), -(1 + 3 * 2.0**-9), -0.1, 2.0**-20 * (1 + 2.0**-10), 1e-30, -77.77),
+    *(
+        1.0,
+        1 + 2.0**-8,
+        1 + 2.0**-9,
+        1 + 3 * 2.0**-9,
+        3 + 2.0**-8,
+        256.5,
+        300.25,
+        0.1,
+        0.3,
+    ),
+    *(
+        -(1 + 2.0**-9),
+        -(1 + 3 * 2.0**-9),
+        -0.1,
+        2.0**-20 * (1 + 2.0**-10),
+        1e-30,
+        -77.77,
+    ),
 )
 
 EXERCISES: dict[str, Exercise] = {
@@ -100,7 +126,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _in_mode(Rounding.TIES_TO_AWAY, x),
                 "A tie goes to the neighbour with an even last bit, not away from zero.",
             ),
-            (_floor_half, "floor(v + 0.5) sends every tie upward; an even neighbour may be below."),
+            (
+                _floor_half,
+                "floor(v + 0.5) sends every tie upward; an even neighbour may be below.",
+            ),
             (
                 lambda x: _in_mode(Rounding.TOWARD_ZERO, x),
                 "Dropping the bits past the fourth rounds toward zero, not to the nearest.",
@@ -138,8 +167,14 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: float(_chance(x) > 0.5),
                 "That rounds to nearest; a stochastic rounding can go either way.",
             ),
-            (_chance_without, "The gap is 2^-7 only from 1 to 2; measure in gaps of BF16 at x."),
-            (_away, "Up means toward +infinity, also for a negative number: mind the floor."),
+            (
+                _chance_without,
+                "The gap is 2^-7 only from 1 to 2; measure in gaps of BF16 at x.",
+            ),
+            (
+                _away,
+                "Up means toward +infinity, also for a negative number: mind the floor.",
+            ),
         ),
     ),
 }

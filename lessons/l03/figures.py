@@ -46,7 +46,9 @@ def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
         axes.plot([value, value], [1.9, 2.1], color=c.style(second).colour, linewidth=3)
     for words, places, heights, fmt in ways:
         look = c.style(fmt)
-        axes.plot(places, heights, color=look.colour, linestyle=look.dash, marker=look.marker)
+        axes.plot(
+            places, heights, color=look.colour, linestyle=look.dash, marker=look.marker
+        )
         side = 1 if places[-1] >= exact else -1
         middle, height = (places[-2] + places[-1]) / 2, (heights[-2] + heights[-1]) / 2
         axes.annotate(
@@ -76,7 +78,9 @@ def double_rounding(x: float | str, first: Format, second: Format) -> c.Picture:
     )
 
 
-def _magnify(axes: Axes, exact: float, first: Format, second: Format, middle: float) -> None:
+def _magnify(
+    axes: Axes, exact: float, first: Format, second: Format, middle: float
+) -> None:
     """The step from the exact number to `first`, between the two neighbours there."""
     modes = Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE
     around = {float(round_to(exact, first, rounding=mode)) for mode in modes}
@@ -87,9 +91,17 @@ def _magnify(axes: Axes, exact: float, first: Format, second: Format, middle: fl
     for value in values:
         axes.plot([value, value], [0.9, 1.1], color=look.colour, linewidth=3)
     halfway = float(round_to(exact, first))
-    axes.plot([exact, halfway], [0, 1], color=look.colour, linestyle=look.dash, marker=look.marker)
+    axes.plot(
+        [exact, halfway],
+        [0, 1],
+        color=look.colour,
+        linestyle=look.dash,
+        marker=look.marker,
+    )
     axes.plot([exact], [0], "o", color="black", markersize=5)
-    axes.annotate(number(exact), (exact, 0), (8, 2), textcoords="offset points", va="bottom")
+    axes.annotate(
+        number(exact), (exact, 0), (8, 2), textcoords="offset points", va="bottom"
+    )
     if axes.get_xlim()[0] < middle < axes.get_xlim()[1]:
         axes.axvline(middle, color=c.BAND, linestyle="dotted")
     words = [number(value) + "\nmiddle" * (value == middle) for value in values]
@@ -115,13 +127,17 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding]) -> c.Pict
     picture = c.Picture(height=1.2 + 0.4 * len(modes))
     axes = picture.subplots()
     axes.axvline(0, color=c.BAND, linewidth=0.8)
-    axes.barh(range(len(modes)), list(shifts.values()), height=0.6, color=c.style(fmt).colour)
+    axes.barh(
+        range(len(modes)), list(shifts.values()), height=0.6, color=c.style(fmt).colour
+    )
     c.rows(axes, [mode_words(mode) for mode in modes])
     axes.set_xlim(-0.75, 0.75)
     for row, shift in enumerate(shifts.values()):
         side = "right" if shift < 0 else "left"
         words = _signed(shift)
-        axes.text(shift + (0.02 if shift >= 0 else -0.02), row, words, ha=side, va="center")
+        axes.text(
+            shift + (0.02 if shift >= 0 else -0.02), row, words, ha=side, va="center"
+        )
     axes.set_xlabel(f"mean error (ulp of {fmt.name})")
     most = max(shifts, key=lambda m: abs(shifts[m]))
     least = min(shifts, key=lambda m: abs(shifts[m]))

@@ -50,7 +50,11 @@ def _counted_at(flushed: float, normal: float, most: float, x: np.ndarray) -> li
 def _by_result(x: np.ndarray) -> list[int]:
     """Looks at the results alone."""
     r = np.abs(round_to(x, FP16))
-    return [int(np.sum(r == 0)), int(np.sum((r > 0) & (r < 2.0**-14))), int(np.sum(np.isinf(r)))]
+    return [
+        int(np.sum(r == 0)),
+        int(np.sum((r > 0) & (r < 2.0**-14))),
+        int(np.sum(np.isinf(r))),
+    ]
 
 
 def _positive_only(x: np.ndarray) -> list[int]:
@@ -81,11 +85,23 @@ EXERCISES: dict[str, Exercise] = {
         answer=255.875,
         reason="Below 256 the numbers of FP16 are 1/8 apart; which is the last before 256?",
         misconceptions=known(
-            (256.0, "256 squared is 65536, and everything from 65520 on becomes infinity."),
-            (255.0, "Its square does not overflow, but there are FP16 numbers from 255 to 256."),
-            (255.9375, "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart."),
+            (
+                256.0,
+                "256 squared is 65536, and everything from 65520 on becomes infinity.",
+            ),
+            (
+                255.0,
+                "Its square does not overflow, but there are FP16 numbers from 255 to 256.",
+            ),
+            (
+                255.9375,
+                "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart.",
+            ),
             (65504.0, "65504 is the largest number; its square lies far beyond it."),
-            (math.sqrt(65504.0), "That is the root of the largest number, but not in FP16."),
+            (
+                math.sqrt(65504.0),
+                "That is the root of the largest number, but not in FP16.",
+            ),
         ),
     ),
     "saturating_cast": Exercise(
@@ -101,8 +117,14 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
             (_upper_only, "Negative numbers overflow too: clamp at both ends."),
-            (_infinity_kept, "Saturation takes infinities as well: they become 448 or -448."),
-            (_clamped_only, "Clamping does not round: the result must be a value of E4M3."),
+            (
+                _infinity_kept,
+                "Saturation takes infinities as well: they become 448 or -448.",
+            ),
+            (
+                _clamped_only,
+                "Clamping does not round: the result must be a value of E4M3.",
+            ),
         ),
     ),
     "count_fates": Exercise(
@@ -111,7 +133,10 @@ EXERCISES: dict[str, Exercise] = {
         reason="Round first; then compare the numbers before and after rounding.",
         cases=_COUNT_CASES,
         misconceptions=known(
-            (_by_result, "A number that was 0 is not flushed; infinity did not overflow."),
+            (
+                _by_result,
+                "A number that was 0 is not flushed; infinity did not overflow.",
+            ),
             (_positive_only, "Negative numbers vanish and overflow too."),
             (
                 lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),

@@ -27,8 +27,12 @@ def landing(numbers: Mapping[str, float], formats: Sequence[Format]) -> c.Pictur
     places = [math.log2(x) for x in numbers.values()]
     picture = c.Picture(height=1.6 + 0.5 * len(formats))
     axes = picture.subplots()
-    low = min([*(zones(fmt).flushed for fmt in formats if fmt.emin > -100), *places]) - 4
-    high = max([*(zones(fmt).overflow for fmt in formats if fmt.emax < 100), *places]) + 3
+    low = (
+        min([*(zones(fmt).flushed for fmt in formats if fmt.emin > -100), *places]) - 4
+    )
+    high = (
+        max([*(zones(fmt).overflow for fmt in formats if fmt.emax < 100), *places]) + 3
+    )
     axes.set_xlim(low, high)
     axes.set_ylim(len(formats) - 0.4, -1.3)
     for row, fmt in enumerate(formats):
@@ -37,10 +41,15 @@ def landing(numbers: Mapping[str, float], formats: Sequence[Format]) -> c.Pictur
             _draw_fate(axes, row, place, float(round_to(x, fmt)), fmt)
     for place, words in zip(places, numbers, strict=True):
         axes.text(place, -0.95, words, ha="center", va="center", fontsize=9)
-        axes.plot([place, place], [-0.7, len(formats) - 0.5], color=c.INK, linewidth=0.6)
+        axes.plot(
+            [place, place], [-0.7, len(formats) - 0.5], color=c.INK, linewidth=0.6
+        )
     axes.set_yticks(range(len(formats)), [fmt.name for fmt in formats])
     axes.tick_params(axis="y", length=0)
-    c.binary_axis(axes.xaxis, "magnitude; faint grey: subnormal, deep grey: becomes 0 or overflows")
+    c.binary_axis(
+        axes.xaxis,
+        "magnitude; faint grey: subnormal, deep grey: becomes 0 or overflows",
+    )
     name, last = list(numbers.items())[-1]
     fates = [f"{number(float(round_to(last, fmt)))} in {fmt.name}" for fmt in formats]
     sentence = f"{name} becomes {c.listed(fates)}"
@@ -90,13 +99,17 @@ def near_zero(fmt: Format) -> c.Picture:
     for row, (_, flush) in enumerate(rows):
         kept = np.unique(round_to(grid, fmt, flush_outputs=flush))
         axes.plot([0, high], [row, row], color=c.BAND, linewidth=0.8)
-        axes.vlines(kept, row - 0.28, row + 0.28, color=c.style(fmt).colour, linewidth=1.6)
+        axes.vlines(
+            kept, row - 0.28, row + 0.28, color=c.style(fmt).colour, linewidth=1.6
+        )
     axes.set_yticks([0, 1], [words for words, _ in rows])
     axes.set_ylim(1.5, -0.6)
     axes.set_xlim(-0.01 * high, 1.01 * high)
     ticks = [0.0, fmt.min_normal, high / 2, high]
     axes.set_xticks(ticks, [number(tick) for tick in ticks])
-    axes.set_xlabel(f"values of {fmt.name}; the smallest normal number is {number(fmt.min_normal)}")
+    axes.set_xlabel(
+        f"values of {fmt.name}; the smallest normal number is {number(fmt.min_normal)}"
+    )
     ratio = fmt.min_normal / fmt.min_subnormal
     sentence = (
         f"Flushed, the gap next to 0 is {number(ratio)} times the gap after it; with subnormal "
@@ -118,7 +131,9 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
     """
     picture = c.Picture(height=3.3, width=3.0 + 2.8 * len(formats))
     words = []
-    for axes, fmt in zip(picture.subplots(1, len(formats), squeeze=False)[0], formats, strict=True):
+    for axes, fmt in zip(
+        picture.subplots(1, len(formats), squeeze=False)[0], formats, strict=True
+    ):
         step = math.ldexp(1.0, fmt.emax - fmt.precision + 1)
         limit = fmt.max_finite + step / 2  # a tie: it goes to the even side
         x = np.linspace(fmt.max_finite - 3 * step, fmt.max_finite + 3 * step, 961)
@@ -126,13 +141,23 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
         saturated = round_to(x, fmt, overflow=Overflow.SATURATE)
         colour = c.style(fmt).colour
         axes.plot(x, saturated, ".", color=c.BAND, markersize=6)
-        axes.plot(x, np.where(np.isfinite(result), result, np.nan), ".", color=colour, markersize=3)
+        axes.plot(
+            x,
+            np.where(np.isfinite(result), result, np.nan),
+            ".",
+            color=colour,
+            markersize=3,
+        )
         lost = x[~np.isfinite(result)]
         top = fmt.max_finite + 1.6 * step
         axes.plot(lost, np.full(lost.size, top), ".", color=colour, markersize=3)
         what = number(float(round_to(4 * fmt.max_finite, fmt)))
-        axes.text(lost.mean(), top + 0.2 * step, what, ha="center", va="bottom", color=c.INK)
-        axes.text(lost.mean(), fmt.max_finite - 0.3 * step, "saturated", ha="center", va="top")
+        axes.text(
+            lost.mean(), top + 0.2 * step, what, ha="center", va="bottom", color=c.INK
+        )
+        axes.text(
+            lost.mean(), fmt.max_finite - 0.3 * step, "saturated", ha="center", va="top"
+        )
         axes.set_ylim(fmt.max_finite - 3.3 * step, top + 1.1 * step)
         ticks = [fmt.max_finite - 2 * step, fmt.max_finite, fmt.max_finite + 2 * step]
         axes.set_xticks(ticks, [number(tick) for tick in ticks])
@@ -184,14 +209,17 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     axes.set_xlim(0, 100)
     axes.set_xlabel("numbers (%)")
     picture.legend(loc="outside lower center", ncols=4, frameon=False)
-    lost = {name: counted.flushed + counted.overflow for name, counted in tallies.items()}
+    lost = {
+        name: counted.flushed + counted.overflow for name, counted in tallies.items()
+    }
     most, least = max(lost, key=lambda k: lost[k]), min(lost, key=lambda k: lost[k])
     sentence = (
         f"{most} loses {c.percent(lost[most], tallies[most].total)} of the numbers to zero and "
         f"overflow, {least} {c.percent(lost[least], tallies[least].total)}"
     )
     words = "; ".join(
-        f"{name}: " + ", ".join(f"{count} {fate}" for fate, count in fates_of(counted).items())
+        f"{name}: "
+        + ", ".join(f"{count} {fate}" for fate, count in fates_of(counted).items())
         for name, counted in tallies.items()
     )
     return c.titled(picture, sentence, f"Bars of shares. {words}.")

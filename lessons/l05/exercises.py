@@ -124,9 +124,18 @@ EXERCISES: dict[str, Exercise] = {
         fmt=BF16,
         misconceptions=known(
             (256.0, "256 is where ones stop; smaller steps stop earlier."),
-            (128.0, "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint."),
-            (32.0, "From 32 to 64 the gap is 0.25, so every step still lands on a number."),
-            (512.0, "A step of 2 stops there; with a smaller step the sum stops earlier."),
+            (
+                128.0,
+                "Already before 128 the gap is 0.5, and 0.25 only reaches the midpoint.",
+            ),
+            (
+                32.0,
+                "From 32 to 64 the gap is 0.25, so every step still lands on a number.",
+            ),
+            (
+                512.0,
+                "A step of 2 stops there; with a smaller step the sum stops earlier.",
+            ),
         ),
     ),
     "pairwise_sum": Exercise(
@@ -136,14 +145,26 @@ EXERCISES: dict[str, Exercise] = {
         cases=_PAIRWISE_CASES,
         fmt=FP16,
         misconceptions=known(
-            (_one_by_one, "This adds one by one: every term passes through all later roundings."),
-            (_once_at_the_end, "Every addition must round to FP16, not only the last one."),
+            (
+                _one_by_one,
+                "This adds one by one: every term passes through all later roundings.",
+            ),
+            (
+                _once_at_the_end,
+                "Every addition must round to FP16, not only the last one.",
+            ),
             (
                 _neighbours,
                 "That is pairwise too, but it begins with neighbours; split into halves instead.",
             ),
-            (_two_halves, "The halves must be split again, until single terms are left."),
-            (_last_one_dropped, "At odd lengths the halves differ by one; a term got lost."),
+            (
+                _two_halves,
+                "The halves must be split again, until single terms are left.",
+            ),
+            (
+                _last_one_dropped,
+                "At odd lengths the halves differ by one; a term got lost.",
+            ),
             (
                 lambda x: _halved(x, lambda n: (n + 1) // 2),
                 "Here the first half has len(x) // 2 terms; another split rounds otherwise.",
@@ -161,12 +182,18 @@ EXERCISES: dict[str, Exercise] = {
                 _one_by_one,
                 "This is the plain sum: the lost part is 0, or never reaches the next term.",
             ),
-            (partial(_kahan, sign=1.0), "The correction has the wrong sign: it doubles the loss."),
+            (
+                partial(_kahan, sign=1.0),
+                "The correction has the wrong sign: it doubles the loss.",
+            ),
             (
                 partial(_kahan, against_term=True),
                 "Compare with the corrected term, which also carries the part lost before.",
             ),
-            (partial(_kahan, op=float), "All four operations round to FP16, not only the total."),
+            (
+                partial(_kahan, op=float),
+                "All four operations round to FP16, not only the total.",
+            ),
             (
                 _corrected_at_the_end,
                 "The correction belongs to the next term; at the end it comes too late.",

@@ -105,15 +105,23 @@ class AccumulatorRace(Explorer):
         at, n = LENGTHS.index(self.length.value), self.length.value
         exact = float(np.sum(self._terms[self.terms.value][:n]))
         return [
-            Standing(lane, float(totals[at]), exact, stop if stop and stop < n else None)
-            for lane, (totals, stop) in zip(LANES, self._sums[self.terms.value], strict=True)
+            Standing(
+                lane, float(totals[at]), exact, stop if stop and stop < n else None
+            )
+            for lane, (totals, stop) in zip(
+                LANES, self._sums[self.terms.value], strict=True
+            )
         ]
 
     def draw(self) -> tuple[str, str]:
         """Draw the lanes, and say each lane's standing in words."""
         standings, n = self.standings, self.length.value
-        lanes = "; ".join(f"{standing.lane.name}: {standing.words}" for standing in standings)
-        sentence = f"After {n:,} terms the exact sum is {standings[0].exact:,g}. {lanes}."
+        lanes = "; ".join(
+            f"{standing.lane.name}: {standing.words}" for standing in standings
+        )
+        sentence = (
+            f"After {n:,} terms the exact sum is {standings[0].exact:,g}. {lanes}."
+        )
         stopped = [
             f"{standing.lane.name} at term {standing.stalled:,}"
             for standing in standings
@@ -140,7 +148,10 @@ def _race(terms: np.ndarray) -> list[tuple[np.ndarray, int | None]]:
     found: list[tuple[np.ndarray, int | None]] = []
     for lane in LANES:
         if lane.order == "pairwise":
-            sums = [sum(terms[:n], accumulator_format=lane.fmt, order="pairwise") for n in LENGTHS]
+            sums = [
+                sum(terms[:n], accumulator_format=lane.fmt, order="pairwise")
+                for n in LENGTHS
+            ]
             found.append((np.array(sums), None))
             continue
         running = cumsum(terms, accumulator_format=lane.fmt, order=lane.order)

@@ -6,7 +6,14 @@ from typing import NamedTuple
 import numpy as np
 
 from mplab import FP16, FP32, Format, Rounding, round_to
-from mplab.arithmetic import Accumulation, cumsum, linear_bound, matmul, probabilistic_bound, sum
+from mplab.arithmetic import (
+    Accumulation,
+    cumsum,
+    linear_bound,
+    matmul,
+    probabilistic_bound,
+    sum,
+)
 from mplab.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed"}
@@ -60,8 +67,12 @@ def measure_sum_errors(
         sums = cumsum(terms, axis=0, **how)[lengths - 1]
     else:
         sums = np.stack([sum(terms[:n], axis=0, **how) for n in lengths])
-    relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[lengths - 1]
-    return ErrorCurve(fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed)
+    relative = (sums - exact[lengths - 1]) / np.cumsum(np.abs(terms), axis=0)[
+        lengths - 1
+    ]
+    return ErrorCurve(
+        fmt, order, lengths, np.sqrt(np.mean(relative**2, axis=1)), signed
+    )
 
 
 def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Picture:
@@ -79,7 +90,10 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     lengths, lines = curves[0].lengths, []
     for curve in curves:
         dash = "dashdot" if curve.signed else _DASHES[curve.order]
-        look, shown = c.style(curve.fmt), np.where(curve.errors > 0, curve.errors, np.nan)
+        look, shown = (
+            c.style(curve.fmt),
+            np.where(curve.errors > 0, curve.errors, np.nan),
+        )
         how = {"linestyle": dash, "marker": look.marker, "markevery": 2}
         lines.append(c.Line(curve.lengths, shown, curve.name, look, how))
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
@@ -111,10 +125,16 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     for fmt in formats:
         running = cumsum(np.ones(most), accumulator_format=fmt)
         last = float(running[-1])
-        words = f"{fmt.name} stops at {last:g}" if last < most else f"{fmt.name} goes on"
+        words = (
+            f"{fmt.name} stops at {last:g}" if last < most else f"{fmt.name} goes on"
+        )
         lines.append(c.Line(counts, running, words, c.style(fmt)))
         stops += [f"{last:g} in {fmt.name}"] * (last < most)
-    claim = f"Adding ones stops at {', '.join(stops)}." if stops else "No sum of ones has stopped."
+    claim = (
+        f"Adding ones stops at {', '.join(stops)}."
+        if stops
+        else "No sum of ones has stopped."
+    )
     return c.line_chart(lines, "ones added", "running sum", claim, log="xy")
 
 
@@ -154,7 +174,10 @@ def measure_product_errors(
     errors = {}
     for accumulator in (fmt, FP32):
         for product in (None, fmt):
-            how: Accumulation = {"accumulator_format": accumulator, "product_format": product}
+            how: Accumulation = {
+                "accumulator_format": accumulator,
+                "product_format": product,
+            }
             kept = []
             for n in lengths:
                 exact = a[:, :n] @ b[:, :n].T
@@ -172,7 +195,10 @@ def plot_product_errors(found: ProductErrors) -> c.Picture:
         kind = "exact" if product is None else product.name
         words = f"{kind} products, {accumulator.name} sum"
         last[words] = float(errors[-1])
-        how = {"linestyle": "solid" if product is None else "dotted", "marker": look.marker}
+        how = {
+            "linestyle": "solid" if product is None else "dotted",
+            "marker": look.marker,
+        }
         lines.append(c.Line(found.lengths, errors, words, look, how))
     listing = "; ".join(f"{words} {error:.2g}" for words, error in last.items())
     narrow = next(f for _, f in found.errors if f != FP32)

@@ -41,7 +41,9 @@ def _normalised(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _sum_cut(a: np.ndarray, b: np.ndarray) -> float:
-    return float(round_to(float(np.sum(a * b)), REGISTER, rounding=Rounding.TOWARD_ZERO))
+    return float(
+        round_to(float(np.sum(a * b)), REGISTER, rounding=Rounding.TOWARD_ZERO)
+    )
 
 
 _RNG = np.random.default_rng(8)
@@ -114,11 +116,17 @@ def _not_restarted(x: np.ndarray) -> float:
 
 _RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
 
-_BESIDE_LARGE = np.array([256.0] + [0.015625] * 128)  # each alone is cut, and 128 end a block
+_BESIDE_LARGE = np.array(
+    [256.0] + [0.015625] * 128
+)  # each alone is cut, and 128 end a block
 
-_BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.00390625)])  # 2^23 + 1/2
+_BESIDE_TOTAL = np.concatenate(
+    [np.full(128, 65536.0), np.full(3 * 128, 0.00390625)]
+)  # 2^23 + 1/2
 
-_PAST_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(128, 0.005859375)])  # 2^23 + 3/4
+_PAST_TOTAL = np.concatenate(
+    [np.full(128, 65536.0), np.full(128, 0.005859375)]
+)  # 2^23 + 3/4
 
 _PROMOTED_CASES = (
     np.array([1.0, 2.0]),
@@ -142,14 +150,23 @@ EXERCISES: dict[str, Exercise] = {
         reason="Add the exponents of each pair, take the largest sum, and go 25 places down.",
         fmt=FP32,
         misconceptions=known(
-            (2.0**-25, "The 25 places count from the largest exponent, which here is not 0."),
+            (
+                2.0**-25,
+                "The 25 places count from the largest exponent, which here is not 0.",
+            ),
             (
                 2.0**-21,
                 "1.5 · 1.5 is 2.25, but the product is not normalised: its exponent is the sum.",
             ),
             (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
-            (2.0**-20, "The exponent of a product is the sum of both: 4 and −1 make 3."),
-            (-22.0, "That is its exponent; the answer is the weight itself, a power of two."),
+            (
+                2.0**-20,
+                "The exponent of a product is the sum of both: 4 and −1 make 3.",
+            ),
+            (
+                -22.0,
+                "That is its exponent; the answer is the weight itself, a power of two.",
+            ),
         ),
     ),
     "step_sum": Exercise(
@@ -161,7 +178,10 @@ EXERCISES: dict[str, Exercise] = {
         fmt=FP32,
         misconceptions=known(
             (lambda a, b: float(a @ b), "Nothing is cut here; this is the exact sum."),
-            (lambda a, b: _added(a, b, round), "The alignment cuts; it does not round to nearest."),
+            (
+                lambda a, b: _added(a, b, round),
+                "The alignment cuts; it does not round to nearest.",
+            ),
             (
                 lambda a, b: _added(a, b, math.floor),
                 "A cut goes toward zero, also for negative products; floor goes down.",
@@ -181,7 +201,10 @@ EXERCISES: dict[str, Exercise] = {
         cases=_PROMOTED_CASES,
         fmt=FP32,
         misconceptions=known(
-            (lambda x: float(np.sum(x)), "That is the plain sum; a block keeps only 14 bits."),
+            (
+                lambda x: float(np.sum(x)),
+                "That is the plain sum; a block keeps only 14 bits.",
+            ),
             (_never_promoted, "Nothing is promoted: the block never ends."),
             (
                 lambda x: _in_blocks(x, outer=_cut),
@@ -195,7 +218,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _in_blocks(x, outer=_cut_wide),
                 "The total is rounded to nearest; only the register cuts toward zero.",
             ),
-            (_not_restarted, "Each block starts again from zero, otherwise it counts twice."),
+            (
+                _not_restarted,
+                "Each block starts again from zero, otherwise it counts twice.",
+            ),
         ),
     ),
 }

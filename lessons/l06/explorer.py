@@ -59,7 +59,9 @@ class MatrixStep(Explorer):
         a = [1.5 * large[0], 1.375 * small[0], -1.5 * large[0]]
         b = [1.5 * large[1], 1.25 * small[1], 1.5 * large[1]]
         count = 3 if self.back.value else 2
-        return step_bits(a[:count], b[:count], architecture=architecture, input_format=fmt)
+        return step_bits(
+            a[:count], b[:count], architecture=architecture, input_format=fmt
+        )
 
     def draw(self) -> tuple[str, str]:
         """Draw the rows of bits, and say the fate of the small product."""
@@ -82,7 +84,9 @@ def _words(step: StepBits) -> str:
     lowest = small.lowest_kept
     ones = bin(small.value.numerator).count("1")
     lost = ones - sum(cell.kept for cell in bits)
-    fate = "all of them" if lost == ones else f"{lost} of them" if lost else "none of them"
+    fate = (
+        "all of them" if lost == ones else f"{lost} of them" if lost else "none of them"
+    )
     exact = float(step.rows[-1].value - Fraction(step.error))
     return (
         f"Terms are aligned to {power_of_two(2.0**step.top)} and keep bits down to "
@@ -95,11 +99,18 @@ TOP, ROW = 30, 30
 
 
 def _rows(step: StepBits, description: str) -> str:
-    high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))])
-    drawing, x = Drawing(), Scale(step.bottom - 1, high, 750, 174)  # the left of a bit's cell
+    high = max(
+        [step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]
+    )
+    drawing, x = (
+        Drawing(),
+        Scale(step.bottom - 1, high, 750, 174),
+    )  # the left of a bit's cell
     bottom = TOP + ROW * len(step.rows)
     for number, row in enumerate(step.rows):
-        _row(drawing, step, row, TOP + ROW * number + 8 * (number >= len(step.terms)), x)
+        _row(
+            drawing, step, row, TOP + ROW * number + 8 * (number >= len(step.terms)), x
+        )
     cut = x(step.low - 1)
     drawing.line(f"M{cut:.1f} {TOP - 22}V{bottom + 8}", "black", 1.5)
     drawing.text(cut - 6, TOP - 10, "kept", "end")
@@ -115,7 +126,9 @@ def _rows(step: StepBits, description: str) -> str:
 def _row(drawing: Drawing, step: StepBits, row: Row, top: int, x: Scale) -> None:
     """The words, the sign and the bits of one number."""
     drawing.text(152, top + 18, row.words, "end")
-    drawing.text(163, top + 18, "−" if row.value < 0 else "+" if row.value else "0", "middle")
+    drawing.text(
+        163, top + 18, "−" if row.value < 0 else "+" if row.value else "0", "middle"
+    )
     colour, cut = FACES[5], BAD
     for cell in step.cells(row):
         left, right = x(cell.exponent), x(cell.exponent - 1)

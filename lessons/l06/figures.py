@@ -38,7 +38,11 @@ class DepthErrors(NamedTuple):
 
 
 def measure_depth_errors(
-    *, architecture: str = "hopper", every: int = 128, most: int = 4096, signed: bool = False
+    *,
+    architecture: str = "hopper",
+    every: int = 128,
+    most: int = 4096,
+    signed: bool = False,
 ) -> DepthErrors:
     """Errors of FP8 products of random matrices, with and without promotion.
 
@@ -55,7 +59,13 @@ def measure_depth_errors(
     for depth in depths:
         x, y = a[:, :depth], b[:, :depth].T
         for kept, promote in zip(errors, (None, every), strict=True):
-            got = mma(x, y, architecture=architecture, input_format=FP8_E4M3, promote_every=promote)
+            got = mma(
+                x,
+                y,
+                architecture=architecture,
+                input_format=FP8_E4M3,
+                promote_every=promote,
+            )
             kept.append(float((np.abs(got - x @ y) / (np.abs(x) @ np.abs(y))).max()))
     return DepthErrors(depths, np.array(errors[0]), np.array(errors[1]), every, signed)
 
@@ -69,7 +79,9 @@ def plot_depth_errors(errors: DepthErrors) -> canvas.Picture:
             (canvas.NEUTRAL[1], errors.promoted, f"promoted every {errors.every}"),
         )
     ]
-    alone, left = (f"{part[-1] * 100:.2g}%" for part in (errors.chained, errors.promoted))
+    alone, left = (
+        f"{part[-1] * 100:.2g}%" for part in (errors.chained, errors.promoted)
+    )
     claim = (
         f"Products of {'either sign' if errors.signed else 'one sign'}: at K = "
         f"{errors.depths[-1]} the unit alone is off by up to {alone}; promoting every "
@@ -80,7 +92,9 @@ def plot_depth_errors(errors: DepthErrors) -> canvas.Picture:
 
 
 def _named(architecture: str) -> str:
-    return {"rtx_blackwell": "RTX Blackwell"}.get(architecture, architecture.capitalize())
+    return {"rtx_blackwell": "RTX Blackwell"}.get(
+        architecture, architecture.capitalize()
+    )
 
 
 class CutErrors(NamedTuple):
@@ -151,7 +165,9 @@ def plot_cut_errors(errors: CutErrors) -> canvas.Picture:
         f"{-np.mean(shown[2]):.0f} u on average. Cutting only what it writes would cost "
         f"{-np.mean(shown[1]):.0f} u, rounding {abs(np.mean(shown[0])):.1g} u."
     )
-    detail = f"Three histograms of {errors.cut.size} sums of {errors.terms} products each."
+    detail = (
+        f"Three histograms of {errors.cut.size} sums of {errors.terms} products each."
+    )
     return canvas.titled(picture, words, detail)
 
 
@@ -194,7 +210,15 @@ def bits_of_a_step(
 
 def _draw_rows(axes: Axes, step: StepBits) -> None:
     """One row of cells for each number, the highest exponent on the left."""
-    high = max([step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]) + 1
+    high = (
+        max(
+            [
+                step.top,
+                *(cell.exponent for row in step.rows for cell in step.cells(row)),
+            ]
+        )
+        + 1
+    )
     colour, cut = canvas.FACES[5], canvas.BAD
     for y, row in enumerate(step.rows):
         axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
@@ -213,7 +237,13 @@ def _draw_rows(axes: Axes, step: StepBits) -> None:
             )
             ink = canvas.INK if cell.bit or cell.kept else canvas.FAINT
             axes.text(
-                cell.exponent, y, str(cell.bit), ha="center", va="center", fontsize=8, color=ink
+                cell.exponent,
+                y,
+                str(cell.bit),
+                ha="center",
+                va="center",
+                fontsize=8,
+                color=ink,
             )
     _frame(axes, len(step.rows), high, step.bottom, step.low)
 
@@ -248,7 +278,9 @@ def recorded_units(*, where: Where = None) -> canvas.Picture | None:
     recording = recordings.first("tensorcores", where=where)
     blocks = recording.data.get("blocks", {}) if recording else {}
     blocks = {
-        name: row for name, row in blocks.items() if row.get("blocks") and row.get("differing")
+        name: row
+        for name, row in blocks.items()
+        if row.get("blocks") and row.get("differing")
     }
     if recording is None or not blocks:
         return None
@@ -266,11 +298,17 @@ def recorded_units(*, where: Where = None) -> canvas.Picture | None:
     axes.set_xlim(-0.5, len(models) - 0.5)
     axes.set_ylim(len(blocks) - 0.5, -0.5)
     right = {
-        model: [name for name, row in blocks.items() if row["differing"].get(model) == 0]
+        model: [
+            name for name, row in blocks.items() if row["differing"].get(model) == 0
+        ]
         for model in models
     }
-    told = [f"{model} for {canvas.listed(names)}" for model, names in right.items() if names]
-    claim = f"Models without a wrong bit: {'; '.join(told) or 'none'} ({recording.words})"
+    told = [
+        f"{model} for {canvas.listed(names)}" for model, names in right.items() if names
+    ]
+    claim = (
+        f"Models without a wrong bit: {'; '.join(told) or 'none'} ({recording.words})"
+    )
     return canvas.titled(picture, claim, f"Table. {_counts(blocks)}.")
 
 
@@ -289,7 +327,9 @@ def _cell(axes: Axes, x: int, y: int, wrong: int | None, total: int) -> None:
 def _counts(blocks: dict[str, Any]) -> str:
     parts: Iterable[str] = (
         f"{name}: "
-        + ", ".join(f"{model} {wrong:,} wrong" for model, wrong in row["differing"].items())
+        + ", ".join(
+            f"{model} {wrong:,} wrong" for model, wrong in row["differing"].items()
+        )
         + f" of {row['blocks']:,}"
         for name, row in blocks.items()
     )

@@ -21,7 +21,9 @@ def _dead_share(w: np.ndarray, delta: np.ndarray) -> float:
     return _share(_dead(w, delta)[delta != 0])
 
 
-def _by_rule(rule: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[..., float]:
+def _by_rule(
+    rule: Callable[[np.ndarray, np.ndarray], np.ndarray],
+) -> Callable[..., float]:
     """The share of lost updates by a rule on sizes, without rounding."""
 
     def share(w: np.ndarray, delta: np.ndarray) -> float:
@@ -33,7 +35,10 @@ def _by_rule(rule: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Callable[.
 _RNG = np.random.default_rng(10)
 
 _WEIGHTS, _UPDATES = (
-    np.ldexp(_RNG.choice([-1.0, 1.0], 400) * _RNG.integers(128, 256, 400), _RNG.integers(*powers))
+    np.ldexp(
+        _RNG.choice([-1.0, 1.0], 400) * _RNG.integers(128, 256, 400),
+        _RNG.integers(*powers),
+    )
     for powers in ((-10, -6, 400), (-18, -14, 400))
 )
 
@@ -63,7 +68,9 @@ def _by_coin(x: float, r: float) -> float:
     return high if low < high and r < (x - low) / (high - low) else low
 
 
-def _coin_of(chance: Callable[[float, float, float], float]) -> Callable[[float, float], float]:
+def _coin_of(
+    chance: Callable[[float, float, float], float],
+) -> Callable[[float, float], float]:
     """`_by_coin` with another chance of going up."""
 
     def rounded(x: float, r: float) -> float:
@@ -100,10 +107,19 @@ EXERCISES: dict[str, Exercise] = {
         reason="Find the next FP16 number above 8, go half way, and ask where the tie goes.",
         fmt=FP16,
         misconceptions=known(
-            (2.0**-7, "That is the whole way to the next number, which 8 then reaches."),
-            (2.0**-10, "That is epsilon, the gap after 1; after 8 the numbers are farther apart."),
+            (
+                2.0**-7,
+                "That is the whole way to the next number, which 8 then reaches.",
+            ),
+            (
+                2.0**-10,
+                "That is epsilon, the gap after 1; after 8 the numbers are farther apart.",
+            ),
             (2.0**-11, "That is u, half the gap after 1; it grows with the weight."),
-            (2.0**-9, "Half the way down: below 8 the numbers are twice as dense as above."),
+            (
+                2.0**-9,
+                "Half the way down: below 8 the numbers are twice as dense as above.",
+            ),
         ),
     ),
     "dead_share": Exercise(

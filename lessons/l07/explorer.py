@@ -58,8 +58,17 @@ class UpdateStagnation(Explorer):
         self.direction = choice("direction", ["up", "down"])
         self.fmt = choice("format", FORMATS)
         self.method = choice("rounding", METHOD_NAMES)
-        self.steps = stops("updates", [(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)], 256)
-        controls = [self.weight, self.update, self.direction, self.fmt, self.method, self.steps]
+        self.steps = stops(
+            "updates", [(f"{n:,}", n) for n in (1, 4, 16, 64, 256, 1024)], 256
+        )
+        controls = [
+            self.weight,
+            self.update,
+            self.direction,
+            self.fmt,
+            self.method,
+            self.steps,
+        ]
         self.on_page = {"weight": (0.5, 0.75, 1.0, 1.5, 2.0), "updates": (1, 256)}
         question = "Which updates move a weight, and how do small ones survive?"
         super().__init__(question, controls)
@@ -157,7 +166,9 @@ def _over_updates(on: Drawing, weights: list[float], delta: float, fmt: Format) 
     chart.curve([0, steps], [weights[0], exact])
     chart.curve(range(steps + 1), weights, style(fmt).colour, 2.5)
     ends = ("exact", exact), ("stored", weights[-1])
-    chart.name_ends([(value, f"{name} {number(value, digits=5)}") for name, value in ends])
+    chart.name_ends(
+        [(value, f"{name} {number(value, digits=5)}") for name, value in ends]
+    )
     chart.ticks_y([weights[0]], "{:g}".format)
     chart.ticks_x([0, steps], "{:,}".format)
     chart.below("updates", 30)

@@ -31,7 +31,9 @@ def weight_paths(paths: np.ndarray, *, update: float) -> c.Picture:
     steps, look, lines = len(paths) - 1, c.style(BF16), []
     count = np.arange(steps + 1)
     for way in paths.T:
-        lines.append(c.Line(count, way[0] + update * count, "", c.REFERENCE, {"linewidth": 0.9}))
+        lines.append(
+            c.Line(count, way[0] + update * count, "", c.REFERENCE, {"linewidth": 0.9})
+        )
         words = f"{way[0]:.3g} → {way[-1]:.3g}"
         lines.append(c.Line(count, way, words, look, {"linestyle": "solid"}))
     moves = [number(move, digits=2) for move in paths[-1] - paths[0]]
@@ -55,10 +57,15 @@ def least_updates(formats: Sequence[Format], *, update: float) -> c.Picture:
     """
     edges = np.exp2(np.arange(-8.0, 5.0))
     weights = np.sort(np.concatenate([edges, np.nextafter(edges[1:], 0)]))
-    lines = [c.Line(weights, ulp(weights, fmt) / 2, fmt.name, c.style(fmt)) for fmt in formats]
+    lines = [
+        c.Line(weights, ulp(weights, fmt) / 2, fmt.name, c.style(fmt))
+        for fmt in formats
+    ]
     level = weights[[0, -1]], [update, update]
     lines.append(c.Line(*level, f"Δ = {update:g}", c.REFERENCE, {"linewidth": 0.9}))
-    words = c.listed(f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}" for fmt in formats)
+    words = c.listed(
+        f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}" for fmt in formats
+    )
     claim = f"To raise a weight of 1, an update must exceed {words}."
     details = "Staircases: half an ulp of the weight, doubling with it."
     quantities = "weight", "largest update that does nothing"
@@ -87,7 +94,10 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     ends: list[c.End] = []
     for run in runs:
         ends += _draw_descent(above, below, run)
-    ways = [f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)" for run in runs]
+    ways = [
+        f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)"
+        for run in runs
+    ]
     sentence = (
         f"With {runs[0].fmt.name} weights the last loss is {c.listed(ways)}; in brackets, how many "
         f"weights still move in a step."
@@ -150,11 +160,15 @@ def stochastic_spread(paths: np.ndarray, *, update: float) -> c.Picture:
         c.End(axes, steps, float(high[-1]), "nine in ten", c.BAND),
     ]
     if still == paths[0, 0]:
-        axes.plot(count, np.full(steps + 1, still), color=look.colour, linestyle="dashed")
+        axes.plot(
+            count, np.full(steps + 1, still), color=look.colour, linestyle="dashed"
+        )
         ends.append(c.End(axes, steps, still, "to nearest", look.colour))
     sentence = (
         f"{paths.shape[1]:,} weights rounded by coin average {paths[-1].mean():.4f}, where "
         f"{exact:.4g} is exact; single ones scatter by ±{paths[-1].std():.2g}."
     )
     c.label_ends(picture, ends)
-    return c.titled(picture, sentence, "Line chart with a band that holds nine weights in ten.")
+    return c.titled(
+        picture, sentence, "Line chart with a band that holds nine weights in ten."
+    )

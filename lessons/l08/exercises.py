@@ -108,7 +108,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: _exponents(x) + 1,
                 "np.frexp puts the significand between 1/2 and 1; here it is between 1 and 2.",
             ),
-            (_toward_zero, "Below 1 exponents are negative: round the logarithm down, not to 0."),
+            (
+                _toward_zero,
+                "Below 1 exponents are negative: round the logarithm down, not to 0.",
+            ),
             (_nearest, "3 lies between 2^1 and 2^2, so its exponent is 1: round down."),
             (_positive_only, "A negative gradient has an exponent as well."),
         ),
@@ -124,7 +127,10 @@ EXERCISES: dict[str, Exercise] = {
                 "A layer that falls asleep again was not awake for good: look at the later steps.",
             ),
             (_length_if_never, "A layer that never wakes for good gives -1."),
-            (_last_asleep, "That is the last step asleep; the answer is the step after it."),
+            (
+                _last_asleep,
+                "That is the last step asleep; the answer is the step after it.",
+            ),
             (_limit_is_awake, "Exactly 0.9 is not below 0.9."),
             (
                 lambda shares: _awake_from(shares, 0.5),

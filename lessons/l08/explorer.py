@@ -44,20 +44,26 @@ class TrainingTheatre(Explorer):
         >>> from mplab.training import train
         >>> how = {"steps": 2, "progress": False, "record_gradients_at": (0, 1)}
         >>> names = ("fp32", "fp16-naive")
-        >>> theatre = TrainingTheatre([train("digits-autoencoder", r, **how) for r in names])
+        >>> theatre = TrainingTheatre(
+        ...     [train("digits-autoencoder", r, **how) for r in names]
+        ... )
         >>> theatre.layer.value
         'layer 1'
     """
 
     def __init__(self, runs: Sequence[History]) -> None:
         if len({run.task for run in runs}) > 1:
-            raise ValueError("TrainingTheatre: runs must be of one task. Train them on the same.")
+            raise ValueError(
+                "TrainingTheatre: runs must be of one task. Train them on the same."
+            )
         self.runs = list(runs)
         steps = sorted(set.intersection(*(set(run.samples) for run in self.runs)))
         layers = list(self.runs[0].samples[steps[0]])
         self.step = stops("step", steps, steps[0])
         narrow = {"button_width": "auto", "description_width": "8rem"}
-        self.layer = ipywidgets.ToggleButtons(options=layers, description="layer", style=narrow)
+        self.layer = ipywidgets.ToggleButtons(
+            options=layers, description="layer", style=narrow
+        )
         first = self.runs[0].samples[steps[0]][layers[0]]
         self.gradient = ipywidgets.ToggleButtons(
             options=[(f"#{i + 1}", i) for i in range(len(first.places))],
@@ -71,7 +77,8 @@ class TrainingTheatre(Explorer):
             layout={"width": "12rem"},
         )
         super().__init__(
-            "Where and when does a run go wrong?", [self.step, self.jump, self.layer, self.gradient]
+            "Where and when does a run go wrong?",
+            [self.step, self.jump, self.layer, self.gradient],
         )
         self.jump.on_click(lambda _: self.visibly(self._to_parting))
 
@@ -86,7 +93,9 @@ class TrainingTheatre(Explorer):
         parts = "No run ends a tenth above the first."
         if self.parting is not None:
             parts = f"The losses part at step {self.parting}."
-        sentence = f"Step {step}, {layer}, gradient #{number + 1}. {' '.join(words)} {parts}"
+        sentence = (
+            f"Step {step}, {layer}, gradient #{number + 1}. {' '.join(words)} {parts}"
+        )
         width = max(LEAST_COLUMN, WIDTH // len(self.runs))
         drawing = Drawing()
         for i, run in enumerate(self.runs):
@@ -94,13 +103,17 @@ class TrainingTheatre(Explorer):
             column.draw(number, self._losses())
         label = f"{len(self.runs)} runs side by side. {sentence}"
         runs = len(self.runs)
-        return drawing.svg(label, width=width * runs, height=BITS + 74, panels=runs), sentence
+        return drawing.svg(
+            label, width=width * runs, height=BITS + 74, panels=runs
+        ), sentence
 
     def _losses(self) -> tuple[float, float]:
         """The logarithms of the least and the largest loss."""
         finite = np.concatenate([run.loss[np.isfinite(run.loss)] for run in self.runs])
         logs = np.log(finite[finite > 0])
-        return (float(logs.min()), float(logs.max()) + 1e-9) if logs.size else (0.0, 1.0)
+        return (
+            (float(logs.min()), float(logs.max()) + 1e-9) if logs.size else (0.0, 1.0)
+        )
 
 
 def _loss_at(run: History, step: int) -> float:
@@ -108,12 +121,16 @@ def _loss_at(run: History, step: int) -> float:
     return float(np.mean(run.loss[max(0, step - 9) : step + 1]))
 
 
-def _parting(runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1) -> int | None:
+def _parting(
+    runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1
+) -> int | None:
     """The step from which some run stays more than a tenth above the first run."""
     found: int | None = None
     for step in reversed(steps):
         wide = _loss_at(runs[0], step)
-        if not any(not _loss_at(run, step) <= more * wide for run in runs[1:]):  # NaN counts, too
+        if not any(
+            not _loss_at(run, step) <= more * wide for run in runs[1:]
+        ):  # NaN counts, too
             return found
         found = step
     return found
@@ -157,9 +174,8 @@ def _fate(run: History, step: int, kept: Sample, number: int) -> str:
     """One gradient as it should be, and as it is."""
     exact, stored = float(kept.exact[number]), float(kept.stored[number])
     fmt = _format(run, stored)
-    there = (
-        f"{_number(exact)}{_times(float(run.loss_scale[step]))} is {_number(stored)} in {fmt.name}"
-    )
+    scaled = f"{_number(exact)}{_times(float(run.loss_scale[step]))}"
+    there = f"{scaled} is {_number(stored)} in {fmt.name}"
     return there + (", flushed" if stored == 0 != exact else "")
 
 
@@ -213,8 +229,12 @@ class Column(NamedTuple):
         chart = Chart(across, Scale(*span, LOSS + TALL, LOSS), self.on)
         chart.frame()
         chart.line(f"M{across(self.step):.1f} {LOSS}v{TALL}", INK, more=DASHED)
-        shown = [(i, v) for i, v in enumerate(self.run.loss.tolist()) if 0 < v < math.inf]
-        chart.curve([i for i, _ in shown], [math.log(v) for _, v in shown], self.colour, 2)
+        shown = [
+            (i, v) for i, v in enumerate(self.run.loss.tolist()) if 0 < v < math.inf
+        ]
+        chart.curve(
+            [i for i, _ in shown], [math.log(v) for _, v in shown], self.colour, 2
+        )
         words = f"loss {_loss_at(self.run, self.step):.3g} at step {self.step}"
         chart.text(self.left, LOSS + TALL + 16, words)
 
@@ -236,7 +256,9 @@ class Column(NamedTuple):
         """The exponents of a layer's gradients as the run had them, over the format's zones."""
         low, high, bottom = -48, 20, SPREAD + TALL
         right = self.left + self.width
-        chart = Chart(Scale(low, high, self.left, right), Scale(0, 1, bottom, SPREAD), self.on)
+        chart = Chart(
+            Scale(low, high, self.left, right), Scale(0, 1, bottom, SPREAD), self.on
+        )
         for start, end, strength in bands(_backward_format(self.run), low, high):
             if chart.x(end) > chart.x(start):
                 chart.zone(start, end, strength)

@@ -13,7 +13,14 @@ from mplab.pictures import canvas as c
 from mplab.pictures.recordings import Where
 from mplab.pictures.training import summed
 from mplab.training import History
-from mplab.training.exponents import ExponentHistogram, pooled, shares, window, zone_words, zones
+from mplab.training.exponents import (
+    ExponentHistogram,
+    pooled,
+    shares,
+    window,
+    zone_words,
+    zones,
+)
 
 
 # Gradients without a scale ---------------------------------------------------------------
@@ -62,10 +69,16 @@ def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:
 
     def reached(name: str) -> str:
         share, wide, low = facts[name]
-        return f"{c.percent(share, 1)}, and reaches test R² {low:.2f} (FP32: {wide:.2f})"
+        return (
+            f"{c.percent(share, 1)}, and reaches test R² {low:.2f} (FP32: {wide:.2f})"
+        )
 
     first = f"{most} flushes the most gradients at first, {reached(most)}"
-    return f"{first}: it falls farthest" if most == worst else f"{first}; {worst} {reached(worst)}"
+    return (
+        f"{first}: it falls farthest"
+        if most == worst
+        else f"{first}; {worst} {reached(worst)}"
+    )
 
 
 @c.in_house_style
@@ -97,13 +110,19 @@ def _draw_shares(axes: Axes, run: History) -> None:
     steps = sorted(run.flushed)
     layers = list(run.flushed[steps[0]])
     table = np.array([[_share(run, step, layer) for step in steps] for layer in layers])
-    colours = LinearSegmentedColormap.from_list("flushed", ["white", c.style(FP16).colour])
+    colours = LinearSegmentedColormap.from_list(
+        "flushed", ["white", c.style(FP16).colour]
+    )
     axes.imshow(table, cmap=colours, vmin=0, vmax=1, aspect="auto")
     for (row, column), share in np.ndenumerate(table):
         ink = "white" if share >= 0.9 else "black"  # whichever has a contrast of 4.5
-        axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink)
+        axes.text(
+            column, row, f"{100 * share:.0f}", ha="center", va="center", color=ink
+        )
     axes.set_xticks(range(len(steps)), [str(step) for step in steps])
-    axes.set_yticks(range(len(layers)), [name.removeprefix("layer ") for name in layers])
+    axes.set_yticks(
+        range(len(layers)), [name.removeprefix("layer ") for name in layers]
+    )
 
 
 def _share(run: History, step: int, layer: str) -> float:
@@ -113,13 +132,17 @@ def _share(run: History, step: int, layer: str) -> float:
 
 def _first_layer(run: History) -> str:
     layer = next(iter(run.flushed[min(run.flushed)]))
-    first, last = (c.percent(_share(run, step(run.flushed), layer), 1) for step in (min, max))
+    first, last = (
+        c.percent(_share(run, step(run.flushed), layer), 1) for step in (min, max)
+    )
     return f"{first} to {last}"
 
 
 def _last_row(run: History) -> str:
     last = max(run.flushed)
-    shares = (f"{name} {c.percent(_share(run, last, name), 1)}" for name in run.flushed[last])
+    shares = (
+        f"{name} {c.percent(_share(run, last, name), 1)}" for name in run.flushed[last]
+    )
     return f"at step {last} " + ", ".join(shares)
 
 
@@ -176,12 +199,19 @@ def _lost(
     found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
     share = {name: part.flushed / max(1, part.total) for name, part in found.items()}
     worst = max(share, key=lambda name: share[name])
-    flushed, total = sum(p.flushed for p in found.values()), sum(p.total for p in found.values())
+    flushed, total = (
+        sum(p.flushed for p in found.values()),
+        sum(p.total for p in found.values()),
+    )
     claim = (
         f"Of the larger network's gradients in FP32, {fmt.name} without a loss scale flushes "
         f"{c.percent(flushed, total)} to 0"
     )
     if flushed:
-        claim += f", most in {worst} ({c.percent(found[worst].flushed, found[worst].total)})"
-    details = "; ".join(f"{n}: {c.percent(p.flushed, p.total)} flushed" for n, p in found.items())
+        claim += (
+            f", most in {worst} ({c.percent(found[worst].flushed, found[worst].total)})"
+        )
+    details = "; ".join(
+        f"{n}: {c.percent(p.flushed, p.total)} flushed" for n, p in found.items()
+    )
     return f"{claim} ({recording.words})", f"A row of shades for each layer. {details}."

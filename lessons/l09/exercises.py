@@ -16,31 +16,41 @@ def _next_state(scale: float, good_steps: int, found_inf: bool, interval: int) -
     return scale, good_steps + 1
 
 
-def _keeps_the_count(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
+def _keeps_the_count(
+    scale: float, good_steps: int, found_inf: bool, interval: int
+) -> State:
     if found_inf:
         return scale / 2, good_steps
     return _next_state(scale, good_steps, False, interval)
 
 
-def _counts_the_bad_step(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
+def _counts_the_bad_step(
+    scale: float, good_steps: int, found_inf: bool, interval: int
+) -> State:
     if found_inf:
         return scale / 2, 1
     return _next_state(scale, good_steps, False, interval)
 
 
-def _one_step_late(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
+def _one_step_late(
+    scale: float, good_steps: int, found_inf: bool, interval: int
+) -> State:
     if not found_inf and good_steps == interval:
         return scale * 2, 0
     return (scale / 2, 0) if found_inf else (scale, good_steps + 1)
 
 
-def _never_restarts(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
+def _never_restarts(
+    scale: float, good_steps: int, found_inf: bool, interval: int
+) -> State:
     if not found_inf and good_steps + 1 == interval:
         return scale * 2, good_steps + 1
     return _next_state(scale, good_steps, found_inf, interval)
 
 
-def _never_below_one(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
+def _never_below_one(
+    scale: float, good_steps: int, found_inf: bool, interval: int
+) -> State:
     after, count = _next_state(scale, good_steps, found_inf, interval)
     return max(after, 1.0), count
 
@@ -74,7 +84,9 @@ def _still_scaled(gradients: np.ndarray, scale: float, max_norm: float) -> np.nd
     return _clipped(gradients, 1.0, max_norm)
 
 
-def _always_that_long(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
+def _always_that_long(
+    gradients: np.ndarray, scale: float, max_norm: float
+) -> np.ndarray:
     unscaled = gradients / scale
     norm = float(np.linalg.norm(unscaled))
     return unscaled * (max_norm / norm) if norm else unscaled
@@ -84,7 +96,9 @@ def _each_by_itself(gradients: np.ndarray, scale: float, max_norm: float) -> np.
     return np.clip(gradients / scale, -max_norm, max_norm)
 
 
-def _threshold_scaled(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
+def _threshold_scaled(
+    gradients: np.ndarray, scale: float, max_norm: float
+) -> np.ndarray:
     return _clipped(gradients, 1.0, max_norm * scale)
 
 
@@ -105,7 +119,10 @@ EXERCISES: dict[str, Exercise] = {
         reason="Write down scale and count after each step; both change at an infinity.",
         misconceptions=known(
             (1024.0, "An infinity also sets the count of good steps back to 0."),
-            (16384.0, "A good step alone doubles nothing: it takes three of them in a row."),
+            (
+                16384.0,
+                "A good step alone doubles nothing: it takes three of them in a row.",
+            ),
             (256.0, "Three good steps in a row double the scale."),
         ),
     ),
@@ -115,10 +132,22 @@ EXERCISES: dict[str, Exercise] = {
         argument="state",
         cases=_STATES,
         misconceptions=known(
-            (_keeps_the_count, "An infinity also sets the count of good steps back to 0."),
-            (_counts_the_bad_step, "The skipped step is no good step: the count begins at 0."),
-            (_one_step_late, "The step that completes the row doubles the scale, not the next."),
-            (_never_restarts, "After doubling the count begins at 0 again, or it never stops."),
+            (
+                _keeps_the_count,
+                "An infinity also sets the count of good steps back to 0.",
+            ),
+            (
+                _counts_the_bad_step,
+                "The skipped step is no good step: the count begins at 0.",
+            ),
+            (
+                _one_step_late,
+                "The step that completes the row doubles the scale, not the next.",
+            ),
+            (
+                _never_restarts,
+                "After doubling the count begins at 0 again, or it never stops.",
+            ),
             (_never_below_one, "Nothing is special about 1: a scale may go below it."),
         ),
     ),
@@ -134,13 +163,19 @@ EXERCISES: dict[str, Exercise] = {
                 "Clipped before they were divided by the scale, they come out "
                 "max_norm / scale long.",
             ),
-            (_still_scaled, "The optimizer wants the gradients without the loss scale."),
+            (
+                _still_scaled,
+                "The optimizer wants the gradients without the loss scale.",
+            ),
             (
                 _threshold_scaled,
                 "The threshold was scaled as well, but then the gradients "
                 "still have to be divided by the scale.",
             ),
-            (lambda g, scale, max_norm: g / scale, "They are unscaled but not clipped."),
+            (
+                lambda g, scale, max_norm: g / scale,
+                "They are unscaled but not clipped.",
+            ),
             (_always_that_long, "A gradient that is short enough stays as it is."),
             (
                 _each_by_itself,

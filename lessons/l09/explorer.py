@@ -24,9 +24,13 @@ from mplab.training import History, Recipe
 
 RULES: dict[str, Callable[[float, int], LossScaler]] = {
     "dynamic (torch)": lambda start, n: LossScaler(start, growth_interval=n),
-    "static, skips": lambda start, _: LossScaler(start, dynamic=False, static_skips=True),
+    "static, skips": lambda start, _: LossScaler(
+        start, dynamic=False, static_skips=True
+    ),
     "doubles each good step": lambda start, _: DoublingScaler(start),
-    "×1.1 if gradients are small": lambda start, n: NudgedScaler(start, growth_interval=n),
+    "×1.1 if gradients are small": lambda start, n: NudgedScaler(
+        start, growth_interval=n
+    ),
     "never below 1": lambda start, n: FlooredScaler(start, growth_interval=n),
     "Keras": lambda start, n: KerasScaler(start, growth_interval=n),
 }
@@ -84,7 +88,9 @@ class ScalerTimeline(Explorer):
         elif source is None:
             self._headroom = example()
         else:
-            self._headroom = Headroom(np.asarray(source, float), np.full(len(source), 1e-3))
+            self._headroom = Headroom(
+                np.asarray(source, float), np.full(len(source), 1e-3)
+            )
         self.rule = choice("rule", RULES)
         self.start = slider("first scale 2^", 0, 40, 16)
         self.interval = stops("growth interval", INTERVALS, 25)
@@ -98,8 +104,12 @@ class ScalerTimeline(Explorer):
             ipywidgets.Button(description=words, layout={"width": "12rem"})
             for words in ("previous move of scale", "next move of scale")
         )
-        buttons = ipywidgets.HBox([self.back, self.forth], layout={"flex_flow": "row wrap"})
-        choices = [] if self._run is not None else [self.rule, self.start, self.interval]
+        buttons = ipywidgets.HBox(
+            [self.back, self.forth], layout={"flex_flow": "row wrap"}
+        )
+        choices = (
+            [] if self._run is not None else [self.rule, self.start, self.interval]
+        )
         if not choices:  # a run has its own rule
             self.rule.disabled = self.start.disabled = self.interval.disabled = True
         question = "What does the scaler do in this step, and why?"
@@ -122,7 +132,9 @@ class ScalerTimeline(Explorer):
     @property
     def _moves(self) -> list[int]:
         """The steps that are skipped or change the scale."""
-        return [i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale]
+        return [
+            i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale
+        ]
 
     def _jump(self, way: int) -> None:
         """Go to the nearest such step in a direction."""
@@ -138,7 +150,9 @@ class ScalerTimeline(Explorer):
         interval = self._interval()
         sentence = _sentence(self._name(), step, played[step], limit, interval)
         totals = f" {sum(t.skipped for t in played)} of {len(played)} steps are skipped in all."
-        return _picture(played, step, limits, interval, sentence + totals), sentence + totals
+        return _picture(
+            played, step, limits, interval, sentence + totals
+        ), sentence + totals
 
     def _interval(self) -> int | None:
         """Good steps in a row before the scale grows; None where the rule does not count them."""
@@ -160,7 +174,9 @@ def _rule_of(run: History) -> LossScaler:
             f"ScalerTimeline: source must be a run with a dynamic loss scale; got {run.recipe}. "
             "Train with 'fp16-scaled'."
         )
-    return Recipe(run.recipe, FORMATS[run.compute_format], simulated=True, **settings).scaler()
+    return Recipe(
+        run.recipe, FORMATS[run.compute_format], simulated=True, **settings
+    ).scaler()
 
 
 _OF_RULE = ("init_scale", "dynamic", "scale_rule", "growth_factor", "backoff_factor",
@@ -195,7 +211,9 @@ def amount(scale: float) -> str:
     return f"{scale:,.0f}" if 1000 <= scale < 1e9 else f"{scale:.4g}"
 
 
-def _sentence(name: str, step: int, turn: Turn, limit: float | None, interval: int | None) -> str:
+def _sentence(
+    name: str, step: int, turn: Turn, limit: float | None, interval: int | None
+) -> str:
     """What happens in a step, and why."""
     scale = amount(turn.scale)
     start = f"Step {step}, {name}: the loss is multiplied by {scale}. "
@@ -219,11 +237,22 @@ def _after_good(turn: Turn, interval: int | None) -> str:
     if interval is None:
         return f"The scale doubles to {after}." if moved else "The scale stays."
     if not turn.next_good_steps:
-        what = f"the scale doubles to {after}" if moved else "the scale stays, at its limit"
+        what = (
+            f"the scale doubles to {after}"
+            if moved
+            else "the scale stays, at its limit"
+        )
         return f"That makes {interval} good steps in a row: {what}, and the count begins again."
-    nudge = f" The mean gradient is small, so the scale rises by a tenth to {after}." * moved
+    nudge = (
+        f" The mean gradient is small, so the scale rises by a tenth to {after}."
+        * moved
+    )
     more = interval - turn.next_good_steps
-    row = "1 good step" if turn.next_good_steps == 1 else f"{turn.next_good_steps} good steps"
+    row = (
+        "1 good step"
+        if turn.next_good_steps == 1
+        else f"{turn.next_good_steps} good steps"
+    )
     return f"That makes {row} in a row; after {more} more the scale grows.{nudge}"
 
 
@@ -269,14 +298,18 @@ def _picture(
     ring = f'stroke="{INK}" stroke-width="2"'
     chart.dot(here, chart.y(played[step].scale), 5, "white", ring)
     _boxes(chart, played[step], interval)
-    label = f"The loss scale over {len(played)} steps, with the state at one. {description}"
+    label = (
+        f"The loss scale over {len(played)} steps, with the state at one. {description}"
+    )
     return chart.svg(label, width=760, height=330)
 
 
 def _axes(chart: Chart, words: str) -> None:
     chart.frame()
     low, high, *_ = chart.y
-    chart.ticks_y([2.0**k for k in whole_ticks(low, high, count=6)], power_of_two, mark=True)
+    chart.ticks_y(
+        [2.0**k for k in whole_ticks(low, high, count=6)], power_of_two, mark=True
+    )
     for step in whole_ticks(0, chart.x.high - 1, count=8):
         chart.line(f"M{chart.x(step + 0.5):.1f} 196v5")
         chart.text(chart.x(step + 0.5), 215, str(step), "middle")
@@ -300,7 +333,9 @@ def _boxes(drawing: Drawing, turn: Turn, interval: int | None) -> None:
     )
     for title, *lines in boxes:
         colour = BAD if bad and title == "the step" else style(FP16).colour
-        drawing.box(left, top, width, 76, "white", f'stroke="{colour}" stroke-width="1.6"')
+        drawing.box(
+            left, top, width, 76, "white", f'stroke="{colour}" stroke-width="1.6"'
+        )
         drawing.text(left + 12, top + 21, title, more=BOLD)
         for k, words in enumerate(lines):
             drawing.text(left + 12, top + 44 + 20 * k, words)

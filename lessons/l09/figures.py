@@ -23,7 +23,9 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
         A figure whose title counts the steps that each rule skips.
     """
     picture = c.Picture(height=1.3 + 1.0 * len(traces))
-    rows = picture.subplots(len(traces), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    rows = picture.subplots(len(traces), 1, sharex=True, sharey=True, squeeze=False)[
+        :, 0
+    ]
     with np.errstate(divide="ignore"):
         heights = np.log2(
             [[t.scales, np.minimum(t.limits, t.scales.max())] for t in traces.values()]
@@ -35,12 +37,18 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
         axes.text(1.02, 0.5, words, transform=axes.transAxes, va="center")
         c.binary_axis(axes.yaxis, "", count=4)
     rows[0].set_ylim(low, high)
-    rows[0].text(0.99, 0.93, "overflow", transform=rows[0].transAxes, va="top", ha="right")
+    rows[0].text(
+        0.99, 0.93, "overflow", transform=rows[0].transAxes, va="top", ha="right"
+    )
     rows[-1].set_xlabel("training step")
     picture.supylabel("loss scale", fontsize=10)
-    counts = c.listed(f"{int(trace.skipped.sum())} by {name}" for name, trace in traces.items())
+    counts = c.listed(
+        f"{int(trace.skipped.sum())} by {name}" for name, trace in traces.items()
+    )
     total = len(next(iter(traces.values())).scales)
-    ends = "; ".join(f"{name} ends at {trace.scales[-1]:.4g}" for name, trace in traces.items())
+    ends = "; ".join(
+        f"{name} ends at {trace.scales[-1]:.4g}" for name, trace in traces.items()
+    )
     details = f"Line charts, one for each rule; crosses mark skipped steps. {ends}."
     return c.titled(picture, f"Steps skipped of {total}: {counts}", details)
 
@@ -85,13 +93,19 @@ def clipped_norms(
     for place, (name, lengths) in enumerate(norms.items()):
         look = c.NEUTRAL[place % 2]
         height = np.log2(lengths)
-        ends.append(c.curve(axes, np.log2(scales), height, name, look, marker=look.marker))
+        ends.append(
+            c.curve(axes, np.log2(scales), height, name, look, marker=look.marker)
+        )
     axes.margins(y=0.2)
     c.binary_axis(axes.xaxis, "loss scale")
     c.binary_axis(axes.yaxis, "length of the gradient\nthat arrives", count=6)
-    found = ", ".join(f"{_lengths(lengths)} if {name}" for name, lengths in norms.items())
+    found = ", ".join(
+        f"{_lengths(lengths)} if {name}" for name, lengths in norms.items()
+    )
     claim = f"The length that arrives is {found}"
-    c.titled(picture, claim, f"Line chart over the loss scale; max_norm is {max_norm:g}.")
+    c.titled(
+        picture, claim, f"Line chart over the loss scale; max_norm is {max_norm:g}."
+    )
     c.label_ends(picture, ends)
     return picture
 

@@ -23,7 +23,11 @@ def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int
     """Apply the two lists, and `unlisted` to operations on neither."""
 
     def precision(
-        operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
+        operation: str,
+        inputs: Sequence[int],
+        lower: Sequence[str],
+        wide: Sequence[str],
+        low: int,
     ) -> int:
         if operation in lower:
             return low
@@ -33,14 +37,22 @@ def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int
 
 
 def _only_narrows(
-    operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
+    operation: str,
+    inputs: Sequence[int],
+    lower: Sequence[str],
+    wide: Sequence[str],
+    low: int,
 ) -> int:
     """As if the FP32 list kept the format of its inputs."""
     return low if operation in lower else _widest(inputs)
 
 
 def _only_from_fp32(
-    operation: str, inputs: Sequence[int], lower: Sequence[str], wide: Sequence[str], low: int
+    operation: str,
+    inputs: Sequence[int],
+    lower: Sequence[str],
+    wide: Sequence[str],
+    low: int,
 ) -> int:
     if operation in lower and WIDE not in inputs:
         return inputs[0]
@@ -80,7 +92,9 @@ def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], f
 
     def norm(x: np.ndarray) -> float:
         divisor = np.float16(scale(x))
-        with np.errstate(over="ignore", under="ignore", invalid="ignore", divide="ignore"):
+        with np.errstate(
+            over="ignore", under="ignore", invalid="ignore", divide="ignore"
+        ):
             squares = ((x / divisor) ** 2).astype(np.float64)
             return float(np.sqrt(squares.mean()) * float(divisor))
 
@@ -124,7 +138,10 @@ EXERCISES: dict[str, Exercise] = {
         reason="The product of the sums is (16n)^2; FP16 rounds 65520 and more to infinity.",
         misconceptions=known(
             (15, "240 * 240 = 57600 is still within FP16's range."),
-            (17, "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it."),
+            (
+                17,
+                "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it.",
+            ),
             (4096, "One sum of squares overflows there; their product much earlier."),
             (64, "4n is the sum of the components; of their squares it is 16n."),
         ),
@@ -139,13 +156,19 @@ EXERCISES: dict[str, Exercise] = {
                 _by_rule(lambda inputs, low: low),
                 "An operation on no list is not lowered: it follows its inputs.",
             ),
-            (_by_rule(lambda inputs, low: inputs[0]), "All inputs count, not only the first."),
+            (
+                _by_rule(lambda inputs, low: inputs[0]),
+                "All inputs count, not only the first.",
+            ),
             (
                 _by_rule(lambda inputs, low: max(inputs)),
                 "FP16 does not hold BF16's range, nor BF16 its digits: they meet in FP32.",
             ),
             (_only_narrows, "An operation on the FP32 list widens low inputs."),
-            (_only_from_fp32, "The lower list casts every input to the low format of the region."),
+            (
+                _only_from_fp32,
+                "The lower list casts every input to the low format of the region.",
+            ),
         ),
     ),
     "safe_rms": Exercise(
@@ -154,7 +177,10 @@ EXERCISES: dict[str, Exercise] = {
         cases=_VECTORS,
         tolerance=2e-3,
         misconceptions=known(
-            (_wide_mean, "The squares are already infinite, or 0, before they are widened."),
+            (
+                _wide_mean,
+                "The squares are already infinite, or 0, before they are widened.",
+            ),
             (
                 _norm_with(lambda x: 256.0),
                 "A fixed divisor saves the large numbers and loses the small ones.",
@@ -163,7 +189,10 @@ EXERCISES: dict[str, Exercise] = {
                 _norm_with(lambda x: float(np.abs(x).max())),
                 "Where all numbers are 0, the largest is 0 too: do not divide by it.",
             ),
-            (_by_maximum, "The largest number need not have the largest magnitude: mind signs."),
+            (
+                _by_maximum,
+                "The largest number need not have the largest magnitude: mind signs.",
+            ),
             (_clamped, "Squares cut off at 65504 are finite, and wrong."),
         ),
     ),

@@ -29,7 +29,10 @@ OPERATIONS: dict[str, Operation] = {
     "linear": Operation(F.linear, 2),
     "conv1d": Operation(lambda a, b: F.conv1d(a[None], b[:, :, None]), 2),
     "attention": Operation(
-        lambda a, b: F.scaled_dot_product_attention(a[None, None], b[None, None], b[None, None]), 2
+        lambda a, b: F.scaled_dot_product_attention(
+            a[None, None], b[None, None], b[None, None]
+        ),
+        2,
     ),
     "add: a + b": Operation(torch.add, 2),
     "divide: a / b": Operation(torch.div, 2),
@@ -48,7 +51,9 @@ OPERATIONS: dict[str, Operation] = {
     "batch_norm": Operation(lambda a, b: F.batch_norm(a, None, None, training=True), 1),
     "embedding": Operation(lambda a, b: F.embedding(_ROWS, a), 1),
     "mse_loss": Operation(lambda a, b: F.mse_loss(a, b, reduction="none"), 2),
-    "cross_entropy": Operation(lambda a, b: F.cross_entropy(a, _ROWS, reduction="none"), 1),
+    "cross_entropy": Operation(
+        lambda a, b: F.cross_entropy(a, _ROWS, reduction="none"), 1
+    ),
 }
 
 FORMATS: dict[str, Format] = {"FP16": FP16, "BF16": BF16}
@@ -110,7 +115,9 @@ class PolicyExplorer(Explorer):
         self.fmt = choice("low format", FORMATS)
         self.chosen = tick("with_layers: this layer in FP32")
         controls = [self.operation, self.inputs, self.fmt, self.chosen]
-        super().__init__("In which format does an operation run, and who decides?", controls)
+        super().__init__(
+            "In which format does an operation run, and who decides?", controls
+        )
 
     @property
     def verdicts(self) -> dict[str, Verdict]:
@@ -122,10 +129,14 @@ class PolicyExplorer(Explorer):
             name = policy.constant
             if self.chosen.value:
                 policy = policy.with_layers({"layer": FP32})
-            rows = explain(model, numbers, fmt=FORMATS[self.fmt.value], policy=policy).rows
+            rows = explain(
+                model, numbers, fmt=FORMATS[self.fmt.value], policy=policy
+            ).rows
             steps = [row for row in rows if row.module == "layer"]
             first, last, rounded = steps[0], steps[-1], sum(row.cast for row in steps)
-            found[name] = Verdict(first.inputs, rounded, last.format, first.rule, len(steps))
+            found[name] = Verdict(
+                first.inputs, rounded, last.format, first.rule, len(steps)
+            )
         return found
 
     def draw(self) -> tuple[str, str]:
@@ -145,8 +156,16 @@ class PolicyExplorer(Explorer):
         formats = {"low format": [low, low], "FP32": ["FP32", "FP32"]}.get(
             self.inputs.value, [low, "FP32"]
         )
-        come = f"inputs in {listed(formats)}" if count == 2 else f"its one input in {formats[0]}"
-        mixed = " (the first of each)" if count == 1 and self.inputs.value == INPUTS[2] else ""
+        come = (
+            f"inputs in {listed(formats)}"
+            if count == 2
+            else f"its one input in {formats[0]}"
+        )
+        mixed = (
+            " (the first of each)"
+            if count == 1 and self.inputs.value == INPUTS[2]
+            else ""
+        )
         place = ", in a layer chosen to run in FP32" if self.chosen.value else ""
         return f"{self.operation.value}, {come}{mixed}, low format {low}{place}"
 

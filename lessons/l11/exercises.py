@@ -48,7 +48,10 @@ EXERCISES: dict[str, Exercise] = {
         answer=2_031_616,
         reason="Input in 16 bits instead of 32, and a 16-bit copy of all weights beside them.",
         misconceptions=known(
-            (-65_536, "The activations shrink by that much, but the weights get a low copy."),
+            (
+                -65_536,
+                "The activations shrink by that much, but the weights get a low copy.",
+            ),
             (2_097_152, "That is the copy; the activations shrink meanwhile."),
             (-2_162_688, "The FP32 weights stay; the 16-bit copy comes beside them."),
             (-2_031_616, "The copy of the weights outweighs what activations save."),

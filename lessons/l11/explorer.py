@@ -75,11 +75,15 @@ class SpeedUp(Explorer):
         drawing.text(20, 24, f"{self.speed_up:.2f}× as fast", more=BOLD)
         for name, times in both.items():
             drawing.text(20, y - 8, name, more=BOLD)
-            for what, seconds in zip(("arithmetic", "memory", "start"), times, strict=True):
+            for what, seconds in zip(
+                ("arithmetic", "memory", "start"), times, strict=True
+            ):
                 length, bound = max(1.0, seconds / longest * 380), seconds == max(times)
                 drawing.text(180, y + 15, what, "end")
                 drawing.box(190, y, length, 20, BAD if bound else FAINT)
-                drawing.text(196 + length, y + 15, _micro(seconds) + " (the limit)" * bound)
+                drawing.text(
+                    196 + length, y + 15, _micro(seconds) + " (the limit)" * bound
+                )
                 y += 26
             y += 36
         return drawing.svg(description, width=760, height=270)

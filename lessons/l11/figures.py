@@ -29,7 +29,9 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
         x, y = [row.size for row in here], [row.error for row in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     largest = max(row.size for row in rows)
-    last = ", ".join(f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest)
+    last = ", ".join(
+        f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest
+    )
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
     claim = f"Relative errors of products of size {largest}: {last}"
     quantities = "size of the matrices", "relative error of the product"
@@ -49,13 +51,19 @@ def recorded_network(*, where: Where = None) -> c.Picture | None:
         of FP32 and another recipe.
     """
     recording = recordings.first("larger", where=where)
-    rows = [r for r in recording.data.get("runs", []) if "problem" not in r] if recording else []
+    rows = (
+        [r for r in recording.data.get("runs", []) if "problem" not in r]
+        if recording
+        else []
+    )
     if recording is None or len(rows) < 2 or rows[0]["recipe"] != "fp32":
         return None
     names = [NAMES.get(row["recipe"], row["recipe"]) for row in rows]
     speed = [row["words_per_second"] / rows[0]["words_per_second"] for row in rows]
     measured = all(row["peak_bytes"] for row in rows)
-    memory = [row["peak_bytes"] / rows[0]["peak_bytes"] for row in rows] if measured else []
+    memory = (
+        [row["peak_bytes"] / rows[0]["peak_bytes"] for row in rows] if measured else []
+    )
     picture = c.Picture(height=1.5 + 0.42 * len(rows), width=8.6)
     grid = picture.subplots(1, 1 + measured, sharey=True, squeeze=False)[0]
     for axes, values, words in zip(
@@ -113,7 +121,8 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
     stage, run = STAGES[where[1]], names[where[0]]
     claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
     details = "; ".join(
-        f"{name}: " + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
+        f"{name}: "
+        + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
         for name, row in zip(names, shares, strict=True)
     )
     return c.titled(picture, claim, f"Stacked bars on {rows[0].device}. {details}.")
@@ -122,7 +131,11 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
 def _seconds(row: Times, stage: str) -> float:
     """The seconds of a stage; 0 if the recipe has no loss scale, and so no such stage."""
     recipe = RECIPES.get(row.recipe)
-    idle = recipe is not None and recipe.init_scale is None and stage in ("unscale", "scaler")
+    idle = (
+        recipe is not None
+        and recipe.init_scale is None
+        and stage in ("unscale", "scaler")
+    )
     return 0.0 if idle else row.seconds.get(stage, 0.0)
 
 
@@ -141,18 +154,28 @@ def plot_roofline(roof: Roofline) -> c.Picture:
         here, look = [p for p in roof.products if p.fmt == name], c.style(name)
         x, y = [p.per_byte for p in here], [p.per_second for p in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
-    rates, places = [p.per_second for p in roof.products], [p.per_byte for p in roof.products]
+    rates, places = (
+        [p.per_second for p in roof.products],
+        [p.per_byte for p in roof.products],
+    )
     low, high = min(places), max(rates) / roof.bytes_per_second
     limit = np.array([low, min(max(high, 2 * low), max(places))])
     speeds = limit * roof.bytes_per_second
-    lines.append(c.Line(limit, speeds, "limit of memory", c.REFERENCE, {"linewidth": 1}))
+    lines.append(
+        c.Line(limit, speeds, "limit of memory", c.REFERENCE, {"linewidth": 1})
+    )
     bottom, top = min(*rates, speeds[0]) / 2, max(rates) * 3
     claim = _roofline_claim(roof, names)
     every = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
     details = f"{roof.where[0].upper()}{roof.where[1:]}. {every}."
     quantities = "operations per byte", "operations per second"
     return c.line_chart(
-        lines, *quantities, claim, details, log="xy", finish=lambda axes: axes.set_ylim(bottom, top)
+        lines,
+        *quantities,
+        claim,
+        details,
+        log="xy",
+        finish=lambda axes: axes.set_ylim(bottom, top),
     )
 
 

@@ -35,7 +35,19 @@ def _power(exponent: Callable[[float], int]) -> Callable[[float], float]:
     return lambda amax: 2.0 ** exponent(LARGEST / amax) if amax else 1.0
 
 
-_MAGNITUDES = (1.0, 3.0, 448.0, 449.0, 3.5, 3.6, 1.9, 1e-6, 1e6, 0.0, math.nextafter(3.5, 4))
+_MAGNITUDES = (
+    1.0,
+    3.0,
+    448.0,
+    449.0,
+    3.5,
+    3.6,
+    1.9,
+    1e-6,
+    1e6,
+    0.0,
+    math.nextafter(3.5, 4),
+)
 
 
 # A row of tensors ------------------------------------------------------------------------
@@ -50,7 +62,9 @@ def _delayed(amaxes: np.ndarray, length: int) -> np.ndarray:
 
 
 def _with_its_own(amaxes: np.ndarray, length: int) -> np.ndarray:
-    return np.array([_scale(_chosen(amaxes, length, k + 1)) for k in range(len(amaxes))])
+    return np.array(
+        [_scale(_chosen(amaxes, length, k + 1)) for k in range(len(amaxes))]
+    )
 
 
 def _for_ever(amaxes: np.ndarray, length: int) -> np.ndarray:
@@ -92,9 +106,18 @@ EXERCISES: dict[str, Exercise] = {
                 "That is the smallest number that E4M3 has here; half of it ties with 0, which "
                 "is even.",
             ),
-            (2.0**-10, "So it is without a scale; here numbers are multiplied by 2^-6 first."),
-            (2.0**-16, "The scale shrinks numbers, so more of them become 0: divide by it."),
-            (2.0**0, "2^-6 is the smallest normal number; below it E4M3 still has subnormals."),
+            (
+                2.0**-10,
+                "So it is without a scale; here numbers are multiplied by 2^-6 first.",
+            ),
+            (
+                2.0**-16,
+                "The scale shrinks numbers, so more of them become 0: divide by it.",
+            ),
+            (
+                2.0**0,
+                "2^-6 is the smallest normal number; below it E4M3 still has subnormals.",
+            ),
         ),
     ),
     "fp8_scale": Exercise(
@@ -122,7 +145,10 @@ EXERCISES: dict[str, Exercise] = {
                 "scale lies past 448.",
             ),
             (_one_lower, "448 itself is a number of E4M3: it may be reached."),
-            (lambda amax: 1 / _scale(amax), "The scale multiplies; this number would divide."),
+            (
+                lambda amax: 1 / _scale(amax),
+                "The scale multiplies; this number would divide.",
+            ),
         ),
     ),
     "delayed_scales": Exercise(

@@ -63,8 +63,17 @@ class AmaxHistory(Explorer):
             "margin 2^": (0, 4, 8),
             "look at step": (0, SPIKE_AT, 15, 18, 19, 30, 31),
         }
-        controls = [self.spike, self.rule, self.history, self.margin, self.fmt, self.step]
-        super().__init__("What does one spike cost, when it comes and afterwards?", controls)
+        controls = [
+            self.spike,
+            self.rule,
+            self.history,
+            self.margin,
+            self.fmt,
+            self.step,
+        ]
+        super().__init__(
+            "What does one spike cost, when it comes and afterwards?", controls
+        )
 
     @property
     def tensors(self) -> np.ndarray:
@@ -103,7 +112,9 @@ class AmaxHistory(Explorer):
         """The setting of the controls, in words."""
         remembered = {
             RULES[0]: f"the largest magnitude of the last {self.history.value} tensors",
-            RULES[1]: f"the latest tensor alone, though {self.history.value} are remembered",
+            RULES[
+                1
+            ]: f"the latest tensor alone, though {self.history.value} are remembered",
             RULES[2]: "each tensor itself, whatever the history holds",
         }[self.rule.value]
         unused = f", {power_of_two(2.0**self.margin.value)} of the range is left unused"
@@ -154,7 +165,9 @@ def _charts(window: Window, at: int, description: str) -> str:
 
 def _ranges(on: Drawing, window: Window) -> None:
     """Grey bands past both ends of the range, and the largest magnitudes."""
-    chart = Chart(STEP, Scale(-36, 32, 206, 22, log=True), on)  # all that the controls can reach
+    chart = Chart(
+        STEP, Scale(-36, 32, 206, 22, log=True), on
+    )  # all that the controls can reach
     fmt = window.fmt
     for limit, edge in ((fmt.max_finite, 22), (fmt.min_subnormal / 2, 206)):
         way = chart.stairs((limit / window.scales).tolist())
@@ -163,7 +176,9 @@ def _ranges(on: Drawing, window: Window) -> None:
         edge_of = 'stroke="white" stroke-width="0.6"'
         chart.dot(STEP(step + 0.5), chart.y(amax), 3.4, style(fmt).colour, edge_of)
     chart.frame()
-    chart.ticks_y([2.0**k for k in whole_ticks(-36, 32, count=5)], power_of_two, mark=True)
+    chart.ticks_y(
+        [2.0**k for k in whole_ticks(-36, 32, count=5)], power_of_two, mark=True
+    )
     chart.upright(18, 114, "largest magnitude")
 
 
@@ -178,7 +193,9 @@ def _shares(on: Drawing, window: Window) -> None:
             total += 100 * float(share)
             if share:
                 top = chart.y(total)
-                chart.box(left, top, 0.76 * (STEP(1) - STEP(0)), bottom - top, colour, look)
+                chart.box(
+                    left, top, 0.76 * (STEP(1) - STEP(0)), bottom - top, colour, look
+                )
                 bottom = top
     for left, words, look in ((380, "saturated", edge), (540, "became 0", pale)):
         chart.box(left, 214, 11, 11, colour, look)

@@ -23,7 +23,10 @@ def block_errors(exact: np.ndarray, quantized: Mapping[str, np.ndarray]) -> c.Pi
         squared errors, over the root of the sum of squares.
     """
     numbers = np.asarray(exact, float)
-    errors = {name: _block_errors(numbers, np.asarray(x, float)) for name, x in quantized.items()}
+    errors = {
+        name: _block_errors(numbers, np.asarray(x, float))
+        for name, x in quantized.items()
+    }
     picture = c.Picture(height=3.4)
     axes = picture.subplots()
     ends = [
@@ -32,9 +35,13 @@ def block_errors(exact: np.ndarray, quantized: Mapping[str, np.ndarray]) -> c.Pi
     ]
     axes.set_xlabel("block of 32 numbers")
     c.binary_axis(axes.yaxis, "relative error of the block", count=7)
-    lowest = min(float(np.log2(e[e > 0]).min()) if (e > 0).any() else -8 for e in errors.values())
+    lowest = min(
+        float(np.log2(e[e > 0]).min()) if (e > 0).any() else -8 for e in errors.values()
+    )
     axes.set_ylim(lowest - 1, 1)
-    medians = [f"{c.percent(float(np.median(e)), 1)} with {name}" for name, e in errors.items()]
+    medians = [
+        f"{c.percent(float(np.median(e)), 1)} with {name}" for name, e in errors.items()
+    ]
     c.titled(
         picture,
         f"The median error of {numbers.size // 32} blocks is {c.listed(medians)}",
@@ -59,6 +66,8 @@ def _draw_blocks(axes: Axes, errors: np.ndarray, name: str, *, hollow: bool) -> 
     with np.errstate(divide="ignore"):
         heights = np.where(errors > 0, np.log2(errors), np.nan)
     face = "white" if hollow else look.colour
-    axes.plot(heights, look.marker, color=look.colour, markerfacecolor=face, markersize=6)
+    axes.plot(
+        heights, look.marker, color=look.colour, markerfacecolor=face, markersize=6
+    )
     last = int(np.flatnonzero(np.isfinite(heights))[-1]) if (errors > 0).any() else 0
     return c.End(axes, last, float(np.nan_to_num(heights[last])), name, look.colour)

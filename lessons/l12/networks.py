@@ -14,7 +14,9 @@ from mplab.training.tasks import Task
 def network(*widths: int) -> nn.Sequential:
     """Linear layers from width to width, with ReLU between them."""
     pairs = [(nn.Linear(a, b), nn.ReLU()) for a, b in pairwise(widths)]
-    return nn.Sequential(nn.Flatten(), *[layer for pair in pairs for layer in pair][:-1])
+    return nn.Sequential(
+        nn.Flatten(), *[layer for pair in pairs for layer in pair][:-1]
+    )
 
 
 def in_fp8(task: Task, **how: Any) -> Task:
@@ -30,5 +32,7 @@ def in_fp8(task: Task, **how: Any) -> Task:
 
 def scores(task: Task) -> list[float]:
     """The test score of each of three runs, with seeds 0, 1 and 2."""
-    runs = [train(task, "fp32", seed=seed, record_gradients_at=()) for seed in (0, 1, 2)]
+    runs = [
+        train(task, "fp32", seed=seed, record_gradients_at=()) for seed in (0, 1, 2)
+    ]
     return [score for run in runs for score in run.metrics.values()]

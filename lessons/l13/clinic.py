@@ -152,7 +152,10 @@ class _Loop:
         self.scaler = torch.amp.GradScaler(
             "cpu", init_scale=self.scale or 1.0, enabled=self.scale is not None
         )
-        with Health(self.model, self.chosen, scaler=self.scaler) as health, self.around():
+        with (
+            Health(self.model, self.chosen, scaler=self.scaler) as health,
+            self.around(),
+        ):
             for step in range(steps):
                 health.step(self._step(step))
         return health.report()
@@ -167,7 +170,9 @@ class _Loop:
         if self.between:
             self.between(self)
         self.scaler.step(self.chosen)
-        self.scaler.update(max(self.scaler.get_scale() / 2, self.floor) if self.floor else None)
+        self.scaler.update(
+            max(self.scaler.get_scale() / 2, self.floor) if self.floor else None
+        )
         if self.after:
             self.after(self)
         return loss
@@ -203,7 +208,9 @@ def _no_loss_scale(how: Treatment) -> Outcome:
     loop = _Loop(model, _regression(16, 1e-4, 4096), rate, torch.optim.Adam, scale)
     report = loop.run(8)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    zeros = sum(int((g == 0).sum()) for g in gradients) / sum(g.numel() for g in gradients)
+    zeros = sum(int((g == 0).sum()) for g in gradients) / sum(
+        g.numel() for g in gradients
+    )
     return _outcome(zeros, report)
 
 
@@ -255,7 +262,9 @@ def _half_adam(how: Treatment) -> Outcome:
         report = _Loop(model, (x, y), 1e-3, torch.optim.Adam, 64.0).run(2)
     else:
         rate = 1e-6 if how == "wrong" else 1e-3
-        report = _Loop(model.half(), (x.half(), y), rate, torch.optim.Adam, low=None).run(2)
+        report = _Loop(
+            model.half(), (x.half(), y), rate, torch.optim.Adam, low=None
+        ).run(2)
     return _outcome(report.steps[0].nonfinite_weights, report)
 
 
@@ -320,7 +329,9 @@ class _HandNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = x.float() if self.wide else x
-        self.result = (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + self.eps)).to(x.dtype)
+        self.result = (y * torch.rsqrt((y * y).mean(-1, keepdim=True) + self.eps)).to(
+            x.dtype
+        )
         return self.result
 
 
@@ -339,7 +350,9 @@ def _hand_norm(how: Treatment) -> Outcome:
     x, y = _regression()
     x[:16] *= 2000
     norm = _HandNorm(how == "fixed", 1e-3 if how == "wrong" else 1e-6)
-    report = _Loop(nn.Sequential(nn.Linear(8, 16), norm, nn.Linear(16, 4)), (x, y), 1e-3).run(3)
+    report = _Loop(
+        nn.Sequential(nn.Linear(8, 16), norm, nn.Linear(16, 4)), (x, y), 1e-3
+    ).run(3)
     return _outcome(int((norm.result == 0).all(-1).sum()), report)
 
 
@@ -405,7 +418,9 @@ def _frozen_weights(how: Treatment) -> Outcome:
     scale = 65536.0 if how == "wrong" else None
     report = _Loop(model, data, 1e-4, scale=scale, low=None).run(8)
     moving = [step for step in report.steps if step.updated]
-    return _outcome(sum(s.unmoved for s in moving) / sum(s.updated for s in moving), report)
+    return _outcome(
+        sum(s.unmoved for s in moving) / sum(s.updated for s in moving), report
+    )
 
 
 class _Rotary(nn.Module):

@@ -6,11 +6,17 @@ from mplab.course.exercise import Exercise, known
 
 
 # Diagnosis -------------------------------------------------------------------------------
-def _in_order(*rules: Callable[[float, float, float, float, float], int]) -> Callable[..., int]:
+def _in_order(
+    *rules: Callable[[float, float, float, float, float], int],
+) -> Callable[..., int]:
     """The first rule with an answer decides."""
 
-    def name(finite: float, zeros: float, lost: float, moved: float, repeats: float) -> int:
-        return next((n for n in (r(finite, zeros, lost, moved, repeats) for r in rules) if n), 0)
+    def name(
+        finite: float, zeros: float, lost: float, moved: float, repeats: float
+    ) -> int:
+        return next(
+            (n for n in (r(finite, zeros, lost, moved, repeats) for r in rules) if n), 0
+        )
 
     return name
 
@@ -61,7 +67,10 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (1.0, "That was asked for; the division by the scale comes after it."),
             (6.0, "The scaled norm is 6·2^14, far above the limit: it is clipped."),
-            (6 * 2.0**-14, "Clipping leaves a norm of 1, whatever it was before; 6 is gone."),
+            (
+                6 * 2.0**-14,
+                "Clipping leaves a norm of 1, whatever it was before; 6 is gone.",
+            ),
             (2.0**14, "Unscaling divides by the scale."),
         ),
     ),

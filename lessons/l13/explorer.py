@@ -8,7 +8,11 @@ from mplab.explorers.widget import Explorer, choice
 from mplab.lessons.l13.clinic import CASES, Outcome, Treatment
 from mplab.pictures.canvas import NEUTRAL
 
-TREATMENT_NAMES: dict[str, Treatment] = {"none": "broken", "usual remedy": "wrong", "cure": "fixed"}
+TREATMENT_NAMES: dict[str, Treatment] = {
+    "none": "broken",
+    "usual remedy": "wrong",
+    "cure": "fixed",
+}
 
 
 class Clinic(Explorer):
@@ -35,7 +39,9 @@ class Clinic(Explorer):
         self.case = choice("case", CASES)
         self.treatment = choice("treatment", TREATMENT_NAMES)
         self._trained: set[tuple[str, str]] = set()
-        question = "Which observable shows the fault, and which treatment brings it back?"
+        question = (
+            "Which observable shows the fault, and which treatment brings it back?"
+        )
         super().__init__(question, [self.case, self.treatment])
 
     @property
@@ -92,13 +98,16 @@ def _curve(losses: tuple[float, ...]) -> Chart:
     middle, room = (low + high) / 2, max(high - low, 0.05 * abs(high)) or 1.0
     last = max(1, len(losses) - 1)
     chart = Chart(
-        Scale(0, last, 70, 290), Scale(middle - room / 2, middle + room / 2, 280, 30, inset=10)
+        Scale(0, last, 70, 290),
+        Scale(middle - room / 2, middle + room / 2, 280, 30, inset=10),
     )
     chart.frame()
     chart.text(70, 20, "loss")
     chart.below("step", 38)
     chart.ticks_x([0, last], "{:,}".format, down=18)
-    bad = next((i for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses))
+    bad = next(
+        (i for i, loss in enumerate(losses) if not math.isfinite(loss)), len(losses)
+    )
     if bad < len(losses):
         chart.zone(bad, last, 0.35)
         chart.text((chart.x(bad) + 290) / 2, 50, "NaN", "middle")

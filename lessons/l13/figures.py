@@ -47,7 +47,9 @@ def clinic(cases: Sequence[Case]) -> c.Picture:
             axes.add_patch(box)
             mark = "✓" if well else "✗"
             words = f"{mark} {_shown(outcome.observed)}"
-            axes.text(69 + 12 * place, y + 0.5, words, ha="center", va="center", color=c.INK)
+            axes.text(
+                69 + 12 * place, y + 0.5, words, ha="center", va="center", color=c.INK
+            )
     cures = sum(case.is_healthy(outcomes[2]) for case, outcomes in rows)
     remedies = sum(case.is_healthy(outcomes[1]) for case, outcomes in rows)
     claim = (
@@ -63,7 +65,11 @@ def clinic(cases: Sequence[Case]) -> c.Picture:
 
 
 # Runs that look alike --------------------------------------------------------------------
-_QUESTIONS = ("gradients that are zero", "updates that are lost", "steps that move a weight")
+_QUESTIONS = (
+    "gradients that are zero",
+    "updates that are lost",
+    "steps that move a weight",
+)
 
 
 def _share(parts: Iterable[float], whole: float) -> float:
@@ -118,7 +124,8 @@ def look_alikes(cases: Sequence[Case]) -> c.Picture:
         f"{len({tuple(round(v) for v in row) for row in table})} different patterns of shares"
     )
     details = "; ".join(
-        f"{case.name}: " + ", ".join(f"{q} {v:.0f}%" for q, v in zip(_QUESTIONS, row, strict=True))
+        f"{case.name}: "
+        + ", ".join(f"{q} {v:.0f}%" for q, v in zip(_QUESTIONS, row, strict=True))
         for (case, _), row in zip(runs, table, strict=True)
     )
     return c.titled(picture, claim, f"Bars. {details}.")

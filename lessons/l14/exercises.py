@@ -77,7 +77,9 @@ _PRODUCT_CASES = (
     Arguments((np.array([2.0]), np.array([3.0]), 6.0)),
     Arguments((np.array([2.0]), np.array([3.0]), 6.75)),
     Arguments((np.array([1.0, 2.0]), np.array([4.0, 3.0]), 9.0)),
-    Arguments((np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0)),  # all digits cancelled
+    Arguments(
+        (np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0)
+    ),  # all digits cancelled
     Arguments((np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5)),
     Arguments((np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0)),
     Arguments((np.array([0.0]), np.array([8.0]), 1.0)),  # no relative change of 0 helps
@@ -89,7 +91,10 @@ EXERCISES: dict[str, Exercise] = {
         answer=4,
         reason="FP32 has 24 bits; the formula loses log₂ of the square of mean / deviation.",
         misconceptions=known(
-            (14, "10 bits are what the condition takes; this formula takes them twice."),
+            (
+                14,
+                "10 bits are what the condition takes; this formula takes them twice.",
+            ),
             (24, "Each square has 24 bits, but the leading ones of both cancel."),
             (3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
             (20, "About 20 bits cancel; the answer is the number of bits left."),
@@ -102,9 +107,18 @@ EXERCISES: dict[str, Exercise] = {
         cases=_SCORE_CASES,
         tolerance=1e-12,
         misconceptions=known(
-            (_shifted_by(lambda _: 0.0), "exp overflows, or all of it underflows: shift first."),
-            (_not_added_back, "The number subtracted before exp must be added again after log."),
-            (_shifted_by(np.max), "If all scores are -inf, -inf - (-inf) is NaN: say -inf."),
+            (
+                _shifted_by(lambda _: 0.0),
+                "exp overflows, or all of it underflows: shift first.",
+            ),
+            (
+                _not_added_back,
+                "The number subtracted before exp must be added again after log.",
+            ),
+            (
+                _shifted_by(np.max),
+                "If all scores are -inf, -inf - (-inf) is NaN: say -inf.",
+            ),
             (
                 _shifted_by(lambda x: np.abs(x).max()),
                 "The largest score counts, not the largest magnitude: near -1000 all underflow.",
@@ -119,11 +133,20 @@ EXERCISES: dict[str, Exercise] = {
         cases=_PRODUCT_CASES,
         tolerance=1e-12,
         misconceptions=known(
-            (_forward_error, "That is the forward error: changes of a move the sum of |a·b|."),
+            (
+                _forward_error,
+                "That is the forward error: changes of a move the sum of |a·b|.",
+            ),
             (_against_result, "Compare with the sum of |a·b|, not with the result."),
-            (_against_norms, "Each element may change in proportion to itself, not to the norm."),
+            (
+                _against_norms,
+                "Each element may change in proportion to itself, not to the norm.",
+            ),
             (_with_sign, "An error has no sign here: take the magnitude."),
-            (_not_divided, "That is an absolute error; divide it by how far the sum can be moved."),
+            (
+                _not_divided,
+                "That is an absolute error; divide it by how far the sum can be moved.",
+            ),
         ),
     ),
 }

@@ -7,7 +7,12 @@ import numpy as np
 from mplab import BF16, FP16, FP32
 from mplab.explorers.chart import Bar, Scale, bars
 from mplab.explorers.widget import Explorer, choice, slider
-from mplab.lessons.l14.figures import PROBLEMS, FormulaErrors, measure_formula_errors, medians
+from mplab.lessons.l14.figures import (
+    PROBLEMS,
+    FormulaErrors,
+    measure_formula_errors,
+    medians,
+)
 from mplab.pictures.canvas import BAD, FAINT, GOOD
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
@@ -41,9 +46,13 @@ class ErrorBudget(Explorer):
     """
 
     def __init__(self) -> None:
-        self.problem = choice("problem", [(p.asks, name) for name, p in PROBLEMS.items()])
+        self.problem = choice(
+            "problem", [(p.asks, name) for name, p in PROBLEMS.items()]
+        )
         self.fmt = choice("format", FORMATS)
-        self.level = slider("data", 0, len(PROBLEMS["variance"].levels) - 1, 4, readout=False)
+        self.level = slider(
+            "data", 0, len(PROBLEMS["variance"].levels) - 1, 4, readout=False
+        )
         question = "Is it the problem that is hard, or the formula that is bad?"
         super().__init__(question, [self.problem, self.fmt, self.level])
 
@@ -63,22 +72,35 @@ class ErrorBudget(Explorer):
     def verdicts(self) -> list[tuple[str, float, str]]:
         """Each formula, its median error, and who is to blame."""
         found = self.found.errors
-        errors = {name: float(medians(x)[self.level.value]) for name, x in found.items()}
+        errors = {
+            name: float(medians(x)[self.level.value]) for name, x in found.items()
+        }
         # NaN: the rounded data all have the same value, and nothing is left to compute
-        shown = {name: 1.0 if error != error else error for name, error in errors.items()}
+        shown = {
+            name: 1.0 if error != error else error for name, error in errors.items()
+        }
         return [(name, error, self._verdict(error)) for name, error in shown.items()]
 
     def _verdict(self, error: float) -> str:
         if error > TOLERATED * self.due or error >= 1 > self.due:
             return "the formula's fault"
-        return "only more bits help" if max(error, self.due) > SPOILT else "as good as its data"
+        return (
+            "only more bits help"
+            if max(error, self.due) > SPOILT
+            else "as good as its data"
+        )
 
     def draw(self) -> tuple[str, str]:
         """Draw the bars, and say who is to blame."""
         problem, fmt = PROBLEMS[self.problem.value], FORMATS[self.fmt.value]
         where = f"{problem.axis}: {problem.levels[self.level.value][0]}"
-        rows = [("condition × u", self.due, "what rounding the data may do"), *self.verdicts]
-        words = "; ".join(f"{name}: {_size(error)}, {said}" for name, error, said in rows)
+        rows = [
+            ("condition × u", self.due, "what rounding the data may do"),
+            *self.verdicts,
+        ]
+        words = "; ".join(
+            f"{name}: {_size(error)}, {said}" for name, error, said in rows
+        )
         sentence = f"{problem.asks} in {fmt.name}, {where}. C{words[1:]}."
         picture = bars(
             [Bar(*row, colour) for row, colour in zip(rows, (FAINT, BAD, GOOD), strict=True)],

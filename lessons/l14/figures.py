@@ -6,7 +6,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab import Format, Rounding, round_to
-from mplab.arithmetic import add, divide, exp, log, multiply, sqrt, subtract, sum, variance
+from mplab.arithmetic import (
+    add,
+    divide,
+    exp,
+    log,
+    multiply,
+    sqrt,
+    subtract,
+    sum,
+    variance,
+)
 from mplab.numbers.words import superscript
 from mplab.pictures import canvas as c
 
@@ -50,7 +60,9 @@ def _condition_of_variance(data: Data) -> np.ndarray:
 
 def _variance(method: str) -> Callable[[Data, Format], np.ndarray]:
     how: Any = {"axis": 0, "order": "pairwise", "method": method}
-    return lambda data, fmt: np.asarray(variance(data[0], accumulator_format=fmt, **how))
+    return lambda data, fmt: np.asarray(
+        variance(data[0], accumulator_format=fmt, **how)
+    )
 
 
 def _equation(rng: np.random.Generator, level: float, fmt: Format, draws: int) -> Data:
@@ -133,7 +145,9 @@ PROBLEMS = {
         _condition_of_root,
         _exact_root,
         {
-            "b − √(b² − c)": lambda data, fmt: subtract(data[0], _half_distance(data, fmt), fmt),
+            "b − √(b² − c)": lambda data, fmt: subtract(
+                data[0], _half_distance(data, fmt), fmt
+            ),
             "c / (b + √(b² − c))": lambda data, fmt: divide(
                 data[1], add(data[0], _half_distance(data, fmt), fmt), fmt
             ),
@@ -142,7 +156,9 @@ PROBLEMS = {
     "log-sum-exp": Problem(
         "The logarithm of 16 summed exponentials",
         "scores around",
-        tuple((f"{shift}".replace("-", "−"), float(shift)) for shift in range(-32, 17, 4)),
+        tuple(
+            (f"{shift}".replace("-", "−"), float(shift)) for shift in range(-32, 17, 4)
+        ),
         _scores,
         _condition_of_log_sum,
         _exact_log_sum,
@@ -201,7 +217,9 @@ def measure_formula_errors(
         conditions = np.stack([asked.condition(x) for x in data])
         conditions[np.isnan(conditions)] = np.inf  # rounding made all the data equal
         errors = {
-            name: np.stack([_error(way(x, fmt), y) for x, y in zip(data, exact, strict=True)])
+            name: np.stack(
+                [_error(way(x, fmt), y) for x, y in zip(data, exact, strict=True)]
+            )
             for name, way in asked.formulas.items()
         }
     return FormulaErrors(problem, fmt, conditions, errors)
@@ -209,14 +227,19 @@ def measure_formula_errors(
 
 def _error(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     off = np.abs(result - exact) / np.abs(exact)
-    return np.where(exact == 0, np.nan, np.where(off <= 1, off, 1.0))  # 1 for NaN and infinity
+    return np.where(
+        exact == 0, np.nan, np.where(off <= 1, off, 1.0)
+    )  # 1 for NaN and infinity
 
 
 def medians(errors: np.ndarray) -> np.ndarray:
     """The median error of each level; NaN where no draw has one."""
     known = ~np.isnan(errors)
     return np.array(
-        [np.median(x[k]) if k.any() else np.nan for x, k in zip(errors, known, strict=True)]
+        [
+            np.median(x[k]) if k.any() else np.nan
+            for x, k in zip(errors, known, strict=True)
+        ]
     )
 
 
@@ -247,7 +270,9 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
         worst.append(f"{most} with “{_unbroken(name)}”")
     step = -(-len(places) // 9)
     ticks = places[::step], [words for words, _ in asked.levels][::step]
-    claim = f"{asked.asks} in {found.fmt.name}: the error reaches {' and '.join(worst)}."
+    claim = (
+        f"{asked.asks} in {found.fmt.name}: the error reaches {' and '.join(worst)}."
+    )
     quantities = asked.axis, "relative error (median)"
     return c.line_chart(
         lines, *quantities, claim, log="y", finish=lambda axes: axes.set_xticks(*ticks)
@@ -284,7 +309,9 @@ def blame(found: FormulaErrors) -> c.Picture:
                   va="bottom", xytext=(0, 4), textcoords="offset points")  # fmt: skip
     sentence = f"The condition does not explain {c.listed(said)}, in {found.fmt.name}."
     c.titled(
-        picture, sentence, "Scatter chart, both axes logarithmic, with the line 4·condition·u."
+        picture,
+        sentence,
+        "Scatter chart, both axes logarithmic, with the line 4·condition·u.",
     )
     return picture
 
@@ -344,12 +371,26 @@ def plot_derivative_errors(curves: Sequence[DerivativeErrors]) -> c.Picture:
     for curve in curves:
         look = c.style(curve.fmt)
         shown = np.maximum(curve.errors, _LEAST)
-        axes.plot(curve.steps, shown, color=look.colour, linestyle=look.dash, marker=look.marker)
+        axes.plot(
+            curve.steps,
+            shown,
+            color=look.colour,
+            linestyle=look.dash,
+            marker=look.marker,
+        )
         at = int(np.argmin(curve.errors))
-        words = f"{curve.fmt.name}: {curve.errors[at]:.1g} at {c.power_of_two(curve.best)}"
+        words = (
+            f"{curve.fmt.name}: {curve.errors[at]:.1g} at {c.power_of_two(curve.best)}"
+        )
         best.append(words)
         ends.append(
-            c.End(axes, float(curve.steps[0]), float(shown[0]), curve.fmt.name, look.colour)
+            c.End(
+                axes,
+                float(curve.steps[0]),
+                float(shown[0]),
+                curve.fmt.name,
+                look.colour,
+            )
         )
         axes.annotate(
             c.power_of_two(curve.best),

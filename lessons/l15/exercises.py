@@ -51,7 +51,9 @@ _JUDGED = (
     Arguments((np.array([[2.0]]), np.array([3.0]), np.array([7.0]))),
     Arguments((np.array([[2.0]]), np.array([3.0]), np.array([6.0]))),
     Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0]))),
-    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))),  # negative residual
+    Arguments(
+        (_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))
+    ),  # negative residual
     Arguments((_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0]))),
     Arguments((_SKEW, np.zeros(2), np.zeros(2))),  # exact, and nothing to compare with
     Arguments((np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3]))),
@@ -93,9 +95,9 @@ def _refined(
     lower: np.ndarray,
     upper: np.ndarray,
     *,
-    residual: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray] = lambda a, b, x: (
-        b - a @ x
-    ),
+    residual: Callable[
+        [np.ndarray, np.ndarray, np.ndarray], np.ndarray
+    ] = lambda a, b, x: b - a @ x,
     scale: Callable[[np.ndarray], float] = _power_of_two,
     back: bool = True,
     start: float = 1.0,
@@ -117,7 +119,9 @@ def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
     rest, lower = _half(a), np.eye(len(a))
     for k in range(len(a) - 1):
         lower[k + 1 :, k] = _half(rest[k + 1 :, k] / rest[k, k])
-        rest[k + 1 :] = _half(rest[k + 1 :] - _half(np.outer(lower[k + 1 :, k], rest[k])))
+        rest[k + 1 :] = _half(
+            rest[k + 1 :] - _half(np.outer(lower[k + 1 :, k], rest[k]))
+        )
         rest[k + 1 :, k] = 0.0
     return Arguments((a, a @ x + off, x, lower, rest))
 
@@ -135,7 +139,9 @@ def _correction_cases() -> list[Arguments]:
         _given(odd * small, ones, np.array([-5.0, 1.0]) * 2.0**-12),
         _given(small * 2.0**-12, ones, np.array([2.0**-13, 2.0**-14])),
     ]
-    wide = np.array([1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0])  # the second enters as a subnormal
+    wide = np.array(
+        [1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0]
+    )  # the second enters as a subnormal
     cases += [_given(np.eye(3), np.ones(3), wide), _given(np.eye(3), np.ones(3), -wide)]
     for n in (3, 4, 5):
         a = np.rint(rng.standard_normal((n, n)) * 2**18) / 2**18 + 4 * np.eye(n)
@@ -169,8 +175,14 @@ EXERCISES: dict[str, Exercise] = {
                 _judged_by(lambda a, x, b: _largest(b) or np.nan),
                 "Beside b alone it does not say how little a must change.",
             ),
-            (_judged_by(lambda a, x, b: _row_sum(a) * _largest(x)), "b may change, too: add it."),
-            (_judged_by(_sizes(_largest)), "The norm of a is a sum over a row, not one entry."),
+            (
+                _judged_by(lambda a, x, b: _row_sum(a) * _largest(x)),
+                "b may change, too: add it.",
+            ),
+            (
+                _judged_by(_sizes(_largest)),
+                "The norm of a is a sum over a row, not one entry.",
+            ),
         ),
     ),
     "refine_once": Exercise(
@@ -192,7 +204,10 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),
                 "A scale that is no power of two rounds all digits anew.",
             ),
-            (partial(_refined, back=False), "The correction must be divided by the scale again."),
+            (
+                partial(_refined, back=False),
+                "The correction must be divided by the scale again.",
+            ),
             (partial(_refined, start=0.0), "d is the correction: add it to x."),
         ),
     ),

@@ -50,7 +50,9 @@ class Refiner(Explorer):
     def __init__(self) -> None:
         self.level = slider("condition 2^", 0, 32, 7)
         self.fmt = choice("factors", FORMATS, value="FP16")
-        self.method = choice("corrections", [(words, name) for name, words in METHODS.items()])
+        self.method = choice(
+            "corrections", [(words, name) for name, words in METHODS.items()]
+        )
         self.power = slider("A times 2^", -30, 30, 0)
         self.scale = tick("scale A first")
         self.on_page = {
@@ -58,7 +60,9 @@ class Refiner(Explorer):
             "A times 2^": (-30, -24, -20, -17, -16, -15, -14, -8, 0, 8, 17, 18, 24, 30),
         }
         question = "Do factors of this format lead to a backward error of 2⁻⁵²?"
-        super().__init__(question, [self.level, self.fmt, self.method, self.power, self.scale])
+        super().__init__(
+            question, [self.level, self.fmt, self.method, self.power, self.scale]
+        )
 
     @property
     def found(self) -> Refinement:
@@ -78,7 +82,9 @@ class Refiner(Explorer):
         )
         errors = found.backward_errors.tolist()
         last = max(10, len(errors) - 1)
-        chart = Chart(Scale(0, last, 70, 750, inset=12), Scale(-60, 0, 262, 16, log=True))
+        chart = Chart(
+            Scale(0, last, 70, 750, inset=12), Scale(-60, 0, 262, 16, log=True)
+        )
         chart.ticks_y((2.0**k for k in range(-60, 1, 12)), power_of_two, grid=True)
         chart.ticks_x(range(0, last + 1, 1 + last // 26))
         aim = chart.y(2.0**-52)
@@ -90,14 +96,18 @@ class Refiner(Explorer):
             chart.curve(range(len(errors)), errors, colour, 2, dots=True)
         else:
             chart.text(110, 106, found.reason)
-        return chart.svg(f"A line of backward errors. {sentence}", width=780, height=314), sentence
+        return chart.svg(
+            f"A line of backward errors. {sentence}", width=780, height=314
+        ), sentence
 
 
 def _outcome(found: Refinement) -> str:
     if not len(found.backward_errors):
         return f"{found.reason}."
     first, last = (_size(found.backward_errors[k]) for k in (0, -1))
-    inner = f" with {found.inner_steps} inner steps, n = {SIZE}" * bool(found.inner_steps)
+    inner = f" with {found.inner_steps} inner steps, n = {SIZE}" * bool(
+        found.inner_steps
+    )
     steps = f"{found.steps} correction{'s' * (found.steps != 1)}{inner}"
     if found.converged:
         return f"converged, from {first} to {last} in {steps}."

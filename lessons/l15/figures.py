@@ -82,7 +82,12 @@ class RefinementCosts(NamedTuple):
 
 
 def measure_refinement_costs(
-    fmt: Format, *, method: str = "classic", size: int = 64, draws: int = 5, seed: int = 0
+    fmt: Format,
+    *,
+    method: str = "classic",
+    size: int = 64,
+    draws: int = 5,
+    seed: int = 0,
 ) -> RefinementCosts:
     """Steps of `refine` for random systems of conditions 1, 4, 16, …, 2^32.
 
@@ -167,7 +172,9 @@ def plot_refinement_costs(curves: Sequence[RefinementCosts]) -> c.Picture:
         median = np.median(curve.taken[inside], axis=1)
         x = curve.conditions[inside]
         said.append(f"{curve.fmt.name} {_reaches(curve, x[median > size / 2])}")
-        axes.axvline(1 / curve.fmt.unit_roundoff, color=look.colour, linestyle=":", linewidth=1)
+        axes.axvline(
+            1 / curve.fmt.unit_roundoff, color=look.colour, linestyle=":", linewidth=1
+        )
         if not inside.any():
             continue
         ends.append(c.curve(axes, x, median, curve.fmt.name, look, marker=look.marker))
@@ -177,13 +184,17 @@ def plot_refinement_costs(curves: Sequence[RefinementCosts]) -> c.Picture:
     c.log_ticks(axes.xaxis)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("condition (dotted: 1/u of each format)")
-    axes.set_ylabel("corrections" if method == "classic" else "inner steps a correction")
+    axes.set_ylabel(
+        "corrections" if method == "classic" else "inner steps a correction"
+    )
     sentence = f"Every system converges within 50 corrections: {'; '.join(said)}."
     if method == "gmres":
         axes.axhline(size, color="black", linewidth=0.9)
         last = float(curves[0].conditions[-1])
         ends.append(c.End(axes, last, float(size), f"n = {size}", "black"))
-        sentence = f"More than n/2 = {size / 2:g} inner steps a correction: {'; '.join(said)}."
+        sentence = (
+            f"More than n/2 = {size / 2:g} inner steps a correction: {'; '.join(said)}."
+        )
     c.titled(picture, sentence, "Line chart, conditions on a logarithmic axis.")
     c.label_ends(picture, ends)
     return picture

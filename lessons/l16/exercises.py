@@ -14,7 +14,9 @@ _HOT = 90.0
 
 
 # Where a cup stops -----------------------------------------------------------------------
-def _frozen_at(k: float, room: float, dt: float, fmt: Format, *, twice: bool = False) -> float:
+def _frozen_at(
+    k: float, room: float, dt: float, fmt: Format, *, twice: bool = False
+) -> float:
     def cooler(t: float) -> float:
         step = dt * k * (t - room)
         return float(round_to(t - (round_to(step, fmt) if twice else step), fmt))
@@ -32,9 +34,9 @@ Lost = Callable[[np.ndarray, np.ndarray, Format], Any]
 def _hottest(
     lost: Lost,
     *,
-    step: Callable[[float, float, float, np.ndarray], np.ndarray] = lambda k, room, dt, t: (
-        dt * k * (t - room)
-    ),
+    step: Callable[
+        [float, float, float, np.ndarray], np.ndarray
+    ] = lambda k, room, dt, t: dt * k * (t - room),
 ) -> Callable[[float, float, float, Format], float]:
     """The hottest temperature whose step is lost; the coolest if none is."""
 
@@ -78,7 +80,9 @@ _CUPS = (
     Arguments((0.125, 20.0, 2.0**-8, BF16)),
     Arguments((0.125, 0.0, 1.0, FP16)),
     Arguments((0.125, 20.0, 0.5, FP8_E5M2)),  # 90 is stored as 96, and would go to 80
-    Arguments((0.125, 20.0, 1.0, FP8_E5M2)),  # a step of 7.5 from 80 is lost, one of 8 is not
+    Arguments(
+        (0.125, 20.0, 1.0, FP8_E5M2)
+    ),  # a step of 7.5 from 80 is lost, one of 8 is not
 )
 
 
@@ -162,12 +166,18 @@ EXERCISES: dict[str, Exercise] = {
                 _hottest(_within()),
                 "Half an ulp is a tie: an odd significand goes on to its even neighbour.",
             ),
-            (_hottest(_half), "Below a power of two the next number is half an ulp away."),
+            (
+                _hottest(_half),
+                "Below a power of two the next number is half an ulp away.",
+            ),
             (
                 _hottest(_half, step=lambda k, room, dt, t: dt * k * t),
                 "A cup loses k times its distance from the room, not k times its temperature.",
             ),
-            (partial(_frozen_at, twice=True), "Round the sum alone: the step is not stored."),
+            (
+                partial(_frozen_at, twice=True),
+                "Round the sum alone: the step is not stored.",
+            ),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),
@@ -186,8 +196,14 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_kahan_step, exact=True),
                 "The lost part, too, is stored in BF16: only eight bits of it are kept.",
             ),
-            (partial(_kahan_step, shortened=True), "step + lost is rounded to BF16 first."),
-            (partial(_kahan_step, of_the_step=True), "Due is step + lost, not the step alone."),
+            (
+                partial(_kahan_step, shortened=True),
+                "step + lost is rounded to BF16 first.",
+            ),
+            (
+                partial(_kahan_step, of_the_step=True),
+                "Due is step + lost, not the step alone.",
+            ),
         ),
         uses=("round_to",),
     ),
@@ -207,7 +223,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda delta, ulp: (ulp / delta) ** 2,
                 "Not every step moves by an ulp: a share delta/ulp of them does.",
             ),
-            (lambda delta, ulp: delta / ulp, "That is the inverse: short steps are worse."),
+            (
+                lambda delta, ulp: delta / ulp,
+                "That is the inverse: short steps are worse.",
+            ),
             (_as_nearest, "That is rounding to nearest."),
         ),
     ),

@@ -106,10 +106,15 @@ class FreezingCup(Explorer):
         fmt = self.fmt.value
         chart.curve([n * step for n in range(len(path))], path, style(fmt).colour, 2.5)
         chart.name_ends(
-            [(path[-1], f"{fmt} {number(path[-1], digits=5)}"), (_exact(MINUTES), "exact")]
+            [
+                (path[-1], f"{fmt} {number(path[-1], digits=5)}"),
+                (_exact(MINUTES), "exact"),
+            ]
         )
         chart.below("°C over minutes (grey: steps rounded to nearest are lost)")
-        return chart.svg(f"A line of temperatures over time. {sentence}", width=720, height=314)
+        return chart.svg(
+            f"A line of temperatures over time. {sentence}", width=720, height=314
+        )
 
 
 def _exact(minutes: float) -> float:

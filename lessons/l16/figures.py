@@ -53,14 +53,19 @@ def measure_freezing_points(fmt: Format) -> FreezingPoints:
     steps = 2.0 ** (np.arange(-64, 1) / 8)
     predicted = hottest_frozen(fmt, steps)
     run_steps = 2.0 ** np.arange(0, -8, -1)
-    reached = [integrate(cooling, HOT, dt, round(100 / dt), fmt)[-1] for dt in run_steps.tolist()]
+    reached = [
+        integrate(cooling, HOT, dt, round(100 / dt), fmt)[-1]
+        for dt in run_steps.tolist()
+    ]
     return FreezingPoints(fmt, steps, predicted, run_steps, np.array(reached))
 
 
 def temperatures(fmt: Format) -> np.ndarray:
     """All values of a format from the room's temperature to the coffee's."""
     all_values = np.unique(values(fmt))
-    t: np.ndarray = all_values[(all_values >= ROOM) & (all_values <= round_to(HOT, fmt))]
+    t: np.ndarray = all_values[
+        (all_values >= ROOM) & (all_values <= round_to(HOT, fmt))
+    ]
     return t
 
 
@@ -92,7 +97,9 @@ class SimulationErrors(NamedTuple):
     errors: np.ndarray
 
 
-def measure_step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+def measure_step_errors(
+    fmt: Format, *, method: str = "nearest", seed: int = 0
+) -> SimulationErrors:
     """Errors of 32 cups of coffee after 10 minutes, for Euler steps from long to short.
 
     The root of the mean square over cups, since the best step of one is not that of another.
@@ -109,13 +116,17 @@ def measure_step_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) 
     exact = ROOM + (start - ROOM) * np.exp(-10 * RATE)
     counts, errors = 2 ** np.arange(2, 14), []
     for count in counts.tolist():
-        end = integrate(cooling, start, 10 / count, count, fmt, method=method, seed=seed)[-1]
+        end = integrate(
+            cooling, start, 10 / count, count, fmt, method=method, seed=seed
+        )[-1]
         errors.append(np.sqrt(np.mean((end - exact) ** 2)))
     said = "32 cups after 10 minutes", "error (degrees)", "time step (minutes)"
     return SimulationErrors(fmt, method, *said, 10 / counts, np.array(errors))
 
 
-def measure_grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) -> SimulationErrors:
+def measure_grid_errors(
+    fmt: Format, *, method: str = "nearest", seed: int = 0
+) -> SimulationErrors:
     """Relative errors of a heated rod, for grids from coarse to fine.
 
     u_t = u_xx + π² sin πx with u = 0 at the start and at both ends, until t = ½, where u is nearly
@@ -133,7 +144,13 @@ def measure_grid_errors(fmt: Format, *, method: str = "nearest", seed: int = 0) 
     for n in sizes.tolist():
         form = np.sin(np.pi * np.arange(1, n) / n)
         end = integrate(
-            _heated(n, form), 0 * form, 0.25 / n**2, 2 * n**2, fmt, method=method, seed=seed
+            _heated(n, form),
+            0 * form,
+            0.25 / n**2,
+            2 * n**2,
+            fmt,
+            method=method,
+            seed=seed,
         )[-1]
         exact = form * (1 - np.exp(-(np.pi**2) / 2))
         errors.append(np.linalg.norm(end - exact) / np.linalg.norm(exact))
@@ -168,7 +185,9 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
         said.append(f"{number(float(run[-1]), digits=5)} ({name})")
     claim = f"After {until:g} minutes: {c.listed(said)}."
     quantities = "minutes", "temperature (°C)"
-    return c.line_chart(lines, *quantities, claim, finish=lambda axes: axes.margins(x=0.01))
+    return c.line_chart(
+        lines, *quantities, claim, finish=lambda axes: axes.margins(x=0.01)
+    )
 
 
 def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
@@ -183,7 +202,9 @@ def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
     lines, right, runs = [], 0, 0
     for points in found:
         look = c.style(points.fmt)
-        lines.append(c.Line(points.steps[::-1], points.predicted[::-1], points.fmt.name, look))
+        lines.append(
+            c.Line(points.steps[::-1], points.predicted[::-1], points.fmt.name, look)
+        )
         marks = {"linestyle": "", "marker": look.marker}
         lines.append(c.Line(points.run_steps, points.reached, "", look, marks))
         said = points.predicted[np.searchsorted(points.steps, points.run_steps)]
@@ -192,7 +213,12 @@ def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
     details = "Lines: predicted; marks: runs of 100 minutes."
     quantities = "time step (minutes)", "temperature (°C)"
     return c.line_chart(
-        lines, *quantities, claim, details, log="x", finish=lambda axes: axes.invert_xaxis()
+        lines,
+        *quantities,
+        claim,
+        details,
+        log="x",
+        finish=lambda axes: axes.invert_xaxis(),
     )
 
 
@@ -205,11 +231,16 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     Returns:
         A figure whose title says where each line is lowest.
     """
-    ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}  # of one kind
+    ((subject, axis, quantity),) = {
+        (k.subject, k.axis, k.quantity) for k in curves
+    }  # of one kind
     lines, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]
-        name, how = f"{curve.fmt.name} {words}", {"linestyle": dash, "marker": look.marker}
+        name, how = (
+            f"{curve.fmt.name} {words}",
+            {"linestyle": dash, "marker": look.marker},
+        )
         lines.append(c.Line(curve.x, curve.errors, name, look, how))
         best = int(np.argmin(curve.errors))
         said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
@@ -217,7 +248,11 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     claim = f"Least errors of {subject}: {', '.join(said)}."
     quantities = axis, quantity
     return c.line_chart(
-        lines, *quantities, claim, log="xy", finish=lambda axes: axes.xaxis.set_inverted(falls)
+        lines,
+        *quantities,
+        claim,
+        log="xy",
+        finish=lambda axes: axes.xaxis.set_inverted(falls),
     )
 
 

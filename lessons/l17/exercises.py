@@ -103,7 +103,11 @@ def _coprime(n: int) -> int:
 
 
 def _needed(
-    k: int, q: int, *, product: Callable[[int], int] = _coprime, size: Callable[[int, int], int]
+    k: int,
+    q: int,
+    *,
+    product: Callable[[int], int] = _coprime,
+    size: Callable[[int, int], int],
 ) -> int:
     return next(n for n in count(1) if product(n) > size(k, q))
 
@@ -131,15 +135,23 @@ EXERCISES: dict[str, Exercise] = {
                 "k products add up: their number takes bits of the accumulator, too.",
             ),
             (
-                partial(_products, bits=lambda k, held: math.floor(held + 2 - math.log2(k))),
+                partial(
+                    _products, bits=lambda k, held: math.floor(held + 2 - math.log2(k))
+                ),
                 "A product of two slices has twice their bits.",
             ),
-            (partial(_products, most=1 << 20), "The format holds only slices up to p + 1 bits."),
+            (
+                partial(_products, most=1 << 20),
+                "The format holds only slices up to p + 1 bits.",
+            ),
             (
                 partial(_products, all_pairs=True),
                 "Pairs with s + t past n + 1 are left out: they lie below the bits that are kept.",
             ),
-            (partial(_products, up=False), "The last bits need a slice, too: round s up."),
+            (
+                partial(_products, up=False),
+                "The last bits need a slice, too: round s up.",
+            ),
         ),
     ),
     "split_row": Exercise(
@@ -161,7 +173,10 @@ EXERCISES: dict[str, Exercise] = {
                 partial(_split_row, whole=np.trunc),
                 "After a cut the remainder is up to a whole unit, too much for the next slice.",
             ),
-            (partial(_split_row, shift=0), "The sign takes a bit: |slice| is at most 2^(b-1)."),
+            (
+                partial(_split_row, shift=0),
+                "The sign takes a bit: |slice| is at most 2^(b-1).",
+            ),
         ),
     ),
     "moduli_needed": Exercise(
@@ -171,12 +186,16 @@ EXERCISES: dict[str, Exercise] = {
         cases=_SUMS,
         misconceptions=known(
             (
-                partial(_needed, product=lambda n: 256**n, size=lambda k, q: 2 * k * 4**q),
+                partial(
+                    _needed, product=lambda n: 256**n, size=lambda k, q: 2 * k * 4**q
+                ),
                 "Only one modulus can be 256; the others are smaller.",
             ),
             (
                 partial(
-                    _needed, product=lambda n: math.perm(256, n), size=lambda k, q: 2 * k * 4**q
+                    _needed,
+                    product=lambda n: math.perm(256, n),
+                    size=lambda k, q: 2 * k * 4**q,
                 ),
                 "256 and 254 share the factor 2: their remainders say the same twice.",
             ),

@@ -39,10 +39,14 @@ def _filled(bits: int, level: int, kind: str) -> Filling:
     rng, k = np.random.default_rng(0), 1 << level
     a, b = (KINDS[kind](rng, (SUMS, 1 << LONGEST))[:, :k] for _ in range(2))
     left, right = (split(x, 1, bits)[0][0] for x in (a, b))
-    paths = np.abs(np.cumsum(left[:, None, :] * right[None, :, :], axis=2)).reshape(-1, k)
+    paths = np.abs(np.cumsum(left[:, None, :] * right[None, :, :], axis=2)).reshape(
+        -1, k
+    )
     wrong = int(np.sum(mma(left, right.T) != left @ right.T))
     rule = slice_bits(k, FP16, FP32.precision)
-    return Filling(paths[paths.max(axis=1).argmax()], wrong, level + 2 * (bits - 1), rule)
+    return Filling(
+        paths[paths.max(axis=1).argmax()], wrong, level + 2 * (bits - 1), rule
+    )
 
 
 class SliceSums(Explorer):
@@ -64,7 +68,9 @@ class SliceSums(Explorer):
         self.bits = slider("bits", 1, FP16.precision + 1, 10)
         self.level = slider("products 2^", 0, LONGEST, 6)
         self.kind = choice("numbers", KINDS)
-        question = "Do sums of products of such slices fit into 24 bits, whatever the numbers?"
+        question = (
+            "Do sums of products of such slices fit into 24 bits, whatever the numbers?"
+        )
         super().__init__(question, [self.bits, self.level, self.kind])
 
     @property
@@ -76,7 +82,11 @@ class SliceSums(Explorer):
         """Draw the sum as it grows, and say whether it fits."""
         found, k = self.found, 1 << self.level.value
         top = math.log2(found.path.max())
-        fits = "fits whatever the numbers" if found.bound <= FP32.precision else "need not fit"
+        fits = (
+            "fits whatever the numbers"
+            if found.bound <= FP32.precision
+            else "need not fit"
+        )
         several = "s" * (k > 1)
         sentence = (
             f"{self.bits.value}-bit slices, {k:,} product{several}, {self.kind.value}: the "
@@ -100,7 +110,9 @@ def _growth(found: Filling, description: str) -> str:
     )
     chart.ticks_y((2.0**e for e in range(0, 37, 6)), power_of_two)
     quarters = 4 if k >= 4 else 1
-    chart.ticks_x([k * share // quarters for share in range(quarters + 1)], "{:,}".format)
+    chart.ticks_x(
+        [k * share // quarters for share in range(quarters + 1)], "{:,}".format
+    )
     steps = [*range(1, k + 1, max(1, k // 200)), k]
     most = [2.0**found.bound * n / k for n in steps]
     chart.curve(steps, most, INK, 1.5, more='stroke-dasharray="6 4"')

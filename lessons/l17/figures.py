@@ -43,7 +43,9 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
         True
     """
     c_, a_, b_ = (np.asarray(x, np.float64) for x in (found, a, b))
-    if c_.shape != (a_ @ b_).shape or not all(np.isfinite(x).all() for x in (c_, a_, b_)):
+    if c_.shape != (a_ @ b_).shape or not all(
+        np.isfinite(x).all() for x in (c_, a_, b_)
+    ):
         raise ValueError(
             "emulation_error: found must be finite and of the shape of a @ b, and so must a and b "
             f"be; got shapes {c_.shape}, {a_.shape} and {b_.shape}. Reshape them."
@@ -51,7 +53,8 @@ def emulation_error(found: Any, a: Any, b: Any) -> float:
     (whole, unit), (left, one), (right, other) = map(_integers, (c_, a_, b_))
     low = min(unit, one + other)
     exact, size = (
-        (x @ y) << (one + other - low) for x, y in ((left, right), (abs(left), abs(right)))
+        (x @ y) << (one + other - low)
+        for x, y in ((left, right), (abs(left), abs(right)))
     )
     off = abs((whole << (unit - low)) - exact)
     pairs = zip(off.ravel(), size.ravel(), strict=True)
@@ -63,7 +66,9 @@ def _integers(x: np.ndarray) -> tuple[np.ndarray, int]:
     significands, exponents = np.frexp(x)
     low = int(exponents.min(where=x != 0, initial=1024))
     shifts = np.maximum(exponents - low, 0).astype(object)
-    return np.ldexp(significands, 53).astype(np.int64).astype(object) << shifts, low - 53
+    return np.ldexp(significands, 53).astype(np.int64).astype(
+        object
+    ) << shifts, low - 53
 
 
 def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
@@ -133,18 +138,28 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
         for i, unit in enumerate(units.tolist()):
             for s, part in enumerate(parts.reshape(slices, -1)[:, i].tolist()):
                 low, colour = unit - s * bits, c.NEUTRAL[2 - s % 2].colour
-                axes.barh(i, bits, left=low, color=colour if part else "white", edgecolor="black")
+                axes.barh(
+                    i,
+                    bits,
+                    left=low,
+                    color=colour if part else "white",
+                    edgecolor="black",
+                )
                 ink = "white" if part else c.INK
                 words = f"{part:.0f}".replace("-", "−")
                 axes.text(low + bits / 2, i, words, ha="center", va="center", color=ink)
-        axes.set_yticks(range(len(row)), [f"{value:.3g}".replace("-", "−") for value in row])
+        axes.set_yticks(
+            range(len(row)), [f"{value:.3g}".replace("-", "−") for value in row]
+        )
         axes.set_title(way)
         axes.set_ylim(len(row) - 0.4, -0.6)
         said.append(f"{len(set(units.tolist()))} for {way}")
     panels[0].xaxis.set_inverted(True)
     c.binary_axis(panels[1].xaxis, "place of the bits of a slice")
     sentence = f"Units of the first slices: {said[0]}, {said[1]}."
-    return c.titled(picture, sentence, "Two panels of boxes, one for each slice of a number.")
+    return c.titled(
+        picture, sentence, "Two panels of boxes, one for each slice of a number."
+    )
 
 
 # One bit too many ------------------------------------------------------------------------
@@ -218,7 +233,10 @@ def plot_wrong_sums(found: WrongSums) -> c.Picture:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     claim = f"Sums are wrong: {'; '.join(said)}."
-    quantities = f"bits of a slice (line: the rule for {found.k:,} products)", "sums that are wrong"
+    quantities = (
+        f"bits of a slice (line: the rule for {found.k:,} products)",
+        "sums that are wrong",
+    )
     return c.line_chart(lines, *quantities, claim, finish=finish)
 
 
@@ -264,7 +282,9 @@ def measure_slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> Slices
         )
         aim = 2.0**-51 * (np.abs(a) @ np.abs(b))
         counts[i, j] = next(
-            n for n in count(1) if (emulation_bound(a, b, unit=_UNITS[unit], slices=n) <= aim).all()
+            n
+            for n in count(1)
+            if (emulation_bound(a, b, unit=_UNITS[unit], slices=n) <= aim).all()
         )
     return SlicesNeeded(unit, spreads, counts)
 
@@ -281,7 +301,9 @@ def plot_slices_needed(curves: Sequence[SlicesNeeded]) -> c.Picture:
     lines, said = [], []
     for curve in curves:
         look, middle = _look(curve.unit), np.median(curve.counts, axis=1)
-        lines.append(c.Line(curve.spreads, middle, curve.unit, look, {"marker": look.marker}))
+        lines.append(
+            c.Line(curve.spreads, middle, curve.unit, look, {"marker": look.marker})
+        )
         said.append(f"{curve.unit} {middle[0]:g} to {middle[-1]:g}")
     claim = f"Numbers of different size need more slices, or moduli: {'; '.join(said)}."
     quantities = (

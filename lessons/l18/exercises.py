@@ -81,7 +81,9 @@ _stochastic_e2m1 = _up_where(lambda share, u: u < share)
 
 
 def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    return np.asarray(np.copysign(np.ceil(np.minimum(np.abs(x), LARGEST) * 2 - u) / 2, x))
+    return np.asarray(
+        np.copysign(np.ceil(np.minimum(np.abs(x), LARGEST) * 2 - u) / 2, x)
+    )
 
 
 def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -95,10 +97,19 @@ _DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
 
 _ROUNDED_CASES = (
     Arguments((np.array([1.25]), np.array([0.25]))),
-    Arguments((np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))),
+    Arguments(
+        (np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))
+    ),
     Arguments((np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5))),
-    Arguments((np.array([2.25, 2.75, 3.25, 4.5, 5.5]), np.array([0.5, 0.5, 0.125, 0.125, 0.5]))),
-    Arguments((np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25]))),
+    Arguments(
+        (
+            np.array([2.25, 2.75, 3.25, 4.5, 5.5]),
+            np.array([0.5, 0.5, 0.125, 0.125, 0.5]),
+        )
+    ),
+    Arguments(
+        (np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25]))
+    ),
     Arguments((np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875]))),
     *(Arguments((np.linspace(-6.5, 6.5, 105), np.full(105, u))) for u in _DRAWS),
     Arguments((np.full(16, 2.5), np.arange(16) / 16)),
@@ -111,8 +122,14 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (4.0, "4 is stored as 0.5, the smallest positive number; half of it?"),
             (0.25, "So it is without a scale; here numbers are divided by 8 first."),
-            (1 / 32, "Small numbers are divided by 8 like all others: more of them become 0."),
-            (8.0, "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it."),
+            (
+                1 / 32,
+                "Small numbers are divided by 8 like all others: more of them become 0.",
+            ),
+            (
+                8.0,
+                "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it.",
+            ),
             (1.0, "48 is not 24: which number of E2M1 does the largest become?"),
         ),
     ),
@@ -132,7 +149,10 @@ EXERCISES: dict[str, Exercise] = {
                 lambda x: np.clip(_wanted(x), LEAST_SCALE, LARGEST_SCALE),
                 "A block's scale is stored in eight bits: round it to E4M3.",
             ),
-            (_power_of_two, "That is MX; the scales of NVFP4 have a significand of 4 bits."),
+            (
+                _power_of_two,
+                "That is MX; the scales of NVFP4 have a significand of 4 bits.",
+            ),
             (
                 lambda x: round_to(_wanted(x), FP8_E4M3),
                 "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
@@ -160,7 +180,10 @@ EXERCISES: dict[str, Exercise] = {
                 _up_where(lambda share, u: u <= share, exact=True),
                 "A number of E2M1 stays as it is, even if u is 0: the rule says less, not at most.",
             ),
-            (lambda x, u: np.abs(_stochastic_e2m1(x, u)), "Negative numbers stay negative."),
+            (
+                lambda x, u: np.abs(_stochastic_e2m1(x, u)),
+                "Negative numbers stay negative.",
+            ),
             (_upward, "Round the magnitude, and put the sign back after it."),
         ),
     ),

@@ -76,7 +76,9 @@ class FourBitBlock(Explorer):
         back = dequantize(found)
         if self.turned.value:
             back = hadamard(back, inverse=True)
-        return [Fate(*row) for row in torch.stack([exact, found.values, back], 1).tolist()]
+        return [
+            Fate(*row) for row in torch.stack([exact, found.values, back], 1).tolist()
+        ]
 
     def draw(self) -> tuple[str, str]:
         """Draw the columns, and say how many survive."""
@@ -110,5 +112,8 @@ def _columns(fates: list[Fate], description: str) -> str:
             chart.box(x - 5, back - 5, 10, 10, colour)
         for value, down in ((fate.stored, 48), (fate.exact, 70)):
             chart.text(x, 206 + down, f"{value:g}".replace("-", "−"), "middle")
-    chart.below("magnitude; line: number; circle: back within a quarter; square: farther off", 98)
+    chart.below(
+        "magnitude; line: number; circle: back within a quarter; square: farther off",
+        98,
+    )
     return chart.svg(f"Sixteen columns. {description}", width=780, height=316)

@@ -91,11 +91,16 @@ def measure_outlier_errors(*, seed: int = 0) -> FourBitErrors:
         plain = torch.where(outliers, size * both, both)
         exact = plain[0] @ plain[1].T
         for name, way in (("MXFP4", _MXFP4), ("NVFP4", _NVFP4)):
-            for words, given in (("", plain), (" with Hadamard", hadamard(plain, signs))):
+            for words, given in (
+                ("", plain),
+                (" with Hadamard", hadamard(plain, signs)),
+            ):
                 a, b = (fake_quantize(x, FP4_E2M1, **way) for x in given)
                 curves.setdefault(name + words, []).append(_error(a @ b.T, exact))
     found = {name: np.array(errors) for name, errors in curves.items()}
-    return FourBitErrors("a product of matrices", "outliers are multiplied by", sizes, found)
+    return FourBitErrors(
+        "a product of matrices", "outliers are multiplied by", sizes, found
+    )
 
 
 def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
@@ -126,7 +131,9 @@ def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
             weights = weights - fake_quantize(gradient, FP4_E2M1, **_NVFP4, **how) / 50
             errors.append(_error(weights[1:], goal[1:]))
         curves[name] = np.array(errors)
-    return FourBitErrors("15 quiet weights", "step", np.arange(steps + 1), curves, binary=False)
+    return FourBitErrors(
+        "15 quiet weights", "step", np.arange(steps + 1), curves, binary=False
+    )
 
 
 # The figure ------------------------------------------------------------------------------

@@ -59,8 +59,15 @@ _SUMS = (
     Arguments((np.array([256.0, 1.0, 1.0, 1.0, 1.0]), _ONES)),
     Arguments((np.array([129.0, 1.0, -128.0]), np.array([1.0078125, 0.5, 1.0]))),
     Arguments((np.array([512.0, 1024.0, -3.0]), np.array([512.0, 1.0, 64.0]))),
-    Arguments((np.array([3.0, 129.0, 1.0, -2.0]), np.array([85.0, 1.0078125, 0.5, 64.0]))),
-    Arguments((np.array([512.0, 3.0, 1.0, -512.0, 0.75]), np.array([1.0, 0.5, 1.25, 1.0, 3.0]))),
+    Arguments(
+        (np.array([3.0, 129.0, 1.0, -2.0]), np.array([85.0, 1.0078125, 0.5, 64.0]))
+    ),
+    Arguments(
+        (
+            np.array([512.0, 3.0, 1.0, -512.0, 0.75]),
+            np.array([1.0, 0.5, 1.25, 1.0, 3.0]),
+        )
+    ),
 )
 
 
@@ -91,7 +98,9 @@ Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 ROWS = 8
 
 
-def _by_rows(rows: int, *, fill: bool) -> Callable[[Product, np.ndarray, np.ndarray], np.ndarray]:
+def _by_rows(
+    rows: int, *, fill: bool
+) -> Callable[[Product, np.ndarray, np.ndarray], np.ndarray]:
     """Multiply `rows` rows at a time; with `fill`, fill up the last ones with rows of zeros."""
 
     def answer(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -105,7 +114,9 @@ def _by_rows(rows: int, *, fill: bool) -> Callable[[Product, np.ndarray, np.ndar
 
 
 def _uncut(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    return _by_rows(ROWS, fill=True)(kernel, np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w)
+    return _by_rows(ROWS, fill=True)(
+        kernel, np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w
+    )
 
 
 def _padded_whole(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -124,7 +135,9 @@ _PRODUCTS = tuple(Arguments((Kernel(), _X[:rows], _W)) for rows in (8, 1, 3, 9, 
 Record = list[tuple[str, np.ndarray]]
 
 
-def _first(differ: Callable[[np.ndarray, np.ndarray], bool]) -> Callable[[Record, Record], object]:
+def _first(
+    differ: Callable[[np.ndarray, np.ndarray], bool],
+) -> Callable[[Record, Record], object]:
     def answer(a: Record, b: Record) -> object:
         pairs = enumerate(zip(a, b, strict=True))
         return next((k for k, ((_, x), (_, y)) in pairs if differ(x, y)), None)
@@ -150,7 +163,9 @@ def _differences(case: tuple[Record, Record]) -> str:
 
 def _losses(a: Record, b: Record) -> object:
     pairs = enumerate(zip(a, b, strict=True))
-    return next((k for k, (x, y) in pairs if x[0] == "loss" and _other_bits(x[1], y[1])), None)
+    return next(
+        (k for k, (x, y) in pairs if x[0] == "loss" and _other_bits(x[1], y[1])), None
+    )
 
 
 def _last(a: Record, b: Record) -> object:
@@ -194,7 +209,10 @@ _RECORDS = (
     Arguments((_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9)))),
     Arguments((_recorded(), _recorded(_near(0, 4)))),
     Arguments(
-        (_recorded((3, _MILLI)), _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)))
+        (
+            _recorded((3, _MILLI)),
+            _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)),
+        )
     ),
 )
 
@@ -208,7 +226,10 @@ EXERCISES: dict[str, Exercise] = {
             (_wide_sums, "The running sum is a number of BF16 after each addition."),
             (_wide_products, "Each product is rounded before it is added."),
             (_apart, "A term keeps its two factors: permute the products."),
-            (_distinct_orders, "Equal terms can change places: three terms have six orders."),
+            (
+                _distinct_orders,
+                "Equal terms can change places: three terms have six orders.",
+            ),
             (
                 lambda a, b: dict.fromkeys(_count_orders(a, b), 1),
                 "Count the orders that lead to each sum, not the sums.",
@@ -231,9 +252,15 @@ EXERCISES: dict[str, Exercise] = {
                 _by_rows(1, fill=False),
                 "That does not depend on the batch either, but has the bits for one row, not 8.",
             ),
-            (_by_rows(ROWS, fill=False), "The last call has fewer rows than 8: fill it up."),
+            (
+                _by_rows(ROWS, fill=False),
+                "The last call has fewer rows than 8: fill it up.",
+            ),
             (_uncut, "Return as many rows as x has, without those that filled it up."),
-            (_padded_whole, "Filled up to a multiple of 8, a batch still decides the split."),
+            (
+                _padded_whole,
+                "Filled up to a multiple of 8, a batch still decides the split.",
+            ),
         ),
         uses=("Kernel",),  # the kernel that the cases pass
     ),

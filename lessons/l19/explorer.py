@@ -56,13 +56,16 @@ class SplitRow(Explorer):
     def __init__(self) -> None:
         self.parts = slider("parts", 1, MOST, 4)
         self.way = choice("accumulator", WAYS)
-        super().__init__("Which bits of a row depend on the split?", [self.parts, self.way])
+        super().__init__(
+            "Which bits of a row depend on the split?", [self.parts, self.way]
+        )
 
     @property
     def flips(self) -> list[int]:
         """The bits of each number that differ from those of the sum in one part."""
         pairs = zip(
-            *(_codes(self.way.value, parts) for parts in (self.parts.value, 1)), strict=True
+            *(_codes(self.way.value, parts) for parts in (self.parts.value, 1)),
+            strict=True,
         )
         return [code ^ whole for code, whole in pairs]
 

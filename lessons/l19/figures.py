@@ -33,7 +33,9 @@ class OrderErrors(NamedTuple):
     offsets: dict[str, np.ndarray]
 
 
-def measure_order_errors(*, size: int = 256, orders: int = 1000, seed: int = 0) -> OrderErrors:
+def measure_order_errors(
+    *, size: int = 256, orders: int = 1000, seed: int = 0
+) -> OrderErrors:
     """The sums of the products of two normally distributed vectors, in many orders.
 
     The vectors, their products and the running sums are rounded to one format; in the last two
@@ -58,7 +60,9 @@ def measure_order_errors(*, size: int = 256, orders: int = 1000, seed: int = 0) 
         a, b = round_to(vectors, last)
         terms = round_to(a * b, inner)
         exact = math.fsum(terms)
-        sums = np.unique(round_to(distinct_sums(terms, inner, orders=orders, seed=seed), last))
+        sums = np.unique(
+            round_to(distinct_sums(terms, inner, orders=orders, seed=seed), last)
+        )
         found[words + last.name] = (sums - exact) / (last.unit_roundoff * abs(exact))
     return OrderErrors(size, orders, found)
 
@@ -83,8 +87,12 @@ def plot_order_errors(found: OrderErrors) -> c.Picture:
         words = f"{len(offsets)} sum{'s' * (len(offsets) > 1)}"
         axes.text(1.02, row, words, transform=axes.get_yaxis_transform(), va="center")
     c.rows(axes, list(found.offsets))
-    axes.set_xlabel("distance from the exact sum, in unit roundoffs of the result's format")
-    counts = c.listed([f"{len(offsets)} in {name}" for name, offsets in found.offsets.items()])
+    axes.set_xlabel(
+        "distance from the exact sum, in unit roundoffs of the result's format"
+    )
+    counts = c.listed(
+        [f"{len(offsets)} in {name}" for name, offsets in found.offsets.items()]
+    )
     claim = f"{found.size} numbers in {found.orders:,} orders have different sums: {counts}."
     return c.titled(picture, claim, "A row of marks for each way of adding.")
 
@@ -113,7 +121,9 @@ def plot_orders(trees: dict[str, Any]) -> c.Picture:
         axes.grid(visible=False, axis="x")
     panels[0].set_ylabel("additions so far, at most")
     claim = f"The longest chain of additions has {c.listed(heights)}."
-    return c.titled(picture, claim, "A tree for each way of adding, with the terms at the bottom.")
+    return c.titled(
+        picture, claim, "A tree for each way of adding, with the terms at the bottom."
+    )
 
 
 def _branch(axes: Any, tree: Any, leaves: list[int]) -> tuple[float, int]:
@@ -167,7 +177,9 @@ class _Weights:
 
     def step(self, loss: float, scale: float, skipped: bool) -> None:
         named = self.model.named_parameters()
-        counted = [weight for name, weight in named if name.rpartition(".")[2] != self.without]
+        counted = [
+            weight for name, weight in named if name.rpartition(".")[2] != self.without
+        ]
         self.kept.append(nn.utils.parameters_to_vector(counted).detach().double())
 
     def close(self) -> None:
@@ -175,7 +187,12 @@ class _Weights:
 
 
 def measure_runs_apart(
-    task: str | Task, recipe: str | Recipe, *, seed: int = 0, steps: int = 150, without: str = ""
+    task: str | Task,
+    recipe: str | Recipe,
+    *,
+    seed: int = 0,
+    steps: int = 150,
+    without: str = "",
 ) -> RunsApart:
     """Train twice, the second time with one ulp more in the largest number of the first weights.
 
@@ -194,7 +211,9 @@ def measure_runs_apart(
     """
     watches = [_Weights(nudged, without) for nudged in (False, True)]
     how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
-    runs = [train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches]
+    runs = [
+        train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches
+    ]
     pairs = zip(*(watch.kept for watch in watches), strict=True)
     distances = [float((a - b).norm() / a.norm()) for a, b in pairs]
     differ = np.flatnonzero(runs[0].loss != runs[1].loss)
@@ -214,16 +233,25 @@ def plot_runs_apart(pairs: Sequence[RunsApart]) -> c.Picture:
     """
     lines, ends = [], dict[str, list[float]]()
     for pair in pairs:
-        recipe, shown = pair.recipe, np.where(pair.distances > 0, pair.distances, np.nan)
-        look = c.style("BF16" if "bf16" in recipe else "FP16" if "fp16" in recipe else "FP32")
+        recipe, shown = (
+            pair.recipe,
+            np.where(pair.distances > 0, pair.distances, np.nan),
+        )
+        look = c.style(
+            "BF16" if "bf16" in recipe else "FP16" if "fp16" in recipe else "FP32"
+        )
         steps = np.arange(1, len(shown) + 1)
         lines.append(c.Line(steps, shown, f"{recipe}, seed {pair.seed}", look))
         ends.setdefault(recipe, []).append(float(pair.distances[-1]))
     ranges = {recipe: (f"{min(d):.0e}", f"{max(d):.0e}") for recipe, d in ends.items()}
-    said = c.listed(f"{' to '.join(dict.fromkeys(r))} apart in {n}" for n, r in ranges.items())
+    said = c.listed(
+        f"{' to '.join(dict.fromkeys(r))} apart in {n}" for n, r in ranges.items()
+    )
     claim = f"One ulp in one weight: in the end the runs are {said}."
     quantities = "steps", "distance of the weights, relative"
-    return c.line_chart(lines, *quantities, claim, finish=lambda axes: axes.set_yscale("log"))
+    return c.line_chart(
+        lines, *quantities, claim, finish=lambda axes: axes.set_yscale("log")
+    )
 
 
 # Train and rollout -----------------------------------------------------------------------
@@ -240,16 +268,26 @@ class _Block(nn.Module):
         super().__init__()
         self.before, self.between = nn.LayerNorm(_WIDTH), nn.LayerNorm(_WIDTH)
         self.into, self.out = nn.Linear(_WIDTH, 3 * _WIDTH), nn.Linear(_WIDTH, _WIDTH)
-        self.up, self.down = nn.Linear(_WIDTH, 4 * _WIDTH), nn.Linear(4 * _WIDTH, _WIDTH)
+        self.up, self.down = (
+            nn.Linear(_WIDTH, 4 * _WIDTH),
+            nn.Linear(4 * _WIDTH, _WIDTH),
+        )
 
     def forward(self, x: Tensor, cache: Cache | None) -> Tensor:
-        parts = self.into(self.before(x)).unflatten(-1, (3, _HEADS, -1)).permute(2, 0, 3, 1, 4)
+        parts = (
+            self.into(self.before(x))
+            .unflatten(-1, (3, _HEADS, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
         query, key, value = parts
         if cache is None:
             seen = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             if cache:
-                key, value = torch.cat([cache[0], key], 2), torch.cat([cache[1], value], 2)
+                key, value = (
+                    torch.cat([cache[0], key], 2),
+                    torch.cat([cache[1], value], 2),
+                )
             cache[:] = key, value
             scores = query @ key.mT / math.sqrt(query.shape[-1])
             seen = scores.softmax(-1) @ value
@@ -271,7 +309,9 @@ class Decoder(nn.Module):
         self.blocks = nn.ModuleList(_Block() for _ in range(2))
         self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, _TOKENS)
 
-    def forward(self, tokens: Tensor, caches: Sequence[Cache | None] = (None, None)) -> Tensor:
+    def forward(
+        self, tokens: Tensor, caches: Sequence[Cache | None] = (None, None)
+    ) -> Tensor:
         """The logarithms of all probabilities at each place, of shape (rows, places, tokens).
 
         With caches, which it fills, the tokens are those of the next place alone.
@@ -283,7 +323,9 @@ class Decoder(nn.Module):
         return self.head(self.norm(x)).float().log_softmax(-1)
 
     @torch.no_grad()
-    def rollout(self, rows: int, length: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    def rollout(
+        self, rows: int, length: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
         """Texts token by token, (rows, length + 1), and their log-probabilities, (rows, length)."""
         tokens, found = torch.zeros(rows, 1, dtype=torch.long), []
         caches: list[Cache] = [[] for _ in self.blocks]
@@ -309,7 +351,9 @@ class RolloutGaps(NamedTuple):
     gaps: dict[str, np.ndarray]
 
 
-def measure_rollout_gaps(*, length: int = 128, rows: int = 64, seed: int = 0) -> RolloutGaps:
+def measure_rollout_gaps(
+    *, length: int = 128, rows: int = 64, seed: int = 0
+) -> RolloutGaps:
     """By how much a text's log-probabilities differ between training and rollout.
 
     A small language model with random weights writes texts, token by token, and keeps the keys
@@ -326,11 +370,17 @@ def measure_rollout_gaps(*, length: int = 128, rows: int = 64, seed: int = 0) ->
         True
     """
     gaps = {}
-    for name, dtype in (("FP32", torch.float32), ("FP16", torch.float16), ("BF16", torch.bfloat16)):
+    for name, dtype in (
+        ("FP32", torch.float32),
+        ("FP16", torch.float16),
+        ("BF16", torch.bfloat16),
+    ):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             model = Decoder(length).to(dtype)
-        tokens, written = model.rollout(rows, length, torch.Generator().manual_seed(seed))
+        tokens, written = model.rollout(
+            rows, length, torch.Generator().manual_seed(seed)
+        )
         with torch.no_grad():
             gaps[name] = (model.scores(tokens) - written).double().numpy()
     return RolloutGaps(gaps)
@@ -349,11 +399,16 @@ def plot_rollout_gaps(found: RolloutGaps) -> c.Picture:
     for name, gap in found.gaps.items():
         spread = np.cumsum(gap, axis=1).std(axis=0)
         n = np.arange(1, len(spread) + 1)
-        lines.append(c.Line(n, np.where(spread > 0, spread, np.nan), name, c.style(name)))
+        lines.append(
+            c.Line(n, np.where(spread > 0, spread, np.nan), name, c.style(name))
+        )
         root = float(np.sqrt(np.mean(gap**2))) * np.sqrt(n)
         lines.append(c.Line(n, root, "", c.REFERENCE, {"linewidth": 0.8}))
         said.append(f"{spread[-1]:.2g} in {name}")
     what = f"The logarithm of the probability of {gap.shape[1]} tokens"
     claim = f"{what} is off by {c.listed(said)} (standard deviation)."
-    quantities = "length of the text (thin: grows like its root)", "standard deviation of the gap"
+    quantities = (
+        "length of the text (thin: grows like its root)",
+        "standard deviation of the gap",
+    )
     return c.line_chart(lines, *quantities, claim, log="xy")

@@ -92,21 +92,35 @@ class MatrixUnit:
         else:  # 2^(35+7) units
             self._require("fraction_bits", range(36), "0 to 35 for groups of 16")
         if self.fraction_bits is None:
-            self._require("terms", [1 << k for k in range(12)], "a power of two, 1 to 2048")
+            self._require(
+                "terms", [1 << k for k in range(12)], "a power of two, 1 to 2048"
+            )
         elif self.group == 1:
             self._require("terms", range(1, 1 << 12), "1 to 4095")  # < 2^53 units
         else:
             self._require("terms", range(16, 1025, 16), "a multiple of 16 up to 1024")
         self._require("written_bits", range(1, 24), "1 to 23")
-        self._require("alignment", _ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN")
+        self._require(
+            "alignment", _ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN"
+        )
         self._require("writing", _WRITINGS, "a member of Rounding, but not STOCHASTIC")
         if self.fraction_bits is None or self.group > 1:
-            self._require("sum_bits", (None,), "None unless products are aligned one by one")
+            self._require(
+                "sum_bits", (None,), "None unless products are aligned one by one"
+            )
         else:
             self._require("sum_bits", (*range(39), None), "0 to 38, or None")
-        self._require("lanes", (1, 2) if self.sum_bits is not None else (1,), "1, or 2 of sum_bits")
-        self._require("flush", (False, True) if self.fraction_bits is None else (False,), "False")
-        self._require("exponent_floor", (*range(-900, 256), None), "-900 to 255, or None")
+        self._require(
+            "lanes",
+            (1, 2) if self.sum_bits is not None else (1,),
+            "1, or 2 of sum_bits",
+        )
+        self._require(
+            "flush", (False, True) if self.fraction_bits is None else (False,), "False"
+        )
+        self._require(
+            "exponent_floor", (*range(-900, 256), None), "-900 to 255, or None"
+        )
 
     def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
         given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
@@ -118,7 +132,9 @@ class MatrixUnit:
     @property
     def at_once(self) -> bool:
         """Whether a step aligns all its products and C to one exponent."""
-        return self.fraction_bits is not None and self.sum_bits is None and self.group == 1
+        return (
+            self.fraction_bits is not None and self.sum_bits is None and self.group == 1
+        )
 
 
 def _shared(unit: MatrixUnit, *formats: Format) -> dict[str, MatrixUnit]:
@@ -204,7 +220,10 @@ Source:
 
 
 def unit_of(
-    architecture: str | MatrixUnit, input_format: Input, *, scale_format: Format | None = None
+    architecture: str | MatrixUnit,
+    input_format: Input,
+    *,
+    scale_format: Format | None = None,
 ) -> MatrixUnit:
     """Find the matrix unit that multiplies a format on an architecture.
 
@@ -233,8 +252,13 @@ def unit_of(
             f"unit_of: architecture must be one of {', '.join(ARCHITECTURES)}, or a MatrixUnit; "
             f"got {quoted(architecture)}. Blackwell stands for data-centre Blackwell."
         )
-    units, scaled = ARCHITECTURES[architecture], f" * {scale_format.name}" if scale_format else ""
-    wide_first = sorted(pair_of(input_format), key=lambda fmt: 0 if fmt is float else -fmt.bits)
+    units, scaled = (
+        ARCHITECTURES[architecture],
+        f" * {scale_format.name}" if scale_format else "",
+    )
+    wide_first = sorted(
+        pair_of(input_format), key=lambda fmt: 0 if fmt is float else -fmt.bits
+    )
     names = [("FP64" if fmt is float else fmt.name) + scaled for fmt in wide_first]
     paired = names[0] == names[1] or wide_first[0].bits <= 8
     if not paired or not units.keys() >= set(names):
@@ -248,4 +272,8 @@ def unit_of(
 
 def pair_of(input_format: Any) -> tuple[Any, Any]:
     """Return the formats of both operands, `float` for FP64."""
-    return input_format if isinstance(input_format, tuple) else (input_format, input_format)
+    return (
+        input_format
+        if isinstance(input_format, tuple)
+        else (input_format, input_format)
+    )

@@ -12,7 +12,10 @@ def roundings(n: int, order: str = "sequential") -> int:
     Compensated orders count as 2, the leading term of their bound.
 
     Examples:
-        >>> [roundings(1024, o) for o in ("sequential", "blocked(32)", "pairwise", "kahan")]
+        >>> [
+        ...     roundings(1024, o)
+        ...     for o in ("sequential", "blocked(32)", "pairwise", "kahan")
+        ... ]
         [1023, 62, 10, 2]
     """
     name, block = parsed_order("roundings", order)

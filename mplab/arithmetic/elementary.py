@@ -43,7 +43,9 @@ class Elementary(NamedTuple):
         rest = y.view(np.int64) % _MIDPOINTS
         unsure = ~settled & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
         unsure &= np.isfinite(x) & np.isfinite(y)
-        for at in zip(*np.nonzero(unsure), strict=True) if y.ndim else [()][: int(unsure)]:
+        for at in (
+            zip(*np.nonzero(unsure), strict=True) if y.ndim else [()][: int(unsure)]
+        ):
             y[at] = as_array("arithmetic", self.exact(Fraction(float(x[at]))))
         return y
 
@@ -75,7 +77,9 @@ class Elementary(NamedTuple):
 def _power(x: Any, limit: float) -> tuple[Any, Any]:
     """Return known powers: nearly 1 near 0, and out of every format's range beyond the limit."""
     cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > limit, x < -limit]
-    return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(x)
+    return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(
+        x
+    )
 
 
 def _power_of_two(x: Any) -> tuple[Any, Any]:
@@ -99,7 +103,9 @@ def _tangent(x: Any) -> tuple[Any, Any]:
 EXP = Elementary(lambda x: np.exp(x), lambda x: _power(x, 700), lambda mp, x: mp.exp(x))
 EXP2 = Elementary(lambda x: np.exp2(x), _power_of_two, lambda mp, x: mp.power(2, x))
 LOG = Elementary(
-    lambda x: np.log(x), lambda x: (np.where(x == 1, 0.0, np.nan), 0.0), lambda mp, x: mp.log(x)
+    lambda x: np.log(x),
+    lambda x: (np.where(x == 1, 0.0, np.nan), 0.0),
+    lambda mp, x: mp.log(x),
 )
 LOG2 = Elementary(lambda x: np.log2(x), _logarithm_of_two, lambda mp, x: mp.log(x, 2))
 SIN = Elementary(

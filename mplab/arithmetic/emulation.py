@@ -49,7 +49,11 @@ def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
         reproducible versions.
 
     Examples:
-        >>> slice_bits(64, FP16, 24), slice_bits(64, BF16, 24), slice_bits(1024, FP8_E4M3, 14)
+        >>> (
+        ...     slice_bits(64, FP16, 24),
+        ...     slice_bits(64, BF16, 24),
+        ...     slice_bits(1024, FP8_E4M3, 14),
+        ... )
         (10, 9, 3)
     """
     bits = _slice_bits(k, min(fmt.precision, fmt.emax), accumulator_bits)
@@ -146,7 +150,9 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
     parts, rests = [], [x]
     for s in range(slices):
         unit = first - s * bits
-        scaled = np.ldexp(rests[-1], -unit)  # tiny numbers underflow, and their part is 0
+        scaled = np.ldexp(
+            rests[-1], -unit
+        )  # tiny numbers underflow, and their part is 0
         parts.append(np.rint(scaled) + 0.0)  # no −0, which FNUZ formats lack
         rest = np.ldexp(scaled - parts[-1], unit)
         rests.append(np.where(parts[-1] == 0, rests[-1], rest))
@@ -205,8 +211,14 @@ def matmul_fp64(
         [0.029997557401657104, 0.03000000059546437, 0.0300000002]
     """
     left, right = _factors("matmul_fp64", a, b)
-    first, second, method = _cut_both("matmul_fp64", left, right, unit, architecture, slices)
-    whole = method.by_moduli(first, second) if method.moduli else method.by_slices(first, second)
+    first, second, method = _cut_both(
+        "matmul_fp64", left, right, unit, architecture, slices
+    )
+    whole = (
+        method.by_moduli(first, second)
+        if method.moduli
+        else method.by_slices(first, second)
+    )
     shift = (len(first.parts) - 1) * first.bits
     exponents = (first.exponents + second.exponents - shift).astype(object)
     result = np.asarray(_NEAREST(whole, exponents), np.float64)
@@ -248,7 +260,9 @@ def emulation_bound(
     with np.errstate(over="ignore"):
         omitted = np.ldexp(_omitted(left, right), exponents)
         rounding = 2.0**-53 * (np.abs(left.rests[0]) @ np.abs(right.rests[0]) + omitted)
-        raised = (omitted + rounding) * (1 + 2.0**-50 * (left.rests[0].shape[1] + len(left.parts)))
+        raised = (omitted + rounding) * (
+            1 + 2.0**-50 * (left.rests[0].shape[1] + len(left.parts))
+        )
     return np.asarray(raised + 2.0**-1073)
 
 
@@ -275,7 +289,9 @@ class _Method(NamedTuple):
         for both in range(n):
             pairs = [(left.parts[s], right.parts[both - s]) for s in range(both + 1)]
             group = sum(self.multiply(*pair) for pair in pairs)
-            total = (total << left.bits) + np.asarray(group).astype(np.int64).astype(object)
+            total = (total << left.bits) + np.asarray(group).astype(np.int64).astype(
+                object
+            )
         return total
 
     def multiply(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -298,7 +314,9 @@ class _Method(NamedTuple):
         product, total = math.prod(self.moduli), np.array(0, object)
         for m in self.moduli:
             half = m // 2  # remainders from -half, so that modulo 256 they fit INT8
-            a, b = (np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right))
+            a, b = (
+                np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right)
+            )
             others = product // m
             rest = np.mod(self.multiply(a, b), m).astype(np.int64).astype(object)
             total = total + rest * (others * pow(others, -1, m))
@@ -306,13 +324,20 @@ class _Method(NamedTuple):
 
 
 def _cut_both(
-    function: str, a: np.ndarray, b: np.ndarray, unit: Any, architecture: Any, slices: Any
+    function: str,
+    a: np.ndarray,
+    b: np.ndarray,
+    unit: Any,
+    architecture: Any,
+    slices: Any,
 ) -> tuple[_Slices, _Slices, _Method]:
     """Cut both factors, NaN and infinity as 0, into as many slices as wanted or needed."""
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
     bits, promote_every = _unit_bits(function, k, unit, architecture)
-    most = len(moduli) if unit == "moduli" else 1 << 13  # twice the bits of 2^−1074 .. 2^1024
+    most = (
+        len(moduli) if unit == "moduli" else 1 << 13
+    )  # twice the bits of 2^−1074 .. 2^1024
     if slices is not None:
         slices = integer(function, "slices", slices, least=1, most=most)
     for n in count(1) if slices is None else [slices]:
@@ -320,8 +345,12 @@ def _cut_both(
         if some:
             held = (math.prod(some) - 1) // (2 * max(k, 1))
             bits = (held.bit_length() - 1) // 2 + 1
-        left, right = (_cut(x, 1 if some else n, bits, axis) for x, axis in ((a, 1), (b, 0)))
-        sizes = [np.ldexp(np.abs(x.rests[0]), -x.exponents - bits) for x in (left, right)]
+        left, right = (
+            _cut(x, 1 if some else n, bits, axis) for x, axis in ((a, 1), (b, 0))
+        )
+        sizes = [
+            np.ldexp(np.abs(x.rests[0]), -x.exponents - bits) for x in (left, right)
+        ]
         enough = _ENOUGH * np.matmul(*sizes)
         if slices is not None or (_omitted(left, right) <= enough).all():
             return left, right, _Method(unit, architecture, promote_every, some)
@@ -333,13 +362,17 @@ def _cut_both(
     )
 
 
-def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> tuple[int, int | None]:
+def _unit_bits(
+    function: str, k: int, unit: Any, architecture: Any
+) -> tuple[int, int | None]:
     """Return the bits of a slice, and after how many terms sums are promoted (None: never)."""
     if unit in ("INT8", "moduli"):
         return _slice_bits(k, 6, 31), None  # at most 64 in size: INT8 has no +128
     parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
     kept = parameters.fraction_bits  # None: every sum is rounded to FP32
-    short = 1 + min(FP32.precision - 1 if kept is None else kept, parameters.written_bits)
+    short = 1 + min(
+        FP32.precision - 1 if kept is None else kept, parameters.written_bits
+    )
     most = _slice_bits(k, held, FP32.precision)
     bits = min(_slice_bits(min(k, parameters.terms), held, short), most)
     if bits < 1:

@@ -58,7 +58,9 @@ them: x.to(FP16).
 
     def __init__(self, values: Any, fmt: Format) -> None:
         self.fmt = fmt
-        self.values = np.array(require_values("FloatArray", "values", _plain(values), fmt))
+        self.values = np.array(
+            require_values("FloatArray", "values", _plain(values), fmt)
+        )
         self.values.flags.writeable = False
 
     @classmethod
@@ -74,7 +76,9 @@ them: x.to(FP16).
         """
         return cls(round_to(_plain(values), fmt, rounding=rounding), fmt)
 
-    def to(self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN) -> FloatArray:
+    def to(
+        self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN
+    ) -> FloatArray:
         """Round to another format."""
         return FloatArray.rounded(self, fmt, rounding=rounding)
 
@@ -110,7 +114,9 @@ them: x.to(FP16).
                 f"FloatArray: operands must have one format; got {self.fmt.name} and "
                 f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
             )
-        operands = (_plain(other), self.values) if swapped else (self.values, _plain(other))
+        operands = (
+            (_plain(other), self.values) if swapped else (self.values, _plain(other))
+        )
         return FloatArray(operation(*operands, self.fmt), self.fmt)
 
     def __add__(self, other: Any) -> FloatArray:
@@ -209,7 +215,10 @@ def _plain(x: Any) -> Any:
 
 
 def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
-    left, right = require_values("matmul", "a", a, fmt), require_values("matmul", "b", b, fmt)
+    left, right = (
+        require_values("matmul", "a", a, fmt),
+        require_values("matmul", "b", b, fmt),
+    )
     product = reductions.matmul(
         left if left.ndim != 1 else left[None, :],
         right if right.ndim != 1 else right[:, None],

@@ -57,7 +57,10 @@ def integrate(
 
     Examples:
         >>> coffee = lambda t: -0.1 * (t - 20)
-        >>> [float(integrate(coffee, 90.0, dt, round(100 / dt), FP16)[-1]) for dt in (1, 0.1, 0.01)]
+        >>> [
+        ...     float(integrate(coffee, 90.0, dt, round(100 / dt), FP16)[-1])
+        ...     for dt in (1, 0.1, 0.01)
+        ... ]
         [20.0625, 20.78125, 35.625]
     """
     rate = _checked("integrate", f)
@@ -65,7 +68,9 @@ def integrate(
     first = np.asarray(round_to(start, fmt))
     state = Weights(first.ravel(), fmt, method=method, seed=seed)
     seen = [state.values]
-    with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+    with np.errstate(
+        over="ignore", invalid="ignore"
+    ):  # a run that diverges ends in NaN
         for _ in range(steps):
             state.add(increment(rate, state.values.reshape(first.shape), dt).ravel())
             seen.append(state.values)
@@ -91,7 +96,10 @@ def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
         Exact: it is the step that `integrate` takes.
 
     Examples:
-        >>> [bool(freezes(lambda y: 1.0, 64.0, dt, BF16)) for dt in (0.25, 0.25 + 2.0**-20)]
+        >>> [
+        ...     bool(freezes(lambda y: 1.0, 64.0, dt, BF16))
+        ...     for dt in (0.25, 0.25 + 2.0**-20)
+        ... ]
         [True, False]
         >>> [bool(freezes(lambda y: -1.0, 64.0, dt, BF16)) for dt in (0.125, 0.126)]
         [True, False]
@@ -128,7 +136,9 @@ def _checked(function: str, f: Any) -> _Rate:
 
     def rate(y: np.ndarray) -> np.ndarray:
         given = f(y.copy())  # f may write to its argument
-        found = as_float64(function, given.values if isinstance(given, FloatArray) else given, "f")
+        found = as_float64(
+            function, given.values if isinstance(given, FloatArray) else given, "f"
+        )
         if found.shape != y.shape:
             raise ValueError(
                 f"{function}: f must give the shape of the state, {y.shape}; got {found.shape}. "

@@ -138,7 +138,11 @@ def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
     """Say why elimination must stop at this row or column, which begins with the pivot."""
     if line[0] == 0 or line[0] < least:
         return f"the pivot of column {k} is {line[0]}"
-    return "" if np.isfinite(line).all() else f"column {k} meets {line[~np.isfinite(line)][0]}"
+    return (
+        ""
+        if np.isfinite(line).all()
+        else f"column {k} meets {line[~np.isfinite(line)][0]}"
+    )
 
 
 def solve_triangular(
@@ -211,7 +215,9 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
     """
     name = "backward_error"
     matrix = _matrix(name, _finite(name, "a", a))
-    x, b = (_vector(name, n, _finite(name, n, v), matrix) for n, v in (("x", x), ("b", b)))
+    x, b = (
+        _vector(name, n, _finite(name, n, v), matrix) for n, v in (("x", x), ("b", b))
+    )
     return _System(matrix, b).judge(x)[2]
 
 
@@ -228,7 +234,10 @@ def condition(a: Any, p: float = 2) -> float:
         Approximate, computed in float64: a result above 10^15 only tells that it is large.
 
     Examples:
-        >>> condition([[1.0, 0.0], [0.0, 0.25]]), condition([[1.0, 2.0], [2.0, 4.0]], np.inf)
+        >>> (
+        ...     condition([[1.0, 0.0], [0.0, 0.25]]),
+        ...     condition([[1.0, 2.0], [2.0, 4.0]], np.inf),
+        ... )
         (4.0, inf)
     """
     return float(np.linalg.cond(_matrix("condition", _finite("condition", "a", a)), p))
@@ -365,7 +374,9 @@ def refine(
         while (reason := _verdict(errors, limit)) is None:
             correction = _solve(factors, residual)
             if errors and method == "gmres":
-                correction, taken = _gmres(lambda v: _solve(factors, scaled @ v), correction)
+                correction, taken = _gmres(
+                    lambda v: _solve(factors, scaled @ v), correction
+                )
                 inner += taken
             x = x + np.ldexp(correction, exponent + power)
             residual, exponent, error = system.judge(x)
@@ -395,14 +406,18 @@ def _solve(factors: Factors, r: np.ndarray) -> np.ndarray:
     return np.linalg.solve(factors.upper, y)
 
 
-def _low_residual(a: np.ndarray, x: np.ndarray, b: np.ndarray, fmt: Format) -> np.ndarray:
+def _low_residual(
+    a: np.ndarray, x: np.ndarray, b: np.ndarray, fmt: Format
+) -> np.ndarray:
     """Compute the residual b − a·x with sums in a format; each sum begins with b."""
     terms, factors = np.column_stack([b, -a]), np.concatenate([[1.0], x])[:, None]
     low = round_to(terms, fmt), round_to(factors, fmt)
     return matmul(*low, accumulator_format=fmt)[:, 0]
 
 
-def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple[np.ndarray, int]:
+def _gmres(
+    operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray
+) -> tuple[np.ndarray, int]:
     """Solve operator(d) = r for d by GMRES; return d and the number of steps, at most n.
 
     Source:
@@ -434,11 +449,15 @@ def _gmres(operator: Callable[[np.ndarray], np.ndarray], r: np.ndarray) -> tuple
 def _matrix(function: str, x: np.ndarray) -> np.ndarray:
     """Return a matrix if it is square and not empty, or raise."""
     if x.ndim != 2 or x.shape[0] != x.shape[1] or not x.size:
-        raise ValueError(f"{function}: matrices must have a shape (n, n), n ≥ 1; got {x.shape}.")
+        raise ValueError(
+            f"{function}: matrices must have a shape (n, n), n ≥ 1; got {x.shape}."
+        )
     return x
 
 
-def _vector(function: str, argument: str, x: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+def _vector(
+    function: str, argument: str, x: np.ndarray, matrix: np.ndarray
+) -> np.ndarray:
     """Return a vector if it is as long as the matrix has rows, or raise."""
     if x.shape != matrix.shape[:1]:
         raise ValueError(

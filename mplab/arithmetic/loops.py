@@ -42,7 +42,11 @@ class Order(IntEnum):
     NEUMAIER = 3
 
 
-_PAIRWISE, _KAHAN, _NEUMAIER = int(Order.PAIRWISE), int(Order.KAHAN), int(Order.NEUMAIER)
+_PAIRWISE, _KAHAN, _NEUMAIER = (
+    int(Order.PAIRWISE),
+    int(Order.KAHAN),
+    int(Order.NEUMAIER),
+)
 
 
 class Step(NamedTuple):
@@ -71,7 +75,9 @@ def _to_odd(x, y, mode):
 @njit(forceinline=True)
 def _enter(bits, mode, rare, index, key0, key1, known):
     random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
-    return np.int64(_round_bits(bits, mode, rare, random, known, ANY)[0]).view(np.float64)
+    return np.int64(_round_bits(bits, mode, rare, random, known, ANY)[0]).view(
+        np.float64
+    )
 
 
 @njit(forceinline=True)
@@ -106,7 +112,9 @@ def _key_of(n, keys):
 
 # Sequential sums, in blocks or in one piece ----------------------------------------------
 @njit(forceinline=True)
-def _in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
+def _in_sequence(
+    a, b, block, rounded, out, trace, mode, rare, index, rules, of_products
+):
     """Compute the sums of one row of the product, all columns together.
 
     Sums go to `fresh`, because an addition in place does not vectorise: the compiler cannot see
@@ -122,20 +130,26 @@ def _in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_
         part[:] = nothing
         for k in range(begin, end):
             i = index + k * lanes
-            _multiply(a[k], b[k], term, rounded, mode, rare, i, product_keys, of_product)
+            _multiply(
+                a[k], b[k], term, rounded, mode, rare, i, product_keys, of_product
+            )
             _add(part, term, 1.0, fresh, mode, rare, i, keys[0], keys[1], known)
             part, fresh = fresh, part
             if trace.size:
                 trace[k] = part
         if block < depth:
             i = index + (end - 1) * lanes
-            _add(total, part, 1.0, fresh, mode, rare, i, keys[0], _key_of(1, keys), known)
+            _add(
+                total, part, 1.0, fresh, mode, rare, i, keys[0], _key_of(1, keys), known
+            )
             total, fresh = fresh, total
     out[:] = total if block < depth else part
 
 
 @njit(forceinline=True)
-def _one_in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules, of_products):
+def _one_in_sequence(
+    a, b, block, rounded, out, trace, mode, rare, index, rules, of_products
+):
     """Do the same for a single column, whose sum stays in a register."""
     (known, keys), (of_product, product_keys) = rules, of_products
     depth = b.shape[0]
@@ -148,7 +162,9 @@ def _one_in_sequence(a, b, block, rounded, out, trace, mode, rare, index, rules,
             i, term = index + k, a[k] * b[k, 0]
             if rounded:
                 bits = np.float64(term).view(np.int64)
-                term = _enter(bits, mode, rare, i, product_keys[0], product_keys[1], of_product)
+                term = _enter(
+                    bits, mode, rare, i, product_keys[0], product_keys[1], of_product
+                )
             part = _sum(part, term, mode, rare, i, keys[0], keys[1], known)
             if trace.size:
                 trace[k, 0] = part
@@ -224,7 +240,12 @@ def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
     Sums go to `fresh` first, as in `_in_sequence`.
     """
     for n in range(count):
-        kind, x, y, out = steps[n, 0], rows[steps[n, 1]], rows[steps[n, 2]], rows[steps[n, 3]]
+        kind, x, y, out = (
+            steps[n, 0],
+            rows[steps[n, 1]],
+            rows[steps[n, 2]],
+            rows[steps[n, 3]],
+        )
         if kind <= _MINUS:
             sign = 1.0 if kind == _PLUS else -1.0
             _add(x, y, sign, fresh, mode, rare, index, keys[0], _key_of(n, keys), known)
@@ -238,20 +259,35 @@ def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
             out[:] = x
 
 
-def _loop(mode: int, rare: bool, sequential: bool, alone: bool, edition: int) -> Compiled:
+def _loop(
+    mode: int, rare: bool, sequential: bool, alone: bool, edition: int
+) -> Compiled:
     """Make a loop that writes a @ b to `out`, and the running sums of a single row to `trace`.
 
     `alone`: b has one column. numba leaves the other branch out, which halves the seconds that
     the first sum of a learner takes to compile.
     """
 
-    def in_sequence(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
+    def in_sequence(
+        a, b, out, trace, facts, product_facts, keys, product_keys, plan, row
+    ):
         edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
-        rules, of_products = (_unpack(facts), keys), (_unpack(product_facts), product_keys)
+        rules, of_products = (
+            (_unpack(facts), keys),
+            (_unpack(product_facts), product_keys),
+        )
         depth, lanes = b.shape
         for i in range(a.shape[0]):
-            rest = out[i], trace, mode, rare, (row + i) * (depth + 1) * lanes, rules, of_products
+            rest = (
+                out[i],
+                trace,
+                mode,
+                rare,
+                (row + i) * (depth + 1) * lanes,
+                rules,
+                of_products,
+            )
             if alone:
                 _one_in_sequence(a[i], b, block, rounded, *rest)
             else:
@@ -273,7 +309,15 @@ def _loop(mode: int, rare: bool, sequential: bool, alone: bool, edition: int) ->
                 if k < depth:
                     term = rows[_TERM]
                     _multiply(
-                        a[i, k], b[k], term, rounded, mode, rare, at, product_keys, of_product
+                        a[i, k],
+                        b[k],
+                        term,
+                        rounded,
+                        mode,
+                        rare,
+                        at,
+                        product_keys,
+                        of_product,
                     )
                     count = _plan_term(steps, order, k, trace.size > 0)
                 else:
@@ -329,7 +373,10 @@ def run(
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:
-        first, last = begin // cost, end // cost  # both ends round down: no row is skipped
+        first, last = (
+            begin // cost,
+            end // cost,
+        )  # both ends round down: no row is skipped
         some = (a[first:last], b, out[first:last], trace)
         loop(*some, facts, product_facts, keys, product_keys, plan, first)
 

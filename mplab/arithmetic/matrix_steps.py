@@ -56,7 +56,9 @@ class StepBits(NamedTuple):
     @property
     def losing(self) -> int:
         """Number of terms that lose bits in the alignment."""
-        return sum(bool(row.value % Fraction(2) ** row.lowest_kept) for row in self.terms)
+        return sum(
+            bool(row.value % Fraction(2) ** row.lowest_kept) for row in self.terms
+        )
 
     @property
     def bottom(self) -> int:
@@ -113,13 +115,20 @@ def step_bits(
             f"{left.shape} and {right.shape}. Show one step."
         )
     written = mma(
-        left[None, :], right[:, None], np.array([[c]]), architecture=unit, input_format=input_format
+        left[None, :],
+        right[:, None],
+        np.array([[c]]),
+        architecture=unit,
+        input_format=input_format,
     )[0, 0]
     pairs = list(zip(left.tolist(), right.tolist(), strict=True))
     exponents = [_exponent_of_product(x, y, unit, *formats) for x, y in pairs if x * y]
     top = max([*exponents, *([_exponent(c, FP32.emin)] if c else []), FP32.emin])
     low = top - (unit.fraction_bits or 0)
-    terms = [Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low) for x, y in pairs]
+    terms = [
+        Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low)
+        for x, y in pairs
+    ]
     terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
     step = Fraction(2) ** low
     cut = int if unit.alignment is Rounding.TOWARD_ZERO else round
@@ -132,7 +141,9 @@ def step_bits(
     return StepBits(rows, top, low, error)
 
 
-def _exponent_of_product(x: float, y: float, unit: MatrixUnit, of_x: Format, of_y: Format) -> int:
+def _exponent_of_product(
+    x: float, y: float, unit: MatrixUnit, of_x: Format, of_y: Format
+) -> int:
     if unit.products_normalised:
         return math.frexp(x * y)[1] - 1
     return _exponent(x, of_x.emin) + _exponent(y, of_y.emin)

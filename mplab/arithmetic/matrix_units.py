@@ -28,7 +28,15 @@ import numpy as np
 from mplab.arithmetic.architectures import GROUP, Input, MatrixUnit, pair_of, unit_of
 from mplab.arithmetic.operations import add, fma
 from mplab.numbers.checks import quoted
-from mplab.numbers.formats import FP4_E2M1, FP8_E8M0, FP16, FP32, Format, Rounding, Specials
+from mplab.numbers.formats import (
+    FP4_E2M1,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    Format,
+    Rounding,
+    Specials,
+)
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
@@ -97,9 +105,16 @@ def mma(
     Examples:
         >>> a = np.array([[1.0, 2.0**-12, -1.0]])
         >>> b = np.array([[1.0], [2.0**-13], [1.0]])
-        >>> [float(mma(a, b, architecture=x)[0, 0]) for x in ("ampere", "hopper", "cdna2")]
+        >>> [
+        ...     float(mma(a, b, architecture=x)[0, 0])
+        ...     for x in ("ampere", "hopper", "cdna2")
+        ... ]
         [0.0, 2.9802322387695312e-08, 0.0]
-        >>> how = {"architecture": "blackwell", "input_format": FP4_E2M1, "scale_format": FP8_E4M3}
+        >>> how = {
+        ...     "architecture": "blackwell",
+        ...     "input_format": FP4_E2M1,
+        ...     "scale_format": FP8_E4M3,
+        ... }
         >>> ones, scale = np.ones((1, 16)), np.array([[0.5]])
         >>> float(mma(ones, ones.T, scales=(scale, scale), **how)[0, 0])
         4.0
@@ -108,7 +123,9 @@ def mma(
     unit = unit_of(architecture, input_format, scale_format=scaled)
     pair = pair_of(input_format)
     _require_formats(unit, pair, output_format, scaled)
-    left, right = (_values(name, x, fmt) for name, x, fmt in zip("ab", (a, b), pair, strict=True))
+    left, right = (
+        _values(name, x, fmt) for name, x, fmt in zip("ab", (a, b), pair, strict=True)
+    )
     shape = (left.shape[0], right.shape[-1]) if left.ndim == right.ndim == 2 else ()
     total = np.zeros(shape) if c is None else _values("c", c, output_format)
     if not shape or left.shape[1] != right.shape[0] or total.shape != shape:
@@ -122,7 +139,11 @@ def mma(
             f"{promote_every}. DeepSeek's choice is 128."
         )
     step = _Step(unit, output_format)
-    by = _spread(unit, scales, scaled, left.shape, right.shape) if scaled else (None, None)
+    by = (
+        _spread(unit, scales, scaled, left.shape, right.shape)
+        if scaled
+        else (None, None)
+    )
     if unit.flush:
         total = _flushed(total, FP32)
     first, second = (
@@ -140,7 +161,11 @@ def mma(
 # Arguments -------------------------------------------------------------------------------
 def _values(name: str, x: Any, fmt: Any) -> np.ndarray:
     """Convert an operand to float64, and check that its values belong to `fmt` (`float`: FP64)."""
-    return as_float64("mma", x, name) if fmt is float else require_values("mma", name, x, fmt)
+    return (
+        as_float64("mma", x, name)
+        if fmt is float
+        else require_values("mma", name, x, fmt)
+    )
 
 
 def _require_formats(
@@ -174,7 +199,9 @@ def _require_formats(
         )
 
 
-def _require_exact_products(unit: MatrixUnit, fmt: Format, scaled: Format | None) -> None:
+def _require_exact_products(
+    unit: MatrixUnit, fmt: Format, scaled: Format | None
+) -> None:
     far = _FARTHEST - 150 * (scaled is not None)  # two scales reach 2^254
     most, low, high = 26, -far, far
     if unit.fraction_bits is None:  # FP32 itself multiplies
@@ -187,7 +214,11 @@ def _require_exact_products(unit: MatrixUnit, fmt: Format, scaled: Format | None
 
 
 def _spread(
-    unit: MatrixUnit, scales: Any, fmt: Format, left: tuple[int, ...], right: tuple[int, ...]
+    unit: MatrixUnit,
+    scales: Any,
+    fmt: Format,
+    left: tuple[int, ...],
+    right: tuple[int, ...],
 ) -> tuple[np.ndarray, np.ndarray]:
     """Repeat block scales for every element of both operands."""
     unsigned = fmt if fmt == FP8_E8M0 else _UNSIGNED
@@ -228,7 +259,11 @@ def _chained(
     for k in range(0, depth, promote_every):
         some = a[:, k : k + promote_every], b[k : k + promote_every]
         more = _chained(*some, np.zeros(c.shape), step, None)
-        c = c + more if step.output_format is float else add(c, more, step.output_format)
+        c = (
+            c + more
+            if step.output_format is float
+            else add(c, more, step.output_format)
+        )
     return c
 
 
@@ -240,7 +275,11 @@ class _Step:
     output_format: Any
 
     def factors(
-        self, x: np.ndarray, fmt: Any, scale: np.ndarray | None, scale_format: Format | None
+        self,
+        x: np.ndarray,
+        fmt: Any,
+        scale: np.ndarray | None,
+        scale_format: Format | None,
     ) -> _Factors:
         """Prepare an operand for the steps: its values, and the exponents for the alignment."""
         if self.unit.fraction_bits is None:
@@ -257,7 +296,10 @@ class _Step:
             return self._one_by_one(a.values, b.values, c)
         with np.errstate(invalid="ignore", over="ignore"):  # in sums with infinities
             products = a.values[:, :, None] * b.values[None, :, :]
-            exponents = a.exponents[:, :: self.unit.group, None] + b.exponents[:: self.unit.group]
+            exponents = (
+                a.exponents[:, :: self.unit.group, None]
+                + b.exponents[:: self.unit.group]
+            )
             if self.unit.group > 1:
                 groups = len(c), exponents.shape[1], self.unit.group, c.shape[1]
                 products = products.reshape(groups).sum(axis=2)
@@ -268,7 +310,9 @@ class _Step:
                 total = self._at_once(products, exponents, c, finite)
             else:
                 total = self._products_first(products, exponents, c, self.unit.sum_bits)
-            written = self._written(total if finite else self._special(total, products, c))
+            written = self._written(
+                total if finite else self._special(total, products, c)
+            )
             return written if self.unit.signed_underflow else written + 0.0
 
     def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -278,7 +322,9 @@ class _Step:
                 return np.asarray(_fused(a, b, c)).astype(np.float64)
         if self.unit.terms == 1:
             return np.asarray(fma(a, b, c, FP32, flush_outputs=self.unit.flush))
-        sums = fma(a[:, :, None], b[None, :, :], 0.0, FP32, flush_outputs=self.unit.flush)
+        sums = fma(
+            a[:, :, None], b[None, :, :], 0.0, FP32, flush_outputs=self.unit.flush
+        )
         sums = np.pad(sums, ((0, 0), (0, self.unit.terms - sums.shape[1]), (0, 0)))
         while sums.shape[1] > 1:
             sums = add(sums[:, ::2], sums[:, 1::2], FP32, flush_outputs=self.unit.flush)
@@ -289,8 +335,13 @@ class _Step:
     ) -> np.ndarray:
         """Sum all terms, aligned to the largest exponent."""
         top = self._top(exponents, c) - self._bits
-        one, last = _power_of_two(-top), _power_of_two(top)  # the last bit kept becomes 1
-        aligned = np.multiply(products, one[:, None, :], out=products if finite else None)
+        one, last = (
+            _power_of_two(-top),
+            _power_of_two(top),
+        )  # the last bit kept becomes 1
+        aligned = np.multiply(
+            products, one[:, None, :], out=products if finite else None
+        )
         units = self._cut(aligned, out=aligned).sum(axis=1) + self._cut(c * one)
         return np.asarray(units * last)
 
@@ -304,15 +355,23 @@ class _Step:
             own = exponents[:, lane::lanes].max(axis=1, initial=_NEVER)
             bit = (own - self._bits)[:, None, :]
             tops.append(own)
-            lane_sums.append(_to_bit(products[:, lane::lanes], bit, self._cut).sum(axis=1))
+            lane_sums.append(
+                _to_bit(products[:, lane::lanes], bit, self._cut).sum(axis=1)
+            )
         top = np.maximum.reduce(tops)
         total = sum(_to_bit(x, top - self._bits, np.floor) for x in lane_sums)
         last = self._top(top[:, None, :], c)
         rest = _to_bit(c, last - self._bits, np.floor)
         if lanes > 1:
-            rest = np.where(self._exponents_of(c, FP32.emin) < last - self._bits - 1, 0.0, rest)
-        past = np.where(np.abs(products) >= 2.0 ** (FP32.emax + 1), products * np.inf, 0.0)
-        return np.asarray(_to_bit(total, last - sum_bits, np.floor) + rest + past.sum(axis=1))
+            rest = np.where(
+                self._exponents_of(c, FP32.emin) < last - self._bits - 1, 0.0, rest
+            )
+        past = np.where(
+            np.abs(products) >= 2.0 ** (FP32.emax + 1), products * np.inf, 0.0
+        )
+        return np.asarray(
+            _to_bit(total, last - sum_bits, np.floor) + rest + past.sum(axis=1)
+        )
 
     @property
     def _bits(self) -> int:
@@ -324,16 +383,24 @@ class _Step:
 
     def _top(self, exponents: np.ndarray, c: np.ndarray) -> np.ndarray:
         """Return the exponent that C and other terms are aligned to."""
-        floor = np.int16(_NEVER if self.unit.exponent_floor is None else self.unit.exponent_floor)
+        floor = np.int16(
+            _NEVER if self.unit.exponent_floor is None else self.unit.exponent_floor
+        )
         of_c = self._exponents_of(c, self.output_format.emin)
         return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
 
     def _exponents_of(self, x: np.ndarray, emin: int) -> np.ndarray:
         """Return the exponent of each number; far below all others for zeros that do not align."""
         exponents = _exponents(x, emin)
-        return exponents if self.unit.zeros_align else np.where(x == 0, np.int16(-9999), exponents)
+        return (
+            exponents
+            if self.unit.zeros_align
+            else np.where(x == 0, np.int16(-9999), exponents)
+        )
 
-    def _special(self, total: np.ndarray, products: np.ndarray, c: np.ndarray) -> np.ndarray:
+    def _special(
+        self, total: np.ndarray, products: np.ndarray, c: np.ndarray
+    ) -> np.ndarray:
         """Replace sums with a term that is not finite by the result of IEEE 754."""
         special = ~(np.isfinite(products).all(axis=1) & np.isfinite(c))
         rest = np.where(np.isfinite(products), 0, products).sum(axis=1)
@@ -346,12 +413,18 @@ class _Step:
         past = np.abs(total) >= 2.0 ** (FP32.emax + 1)
         if past.any():
             total = np.where(past, np.copysign(np.inf, total), total)
-        return np.asarray(round_to(total + 0.0, self._register(), rounding=self.unit.writing))
+        return np.asarray(
+            round_to(total + 0.0, self._register(), rounding=self.unit.writing)
+        )
 
     def _register(self) -> Format:
         """Return FP32, or the shorter format that the unit writes."""
         bits = self.unit.written_bits
-        return FP32 if bits == 23 else Format(f"E8M{bits}", exponent_bits=8, precision=bits + 1)
+        return (
+            FP32
+            if bits == 23
+            else Format(f"E8M{bits}", exponent_bits=8, precision=bits + 1)
+        )
 
 
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
@@ -379,7 +452,9 @@ def _fused_multiply_add(a: float, b: float, c: float) -> float:
     (p, q), (r, s), (t, u) = (x.as_integer_ratio() for x in (a, b, c))
     above = p * r * u + t * q * s
     try:
-        return above / (q * s * u) if above else a * b + c  # a zero with its IEEE 754 sign
+        return (
+            above / (q * s * u) if above else a * b + c
+        )  # a zero with its IEEE 754 sign
     except OverflowError:
         return math.inf if above > 0 else -math.inf
 

@@ -171,7 +171,10 @@ def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
     Examples:
         >>> x = 1 + 2.0**-9
-        >>> float(fma(x, x, -1.0, FP16)), float(subtract(multiply(x, x, FP16), 1.0, FP16))
+        >>> (
+        ...     float(fma(x, x, -1.0, FP16)),
+        ...     float(subtract(multiply(x, x, FP16), 1.0, FP16)),
+        ... )
         (0.003910064697265625, 0.00390625)
     """
     return _operate(fma, (a, b, c), fmt, rules)
@@ -294,13 +297,20 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         IEEE 754-2019 §7; §6.2 and §7.2 for signaling NaNs.
 
     Examples:
-        >>> raised(multiply, np.array([1.0, 2.0**-14, 0.0]), np.array([3.0, 0.75, np.inf]), FP16)
+        >>> raised(
+        ...     multiply,
+        ...     np.array([1.0, 2.0**-14, 0.0]),
+        ...     np.array([3.0, 0.75, np.inf]),
+        ...     FP16,
+        ... )
         array([0, 0, 8], dtype=uint8)
     """
     if not any(operation is known for known in _OPERATIONS):
         names = ", ".join(known.__name__ for known in _OPERATIONS)
         given = quoted(operation)
-        raise ValueError(f"raised: operation must be one of {names}; got {given}. Pass one.")
+        raise ValueError(
+            f"raised: operation must be one of {names}; got {given}. Pass one."
+        )
     tininess = rules.pop("tininess", Tininess.AFTER)
     *operands, fmt = arguments
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
@@ -345,7 +355,9 @@ class _Exact:
         self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
         flush = rules.pop("flush_inputs", False)
         if type(flush) is not bool:
-            raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
+            raise TypeError(
+                f"{name}: flush_inputs must be True or False; got {flush!r}."
+            )
         floor = fmt.min_normal if flush else 0.0
         given = [
             _flushed(require_values(name, argument, x, fmt), floor)
@@ -357,12 +369,16 @@ class _Exact:
             nearest = how.nearest(*numbers)
             wide = self._before_rounding(how, nearest, numbers, fmt, watched)
             self.wide = self._signed_zeros(how, wide, numbers)
-        self.invalid = np.isnan(nearest) & ~np.any([np.isnan(x) for x in numbers], axis=0)
+        self.invalid = np.isnan(nearest) & ~np.any(
+            [np.isnan(x) for x in numbers], axis=0
+        )
         if watched:
             self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
         self.divided_by_zero = np.zeros(np.shape(nearest), bool)
         if operation in (divide, log, log2):
-            self.divided_by_zero = (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
+            self.divided_by_zero = (
+                (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
+            )
 
     def _before_rounding(
         self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
@@ -386,7 +402,9 @@ class _Exact:
 
 def _is_signaling(x: np.ndarray) -> Any:
     """Find the NaNs whose first bit of the trailing significand is 0."""
-    return np.isnan(x) & (np.ascontiguousarray(x).view(np.int64) & (1 << 51) == 0).reshape(x.shape)
+    return np.isnan(x) & (
+        np.ascontiguousarray(x).view(np.int64) & (1 << 51) == 0
+    ).reshape(x.shape)
 
 
 def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
@@ -411,7 +429,9 @@ def _slowly(
     wide = np.array(nearest, np.float64)
     past = np.zeros(wide.shape, bool)
     usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
-    for at in zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]:
+    for at in (
+        zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
+    ):
         try:
             q = exact(*(Fraction(float(x[at])) for x in numbers))
         except ZeroDivisionError:
@@ -455,7 +475,9 @@ def _remainder(a: Any, b: Any) -> Any:
     rest, divisor = np.fmod(np.abs(a), 2 * np.abs(b)), np.abs(b)
     once = rest - divisor
     twice = once - divisor
-    rest = np.where(rest + rest > divisor, np.where(once + once >= divisor, twice, once), rest)
+    rest = np.where(
+        rest + rest > divisor, np.where(once + once >= divisor, twice, once), rest
+    )
     return np.where(np.signbit(a), -rest, rest)
 
 
@@ -469,7 +491,10 @@ def _exact_root(a: Fraction) -> Fraction:
 
 
 def _sum(
-    addends: Callable[..., tuple[Any, Any]], exact: Callable[..., Fraction], *, twice_is_once: bool
+    addends: Callable[..., tuple[Any, Any]],
+    exact: Callable[..., Fraction],
+    *,
+    twice_is_once: bool,
 ) -> _Operation:
     return _Operation(lambda *x: np.add(*addends(*x)), exact, addends, twice_is_once)
 
@@ -480,7 +505,11 @@ _OPERATIONS: dict[Callable[..., Any], _Operation] = {
     multiply: _Operation(_product, lambda a, b: a * b),
     divide: _Operation(lambda a, b: np.divide(a, b), lambda a, b: a / b),
     sqrt: _Operation(lambda a: np.sqrt(a), _exact_root),
-    fma: _sum(lambda a, b, c: (_product(a, b), c), lambda a, b, c: a * b + c, twice_is_once=False),
+    fma: _sum(
+        lambda a, b, c: (_product(a, b), c),
+        lambda a, b, c: a * b + c,
+        twice_is_once=False,
+    ),
     remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
     exp: _Operation(elementary.EXP.nearest, elementary.EXP.exact),
     exp2: _Operation(elementary.EXP2.nearest, elementary.EXP2.exact),

@@ -9,7 +9,11 @@ from mplab.numbers.checks import integer
 
 
 def reveal_order(
-    f: Callable[[np.ndarray], Any], n: int, *, large: float = 2.0**100, unit: float = 1.0
+    f: Callable[[np.ndarray], Any],
+    n: int,
+    *,
+    large: float = 2.0**100,
+    unit: float = 1.0,
 ) -> Any:
     """Reveal the order in which a function adds n terms, as a tree of their numbers.
 
@@ -68,7 +72,9 @@ def reveal_order(
             if count > len(held) + len(joined):  # it also holds terms from elsewhere
                 return [found, *sums([j for j in terms if j not in held])]
             if count < len(held) + len(joined):
-                raise ValueError(f"{problem} sums of {count} terms that hold more. {cure}")
+                raise ValueError(
+                    f"{problem} sums of {count} terms that hold more. {cure}"
+                )
             held |= {*joined}
             found = (found, *sums(joined))
         return [found]

@@ -14,7 +14,13 @@ import numpy as np
 from mplab.arithmetic.operations import add, divide, exp, multiply, sqrt, subtract
 from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
-from mplab.numbers.rounding import Stream, checked_facts, checked_keys, require_values, round_to
+from mplab.numbers.rounding import (
+    Stream,
+    checked_facts,
+    checked_keys,
+    require_values,
+    round_to,
+)
 
 
 class Accumulation(TypedDict, total=False):
@@ -42,7 +48,9 @@ ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan", "neumaier
 _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
 
-def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> np.ndarray:
+def matmul(
+    a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]
+) -> np.ndarray:
     """Multiply matrices a @ b, rounded at every step.
 
     NaN and infinities follow IEEE 754; an empty sum is +0, even if the format has no zero.
@@ -72,10 +80,16 @@ def matmul(a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]) -> 
 
     Examples:
         >>> a, b = np.ones((1, 4096)), np.ones((4096, 1))
-        >>> [float(matmul(a, b, accumulator_format=f)[0, 0]) for f in (FP32, FP16, BF16, FP8_E4M3)]
+        >>> [
+        ...     float(matmul(a, b, accumulator_format=f)[0, 0])
+        ...     for f in (FP32, FP16, BF16, FP8_E4M3)
+        ... ]
         [4096.0, 2048.0, 256.0, 16.0]
     """
-    left, right = require_values("matmul", "a", a, FP32), require_values("matmul", "b", b, FP32)
+    left, right = (
+        require_values("matmul", "a", a, FP32),
+        require_values("matmul", "b", b, FP32),
+    )
     k = require_product("matmul", left, right)[1]
     if split_k == 1:
         return accumulate("matmul", left, right, **how)[0]
@@ -102,7 +116,10 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
         >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
         1.0009765625
     """
-    left, right = require_values("dot", "a", a, FP32), require_values("dot", "b", b, FP32)
+    left, right = (
+        require_values("dot", "a", a, FP32),
+        require_values("dot", "b", b, FP32),
+    )
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
@@ -134,7 +151,9 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
     return _summed("sum", lanes, how)[0].reshape(shape)[()]
 
 
-def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> np.ndarray:
+def distinct_sums(
+    x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0
+) -> np.ndarray:
     """Sum the same numbers in many random orders, and return the different results.
 
     Every step is rounded to nearest. The count of results, and the last minus the first, show how
@@ -162,7 +181,9 @@ def distinct_sums(x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0) -> 
     return np.unique(_summed("distinct_sums", lanes, {"accumulator_format": fmt})[0])
 
 
-def cumsum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> np.ndarray:
+def cumsum(
+    x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]
+) -> np.ndarray:
     """Compute running sums, rounded at every step.
 
     Args:
@@ -195,7 +216,10 @@ def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
 
     Examples:
         >>> x = np.array([192.0, 256.0])
-        >>> float(norm(x, accumulator_format=FP16)), float(norm(x, accumulator_format=BF16))
+        >>> (
+        ...     float(norm(x, accumulator_format=FP16)),
+        ...     float(norm(x, accumulator_format=BF16)),
+        ... )
         (inf, 320.0)
     """
     lanes, shape = _lanes("norm", x, axis)
@@ -314,7 +338,9 @@ def softmax(
 
 
 # Steps that several reductions share -----------------------------------------------------
-def require_product(function: str, left: np.ndarray, right: np.ndarray) -> tuple[int, int, int]:
+def require_product(
+    function: str, left: np.ndarray, right: np.ndarray
+) -> tuple[int, int, int]:
     """Return M, K and N of matrices of shapes (M, K) and (K, N), or raise."""
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0]:
         raise ValueError(
@@ -351,7 +377,9 @@ def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
     return np.asarray(round_to(wide, how["accumulator_format"], **_operation(how)))
 
 
-def _each_with_itself(function: str, lanes: np.ndarray, how: Accumulation) -> np.ndarray:
+def _each_with_itself(
+    function: str, lanes: np.ndarray, how: Accumulation
+) -> np.ndarray:
     """Sum the squares of each lane; the square of an FP32 value is exact in float64."""
     squares, fmt = lanes * lanes, how.get("product_format")
     if fmt is not None:

@@ -51,7 +51,9 @@ class Weights:
         master [1.015625]
     """
 
-    def __init__(self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0) -> None:
+    def __init__(
+        self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0
+    ) -> None:
         self.fmt = fmt
         self.method = one_of("Weights", "method", method, METHODS)
         self.values = np.array(require_values("Weights", "values", values, fmt))
@@ -84,7 +86,13 @@ class Weights:
 
 
 def path(
-    start: Any, update: float, steps: int, fmt: Format, *, method: str = "nearest", seed: int = 0
+    start: Any,
+    update: float,
+    steps: int,
+    fmt: Format,
+    *,
+    method: str = "nearest",
+    seed: int = 0,
 ) -> np.ndarray:
     """Apply equal updates to weights, and return the weights before and after each.
 
@@ -161,7 +169,9 @@ def descend(
     rows = []
     for _ in range(steps):
         before = weights.values
-        with np.errstate(over="ignore", invalid="ignore"):  # a run that diverges ends in NaN
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # a run that diverges ends in NaN
             residual = examples @ before - targets
             gradient = 2 * examples.T @ residual / len(targets)
             weights.add(-learning_rate * gradient)

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mplab.numbers.installation import PACKAGE, VERSION, how_to_install, needs, version_of
+from mplab.numbers.installation import (
+    PACKAGE,
+    VERSION,
+    how_to_install,
+    needs,
+    version_of,
+)
 
 _PACKAGES = {
     "numpy": "mplab needs it",
@@ -45,7 +51,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Say what this machine has, and what each missing thing turns off.",
     ).parse_args(argv)
     print(f"mplab {VERSION} in {PACKAGE}")
-    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print(
+        f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
+    )
     findings = [*packages(), processor(), cuda_device(), compile_cache(), bubblewrap()]
     width = max(len(finding.what) for finding in findings)
     for what, found, without in findings:
@@ -67,7 +75,11 @@ def processor() -> Finding:
     cores = len(affinity(0)) if affinity else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in lines
+        if line.startswith("model name")
+    ]
     name = names[0] if names else platform.processor() or platform.machine()
     return Finding("processor", f"{name}, {cores} cores for this process", "")
 
@@ -77,7 +89,10 @@ def cuda_device() -> Finding:
     off = "real mixed precision runs on the CPU: FP16 and BF16 right but slow, FP8 simulated only"
     try:
         import torch
-    except (ImportError, OSError) as error:  # OSError: a shared library of torch is missing
+    except (
+        ImportError,
+        OSError,
+    ) as error:  # OSError: a shared library of torch is missing
         return Finding("CUDA device", "", f"torch cannot be imported ({error})")
     if torch.version.cuda is None or not torch.cuda.is_available():
         return Finding("CUDA device", "", off)
@@ -85,7 +100,9 @@ def cuda_device() -> Finding:
     formats = ", ".join(matrix_formats(capability)) or "none of the formats here"
     name = torch.cuda.get_device_name()
     dotted = ".".join(map(str, capability))
-    return Finding("CUDA device", f"{name}, capability {dotted}; matrix units: {formats}", off)
+    return Finding(
+        "CUDA device", f"{name}, capability {dotted}; matrix units: {formats}", off
+    )
 
 
 def matrix_formats(capability: tuple[int, int]) -> tuple[str, ...]:
@@ -118,5 +135,7 @@ def compile_cache() -> Finding:
 def bubblewrap() -> Finding:
     """Look for bubblewrap, the sandbox in which other people's notebooks can run."""
     return Finding(
-        "bubblewrap", shutil.which("bwrap") or "", "notebooks of others cannot run in a sandbox"
+        "bubblewrap",
+        shutil.which("bwrap") or "",
+        "notebooks of others cannot run in a sandbox",
     )

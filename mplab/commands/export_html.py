@@ -38,10 +38,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Run the lessons and write them as static pages, with an index and a "
         "reference of the library. A page that is up to date is kept.",
     )
-    parser.add_argument("--out", type=Path, default=Path("mplab-html"), help="folder of the pages")
-    parser.add_argument("--lesson", type=int, action="append", help="only this one (repeatable)")
-    parser.add_argument("--fresh", action="store_true", help="run lessons again though up to date")
-    parser.add_argument("--no-reference", action="store_true", help="leave it out; it needs pdoc")
+    parser.add_argument(
+        "--out", type=Path, default=Path("mplab-html"), help="folder of the pages"
+    )
+    parser.add_argument(
+        "--lesson", type=int, action="append", help="only this one (repeatable)"
+    )
+    parser.add_argument(
+        "--fresh", action="store_true", help="run lessons again though up to date"
+    )
+    parser.add_argument(
+        "--no-reference", action="store_true", help="leave it out; it needs pdoc"
+    )
     options = parser.parse_args(argv)
     more = {"fresh": options.fresh, "reference": not options.no_reference}
     export(options.out, lessons=options.lesson, **more)
@@ -50,7 +58,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def export(
-    out: Path, *, lessons: Sequence[int] | None = None, fresh: bool = False, reference: bool = True
+    out: Path,
+    *,
+    lessons: Sequence[int] | None = None,
+    fresh: bool = False,
+    reference: bool = True,
 ) -> None:
     """Write the pages of the course to a folder.
 
@@ -75,16 +87,25 @@ def export(
     from mplab.commands import front_page as front
     from mplab.commands.lesson_page import title_of
 
-    paths = {int(path.name[:2]): path for path in sorted(course_folder("lessons").glob("*.ipynb"))}
+    paths = {
+        int(path.name[:2]): path
+        for path in sorted(course_folder("lessons").glob("*.ipynb"))
+    }
     titles = {path: title_of(_read(path)) for path in paths.values()}
     if unknown := sorted(set(lessons or ()) - set(paths)):
-        raise UserError(f"there is no lesson {unknown[0]}. There are {', '.join(map(str, paths))}.")
+        raise UserError(
+            f"there is no lesson {unknown[0]}. There are {', '.join(map(str, paths))}."
+        )
     out.mkdir(parents=True, exist_ok=True)
-    wanted = [path for number, path in paths.items() if lessons is None or number in lessons]
+    wanted = [
+        path for number, path in paths.items() if lessons is None or number in lessons
+    ]
     for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
         stamp = _edition(path, words="".join(titles.values()))
         if fresh or stamp not in _written(out / f"{path.stem}.html"):
-            replace_file(out / f"{path.stem}.html", (lesson_page(path, titles) + stamp).encode())
+            replace_file(
+                out / f"{path.stem}.html", (lesson_page(path, titles) + stamp).encode()
+            )
             replace_file(out / path.name, path.read_bytes())
     if reference:
         from mplab.commands.reference import write_reference
@@ -117,14 +138,19 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
     from mplab.commands.lesson_page import beginning, buttons, lesson_body
 
     notebook, row = _executed(path), list(titles)
-    at, items = row.index(path), "".join(f"<li>{_link(*item)}</li>" for item in titles.items())
+    at, items = (
+        row.index(path),
+        "".join(f"<li>{_link(*item)}</li>" for item in titles.items()),
+    )
     every = f"<details><summary>Lesson {at + 1} of {len(row)}</summary><ol>{items}</ol></details>"
     ways = ['<a href="index.html">mplab</a>', every]
     for name, other in (("previous", at - 1), ("next", at + 1)):
         if 0 <= other < len(row):
             link = _link(row[other], f"{name}: {titles[row[other]]}")
             ways.append(link.replace("<a ", f'<a rel="{name[:4]}" '))
-    opens = [f'<a href="{url}">{place}</a>' for place, url in buttons(path.name).items()]
+    opens = [
+        f'<a href="{url}">{place}</a>' for place, url in buttons(path.name).items()
+    ]
     more = f' <a href="{path.name}" download>Download the notebook.</a>'
     more += f" Or open it in {' or '.join(opens)}." * bool(opens)
     body = lesson_body(notebook, more)
@@ -161,7 +187,9 @@ def _executed(path: Path) -> Any:
             resources={"metadata": {"path": folder}},
             store_widget_state=True,
             coalesce_streams=True,  # printed text comes in pieces
-            extra_arguments=["--log-level=ERROR"],  # a kernel on 127.0.0.1 needs no warning
+            extra_arguments=[
+                "--log-level=ERROR"
+            ],  # a kernel on 127.0.0.1 needs no warning
         )
         places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
         environment = {
@@ -172,7 +200,9 @@ def _executed(path: Path) -> Any:
         try:
             client.execute(env=environment)
         except CellExecutionError as error:
-            raise UserError(f"{path.name} fails: {error.ename}: {error.evalue}") from error
+            raise UserError(
+                f"{path.name} fails: {error.ename}: {error.evalue}"
+            ) from error
         finally:
             # nbclient answers Ctrl-C by ending the kernel, and goes on or fails because of that.
             if "_async_cleanup_kernel_future" in vars(client):
@@ -184,8 +214,12 @@ def _executed(path: Path) -> Any:
 def _edition(*paths: Path, words: str = "") -> str:
     """Hash what a page depends on, notebooks and the library, for a comment at its end."""
     digest = hashlib.sha256(words.encode())
-    sources = [p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")]
-    sources += course_folder("lessons").rglob("*.py")  # a checkout has them beside the package
+    sources = [
+        p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")
+    ]
+    sources += course_folder("lessons").rglob(
+        "*.py"
+    )  # a checkout has them beside the package
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
     return f"<!-- edition {digest.hexdigest()[:16]} -->"

@@ -31,8 +31,16 @@ def page(
         kind: the class of the main part.
         about: a sentence or two for search engines.
     """
-    style, script = ((FILES / name).read_text("utf-8") for name in ("style.css", "site.js"))
-    held = {"style": style, "script": script, "kind": kind, "body": body, "version": VERSION}
+    style, script = (
+        (FILES / name).read_text("utf-8") for name in ("style.css", "site.js")
+    )
+    held = {
+        "style": style,
+        "script": script,
+        "kind": kind,
+        "body": body,
+        "version": VERSION,
+    }
     held |= {"title": escape(title), "about": escape(about or title, quote=True)}
     held |= {"base": address(), "policy": policy([script, *_MODULE.findall(body)])}
     links = "".join(f"<li>{way}</li>" for way in ways)
@@ -62,7 +70,10 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
         >>> "script-src 'sha256-" in policy(["let x = 0"])
         True
     """
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts]
+    hashes = [
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in scripts
+    ]
     allowed = " ".join([*(f"'sha256-{digest}'" for digest in hashes), more]).strip()
     return (
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '

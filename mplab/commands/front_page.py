@@ -50,14 +50,21 @@ def front_page(
     pages = [out / f"{path.stem}.html" for path in lessons]
     clone = f"git clone {there}\n" if (there := repository()) else ""
     begin = f' <a href="{pages[0].name}">Begin with lesson 1</a>.' * pages[0].exists()
-    held = {"digits": digits, "begin": begin, "bits": alive(BitExplorer("0.1")), "clone": clone}
+    held = {
+        "digits": digits,
+        "begin": begin,
+        "bits": alive(BitExplorer("0.1")),
+        "clone": clone,
+    }
     cards = "\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True))
     held |= {"lessons": cards, "reference": _REFERENCE if reference else ""}
     body = (FILES / "front.html").read_text("utf-8").format(**held)
     names = {"#lessons": "Lessons", "#run": "Run it", "teaching.html": "Teach with it"}
     names |= {"api/mplab.html": "Reference"} if reference else {}
     ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
-    return page("mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT)
+    return page(
+        "mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT
+    )
 
 
 def teaching_page(guide: str) -> str:
@@ -80,8 +87,13 @@ def other_pages(out: Path) -> dict[str, str]:
             told = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
             entries.append(f"<li>{told}<p>{(words or heading)[:6000]}</p></li>")
     held = {"entries": "\n".join(entries), "base": address()}
-    bodies = {name: (FILES / name).read_text("utf-8") for name in ("search.html", "404.html")}
-    return {name: page("mplab", body.format(**held), ways=_HOME) for name, body in bodies.items()}
+    bodies = {
+        name: (FILES / name).read_text("utf-8") for name in ("search.html", "404.html")
+    }
+    return {
+        name: page("mplab", body.format(**held), ways=_HOME)
+        for name, body in bodies.items()
+    }
 
 
 _HOME = ['<a href="index.html">mplab</a>']
@@ -89,7 +101,9 @@ _HOME = ['<a href="index.html">mplab</a>']
 
 def _plain(html: str) -> str:
     """Return the words of HTML, still escaped."""
-    return " ".join(re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split())
+    return " ".join(
+        re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split()
+    )
 
 
 def draw_digits() -> str:
@@ -103,24 +117,31 @@ def draw_digits() -> str:
 
     names = ["2" + superscript(exponent) for exponent in EXPONENTS]
     recipes = [
-        replace(RECIPES["fp16-naive"], name=name, init_scale=2.0**exponent, dynamic=False)
+        replace(
+            RECIPES["fp16-naive"], name=name, init_scale=2.0**exponent, dynamic=False
+        )
         for name, exponent in zip(names, EXPONENTS, strict=True)
     ]
     found = measure_painted_digits("fp32", *recipes, progress=False)
     r2 = {name: run.metrics["r2"] for name, run in found.runs.items()}
     fixed = _strip("images", found.images) + _strip("FP32", found.painted["fp32"])
     states = [
-        (fixed + _strip("FP16", found.painted[name]), _said(r2[name], r2["fp32"])) for name in names
+        (fixed + _strip("FP16", found.painted[name]), _said(r2[name], r2["fp32"]))
+        for name in names
     ]
     control = Control("slider", "loss scale", names, 0, True)
     question = "One network, trained in FP16. Which loss scale brings the digits back?"
-    frozen = Frozen(question, [control], [], len(states), states[0], str(pack(states, {})))
+    frozen = Frozen(
+        question, [control], [], len(states), states[0], str(pack(states, {}))
+    )
     return explorer(frozen)
 
 
 def first_explorer(html: str) -> str:
     """Find the first frozen explorer in the HTML of a page; empty if there is none."""
-    found = re.search(r'<div class="explorer frozen".*?</script></div>', html, re.DOTALL)
+    found = re.search(
+        r'<div class="explorer frozen".*?</script></div>', html, re.DOTALL
+    )
     return found[0] if found else ""
 
 
@@ -128,7 +149,9 @@ def _strip(words: str, images: np.ndarray) -> str:
     """Write the first images in one row, with a gap of one pixel between them."""
     row = np.full((8, 9 * _SHOWN - 1), 255, np.uint8)
     for number, image in enumerate(images[:_SHOWN].reshape(-1, 8, 8)):
-        row[:, 9 * number : 9 * number + 8] = 255 * (1 - np.nan_to_num(image.clip(0, 1)))
+        row[:, 9 * number : 9 * number + 8] = 255 * (
+            1 - np.nan_to_num(image.clip(0, 1))
+        )
     out = io.BytesIO()
     Image.fromarray(row).save(out, "png", optimize=True)
     data = base64.b64encode(out.getvalue()).decode()
@@ -157,8 +180,12 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
     if exported.exists():
         name = f'<a href="{exported.name}">{name}</a>'
     row = re.search(rf"(?m)^\| {number} · [^|]*\| *([\d–]+) *\| *([^|]*?) *\|", guide)
-    needs = f'<p class="note">{row[1]} minutes; needs {escape(row[2])}</p>' if row else ""
-    part = f'<li class="part"><h3>{_PARTS[number]}</h3></li>' if number in _PARTS else ""
+    needs = (
+        f'<p class="note">{row[1]} minutes; needs {escape(row[2])}</p>' if row else ""
+    )
+    part = (
+        f'<li class="part"><h3>{_PARTS[number]}</h3></li>' if number in _PARTS else ""
+    )
     return f"{part}<li><h4>{name}</h4><p>{escape(beginning(notebook))}</p>{needs}</li>"
 
 

@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ModuleNotFoundError: nbgrader is not installed.
     """
     if platform.system() == "Windows":
-        raise UserError("grading runs on Linux, and on macOS without a sandbox. Use WSL2.")
+        raise UserError(
+            "grading runs on Linux, and on macOS without a sandbox. Use WSL2."
+        )
     options = _parser().parse_args(arguments)
     needs("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
@@ -38,19 +40,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.step == "init":
             folder, name, exchange = options.folder, options.course_id, options.exchange
             course = create_course(folder, course_id=name, exchange=exchange)
-            print(f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}")
+            print(
+                f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}"
+            )
             print("Next: README.md in it says what to do.")
             return 0
         if getattr(options, "jobs", 1) < 1:
             raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
         if options.step == "new":
-            print("Yours to change:", *create_assignment(course, options.assignment), sep="\n  ")
+            print(
+                "Yours to change:",
+                *create_assignment(course, options.assignment),
+                sep="\n  ",
+            )
             print(f"It runs as it is. Next: mplab grade release {options.assignment}")
             return 0
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
-        code, reason = 2, str(error).removeprefix(f"{options.step}: ")  # of a function's name
+        code, reason = (
+            2,
+            str(error).removeprefix(f"{options.step}: "),
+        )  # of a function's name
     except OperationalError as error:
         code, cause = 2, " ".join(str(error.orig).split())
         reason = f"the gradebook's database must answer; got {cause}. Start it, or end what holds "
@@ -73,19 +84,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
 
-    def step(name: str, text: str, *, assignment: str | None = None) -> argparse.ArgumentParser:
+    def step(
+        name: str, text: str, *, assignment: str | None = None
+    ) -> argparse.ArgumentParser:
         command = steps.add_parser(name, help=text, description=text)
         if name != "init":
             command.add_argument(
-                "--course", type=Path, default=Path(), help="the course folder (default: here)"
+                "--course",
+                type=Path,
+                default=Path(),
+                help="the course folder (default: here)",
             )
         if assignment:
             command.add_argument("assignment", nargs=assignment, metavar="ASSIGNMENT")
         return command
 
     init = step("init", "make a course folder with the assignments in it")
-    init.add_argument("folder", type=Path, metavar="FOLDER", help="new, or a course to complete")
-    init.add_argument("--course-id", help="what students see (default: the folder's name)")
+    init.add_argument(
+        "folder", type=Path, metavar="FOLDER", help="new, or a course to complete"
+    )
+    init.add_argument(
+        "--course-id", help="what students see (default: the folder's name)"
+    )
     init.add_argument(
         "--exchange",
         type=Path,
@@ -93,37 +113,73 @@ def _parser() -> argparse.ArgumentParser:
     )
     new = step("new", "make an assignment of your own, which runs as it is")
     new.add_argument("assignment", metavar="ASSIGNMENT")
-    trusting = [step("release", "try an assignment, and make what students get", assignment="+")]
+    trusting = [
+        step("release", "try an assignment, and make what students get", assignment="+")
+    ]
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
     collect.add_argument(
-        "place", type=Path, nargs="?", metavar="PLACE", help="folder or zip (default: the exchange)"
+        "place",
+        type=Path,
+        nargs="?",
+        metavar="PLACE",
+        help="folder or zip (default: the exchange)",
     )
     collect.add_argument(
-        "--times", type=Path, help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV"
+        "--times",
+        type=Path,
+        help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV",
     )
     grade = step("autograde", "grade what has not been graded yet", assignment="?")
-    feedback = step("feedback", "write a page for each graded submission", assignment="?")
-    grade.add_argument("--force", action="store_true", help="grade again what has been graded")
-    watch = step("watch", "collect, grade and write feedback until Ctrl+C", assignment="?")
+    feedback = step(
+        "feedback", "write a page for each graded submission", assignment="?"
+    )
+    grade.add_argument(
+        "--force", action="store_true", help="grade again what has been graded"
+    )
+    watch = step(
+        "watch", "collect, grade and write feedback until Ctrl+C", assignment="?"
+    )
     _add_watching(watch)
     for command in (grade, feedback, watch):
-        command.add_argument("--jobs", type=int, default=1, help="processes (default: 1)")
+        command.add_argument(
+            "--jobs", type=int, default=1, help="processes (default: 1)"
+        )
     for command in (grade, feedback):
-        command.add_argument("--student", action="append", default=[], help="only this id")
+        command.add_argument(
+            "--student", action="append", default=[], help="only this id"
+        )
     for command in (*trusting, feedback, watch):
         command.add_argument(
-            "--publish", action="store_true", help="put it into the exchange, for students to fetch"
+            "--publish",
+            action="store_true",
+            help="put it into the exchange, for students to fetch",
         )
-    grade.add_argument("--dask", default="", metavar="ADDRESS", help="of a Dask scheduler")
-    trusting[0].add_argument("--draws", type=int, default=50, help="students' cases (default: 50)")
+    grade.add_argument(
+        "--dask", default="", metavar="ADDRESS", help="of a Dask scheduler"
+    )
+    trusting[0].add_argument(
+        "--draws", type=int, default=50, help="students' cases (default: 50)"
+    )
     _add_trust(*trusting, grade, watch)
     export = step("export", "write the grades as CSV", assignment="*")
-    scope = step("gradescope", "write an autograder for Gradescope; keep it secret", assignment="?")
+    scope = step(
+        "gradescope",
+        "write an autograder for Gradescope; keep it secret",
+        assignment="?",
+    )
     _add_formats(export, scope)
-    step("statistics", "write how the class did, as a table and a picture", assignment="?")
+    step(
+        "statistics",
+        "write how the class did, as a table and a picture",
+        assignment="?",
+    )
     serve = step("serve", "open the page on which you read answers and give points")
-    serve.add_argument("--port", type=int, default=0, help="on 127.0.0.1 (default: a free port)")
-    serve.add_argument("--hub", action="store_true", help="as a service that JupyterHub starts")
+    serve.add_argument(
+        "--port", type=int, default=0, help="on 127.0.0.1 (default: a free port)"
+    )
+    serve.add_argument(
+        "--hub", action="store_true", help="as a service that JupyterHub starts"
+    )
     return parser
 
 
@@ -138,15 +194,25 @@ def _add_trust(*commands: argparse.ArgumentParser) -> None:
 
 def _add_watching(watch: argparse.ArgumentParser) -> None:
     watch.add_argument(
-        "--from", dest="place", type=Path, help="folder (default: the exchange)", metavar="PLACE"
+        "--from",
+        dest="place",
+        type=Path,
+        help="folder (default: the exchange)",
+        metavar="PLACE",
     )
-    watch.add_argument("--every", type=float, default=20, help="seconds to wait (default: 20)")
+    watch.add_argument(
+        "--every", type=float, default=20, help="seconds to wait (default: 20)"
+    )
 
 
-def _add_formats(export: argparse.ArgumentParser, scope: argparse.ArgumentParser) -> None:
+def _add_formats(
+    export: argparse.ArgumentParser, scope: argparse.ArgumentParser
+) -> None:
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
-    scope.add_argument("--output", type=Path, help="file (default: autograder-ASSIGNMENT.zip)")
+    scope.add_argument(
+        "--output", type=Path, help="file (default: autograder-ASSIGNMENT.zip)"
+    )
     text = "when students see points and hints (default: after_published)"
     scope.add_argument("--visibility", choices=_WHEN, default=_WHEN[0], help=text)
 
@@ -167,7 +233,10 @@ def _release(course: Course, options: argparse.Namespace) -> int:
 
     for name in options.assignment:
         print(
-            *release(course, name, trusted=options.trust_submissions, draws=options.draws), sep="\n"
+            *release(
+                course, name, trusted=options.trust_submissions, draws=options.draws
+            ),
+            sep="\n",
         )
         if options.publish:
             publish_assignment(course, name)
@@ -180,7 +249,12 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import inbound
 
     word = options.assignment
-    if options.place is None and word and word not in course.names() and Path(word).exists():
+    if (
+        options.place is None
+        and word
+        and word not in course.names()
+        and Path(word).exists()
+    ):
         options.assignment, options.place = None, Path(word)  # the only word is a place
     name, place = _one(course, options), options.place or inbound(course)
     collected = collect(course, name, place, times=options.times)
@@ -194,7 +268,9 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
     if options.dask and options.jobs > 1:
-        raise ValueError("--dask cannot be combined with --jobs. Start more Dask workers instead.")
+        raise ValueError(
+            "--dask cannot be combined with --jobs. Start more Dask workers instead."
+        )
     if options.dask:
         needs("mplab grade autograde --dask", "distributed")
     name = _one(course, options)
@@ -219,7 +295,9 @@ def _shown(line: Line) -> str:
     return f"{line.student}: {score}"
 
 
-def _summary(course: Course, name: str, lines: Sequence[Line], *, whole_class: bool) -> list[str]:
+def _summary(
+    course: Course, name: str, lines: Sequence[Line], *, whole_class: bool
+) -> list[str]:
     """List what a teacher should look at."""
     from mplab.grading.journal import counting, submitted_students
 
@@ -257,7 +335,9 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     failed = [page for page in pages if not page.written]
     print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}")
     if unread := sum(page.waiting for page in pages):
-        print(f"{unread} answers in them are not read yet, and the pages say so: mplab grade serve")
+        print(
+            f"{unread} answers in them are not read yet, and the pages say so: mplab grade serve"
+        )
     if noted := [page for page in pages if page.remark]:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
@@ -269,10 +349,14 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
         others = publish_feedback(course, name, present)
         print(f"Published: {len(present) - len(others)} pages, in the exchange")
         if others:
-            print(f"not handed in through the exchange ({len(others)}): {', '.join(others)}")
+            print(
+                f"not handed in through the exchange ({len(others)}): {', '.join(others)}"
+            )
     handed_in = set() if options.student else set(submitted_students(course, name)[0])
     if waiting := sorted(handed_in - {page.student for page in pages}):
-        print(f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}")
+        print(
+            f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}"
+        )
     return 1 if failed else 0
 
 
@@ -291,11 +375,19 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     while True:
         told = []
         try:
-            told += [f"look at: {problem}" for problem in collect(course, name, place).problems]
-            lines = autograde(course, name, jobs=options.jobs, trusted=trusted, tell=lambda _: None)
+            told += [
+                f"look at: {problem}"
+                for problem in collect(course, name, place).problems
+            ]
+            lines = autograde(
+                course, name, jobs=options.jobs, trusted=trusted, tell=lambda _: None
+            )
             told += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [x for x in lines if x.score is not None]
-            due = [*(due or []), *(x.student for x in graded if due is None or not x.done_before)]
+            due = [
+                *(due or []),
+                *(x.student for x in graded if due is None or not x.done_before),
+            ]
             if due:
                 write_feedback(course, name, students=due)
                 if options.publish:
@@ -321,7 +413,9 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     print(f"{len({grade.student.id for grade in found})} students are in {path}")
     if waiting := sum(grade.by_hand for grade in found):
         left = "" if options.to == "csv" else " Their places are empty."
-        print(f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}")
+        print(
+            f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}"
+        )
     return 0
 
 
@@ -331,7 +425,9 @@ def _gradescope(course: Course, options: argparse.Namespace) -> int:
     name = _one(course, options)
     path = options.output or course.root / f"autograder-{name}.zip"
     write_autograder(course, name, path, visibility=options.visibility)
-    print(f"{path} holds the hidden cases and the key: upload it, and show it to nobody")
+    print(
+        f"{path} holds the hidden cases and the key: upload it, and show it to nobody"
+    )
     return 0
 
 

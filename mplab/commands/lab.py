@@ -53,7 +53,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="restore all files; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
-    needs("JupyterLab with the lessons", "jupyterlab", "matplotlib", "ipywidgets", "anywidget")
+    needs(
+        "JupyterLab with the lessons",
+        "jupyterlab",
+        "matplotlib",
+        "ipywidgets",
+        "anywidget",
+    )
     return lab(rest, folder=options.dir, reset=options.reset)
 
 
@@ -103,7 +109,9 @@ def _offer_defaults() -> None:
     """
     from jupyter_server.services.config.manager import ConfigManager
 
-    ours = json.loads((_DEFAULTS / "labconfig" / _OVERRIDES).read_text(encoding="utf-8"))
+    ours = json.loads(
+        (_DEFAULTS / "labconfig" / _OVERRIDES).read_text(encoding="utf-8")
+    )
     manager: Any = ConfigManager(config_dir_name="labconfig")
     there = manager.get(Path(_OVERRIDES).stem)
     if not any(there.get(plugin, {}).keys() & ours[plugin].keys() for plugin in ours):
@@ -154,7 +162,9 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     record = _read_record(folder)
     backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
     lines = [f"Lessons: {folder.resolve()}"]
-    code = (path for path in source.glob("l[0-9][0-9]/*.py") if path.name != "exercises.py")
+    code = (
+        path for path in source.glob("l[0-9][0-9]/*.py") if path.name != "exercises.py"
+    )
     for original in sorted([*source.glob("*.ipynb"), *code]):
         name = original.relative_to(source).as_posix()
         copy, content = folder / name, original.read_bytes()
@@ -162,7 +172,11 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
             content = _with_room_to_write(content)
         if (edited := _is_edited(copy, content, record.get(name))) and not reset:
             newer = record.get(name, _digest(content)) != _digest(content)
-            hint = " (it has a newer version: --reset renews it and keeps yours)" if newer else ""
+            hint = (
+                " (it has a newer version: --reset renews it and keeps yours)"
+                if newer
+                else ""
+            )
             lines.append(f"  {name}: kept, with your changes{hint}")
             continue
         if edited:

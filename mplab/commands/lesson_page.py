@@ -33,7 +33,9 @@ _ANCHOR = re.compile(r'<a class="anchor-link" href="([^"]*)">.*?</a>')
 BUTTONS = "open", "install"
 """The ids of the cells that `data/buttons.py` adds to a lesson; a page has links of its own."""
 
-_POWER = re.compile(r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))")
+_POWER = re.compile(
+    r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
+)
 
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
@@ -49,7 +51,9 @@ def title_of(notebook: Any) -> str:
 
 def beginning(notebook: Any) -> str:
     """Return the first sentences below the title, as plain words."""
-    source = re.sub(r"(?m)^#.*$", "", notebook.cells[0].source) if notebook.cells else ""
+    source = (
+        re.sub(r"(?m)^#.*$", "", notebook.cells[0].source) if notebook.cells else ""
+    )
     words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", source.strip().split("\n\n")[0])
     said = ""
     for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
@@ -97,16 +101,22 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                 parts.append("</details>")
                 hidden = False
             if asked and not hidden and not is_text:
-                parts.append(f'<details class="answer" open><summary>{_SUMMARY}</summary>')
+                parts.append(
+                    f'<details class="answer" open><summary>{_SUMMARY}</summary>'
+                )
                 hidden, asked = True, False
             parts.append(text(piece) if is_text else "".join(_code(piece, frozen)))
             asked = asked or (is_text and bool(re.search(PREDICTION, piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
-    contents = f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
+    contents = (
+        f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
+    )
     contents *= bool(links)
-    return smaller(once("".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]])))
+    return smaller(
+        once("".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]]))
+    )
 
 
 def text(markdown: str) -> str:
@@ -116,14 +126,22 @@ def text(markdown: str) -> str:
     html = html.replace("before you run the next cell", "before you open what follows")
     html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
-    html = _POWER.sub(lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html)
-    return re.sub("(?s)<table>.*?</table>", r'<div class="scrolled" tabindex="0">\g<0></div>', html)
+    html = _POWER.sub(
+        lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html
+    )
+    return re.sub(
+        "(?s)<table>.*?</table>",
+        r'<div class="scrolled" tabindex="0">\g<0></div>',
+        html,
+    )
 
 
 def _frozen(notebook: Any) -> dict[str, Any]:
     """Return the explorers that the last cell drew, by model, and remove that cell."""
     outputs = notebook.cells[-1].get("outputs", []) if notebook.cells else []
-    found = [output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})]
+    found = [
+        output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})
+    ]
     if not found:
         return {}
     notebook.cells.pop()
@@ -153,7 +171,9 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         drawn = frozen.get(data[VIEW]["model_id"])
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
-        return explorer(Frozen(*drawn)) if drawn else ""  # a progress bar is of no use later
+        return (
+            explorer(Frozen(*drawn)) if drawn else ""
+        )  # a progress bar is of no use later
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
         if html.startswith("<table"):
@@ -168,9 +188,14 @@ def explorer(frozen: Frozen) -> str:
     """Write an explorer that moves without Python, or stands still without JavaScript."""
     question, controls, buttons, positions, (picture, sentence), packed = frozen
     shown = math.prod(len(options) for _, _, options, _, _ in controls)
-    coarser = f"This page holds {shown:,} of the {positions:,} positions of JupyterLab. "
+    coarser = (
+        f"This page holds {shown:,} of the {positions:,} positions of JupyterLab. "
+    )
     coarser *= shown < positions
     asked = json.dumps([controls, buttons]).replace("<", "\\u003c")
-    words, still = map(escape, (question, sentence)), f'{coarser}<span class="still">{STILL}</span>'
+    words, still = (
+        map(escape, (question, sentence)),
+        f'{coarser}<span class="still">{STILL}</span>',
+    )
     frame = (FILES / "explorer.html").read_text("utf-8").strip()
     return frame.format(*words, picture=picture, note=still, asked=asked, packed=packed)

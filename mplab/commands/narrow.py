@@ -26,7 +26,9 @@ def both(picture: Picture) -> str:
         return f'<div class="scrolled" tabindex="0">{wide}</div>'
     narrow(picture)
     data = base64.b64encode(picture.png()).decode()
-    source = f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'
+    source = (
+        f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'
+    )
     return f"<picture>{source}{wide}</picture>"
 
 
@@ -35,7 +37,10 @@ def narrow(picture: Any) -> None:
     """Lay a figure out for a phone: panels below each other, long words on several lines."""
     panels = [axes for axes in picture.axes if axes.get_subplotspec() is not None]
     places = [axes.get_subplotspec() for axes in panels]
-    columns, height = max(place.get_gridspec().ncols for place in places), picture.get_figheight()
+    columns, height = (
+        max(place.get_gridspec().ncols for place in places),
+        picture.get_figheight(),
+    )
     if 1 < columns < 5:
         order = sorted(range(len(places)), key=lambda i: places[i].colspan.start)
         grid = GridSpec(len(order), 1, figure=picture)
@@ -62,15 +67,26 @@ def narrow(picture: Any) -> None:
 def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     """Wrap long labels; return the names of curves, and the words above the axes."""
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
-    for label, room in ((axes.xaxis.label, 38), (axes.yaxis.label, 26)):  # keep their alignment
-        label.set_text("\n".join(fill(line, room) for line in label.get_text().split("\n")))
+    for label, room in (
+        (axes.xaxis.label, 38),
+        (axes.yaxis.label, 26),
+    ):  # keep their alignment
+        label.set_text(
+            "\n".join(fill(line, room) for line in label.get_text().split("\n"))
+        )
     notes = [t for t in axes.texts if isinstance(getattr(t, "anncoords", ""), tuple)]
-    above = [t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1]
+    above = [
+        t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1
+    ]
     for text in notes + above:
         text.set_text(fill(text.get_text(), 14 if text in notes else 10))
     names = [label.get_text().replace(".", ". ") for label in axes.get_yticklabels()]
-    if any(len(name) > 14 and "$" not in name for name in names):  # not a formula's source
-        axes.set_yticks(axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in names])
+    if any(
+        len(name) > 14 and "$" not in name for name in names
+    ):  # not a formula's source
+        axes.set_yticks(
+            axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in names]
+        )
     return notes, above
 
 
@@ -79,9 +95,13 @@ def _thin(picture: Picture, axis: Any) -> None:
     for _ in range(3):
         picture.draw_without_rendering()
         words = [label for label in axis.get_majorticklabels() if label.get_text()]
-        boxes = sorted((word.get_window_extent() for word in words), key=lambda box: box.x0)
+        boxes = sorted(
+            (word.get_window_extent() for word in words), key=lambda box: box.x0
+        )
         if all(a.x1 + 3 < b.x0 for a, b in pairwise(boxes)):
             return
         low, high = sorted(axis.get_view_interval())
         places = [place for place in axis.get_majorticklocs() if low <= place <= high]
-        axis.set_ticks(places[::2], axis.get_major_formatter().format_ticks(places)[::2])
+        axis.set_ticks(
+            places[::2], axis.get_major_formatter().format_ticks(places)[::2]
+        )

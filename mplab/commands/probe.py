@@ -29,5 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             except Exception as error:  # of any kind: the other probes go on
                 line = str(error).strip().partition("\n")[0] or type(error).__name__
                 problem = f"  this GPU, with this torch, cannot: {line}"
-        print("\n".join([*report(probe, measured), *([problem] if problem else [])]), flush=True)
+        print(
+            "\n".join([*report(probe, measured), *([problem] if problem else [])]),
+            flush=True,
+        )
     return 0

@@ -16,7 +16,13 @@ from mplab.numbers.installation import VERSION
 
 ROOMS = (
     *("numbers", "arithmetic", "scaling", "course", "simulation", "training"),
-    *("health", "hardware", "pictures", "explorers", "grading"),  # commands is for the shell
+    *(
+        "health",
+        "hardware",
+        "pictures",
+        "explorers",
+        "grading",
+    ),  # commands is for the shell
 )
 
 MORE = {"mplab.numbers.tensors": ["round_tensor"]}
@@ -58,8 +64,14 @@ def _guarded(html: str) -> str:
     The page's own script loads the search index.
     """
     scripts = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
-    html = re.sub(r'(<a class="headerlink" href="#([^"]+)")>', r'\1 aria-label="link to \2">', html)
-    return html.replace("<head>", "<head>" + policy(scripts, more="'strict-dynamic'"), 1)
+    html = re.sub(
+        r'(<a class="headerlink" href="#([^"]+)")>',
+        r'\1 aria-label="link to \2">',
+        html,
+    )
+    return html.replace(
+        "<head>", "<head>" + policy(scripts, more="'strict-dynamic'"), 1
+    )
 
 
 def _page(name: str) -> doc.Module:
@@ -68,12 +80,16 @@ def _page(name: str) -> doc.Module:
     front = ModuleType(name, module.__doc__)
     names = MORE.get(name) or getattr(module, "__all__", dir(module))
     held = {key: getattr(module, key) for key in names if key[0] != "_"}
-    held = {key: value for key, value in held.items() if not isinstance(value, ModuleType)}
+    held = {
+        key: value for key, value in held.items() if not isinstance(value, ModuleType)
+    }
     vars(front).update(held, __all__=list(held))
     page = doc.Module(front)
     for entry in page.variables:
         entry.docstring = _described(entry.name, getattr(front, entry.name))
-    for each in page.classes:  # members from torch or matplotlib have no page to link to
+    for (
+        each
+    ) in page.classes:  # members from torch or matplotlib have no page to link to
         each.inherited_members = {}
         each.members = {member.name: member for member in each.own_members}
     return page
@@ -86,12 +102,19 @@ def _described(name: str, value: object) -> str:
         for file, module in list(sys.modules.items())
         if file.startswith("mplab.") and vars(module).get(name) is value
     )
-    keys = f"\n\nKeys: {', '.join(map(repr, value))}." if isinstance(value, Mapping) else ""
+    keys = (
+        f"\n\nKeys: {', '.join(map(repr, value))}."
+        if isinstance(value, Mapping)
+        else ""
+    )
     return next(filter(None, found), "") + keys
 
 
 def _lists(pages: Mapping[str, doc.Module]) -> str:
     """List the rooms and the commands, for the end of the first page."""
-    rooms = [f"- `{name}`: {page.docstring.partition(chr(10))[0]}" for name, page in pages.items()]
+    rooms = [
+        f"- `{name}`: {page.docstring.partition(chr(10))[0]}"
+        for name, page in pages.items()
+    ]
     commands = [f"- `mplab {name}`: {purpose}" for name, purpose in COMMANDS.items()]
     return "\n".join(["\n\n## Rooms\n", *rooms[1:], "\n## Commands\n", *commands])

@@ -30,11 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.list:
         print(catalogue())
         return 0
-    if missing := [name for name in ("task", "recipe", "out") if not getattr(options, name)]:
+    if missing := [
+        name for name in ("task", "recipe", "out") if not getattr(options, name)
+    ]:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
     for path in options.plot:  # check it now, not after training
         if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
-            parser.error(f"--plot must be a .png, .svg or .html in a folder that is; got {path}")
+            parser.error(
+                f"--plot must be a .png, .svg or .html in a folder that is; got {path}"
+            )
     if options.device:
         _require_device(options.device)
     task: str | Task = options.task
@@ -57,12 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             if rank() == 0:
                 _show(runs, options)
     except (TypeError, ValueError) as error:
-        if not re.match(r"[\w.]+: .+ must ", str(error)):  # raised in the task, not by us
+        if not re.match(
+            r"[\w.]+: .+ must ", str(error)
+        ):  # raised in the task, not by us
             raise
         print(f"mplab train: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("mplab train: interrupted. The same command goes on from here.", file=sys.stderr)
+        print(
+            "mplab train: interrupted. The same command goes on from here.",
+            file=sys.stderr,
+        )
         return 130
     return 0
 
@@ -71,7 +80,10 @@ def _require_device(name: str) -> None:
     """Check before training that torch can use a device."""
     try:
         torch.zeros(1, device=name).item()
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch without CUDA
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # AssertionError: torch without CUDA
         first = str(error).partition("\n")[0]
         raise UserError(f"--device {name} cannot be used here: {first}") from error
 
@@ -85,7 +97,9 @@ def named_task(place: str) -> Task:
     module, _, name = place.partition(":")
     rule = f"--task must be package.module:NAME, where NAME is a Task; got {place!r}"
     if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)  # as `python -m` does, and an installed command does not
+        sys.path.insert(
+            0, here
+        )  # as `python -m` does, and an installed command does not
     try:
         found = vars(import_module(module))
     except (ModuleNotFoundError, ValueError) as error:
@@ -96,7 +110,9 @@ def named_task(place: str) -> Task:
         raise UserError(f"{rule}: {words}. Go to its folder, or install it.") from None
     if not isinstance(found.get(name), Task):
         others = [name for name, thing in found.items() if isinstance(thing, Task)]
-        raise UserError(f"{rule}. The tasks in {module} are: {', '.join(others) or 'none'}.")
+        raise UserError(
+            f"{rule}. The tasks in {module} are: {', '.join(others) or 'none'}."
+        )
     task: Task = found[name]
     return task
 
@@ -109,8 +125,14 @@ def _version(place: str, task: Task) -> str:
     """
     functions = (task.data, task.model, task.loss, task.metrics, task.optimizer)
     modules = [place.partition(":")[0], *(str(f.__module__) for f in functions)]
-    files = [Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules]
-    beside = {f for f in files if f.parent == files[0].parent and f.suffix == ".py" and f.is_file()}
+    files = [
+        Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules
+    ]
+    beside = {
+        f
+        for f in files
+        if f.parent == files[0].parent and f.suffix == ".py" and f.is_file()
+    }
     code = [ast.unparse(ast.parse(file.read_bytes())) for file in sorted(beside)]
     return "@" + sha256("\0".join(code).encode()).hexdigest()[:8] if code else ""
 
@@ -142,7 +164,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a figure (.png, .svg) or page (.html)",
     )
-    add("--save-every", type=int, default=50, metavar="STEPS", help="between checkpoints")
+    add(
+        "--save-every",
+        type=int,
+        default=50,
+        metavar="STEPS",
+        help="between checkpoints",
+    )
     add("--quiet", action="store_true", help="no progress bar")
     return parser
 
@@ -163,11 +191,19 @@ def _show(runs: list[History], options: argparse.Namespace) -> None:
 
 def catalogue() -> str:
     """List the tasks and the recipes, with the settings that differ from the usual."""
-    usual = {**Recipe("", RECIPES["fp32"].compute_format).settings(), "compute_format": None}
+    usual = {
+        **Recipe("", RECIPES["fp32"].compute_format).settings(),
+        "compute_format": None,
+    }
     lines = ["tasks, and what FP16 without a loss scale does to them"]
-    lines += [f"  {task.name:22}{task.verdict:12}{task.steps} steps" for task in TASKS.values()]
+    lines += [
+        f"  {task.name:22}{task.verdict:12}{task.steps} steps"
+        for task in TASKS.values()
+    ]
     lines += ["recipes"]
     for recipe in RECIPES.values():
         special = {k: v for k, v in recipe.settings().items() if v != usual[k]}
-        lines.append(f"  {recipe.name:22}" + ", ".join(f"{k}={v}" for k, v in special.items()))
+        lines.append(
+            f"  {recipe.name:22}" + ", ".join(f"{k}={v}" for k, v in special.items())
+        )
     return "\n".join(lines)

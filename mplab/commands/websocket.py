@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from jupyter_server.services.kernels.connection.channels import (
+    ZMQChannelsWebsocketConnection,
+)
 
 
 class PromptConnection(ZMQChannelsWebsocketConnection):

@@ -54,7 +54,10 @@ def watched(
         attribute = name == "Format" and code.co_name != "__post_init__"
         if name not in allowed and not attribute:
             found.append(name)
-        elif frame.f_locals.get("overflow") is Overflow.SATURATE and "overflow" not in allowed:
+        elif (
+            frame.f_locals.get("overflow") is Overflow.SATURATE
+            and "overflow" not in allowed
+        ):
             found.append(f"{name} with overflow")
 
     def call(*arguments: Any) -> Any:
@@ -73,5 +76,6 @@ def refusal(called: str, uses: Sequence[str]) -> str:
     names = ", ".join(name for name in uses if name != "overflow")
     allowed = f"you may call only {names}" if names else "you may not call mplab"
     return (
-        f"The answer calls mplab's {called}; in this exercise {allowed}. Write the steps yourself."
+        f"The answer calls mplab's {called}; in this exercise {allowed}."
+        " Write the steps yourself."
     )

@@ -43,7 +43,9 @@ def load_digits() -> Digits:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"load_digits: {path} must be readable; got {error}. {cure}") from error
+        raise ValueError(
+            f"load_digits: {path} must be readable; got {error}. {cure}"
+        ) from error
     if (found := hashlib.sha256(content).hexdigest()) != DIGITS_SHA256:
         raise ValueError(
             f"load_digits: {path} must have SHA-256 {DIGITS_SHA256}; got {found}. {cure}"

@@ -44,7 +44,9 @@ class Sealed:
     def of(cls, value: Any) -> Sealed:
         """Hash a number or an array of numbers; −0 is not 0, and 254 is 254.0."""
         number = np.asarray(value, np.float64)
-        return cls(hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest())
+        return cls(
+            hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest()
+        )
 
 
 class Misconception(NamedTuple):
@@ -162,10 +164,13 @@ def verdict_on(
 ) -> Verdict:
     """Check an answer to an exercise; see `mplab.check`."""
     if answer is None:
-        return Verdict(False, f"{name}: not attempted yet. Put your answer in place of None.")
+        return Verdict(
+            False, f"{name}: not attempted yet. Put your answer in place of None."
+        )
     if callable(exercise.answer) and not callable(answer):
         return Verdict(
-            False, f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}."
+            False,
+            f"{name}: hand in the function itself; got {type(answer).__name__}: {answer!r}.",
         )
     outcomes: list[Any] = []
     called: list[str] = []
@@ -174,14 +179,18 @@ def verdict_on(
     try:
         in_time = ends_within(seconds, lambda: exercise.take(outcomes, answer))
     except NotImplementedError:
-        return Verdict(False, f"{name}: not attempted yet. Replace the line that raises.")
+        return Verdict(
+            False, f"{name}: not attempted yet. Replace the line that raises."
+        )
     if not in_time:
         return Verdict(False, _unfinished(name, exercise, len(outcomes), seconds))
     given = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
     if not (wrong := [i for i, pair in pairs if not equal(*pair, exercise)]) and called:
-        return Verdict(False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}")
+        return Verdict(
+            False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}"
+        )
     if not wrong:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
         return Verdict(True, f"{name}: right{cases}.")
@@ -225,7 +234,9 @@ def _counterexample(
     else:
         lines = [f"{name}: not yet."]
     if isinstance(yours, Exception):
-        lines.append(f"  yours    raised {type(yours).__name__}: {yours}{_place(yours)}")
+        lines.append(
+            f"  yours    raised {type(yours).__name__}: {yours}{_place(yours)}"
+        )
     else:
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if isinstance(yours, str) and not isinstance(wanted[first], str):
@@ -235,7 +246,9 @@ def _counterexample(
 
 def _place(error: Exception) -> str:
     """Return the line of the answer in which it raised an exception."""
-    frames = [f for f in extract_tb(error.__traceback__) if not f.filename.startswith(LIBRARY)]
+    frames = [
+        f for f in extract_tb(error.__traceback__) if not f.filename.startswith(LIBRARY)
+    ]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     return f"\n           in line {own[-1].lineno}: {own[-1].line}" if own else ""
 
@@ -276,7 +289,9 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
     if isinstance(b, dict):
         same_keys = isinstance(a, dict) and a.keys() == b.keys()
         return same_keys and all(equal(a[key], b[key], exercise) for key in b)
-    if isinstance(b, list | tuple) and any(isinstance(item, dict | list | tuple) for item in b):
+    if isinstance(b, list | tuple) and any(
+        isinstance(item, dict | list | tuple) for item in b
+    ):
         items = list(a) if isinstance(a, list | tuple) or np.ndim(a) else []
         return len(items) == len(b) and all(
             equal(*pair, exercise) for pair in zip(items, b, strict=True)
@@ -308,7 +323,10 @@ def _text(value: Any, fmt: Format | None) -> str:
     Unsigned integers of NumPy are codes; its floats have enough digits to be unique.
     """
     if isinstance(value, tuple):
-        inner = (("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt)) for v in value)
+        inner = (
+            ("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt))
+            for v in value
+        )
         return ", ".join(inner)
     if isinstance(value, dict):  # a record: a line for each entry
         return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
@@ -316,7 +334,10 @@ def _text(value: Any, fmt: Format | None) -> str:
         return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
     if isinstance(value, np.ndarray) and value.ndim:
         first = value.ravel()[:_SHOWN]
-        shown = [_text(v, fmt) for v in (first if value.dtype.kind in "uf" else first.tolist())]
+        shown = [
+            _text(v, fmt)
+            for v in (first if value.dtype.kind in "uf" else first.tolist())
+        ]
         more = [f"and {value.size - _SHOWN:,} more"] if value.size > _SHOWN else []
         shape = f" of shape {value.shape}" if value.ndim > 1 else ""
         return "[" + ", ".join([*shown, *more]) + "]" + shape

@@ -23,7 +23,10 @@ class _Found(UserDict[str, Exercise]):
 
     @cached_property
     def data(self) -> dict[str, Exercise]:  # type: ignore[override]
-        files = (Path(path).glob("l[0-9][0-9]/exercises.py") for path in mplab.lessons.__path__)
+        files = (
+            Path(path).glob("l[0-9][0-9]/exercises.py")
+            for path in mplab.lessons.__path__
+        )
         found: dict[str, Exercise] = {}
         for lesson in sorted({file.parent.name for file in chain(*files)}):
             found |= import_module(f"mplab.lessons.{lesson}.exercises").EXERCISES

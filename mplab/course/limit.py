@@ -45,9 +45,13 @@ class OwnTime:
     def _look(self) -> tuple[bool, float]:
         """Return whether the task is runnable now, and its CPU seconds."""
         with suppress(OSError):
-            fields = self._stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2]
+            fields = self._stat.read_text(
+                encoding="ascii", errors="replace"
+            ).rpartition(")")[2]
             state, *numbers = fields.split()
-            return state == "R", sum(map(int, numbers[10:12])) / os.sysconf("SC_CLK_TCK")
+            return state == "R", sum(map(int, numbers[10:12])) / os.sysconf(
+                "SC_CLK_TCK"
+            )
         return False, 0.0
 
 
@@ -76,7 +80,9 @@ class _Watcher:
                 continue  # other tasks have the processor
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
-                wait = self._seconds  # a half-done import would stay broken; it is not the answer's
+                wait = (
+                    self._seconds
+                )  # a half-done import would stay broken; it is not the answer's
                 continue
             if between is not None:
                 self.fired = True

@@ -29,9 +29,15 @@ def practice(cell: str, coloured: Callable[[str], str]) -> str:
         more = _fold("Solution", coloured(solutions()[name]))
     else:
         known = [list(each) for each in exercise.misconceptions]
-        facts = {"name": name, "answer": exercise.answer, "tolerance": exercise.tolerance}
+        facts = {
+            "name": name,
+            "answer": exercise.answer,
+            "tolerance": exercise.tolerance,
+        }
         facts |= {"known": known, "reason": exercise.reason}
-        held = json.dumps(facts, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+        held = json.dumps(facts, ensure_ascii=False, allow_nan=False).replace(
+            "<", "\\u003c"
+        )
         more = f'<script type="application/json">{held}</script>'
     return f'<div class="practice">{hint}{more}</div>'
 

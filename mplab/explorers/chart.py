@@ -5,7 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
-from mplab.pictures.canvas import BAND, CARD, CARD_CLASS, COARSE, INK, power_of_two, spread
+from mplab.pictures.canvas import (
+    BAND,
+    CARD,
+    CARD_CLASS,
+    COARSE,
+    INK,
+    power_of_two,
+    spread,
+)
 
 SIZE, LEAST = 13, 10
 """Size of the letters: as drawn, and in a narrow window, where a wide picture scrolls."""
@@ -25,7 +33,9 @@ class Drawing:
     def __init__(self) -> None:
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, words: str, anchor: str = "start", more: str = "") -> None:
+    def text(
+        self, x: float, y: float, words: str, anchor: str = "start", more: str = ""
+    ) -> None:
         """Add words at a place; `anchor` says which end of them stands there."""
         if words:
             place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
@@ -42,7 +52,9 @@ class Drawing:
         size = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
         self.parts.append(f'<rect {size} fill="{fill}" {more}/>')
 
-    def line(self, path: str, colour: str = LINE, width: float = 1, more: str = "") -> None:
+    def line(
+        self, path: str, colour: str = LINE, width: float = 1, more: str = ""
+    ) -> None:
         """Add a line along an SVG path."""
         look = f'fill="none" stroke="{colour}" stroke-width="{width}"'
         self.parts.append(f'<path d="{path}" {look} {more}/>')
@@ -53,9 +65,13 @@ class Drawing:
 
     def dot(self, x: float, y: float, radius: float, fill: str, more: str = "") -> None:
         """Add a filled circle."""
-        self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" {more}/>')
+        self.parts.append(
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{fill}" {more}/>'
+        )
 
-    def svg(self, description: str, *, width: int, height: float, panels: int = 1) -> str:
+    def svg(
+        self, description: str, *, width: int, height: float, panels: int = 1
+    ) -> str:
         """Return the SVG, on its own white background, with a description for screen readers.
 
         It fills the available width, up to `width`. On a phone, a page stacks the `panels`, which
@@ -87,7 +103,11 @@ class Scale(NamedTuple):
         inset: the pixels left free at both ends of the axis.
 
     Examples:
-        >>> Scale(0, 8, 100, 260)(2), Scale(-3, 3, 0, 60, log=True)(0.5), Scale(0, 1, 50, 10)(7)
+        >>> (
+        ...     Scale(0, 8, 100, 260)(2),
+        ...     Scale(-3, 3, 0, 60, log=True)(0.5),
+        ...     Scale(0, 1, 50, 10)(7),
+        ... )
         (140.0, 20.0, 10.0)
     """
 
@@ -102,7 +122,9 @@ class Scale(NamedTuple):
         """Return the pixel of a value."""
         if self.log:
             value = math.log2(value) if value > 0 else self.low
-        share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        share = (min(max(value, self.low), self.high) - self.low) / (
+            self.high - self.low
+        )
         room = self.end - self.start
         inset = math.copysign(self.inset, room)
         return self.start + inset + share * (room - 2 * inset)
@@ -151,13 +173,17 @@ class Chart(Drawing):
         """Add a grey band between two values of `y`."""
         top, bottom = sorted((self.y(low), self.y(high)))
         width = self.x.end - self.x.start
-        self.box(self.x.start, top, width, bottom - top, BAND, f'fill-opacity="{strength}"')
+        self.box(
+            self.x.start, top, width, bottom - top, BAND, f'fill-opacity="{strength}"'
+        )
 
     def zone(self, low: float, high: float, strength: float = COARSE) -> None:
         """Add a grey band between two values of `x`."""
         left, right = self.x(low), self.x(high)
         height = self.y.start - self.y.end
-        self.box(left, self.y.end, right - left, height, BAND, f'fill-opacity="{strength}"')
+        self.box(
+            left, self.y.end, right - left, height, BAND, f'fill-opacity="{strength}"'
+        )
 
     def curve(
         self, xs: Iterable[float], ys: Iterable[float], colour: str = "black", width: float = 1,
@@ -172,7 +198,9 @@ class Chart(Drawing):
 
     def stairs(self, values: Iterable[float]) -> str:
         """Return the path over steps 0 to 1, 1 to 2 and so on, each at its value, after a start."""
-        return "".join(f"V{self.y(v):.1f}H{self.x(i + 1):.1f}" for i, v in enumerate(values))
+        return "".join(
+            f"V{self.y(v):.1f}H{self.x(i + 1):.1f}" for i, v in enumerate(values)
+        )
 
     def name_ends(self, ends: Sequence[tuple[float, str]]) -> None:
         """Add words at the right, each at a value of `y`; overlapping ones are moved apart."""
@@ -204,7 +232,9 @@ def bars(
     bottom = 14 + row * len(rows)
     chart = Chart(x, Scale(0, 1, bottom, 14))
     chart.ticks_x(
-        (2.0**k for k in range(int(x.low), int(x.high) + 1, step)), power_of_two, grid=True
+        (2.0**k for k in range(int(x.low), int(x.high) + 1, step)),
+        power_of_two,
+        grid=True,
     )
     for i, (name, value, words, colour, stopped) in enumerate(rows):
         top, end = 14 + row * i, x(value)

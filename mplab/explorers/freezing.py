@@ -89,9 +89,13 @@ def all_frozen() -> dict[str, Frozen | str]:
     An explorer of ipywidgets that takes free text is left out.
     """
     widgets = list(_instances.values())
-    living = {each.model_id: alive(each) for each in widgets if isinstance(each, PageExplorer)}
+    living = {
+        each.model_id: alive(each) for each in widgets if isinstance(each, PageExplorer)
+    }
     explorers = [each for each in widgets if isinstance(each, Explorer)]
-    return living | {each.model_id: frozen for each in explorers if (frozen := freeze(each))}
+    return living | {
+        each.model_id: frozen for each in explorers if (frozen := freeze(each))
+    }
 
 
 def freeze(explorer: Explorer) -> Frozen | None:
@@ -110,7 +114,9 @@ def freeze(explorer: Explorer) -> Frozen | None:
         >>> [control.name for control in frozen.controls], frozen.positions
         (['rows (batch)', "layer's width", '16-bit units'], 500)
     """
-    operated = [x for x in _leaves(explorer) if not (isinstance(x, _SILENT) or x.disabled)]
+    operated = [
+        x for x in _leaves(explorer) if not (isinstance(x, _SILENT) or x.disabled)
+    ]
     buttons = [each for each in operated if isinstance(each, ipywidgets.Button)]
     controls = [each for each in operated if each not in buttons]
     if not all(type(control) in _KINDS for control in controls):
@@ -120,13 +126,19 @@ def freeze(explorer: Explorer) -> Frozen | None:
     positions = math.prod(map(len, grids))
     named = explorer.on_page if positions > MOST else {}
     kept = [
-        [i for i, (_, v) in enumerate(grid) if i == at or v in named.get(control.description, [v])]
+        [
+            i
+            for i, (_, v) in enumerate(grid)
+            if i == at or v in named.get(control.description, [v])
+        ]
         for control, grid, at in zip(controls, grids, start, strict=True)
     ]
     while math.prod(map(len, kept)) > MOST:
         kept = _coarser(kept, controls, start)
     drawn: dict[tuple[int, ...], tuple[str, str]] = {}
-    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {b.description: {} for b in buttons}
+    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {
+        b.description: {} for b in buttons
+    }
     with _still(explorer, controls):
         for place in itertools.product(*kept):
             for button in buttons:
@@ -173,7 +185,9 @@ def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
 def _place(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
     """Return the positions of the controls, as indices."""
     both = zip(controls, grids, strict=True)
-    return tuple([value for _, value in grid].index(control.value) for control, grid in both)
+    return tuple(
+        [value for _, value in grid].index(control.value) for control, grid in both
+    )
 
 
 def _put(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
@@ -181,9 +195,13 @@ def _put(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
         control.value = grid[i][1]
 
 
-def _coarser(kept: list[list[int]], controls: _Controls, start: Sequence[int]) -> list[list[int]]:
+def _coarser(
+    kept: list[list[int]], controls: _Controls, start: Sequence[int]
+) -> list[list[int]]:
     """Drop every second position of the longest slider, but keep the start."""
-    sliders = [i for i, control in enumerate(controls) if _KINDS[type(control)] == "slider"]
+    sliders = [
+        i for i, control in enumerate(controls) if _KINDS[type(control)] == "slider"
+    ]
     longest = max(sliders, key=lambda i: len(kept[i]))
     first = kept[longest].index(start[longest]) % 2
     return [left[first::2] if i == longest else left for i, left in enumerate(kept)]
@@ -201,13 +219,19 @@ def _still(explorer: Explorer, controls: _Controls) -> Iterator[None]:
 
 
 def _moves(
-    places: Sequence[tuple[int, ...]], led: dict[str, dict[tuple[int, ...], tuple[int, ...]]]
+    places: Sequence[tuple[int, ...]],
+    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]],
 ) -> dict[str, list[int]]:
     """Return the states that each button leads to; a button that leaves the grid is left out."""
     numbers = {place: number for number, place in enumerate(places)}
-    ways = {name: [numbers.get(there[place]) for place in places] for name, there in led.items()}
+    ways = {
+        name: [numbers.get(there[place]) for place in places]
+        for name, there in led.items()
+    }
     return {
-        name: [i for i in way if i is not None] for name, way in ways.items() if None not in way
+        name: [i for i in way if i is not None]
+        for name, way in ways.items()
+        if None not in way
     }
 
 
@@ -219,7 +243,8 @@ def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str 
         if state not in rows:
             rows[state] = [
                 "".join(
-                    parts.setdefault(part, chr(_FIRST + len(parts))) for part in _elements(text)
+                    parts.setdefault(part, chr(_FIRST + len(parts)))
+                    for part in _elements(text)
                 )
                 for text in state
             ]

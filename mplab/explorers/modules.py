@@ -13,7 +13,16 @@ import anywidget
 import traitlets
 
 from mplab.numbers.codes import decode, ulp
-from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
+from mplab.numbers.formats import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    Rounding,
+)
 from mplab.pictures.canvas import FIELDS, Picture, style
 from mplab.pictures.formats import bit_fields, number_lines
 from mplab.pictures.rounding import rounding_profile
@@ -23,14 +32,17 @@ _FOLDER = Path(__file__).parent / "page"
 _NUMBERS = count()
 
 STILL = (
-    "Here the picture stands still; with JavaScript in a newer browser, or in JupyterLab, it moves."
+    "Here the picture stands still; with JavaScript in a newer browser,"
+    " or in JupyterLab, it moves."
 )
 
 
 def _text(*names: str) -> str:
     """Join modules into one that imports nothing."""
     files = [(_FOLDER / name).read_text("utf-8") for name in names]
-    return "".join(re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE) for text in files)
+    return "".join(
+        re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE) for text in files
+    )
 
 
 _CORE = _text("numbers.js", "parts.js")
@@ -69,7 +81,10 @@ class PageExplorer(anywidget.AnyWidget):
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
     def __init__(
-        self, formats: Iterable[Format], still: Callable[[], Picture | None], **held: Any
+        self,
+        formats: Iterable[Format],
+        still: Callable[[], Picture | None],
+        **held: Any,
     ) -> None:
         self.still = still
         super().__init__(formats=[facts(fmt) for fmt in dict.fromkeys(formats)], **held)
@@ -80,7 +95,11 @@ def alive(explorer: PageExplorer) -> str:
 
     Each explorer brings the code that all of them share; `once` keeps only the first copy.
     """
-    place, state, picture = f"mplab-{next(_NUMBERS)}", explorer.get_state(), explorer.still()
+    place, state, picture = (
+        f"mplab-{next(_NUMBERS)}",
+        explorer.get_state(),
+        explorer.still(),
+    )
     own = {name: value for name, value in state.items() if not name.startswith("_")}
     held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
     still = picture._repr_mimebundle_()["text/html"] if picture else ""
@@ -209,14 +228,18 @@ class NumberLine(PageExplorer):
         zoom: int = 1,
     ) -> None:
         zoom = min(max(zoom, _NARROWEST), _WIDEST)
-        few = [fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16]  # can be drawn
+        few = [
+            fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16
+        ]  # can be drawn
 
         def still() -> Picture | None:
             exact = _exact(around)
             if exact is None or not few:
                 return None
             middle = float(exact)
-            half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)  # as in number_line.js
+            half = max(
+                2.0 ** (zoom - 1), abs(middle) * 2.0**-40
+            )  # as in number_line.js
             return number_lines(few, middle - half, middle + half)
 
         super().__init__(

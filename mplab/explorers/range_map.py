@@ -7,7 +7,14 @@ import numpy as np
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.numbers.formats import FP16, Format
-from mplab.pictures.canvas import bands, percent, power_of_two, spread, style, whole_ticks
+from mplab.pictures.canvas import (
+    bands,
+    percent,
+    power_of_two,
+    spread,
+    style,
+    whole_ticks,
+)
 from mplab.training.exponents import (
     ExponentHistogram,
     Shares,
@@ -66,12 +73,16 @@ class RangeMap(Explorer):
         self.scale = slider("loss scale 2^", 0, last, 0)
         self.layer = choice("layer", self.layers)
         controls = [self.scale] if len(self.layers) == 1 else [self.scale, self.layer]
-        super().__init__(f"Which loss scale keeps the gradients inside {fmt.name}?", controls)
+        super().__init__(
+            f"Which loss scale keeps the gradients inside {fmt.name}?", controls
+        )
 
     @property
     def shares(self) -> Shares:
         """How many of the chosen gradients land in each zone."""
-        return shares(self.layers[self.layer.value], self.fmt, loss_scale=self._loss_scale)
+        return shares(
+            self.layers[self.layer.value], self.fmt, loss_scale=self._loss_scale
+        )
 
     @property
     def _loss_scale(self) -> float:
@@ -90,19 +101,31 @@ class RangeMap(Explorer):
         where = np.asarray(histogram.exponents) + self.scale.value
         top, colour = float(counts.max(initial=0)) or 1.0, style(self.fmt).colour
         # a little higher than the highest bar
-        chart = Chart(Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30))
+        chart = Chart(
+            Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30)
+        )
         _zones(chart, self.fmt, low, high)
         width = 688 / (high - low)
-        for exponent, share, zone in zip(where, counts, zone_of(where, self.fmt), strict=True):
-            fill, opacity = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))[zone]
+        for exponent, share, zone in zip(
+            where, counts, zone_of(where, self.fmt), strict=True
+        ):
+            fill, opacity = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))[
+                zone
+            ]
             if share:
-                at, more = chart.y(100 * share), f'fill-opacity="{opacity}" stroke="{colour}"'
+                at, more = (
+                    chart.y(100 * share),
+                    f'fill-opacity="{opacity}" stroke="{colour}"',
+                )
                 left = chart.x(exponent) + 0.07 * width
                 chart.box(left, at, 0.86 * width, 204 - at, fill, more)
         chart.frame()
         chart.ticks_x(whole_ticks(low, high, count=12), _power, down=21, mark=True)
         chart.ticks_y(whole_ticks(0, 100 * top, count=3), mark=True)
-        chart.below("gradient × loss scale; filled: all digits, pale: subnormal, hollow: lost", 46)
+        chart.below(
+            "gradient × loss scale; filled: all digits, pale: subnormal, hollow: lost",
+            46,
+        )
         chart.upright(16, 117, "share (%)")
         return chart
 
@@ -117,7 +140,9 @@ class RangeMap(Explorer):
             f"{percent(part.overflow, part.total)} overflow."
         )
         if part.overflow:
-            return words + " One overflow is enough: a loss scaler would skip this step."
+            return (
+                words + " One overflow is enough: a loss scaler would skip this step."
+            )
         return words
 
 
@@ -130,7 +155,11 @@ def _layers(
     if isinstance(source, ExponentHistogram):
         return {"all gradients": source}
     layers = dict(source)
-    return layers if len(layers) == 1 else {"all layers": pooled(layers.values()), **layers}
+    return (
+        layers
+        if len(layers) == 1
+        else {"all layers": pooled(layers.values()), **layers}
+    )
 
 
 LETTER = 7.4  # room for one letter of a picture

@@ -32,9 +32,13 @@ _STYLE = (
 _WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem, 98%)"}}
 
 
-def slider(words: str, low: int, high: int, value: int, **more: Any) -> ipywidgets.IntSlider:
+def slider(
+    words: str, low: int, high: int, value: int, **more: Any
+) -> ipywidgets.IntSlider:
     """Make a slider of whole numbers."""
-    return ipywidgets.IntSlider(value, min=low, max=high, description=words, **_WIDE, **more)
+    return ipywidgets.IntSlider(
+        value, min=low, max=high, description=words, **_WIDE, **more
+    )
 
 
 def stops(words: str, options: Iterable[Any], value: Any) -> ipywidgets.SelectionSlider:
@@ -46,7 +50,9 @@ def stops(words: str, options: Iterable[Any], value: Any) -> ipywidgets.Selectio
 
 def choice(words: str, options: Iterable[Any], **more: Any) -> ipywidgets.Dropdown:
     """Make a drop-down list."""
-    return ipywidgets.Dropdown(options=list(options), description=words, **_WIDE, **more)
+    return ipywidgets.Dropdown(
+        options=list(options), description=words, **_WIDE, **more
+    )
 
 
 def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
@@ -75,7 +81,9 @@ class Explorer(ipywidgets.VBox):
 
     def __init__(self, question: str, controls: Sequence[ipywidgets.Widget]) -> None:
         self.question = question
-        self.picture = ipywidgets.HTML(layout={"overflow": "auto hidden", "max_width": "100%"})
+        self.picture = ipywidgets.HTML(
+            layout={"overflow": "auto hidden", "max_width": "100%"}
+        )
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
         heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>")
@@ -95,7 +103,9 @@ class Explorer(ipywidgets.VBox):
         """Draw again, from the controls as they are now."""
         svg, sentence = self.draw()
         self.picture.value = svg
-        self.state.value = f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
+        self.state.value = (
+            f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
+        )
 
     def _changed(self, _: object) -> None:
         self.visibly(self.redraw)
@@ -105,5 +115,7 @@ class Explorer(ipywidgets.VBox):
         try:
             action()
         except Exception:
-            with self.errors:  # Jupyter sends a callback's traceback to a log nobody reads
+            with (
+                self.errors
+            ):  # Jupyter sends a callback's traceback to a log nobody reads
                 raise

@@ -21,7 +21,9 @@ from mplab.grading.tables import is_student_id
 from mplab.grading.worker import Job, Work, grade_submission
 
 
-def student_of(about: dict[str, Any], roster: list[list[str]]) -> tuple[str, dict[str, Any]]:
+def student_of(
+    about: dict[str, Any], roster: list[list[str]]
+) -> tuple[str, dict[str, Any]]:
     """Find the student whose hidden cases a submission gets: id, and entry in Gradescope's users.
 
     The id is that of the roster's student with this number or e-mail address; otherwise it is the
@@ -77,7 +79,9 @@ def run(place: str | Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))
         (course.root / "roster.csv").write_text(f"id\n{student}\n")
-        shutil.copytree(place / "submission", Path(folder, "in", student), symlinks=True)
+        shutil.copytree(
+            place / "submission", Path(folder, "in", student), symlinks=True
+        )
         problems = collect(course, name, Path(folder, "in")).problems
         (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
         account = sandbox_problem() is not None
@@ -90,7 +94,9 @@ def run(place: str | Path) -> dict[str, Any]:
         notebooks = course.skeletons(name)
         if isinstance(found, Work):
             remark = found.remark
-            notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in found.notebooks.items()}
+            notebooks = {
+                n: nbformat.from_dict(json.loads(t)) for n, t in found.notebooks.items()
+            }
         tests = _tests(course, name, notebooks, settings["visibility"])
     lines = [remark, *notes, lateness(about, user)]
     results = {
@@ -102,9 +108,13 @@ def run(place: str | Path) -> dict[str, Any]:
         "stdout_visibility": "hidden",
         "tests": tests,
     }
-    replace_file(place / "results" / "results.json", json.dumps(results, indent=1).encode())
+    replace_file(
+        place / "results" / "results.json", json.dumps(results, indent=1).encode()
+    )
     wall = "another account, without namespaces" if account else "bubblewrap"
-    print(f"{student}: {results['score']:g} of {results['max_score']:g}; sandbox: {wall}")
+    print(
+        f"{student}: {results['score']:g} of {results['max_score']:g}; sandbox: {wall}"
+    )
     if isinstance(found, Exception):
         print(found)
     return results
@@ -121,7 +131,10 @@ def _graded(job: Job, student: str) -> Work | Exception:
 
 
 def _tests(
-    course: Course, name: str, notebooks: dict[str, nbformat.NotebookNode], visibility: str
+    course: Course,
+    name: str,
+    notebooks: dict[str, nbformat.NotebookNode],
+    visibility: str,
 ) -> list[dict[str, Any]]:
     """List the parts of all exercises as Gradescope's tests; what was not graded earns nothing."""
     tests = []

@@ -110,7 +110,9 @@ def autograde(
     course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
         chosen = _chosen(course, assignment, students, tell)
-        todo = [name for name in chosen if force or not is_graded(course, assignment, name)]
+        todo = [
+            name for name in chosen if force or not is_graded(course, assignment, name)
+        ]
         job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
         workers = partial(_cluster, dask) if dask else _processes
         try:
@@ -144,14 +146,19 @@ def _lock(course: Course) -> Iterator[None]:
 
 
 def _chosen(
-    course: Course, assignment: str, students: Sequence[str], tell: Callable[[str], None]
+    course: Course,
+    assignment: str,
+    students: Sequence[str],
+    tell: Callable[[str], None],
 ) -> list[str]:
     """List the ids with a submission: all, or only the named ones."""
     present, strangers = submitted_students(course, assignment)
     for name in strangers:
         tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
     for name, other in superseded(course, assignment).items():
-        tell(f"{name}: not graded: {other} of the same team handed in later, or stands first")
+        tell(
+            f"{name}: not graded: {other} of the same team handed in later, or stands first"
+        )
     return named(course, assignment, students, present)
 
 
@@ -162,7 +169,9 @@ def _processes(jobs: int) -> Iterator[_Workers]:
     round_to(np.zeros(1), FP16)  # imports numba once, before the processes fork
     close_lanes()
     others = set(multiprocessing.active_children())
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork"), start_worker) as pool:
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("fork"), start_worker
+    ) as pool:
         try:
             yield pool, lambda: 2 * jobs
         except BaseException:
@@ -176,7 +185,9 @@ def _cluster(address: str, _: int) -> Iterator[_Workers]:
     """Use the workers of a Dask scheduler, which see the course folder at the same path."""
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)  # we report it in one line
+    logging.getLogger("distributed").setLevel(
+        logging.CRITICAL
+    )  # we report it in one line
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
@@ -186,7 +197,10 @@ def _cluster(address: str, _: int) -> Iterator[_Workers]:
         ) from error
     with client:
         try:
-            yield client.get_executor(), lambda: 2 * sum(client.nthreads().values()) or 1
+            yield (
+                client.get_executor(),
+                lambda: 2 * sum(client.nthreads().values()) or 1,
+            )
             client.run(stop_worker, on_error="ignore")
         except (CancelledError, OSError) as error:
             raise ValueError(
@@ -241,14 +255,18 @@ def _grade(
         try:
             for _ in range(min(len(queue), room() - len(running))):
                 student, number = queue[0]
-                future = executor.submit(grade_submission, job, student, _PAUSES[number])
+                future = executor.submit(
+                    grade_submission, job, student, _PAUSES[number]
+                )
                 running[future] = queue.popleft()
             for future in wait(running, _TELL_SECONDS, FIRST_COMPLETED).done:
                 try:
                     _record(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
-                except Exception as error:  # technical: a refused submission comes as a result
+                except (
+                    Exception
+                ) as error:  # technical: a refused submission comes as a result
                     (alone if isinstance(error, NoSandbox) else queue).extend(
                         again(running[future], error)
                     )
@@ -273,17 +291,26 @@ def _record(course: Course, assignment: str, work: Work) -> None:
     """
     start, whose = time.perf_counter(), (assignment, work.student)
     course.record("journal", *whose).unlink(missing_ok=True)
-    notebooks = {n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()}
+    notebooks = {
+        n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()
+    }
     score, max_score, late = save(course, *whose, notebooks)
     remark = work.remark
     if course.read("received", *whose).get("late") and not late:
         remark = f"{remark} Canvas says that it was late.".strip()
-    record = {"digest": work.digest, "score": score, "max_score": max_score, "remark": remark}
+    record = {
+        "digest": work.digest,
+        "score": score,
+        "max_score": max_score,
+        "remark": remark,
+    }
     seconds = work.seconds + time.perf_counter() - start
     course.write("journal", *whose, record | {"seconds": round(seconds, 3)})
 
 
-def _record_failure(course: Course, assignment: str, student: str, error: Exception) -> None:
+def _record_failure(
+    course: Course, assignment: str, student: str, error: Exception
+) -> None:
     """Record that a submission could not be graded, for a technical reason."""
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     record = {"remark": f"not graded yet, for a technical reason: {reason}"}
@@ -293,6 +320,10 @@ def _record_failure(course: Course, assignment: str, student: str, error: Except
 
 def _read_line(course: Course, assignment: str, student: str) -> Line:
     record = course.read("journal", assignment, student)
-    remark = str(record.get("remark", "not graded yet: the grader was killed, or its disk full"))
+    remark = str(
+        record.get("remark", "not graded yet: the grader was killed, or its disk full")
+    )
     seconds = float(record.get("seconds", 0.0))
-    return Line(student, record.get("score"), record.get("max_score"), remark, seconds, True)
+    return Line(
+        student, record.get("score"), record.get("max_score"), remark, seconds, True
+    )

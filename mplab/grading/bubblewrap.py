@@ -18,15 +18,31 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 def _system_paths() -> list[Path]:
     """List the folders that Python and its libraries need; none holds files of a course."""
-    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sysconfig.get_paths()["purelib"]}
+    prefixes = {
+        sys.prefix,
+        sys.base_prefix,
+        sys.exec_prefix,
+        sysconfig.get_paths()["purelib"],
+    }
     prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
-    paths = {Path(prefix).resolve() for prefix in prefixes} | {PACKAGE, course_folder("data")}
+    paths = {Path(prefix).resolve() for prefix in prefixes} | {
+        PACKAGE,
+        course_folder("data"),
+    }
     paths |= {Path(prefix).absolute() for prefix in prefixes}
     # Libraries may lie elsewhere: `pip install --user`, a .pth file, a shared PYTHONPATH.
     libraries = (Path(entry) for entry in sys.path if Path(entry).name in _LIBRARIES)
     paths |= {path.resolve() for path in libraries}
-    usual = ("/usr", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime", "/etc/fonts")
-    paths = {path for path in paths if path.exists()} | {Path(p) for p in usual if Path(p).exists()}
+    usual = (
+        "/usr",
+        "/etc/ld.so.cache",
+        "/etc/alternatives",
+        "/etc/localtime",
+        "/etc/fonts",
+    )
+    paths = {path for path in paths if path.exists()} | {
+        Path(p) for p in usual if Path(p).exists()
+    }
     return sorted(path for path in paths if not any(p in path.parents for p in paths))
 
 
@@ -43,7 +59,9 @@ def _view() -> list[str]:
     """Return bwrap's arguments for the file system: only what is needed, none of it writable."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
-    if hidden := [path for path in _system_paths() if Path(WORK) in (path, *path.parents)]:
+    if hidden := [
+        path for path in _system_paths() if Path(WORK) in (path, *path.parents)
+    ]:
         raise RuntimeError(
             f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
         )
@@ -59,7 +77,9 @@ def _view() -> list[str]:
         elif Path("/", name).is_dir():
             arguments += ["--ro-bind", f"/{name}", f"/{name}"]
     lessons = PACKAGE / "_course" / "lessons"
-    if lessons.is_dir():  # an installed package carries the assignments with their solutions
+    if (
+        lessons.is_dir()
+    ):  # an installed package carries the assignments with their solutions
         arguments += ["--tmpfs", str(lessons)]
     return [*arguments, "--perms", "0755", "--dir", WORK]
 
@@ -98,13 +118,32 @@ def sandboxed(command: Sequence[str]) -> list[str]:
         user_namespaces(7), on who may write a uid_map; bubblewrap's --uid and --gid.
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
-    devices = ["--dev", "/dev", "--remount-ro", "/dev", "--size", str(64 << 20), "--tmpfs", WORK]
+    devices = [
+        "--dev",
+        "/dev",
+        "--remount-ro",
+        "/dev",
+        "--size",
+        str(64 << 20),
+        "--tmpfs",
+        WORK,
+    ]
     pairs = (("--setenv", name, value) for name, value in environment().items())
     variables = ["--clearenv", *(word for pair in pairs for word in pair)]
     if os.geteuid() != 0:
         inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
         nobody = ["--uid", _NOBODY, "--gid", _NOBODY]
-        return ["bwrap", *inner, *walls, *nobody, *variables, "--chdir", "/", "--", *command]
+        return [
+            "bwrap",
+            *inner,
+            *walls,
+            *nobody,
+            *variables,
+            "--chdir",
+            "/",
+            "--",
+            *command,
+        ]
     # Only the next two programs see the host's /proc. It is bound whole, because the kernel
     # forbids the new mount that hides it if parts of the old one are covered.
     # bwrap builds its root on /tmp, which must be there for the inner one.

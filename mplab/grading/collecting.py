@@ -34,13 +34,17 @@ _LINES = 20  # problems reported per student
 _NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
 
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)")
+_MOODLE = re.compile(
+    r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)"
+)
 
 _CANVAS = re.compile(
     r"(?P<name>[^_]+?)(?P<late>_LATE)?_(?P<number>\d+)_(?P<order>\d+)_(?P<file>.+)"
 )
 
-_EXCHANGE = re.compile(r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?")
+_EXCHANGE = re.compile(
+    r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?"
+)
 
 
 class _File(NamedTuple):
@@ -162,7 +166,9 @@ def _deliveries(
         exchange = _EXCHANGE.fullmatch(top)
         if exchange and exchange["assignment"] != assignment:
             continue
-        owner = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+        owner = (
+            _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+        )
         if file.clock == ANOTHER or owner is None:
             reason = "no student of the roster is recognised in it"
             told[top] = ANOTHER if file.clock == ANOTHER else reason
@@ -171,14 +177,22 @@ def _deliveries(
         canvas = platform if platform and platform.re is _CANVAS and not rest else None
         name = "/".join(rest) or (platform["file"] if platform else top)
         number = platform["number"] if platform else ""
-        alone = rest or top.lower().endswith(".zip")  # else one of several files side by side
+        alone = rest or top.lower().endswith(
+            ".zip"
+        )  # else one of several files side by side
         key = f"number {number}" if number else f"top {top}" if alone else ""
-        delivery = found.setdefault((owner, key), _Delivery(owner, top, number, bool(canvas)))
+        delivery = found.setdefault(
+            (owner, key), _Delivery(owner, top, number, bool(canvas))
+        )
         delivery.late |= bool(canvas and canvas["late"])
-        if canvas and name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
+        if (
+            canvas and name not in ours
+        ):  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
-            again.append(f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer")
+            again.append(
+                f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer"
+            )
         delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
     for delivery in found.values():
@@ -191,18 +205,25 @@ def _deliveries(
                 "column number, with the number in these names"
             )
             del by_owner[owner]
-    return by_owner, [*(f"{_shown(top)}: {reason}" for top, reason in told.items()), *again]
+    return by_owner, [
+        *(f"{_shown(top)}: {reason}" for top, reason in told.items()),
+        *again,
+    ]
 
 
 def _order(file: _File) -> int:
     """Return the number by which Canvas orders submissions, which grows with time; else 0."""
-    canvas = _CANVAS.fullmatch(file.path.parts[0]) if len(file.path.parts) == 1 else None
+    canvas = (
+        _CANVAS.fullmatch(file.path.parts[0]) if len(file.path.parts) == 1 else None
+    )
     return int(canvas["order"][:18]) if canvas else 0
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
     """Return the student of this account; ids are matched exactly, not by prefix."""
-    known = any(student.id == name for student in roster) if roster else is_student_id(name)
+    known = (
+        any(student.id == name for student in roster) if roster else is_student_id(name)
+    )
     return name if known else None
 
 
@@ -211,7 +232,10 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
 
     Examples:
         >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
-        >>> identify("s01", [ada]), identify("Ada Löwe_17_assignsubmission_file_", [ada])
+        >>> (
+        ...     identify("s01", [ada]),
+        ...     identify("Ada Löwe_17_assignsubmission_file_", [ada]),
+        ... )
         ('s01', 's01')
         >>> identify("loweada_LATE_5_6_a1.ipynb", [ada]), identify("s010", [ada])
         ('s01', None)
@@ -224,7 +248,8 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         named = [
             s.id
             for s in roster
-            if wanted & {_plain(s.first_name + s.last_name), _plain(s.last_name + s.first_name)}
+            if wanted
+            & {_plain(s.first_name + s.last_name), _plain(s.last_name + s.first_name)}
             and s.number in ("", match["number"])
         ]
         fitting = numbered or named
@@ -232,7 +257,11 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".ipynb").removesuffix(".zip")
     if not roster:
         return stem if is_student_id(stem) else None
-    begins = [s.id for s in roster if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))]
+    begins = [
+        s.id
+        for s in roster
+        if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))
+    ]
     return max(begins, key=len, default=None)
 
 
@@ -262,7 +291,9 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
         return _folder_files(place)
     try:
         return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
-    except Exception as error:  # of many kinds: zipfile lets through what its parts raise
+    except (
+        Exception
+    ) as error:  # of many kinds: zipfile lets through what its parts raise
         raise ValueError(
             f"PLACE must be a folder or a zip file; got {place} "
             f"({type(error).__name__}: {error}). Name another, or download it again."
@@ -277,12 +308,17 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             whose = top.lstat()
             # `rglob` does not follow links to folders
             paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else [top]
-            found = [(path, path.lstat()) for path in sorted(islice(paths, _STUDENT_FILES + 1))]
+            found = [
+                (path, path.lstat())
+                for path in sorted(islice(paths, _STUDENT_FILES + 1))
+            ]
         except (OSError, RecursionError) as error:  # its author may change it meanwhile
             reason = f"it cannot be read ({type(error).__name__})"
             yield _File(name, partial(_refuse, reason))
             continue
-        if exchange and not _is_of(whose, exchange["id"]):  # else others could hand in for them
+        if exchange and not _is_of(
+            whose, exchange["id"]
+        ):  # else others could hand in for them
             yield _File(name, partial(_refuse, ANOTHER), clock=ANOTHER)
             continue
         for path, status in found:
@@ -318,7 +354,9 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
             refused = partial(_refuse, "its path leads out of the zip")
             yield _File(PurePosixPath(name.name or "?"), refused)
         else:
-            yield _File(name, partial(_open_entry, archive, info), _zip_time(info), "zip")
+            yield _File(
+                name, partial(_open_entry, archive, info), _zip_time(info), "zip"
+            )
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
@@ -333,7 +371,11 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
     """Return an entry's date, which has no time zone; None for 1980, the format's first year."""
     try:
-        return datetime(*info.date_time).astimezone(UTC) if info.date_time[0] > 1980 else None
+        return (
+            datetime(*info.date_time).astimezone(UTC)
+            if info.date_time[0] > 1980
+            else None
+        )
     except (ValueError, OverflowError):
         return None
 
@@ -349,20 +391,28 @@ class _Taken:
         if self._others:
             names = ", ".join(_shown(name) for name in self._others[:5])
             more = ", …" * (len(self._others) > 5)
-            self.problems.append(f"{delivery.owner}: left out, not a notebook: {names}{more}")
+            self.problems.append(
+                f"{delivery.owner}: left out, not a notebook: {names}{more}"
+            )
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
         """Take notebooks first, so that other files do not use up the limits."""
         if len(files) > _STUDENT_FILES:
-            self.problems.append(f"only {_STUDENT_FILES} of {len(files)} files are looked at")
+            self.problems.append(
+                f"only {_STUDENT_FILES} of {len(files)} files are looked at"
+            )
         ordered = sorted(
-            files, key=lambda entry: (not _NOTEBOOK.fullmatch(entry[0]), entry[0].count("/"))
+            files,
+            key=lambda entry: (not _NOTEBOOK.fullmatch(entry[0]), entry[0].count("/")),
         )
         for whole, file in ordered[:_STUDENT_FILES]:
             path = PurePosixPath(whole)
             if any(part.startswith(".") for part in path.parts):
                 continue
-            notebook, archive = _NOTEBOOK.fullmatch(path.name), path.suffix.lower() == ".zip"
+            notebook, archive = (
+                _NOTEBOOK.fullmatch(path.name),
+                path.suffix.lower() == ".zip",
+            )
             wanted = notebook or path.name == SECRET or (archive and not packed)
             if not wanted and file.clock:  # else `open` says what is wrong with it
                 self._others.append(str(file.path))
@@ -377,7 +427,9 @@ class _Taken:
                 if archive and not packed:
                     self._unpack(content)
                     continue
-                name = re.sub(r"[^A-Za-z0-9_. ()+-]", "_", notebook[1] if notebook else path.name)
+                name = re.sub(
+                    r"[^A-Za-z0-9_. ()+-]", "_", notebook[1] if notebook else path.name
+                )
                 if name in self.files:
                     raise Refused("another file has this name")
                 self.files[name[-100:]] = content
@@ -396,7 +448,9 @@ class _Taken:
                         break
         except Refused:
             raise
-        except Exception as error:  # of many kinds: zipfile lets through what its parts raise
+        except (
+            Exception
+        ) as error:  # of many kinds: zipfile lets through what its parts raise
             raise Refused(f"it cannot be unpacked ({type(error).__name__})") from error
         if len(content) > _FILE_BYTES:
             raise Refused(f"it has more than {_FILE_BYTES >> 20} MiB")
@@ -406,14 +460,20 @@ class _Taken:
 
     def _unpack(self, packed: bytes) -> None:
         """Unpack a student's zip; a zip inside it stays as it is."""
-        if packed.count(b"PK\1\2") > _STUDENT_FILES:  # before a list of them fills the memory
+        if (
+            packed.count(b"PK\1\2") > _STUDENT_FILES
+        ):  # before a list of them fills the memory
             raise Refused(f"it lists more than {_STUDENT_FILES} files")
         try:
             archive = zipfile.ZipFile(io.BytesIO(packed))
         except Exception as error:  # as above
-            raise Refused(f"it is not a zip that can be read ({type(error).__name__})") from error
+            raise Refused(
+                f"it is not a zip that can be read ({type(error).__name__})"
+            ) from error
         with archive:
-            self._take([(str(file.path), file) for file in _zip_files(archive)], packed=True)
+            self._take(
+                [(str(file.path), file) for file in _zip_files(archive)], packed=True
+            )
 
 
 # Where does it go? ---------------------------------------------------------------------------
@@ -429,7 +489,12 @@ def _bring_in(
         The source of its time, and the problems found.
     """
     ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
-    counts, owner, files, problems = ranked[0], ranked[0].owner, dict[str, bytes](), list[str]()
+    counts, owner, files, problems = (
+        ranked[0],
+        ranked[0].owner,
+        dict[str, bytes](),
+        list[str](),
+    )
     for each in ranked:  # one at a time: a thousand deliveries would fill the memory
         taken = _Taken(each)
         problems += taken.problems
@@ -437,10 +502,15 @@ def _bring_in(
             counts, files = each, taken.files
             break
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
-        return "", [*problems, f"{owner}: nothing could be taken; what came in before stays"]
+        return "", [
+            *problems,
+            f"{owner}: nothing could be taken; what came in before stays",
+        ]
     if len(ranked) > 1:
         others = ", ".join(_shown(d.label) for d in ranked if d is not counts)[:500]
-        problems.append(f"{others}: of {owner} as well; {_shown(counts.label)} is newer and counts")
+        problems.append(
+            f"{others}: of {owner} as well; {_shown(counts.label)} is newer and counts"
+        )
     clock = next(iter(counts.files.values())).clock
     stamp = known.get(("id", owner)) or known.get(("number", counts.number))
     source = "list" if stamp else ""
@@ -448,7 +518,12 @@ def _bring_in(
         dated = any(file.time for file in counts.files.values())
         stamp, source = (counts.time, clock) if dated else (None, "")
     text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
-    record = {"time": text, "source": source, "late": counts.late, "label": counts.label}
+    record = {
+        "time": text,
+        "source": source,
+        "late": counts.late,
+        "label": counts.label,
+    }
     return source, problems + _store(course, assignment, owner, files, record)
 
 
@@ -464,7 +539,9 @@ def _store(
     before, problems = course.read("received", assignment, student), list[str]()
     record["digest"], there = _digest(files), None
     if target.is_dir() and not target.is_symlink():
-        there = _digest({p.name: p.read_bytes() for p in target.iterdir() if p.is_file()})
+        there = _digest(
+            {p.name: p.read_bytes() for p in target.iterdir() if p.is_file()}
+        )
     repaired = there is not None and there != before.get("digest", there)
     if there is not None and before.get("digest", there) == record["digest"]:
         if repaired:
@@ -486,12 +563,16 @@ def _store(
             kept /= f"{student}-{assignment}-{time.monotonic_ns()}"
             shutil.move(target, kept)
             if repaired:
-                problems.append(f"{student}: handed in again; what was changed here is in {kept}")
+                problems.append(
+                    f"{student}: handed in again; what was changed here is in {kept}"
+                )
         course.write("received", assignment, student, record)
         new.rename(target)
     return problems
 
 
 def _digest(files: Mapping[str, bytes]) -> str:
-    each = sorted((name, hashlib.sha256(content).hexdigest()) for name, content in files.items())
+    each = sorted(
+        (name, hashlib.sha256(content).hexdigest()) for name, content in files.items()
+    )
     return hashlib.sha256(repr(each).encode()).hexdigest()

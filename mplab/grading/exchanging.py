@@ -15,7 +15,9 @@ from mplab.grading.submissions import SECRET, Refused, read_regular
 
 _SECRET_BYTES = 10_000
 
-_REASON = "in a course of mplab this is done by `mplab grade`: see README.md in the course"
+_REASON = (
+    "in a course of mplab this is done by `mplab grade`: see README.md in the course"
+)
 
 
 def inbound(course: Course) -> Path:
@@ -67,7 +69,12 @@ def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> No
             make = getattr(ExchangeFactory(config=config), step)
             authenticator = Authenticator(config=config)
             directory = course.directory(**about)
-            make(coursedir=directory, authenticator=authenticator, config=config, **options).start()
+            make(
+                coursedir=directory,
+                authenticator=authenticator,
+                config=config,
+                **options,
+            ).start()
         except (ExchangeError, OSError) as error:
             raise ValueError(
                 f"--publish: the exchange {config.Exchange.root} must be a folder that you can "

@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 
 import nbformat
 
-from mplab.grading.exercises import MOST_INTERRUPTS, NOT_ASKED, Graded, Outcome, grade_exercise
+from mplab.grading.exercises import (
+    MOST_INTERRUPTS,
+    NOT_ASKED,
+    Graded,
+    Outcome,
+    grade_exercise,
+)
 from mplab.grading.sandbox import Died, Lane, Limits, Session, require_sandbox
 from mplab.grading.submissions import image_kind
 
-_OUTCOME = re.compile(r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE)
+_OUTCOME = re.compile(
+    r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
+)
 """An outcome as a grade cell shows it."""
 
 _TEXT = 20_000  # characters of one output in the feedback
@@ -80,15 +88,21 @@ def run_notebook(
                     cell.outputs = _outputs(session, cell.source)
                 continue
             if not ended:
-                outcomes[name] = grade_exercise(graded[name], session, partial(seed, name))
+                outcomes[name] = grade_exercise(
+                    graded[name], session, partial(seed, name)
+                )
         except Died as death:
             where = f"in the check of {name}" if name else f"in cell {number}"
             ended = f"The kernel ended {where}: {death}."
-            cell.outputs = [] if name else [nbformat.v4.new_output("stream", text=ended + "\n")]
+            cell.outputs = (
+                [] if name else [nbformat.v4.new_output("stream", text=ended + "\n")]
+            )
         if name is not None:
             outcomes.setdefault(name, refused_outcomes(graded[name], ended))
             write_outcomes(cell, outcomes[name])
-    slow = f"Stopped {session.interrupts}× for running too long." * (session.interrupts > 0)
+    slow = f"Stopped {session.interrupts}× for running too long." * (
+        session.interrupts > 0
+    )
     return Report(outcomes, f"{slow} {ended}".strip())
 
 
@@ -98,7 +112,9 @@ def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
         return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:
-        outputs.append(nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n"))
+        outputs.append(
+            nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n")
+        )
     return outputs
 
 
@@ -149,7 +165,9 @@ def one_line(message: str) -> str:
     and no symbol like the marks in front of the points.
     """
     plain = (c if c.isprintable() else " " for c in message)
-    return " ".join("".join("?" if unicodedata.category(c) == "So" else c for c in plain).split())
+    return " ".join(
+        "".join("?" if unicodedata.category(c) == "So" else c for c in plain).split()
+    )
 
 
 def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:

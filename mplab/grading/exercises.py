@@ -38,7 +38,9 @@ _MAX_CASES = 2_000
 MOST_INTERRUPTS = 2
 """How often a submission may run too long before nothing more is asked of it."""
 
-NOT_ASKED = f"Not asked: {MOST_INTERRUPTS} things before it ran too long and were stopped."
+NOT_ASKED = (
+    f"Not asked: {MOST_INTERRUPTS} things before it ran too long and were stopped."
+)
 
 
 @dataclass(frozen=True)
@@ -112,18 +114,28 @@ def load_assignment(path: Path) -> Assignment:
         graded = getattr(module, "GRADED", None)
         if not isinstance(graded, dict) or not graded:
             raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
-        problems = {name: problem for name in graded if (problem := _problem(graded[name]))}
+        problems = {
+            name: problem for name in graded if (problem := _problem(graded[name]))
+        }
     except Exception as error:
         where = f"{path}{_line(error, path)}"
-        raise ValueError(f"{where}: {type(error).__name__}: {error}. Mend it.") from error
+        raise ValueError(
+            f"{where}: {type(error).__name__}: {error}. Mend it."
+        ) from error
     for name, problem in problems.items():
         raise ValueError(f"{path}: {name}: {problem}.")
-    return Assignment(graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {}))
+    return Assignment(
+        graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {})
+    )
 
 
 def _line(error: Exception, path: Path) -> str:
     """Name the line of a file where an error arose; empty if none is known."""
-    ran = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(path)]
+    ran = [
+        f.lineno
+        for f in traceback.extract_tb(error.__traceback__)
+        if f.filename == str(path)
+    ]
     line = ran[-1] if ran else getattr(error, "lineno", None)
     return f", line {line}" if line else ""
 
@@ -164,7 +176,9 @@ class Outcome(NamedTuple):
     message: str
 
 
-def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int]) -> list[Outcome]:
+def grade_exercise(
+    graded: Graded, answering: Session, seed: Callable[[str], int]
+) -> list[Outcome]:
     """Ask a submission for values and compare them with the reference's.
 
     Args:
@@ -181,11 +195,15 @@ def grade_exercise(graded: Graded, answering: Session, seed: Callable[[str], int
         message = NOT_ASKED
         if answering.interrupts < MOST_INTERRUPTS:
             message = _part_message(graded, part, cases, answering)
-        outcomes.append(Outcome(part.name, part.points, 0.0 if message else part.points, message))
+        outcomes.append(
+            Outcome(part.name, part.points, 0.0 if message else part.points, message)
+        )
     return outcomes
 
 
-def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Session) -> str:
+def _part_message(
+    graded: Graded, part: Part, cases: list[Any], answering: Session
+) -> str:
     """Return the reason why a part earns nothing; empty if it is right."""
     uses = graded.exercise.uses
     reply = _ask(graded, cases, answering)
@@ -198,7 +216,9 @@ def _part_message(graded: Graded, part: Part, cases: list[Any], answering: Sessi
     replies = reply.get("values")
     if not isinstance(replies, list) or len(replies) != len(cases):
         return (
-            f"{graded.asks} is not a function." if "kind" in reply else "The answer is unreadable."
+            f"{graded.asks} is not a function."
+            if "kind" in reply
+            else "The answer is unreadable."
         )
     given = [_read(entry) for entry in replies]
     exercise = replace(graded.exercise, cases=cases)
@@ -261,13 +281,24 @@ def exception_named(name: Any, message: Any) -> Exception:
     """Return the built-in exception of this name; for other names, one that equals no other."""
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     text = message[:300] if isinstance(message, str) else ""
-    simple = (SyntaxError, UnicodeError, ExceptionGroup, OSError)  # others take one text
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, simple):
+    simple = (
+        SyntaxError,
+        UnicodeError,
+        ExceptionGroup,
+        OSError,
+    )  # others take one text
+    if (
+        isinstance(kind, type)
+        and issubclass(kind, Exception)
+        and not issubclass(kind, simple)
+    ):
         return kind(text)
     return _Own(f"{str(name)[:80]}: {text}")
 
 
-def _explanation(exercise: Exercise, part: Part, given: list[Any], wrong: list[int]) -> str:
+def _explanation(
+    exercise: Exercise, part: Part, given: list[Any], wrong: list[int]
+) -> str:
     """Explain what is wrong, in one sentence, without the value of a hidden case."""
     first = given[wrong[0]]
     if isinstance(first, NotImplementedError):
@@ -290,7 +321,9 @@ def _raised(error: Exception) -> str:
     """
     if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"
-    return "raised " + ("an exception" if isinstance(error, _Own) else type(error).__name__)
+    return "raised " + (
+        "an exception" if isinstance(error, _Own) else type(error).__name__
+    )
 
 
 # The public table ------------------------------------------------------------------------
@@ -321,16 +354,22 @@ def public_table(graded: Mapping[str, Graded]) -> str:
         On the public cases, the notebook's checks decide as the exercises themselves do.
     """
     table = {name: _public(entry.exercise) for name, entry in graded.items()}
-    return json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
+    return (
+        json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
+    )
 
 
 def _public(exercise: Exercise) -> dict[str, Any]:
     fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
     entry: dict[str, Any] = {"reason": exercise.reason, "argument": exercise.argument}
     entry |= {"format": fmt, "tolerance": exercise.tolerance, "uses": exercise.uses}
-    known = [("", exercise.answer)] + [(m.sentence, m.answer) for m in exercise.misconceptions]
+    known = [("", exercise.answer)] + [
+        (m.sentence, m.answer) for m in exercise.misconceptions
+    ]
     if not callable(exercise.answer):
-        return entry | {"sealed": [[text, Sealed.of(answer).digest] for text, answer in known]}
+        return entry | {
+            "sealed": [[text, Sealed.of(answer).digest] for text, answer in known]
+        }
     cases = [encode_value(_spread(case)) for case in exercise.cases]
     outcomes = [[text, [_record(o) for o in exercise.outcomes(f)]] for text, f in known]
     return entry | {"cases": cases, "outcomes": outcomes}
@@ -370,7 +409,9 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common = {name: entry[name] for name in ("reason", "argument", "tolerance", "uses")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
     if "sealed" in entry:
-        (_, answer), *others = [(text, Sealed(digest)) for text, digest in entry["sealed"]]
+        (_, answer), *others = [
+            (text, Sealed(digest)) for text, digest in entry["sealed"]
+        ]
         known = tuple(Misconception(sealed, text) for text, sealed in others)
         return Exercise(answer=answer, misconceptions=known, **common)
     keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
@@ -384,7 +425,9 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
         answer=reference,
         # One argument is shown as itself; one that is a tuple would be taken for several.
         cases=tuple(
-            case[0] if len(case) == 1 and type(case[0]) is not tuple else Arguments(case)
+            case[0]
+            if len(case) == 1 and type(case[0]) is not tuple
+            else Arguments(case)
             for case in cases
         ),
         misconceptions=tuple(Misconception(function, text) for text, function in wrong),

@@ -49,7 +49,9 @@ def neutral(text: str) -> str:
         ("'=1+1", 'Ada')
     """
     text = "".join(c if c.isprintable() else " " for c in text)
-    first = unicodedata.normalize("NFKC", text.lstrip()[:1])  # some accept full-width signs
+    first = unicodedata.normalize(
+        "NFKC", text.lstrip()[:1]
+    )  # some accept full-width signs
     return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
@@ -76,11 +78,15 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
                 owner = owners.get(student.id, student.id)
                 grade = _grade(course, gradebook, known[name], student, owner)
                 remark = f"{grade.remark} handed in by {owner}".strip()
-                found.append(grade if owner == student.id else grade._replace(remark=remark))
+                found.append(
+                    grade if owner == student.id else grade._replace(remark=remark)
+                )
     return found
 
 
-def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, owner: str) -> Grade:
+def _grade(
+    course: Course, gradebook: Any, assignment: Any, student: Student, owner: str
+) -> Grade:
     points = float(assignment.max_score)
     record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
@@ -94,7 +100,9 @@ def _grade(course: Course, gradebook: Any, assignment: Any, student: Student, ow
         remark = f"{remark} {hours} hour{'s' * (hours > 1)} late".strip()
     if by_hand := bool(submission.needs_manual_grade):
         remark = f"{remark} {BY_HAND}".strip()
-    score = max(0.0, float(submission.score) - float(submission.late_submission_penalty or 0))
+    score = max(
+        0.0, float(submission.score) - float(submission.late_submission_penalty or 0)
+    )
     parts = _parts(submission)
     return Grade(student, assignment.name, score, points, remark, by_hand, owner, parts)
 
@@ -107,11 +115,16 @@ def _parts(submission: Any) -> str:
         for comment in row.comments:
             if comment.name not in waiting:
                 parts, _ = read_parts(comment.manual_comment or "")
-                told += [f"{comment.name}: {name}: {points}" for name, points in parts.items()]
+                told += [
+                    f"{comment.name}: {name}: {points}"
+                    for name, points in parts.items()
+                ]
     return "; ".join(told)
 
 
-def export(course: Course, assignments: list[str], *, to: str, path: Path) -> list[Grade]:
+def export(
+    course: Course, assignments: list[str], *, to: str, path: Path
+) -> list[Grade]:
     """Write the grades of some or all assignments.
 
     Args:
@@ -155,7 +168,9 @@ def _plain_table(found: list[Grade]) -> list[list[str]]:
     for grade in found:
         points = [_number(grade.score), _number(grade.max_score)]
         words = map(neutral, (grade.remark, grade.parts))
-        rows.append([*map(neutral, (grade.assignment, *grade.student[:4])), *points, *words])
+        rows.append(
+            [*map(neutral, (grade.assignment, *grade.student[:4])), *points, *words]
+        )
     return [head, *rows]
 
 

@@ -51,7 +51,9 @@ _PLAIN_LENGTH = 100_000
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """Forks from a process without threads, unlike a server."""
-_PROCESSES.set_forkserver_preload(["__main__", "mplab.grading.feedback", "matplotlib.mathtext"])
+_PROCESSES.set_forkserver_preload(
+    ["__main__", "mplab.grading.feedback", "matplotlib.mathtext"]
+)
 
 
 def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str | None:
@@ -61,7 +63,9 @@ def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str
         Its result; None if it died or took too long.
     """
     receiver, sender = _PROCESSES.Pipe(duplex=False)
-    process = _PROCESSES.Process(target=_limited, args=(sender, seconds, work, *arguments))
+    process = _PROCESSES.Process(
+        target=_limited, args=(sender, seconds, work, *arguments)
+    )
     process.start()
     sender.close()
     try:
@@ -76,12 +80,16 @@ def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str
     return None
 
 
-def _limited(sender: Connection, seconds: float, work: Callable[..., str], *arguments: Any) -> None:
+def _limited(
+    sender: Connection, seconds: float, work: Callable[..., str], *arguments: Any
+) -> None:
     whole = max(1, round(seconds))
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
     resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # about missing alternative texts
+    logging.getLogger("traitlets").setLevel(
+        logging.CRITICAL
+    )  # about missing alternative texts
     sender.send_bytes(work(*arguments).encode())
 
 
@@ -105,7 +113,9 @@ class FeedbackExporter(_Typesetter):
     The notebook is rebuilt, sanitised, and rendered in bounded time.
     """
 
-    seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(config=True)
+    seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(
+        config=True
+    )
     default_preprocessors: Any = List([CSSHTMLHeaderPreprocessor]).tag(config=True)
     plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
 
@@ -136,11 +146,15 @@ class FeedbackExporter(_Typesetter):
 def _typeset(notebook: str, resources: Any, plain: bool) -> str:
     """Render a page; called in a process of its own."""
     exporter = _Typesetter()
-    exporter.filters = {"strip_files_prefix": _unchanged}  # nbconvert's is quadratic in brackets
+    exporter.filters = {
+        "strip_files_prefix": _unchanged
+    }  # nbconvert's is quadratic in brackets
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)
-    page, _ = exporter.from_notebook_node(nbformat.from_dict(json.loads(notebook)), resources)
+    page, _ = exporter.from_notebook_node(
+        nbformat.from_dict(json.loads(notebook)), resources
+    )
     return str(page)
 
 
@@ -168,7 +182,9 @@ def _finished(page: str) -> str:
     """
     head, found, rest = without_scripts(page).partition("<head>")
     if not found:
-        raise RuntimeError("FeedbackExporter: the template has no <head> for the policy.")
+        raise RuntimeError(
+            "FeedbackExporter: the template has no <head> for the policy."
+        )
     rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
     rest = rest.replace(f"Score: {NOT_READ} / ", "not read yet, of ")
     return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)

@@ -55,7 +55,9 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
 
     def reason(error: BaseException) -> str:
         causes = list(dict.fromkeys(_CAUSE.findall(text.getvalue())))
-        return " ".join((" ".join(causes) or f"{type(error).__name__}: {error}").split())
+        return " ".join(
+            (" ".join(causes) or f"{type(error).__name__}: {error}").split()
+        )
 
     try:
         yield reason
@@ -93,7 +95,9 @@ class Course:
 
     def names(self) -> list[str]:
         """List the assignments."""
-        return sorted(path.parent.name for path in self.root.glob("checks/*/exercises.py"))
+        return sorted(
+            path.parent.name for path in self.root.glob("checks/*/exercises.py")
+        )
 
     def assignment(self, name: str) -> Assignment:
         """Load the graded exercises of an assignment.
@@ -113,7 +117,11 @@ class Course:
     def files(self, name: str) -> dict[str, bytes]:
         """Read the files beside an assignment's notebooks, which every submission finds there."""
         source = self.root / "source" / name
-        paths = (path for path in source.rglob("*") if path.is_file() and path.suffix != ".ipynb")
+        paths = (
+            path
+            for path in source.rglob("*")
+            if path.is_file() and path.suffix != ".ipynb"
+        )
         return {str(path.relative_to(source)): path.read_bytes() for path in paths}
 
     def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
@@ -135,7 +143,9 @@ class Course:
 
     def teams(self) -> list[list[str]]:
         """Read the members of each team in `teams.csv`; none if it is missing."""
-        return read_teams(self.root / "teams.csv", {student.id for student in self.roster()})
+        return read_teams(
+            self.root / "teams.csv", {student.id for student in self.roster()}
+        )
 
     def extensions(self, assignment: str) -> dict[str, timedelta]:
         """Read the extensions of the due date from `extensions.csv`, by student."""
@@ -153,14 +163,20 @@ class Course:
     def read(self, kind: str, assignment: str, student: str) -> dict[str, Any]:
         """Read what is recorded; empty if there is nothing that can be read."""
         try:
-            record = json.loads(self.record(kind, assignment, student).read_text(encoding="utf-8"))
+            record = json.loads(
+                self.record(kind, assignment, student).read_text(encoding="utf-8")
+            )
         except (OSError, ValueError):
             return {}
         return record if isinstance(record, dict) else {}
 
-    def write(self, kind: str, assignment: str, student: str, record: Mapping[str, Any]) -> None:
+    def write(
+        self, kind: str, assignment: str, student: str, record: Mapping[str, Any]
+    ) -> None:
         """Record something about a submission."""
-        replace_file(self.record(kind, assignment, student), json.dumps(record).encode())
+        replace_file(
+            self.record(kind, assignment, student), json.dumps(record).encode()
+        )
 
     def record_students(self) -> None:
         """Update the gradebook from the roster: new students, and changed names."""
@@ -179,7 +195,9 @@ class Course:
         """Read nbgrader's settings for this course."""
         from traitlets.config.loader import PyFileConfigLoader
 
-        return PyFileConfigLoader("nbgrader_config.py", path=str(self.root)).load_config()
+        return PyFileConfigLoader(
+            "nbgrader_config.py", path=str(self.root)
+        ).load_config()
 
     def directory(self, **settings: Any) -> Any:
         """Make nbgrader's `CourseDirectory` for this course, with these settings."""
@@ -227,7 +245,9 @@ def create_course(
     root = root.resolve()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course"
     if course_id is not None and not _ASSIGNMENT.fullmatch(course_id):
-        raise ValueError(f"--course-id must be of ASCII letters, digits, _ and -; got {course_id}.")
+        raise ValueError(
+            f"--course-id must be of ASCII letters, digits, _ and -; got {course_id}."
+        )
     place = None if exchange is None else _made(exchange.absolute())
     root.mkdir(parents=True, mode=0o700, exist_ok=True)
     for step in ("source", "checks", "exchange", ".mplab"):
@@ -236,7 +256,9 @@ def create_course(
     _write_once(root / ".mplab" / "key", secrets.token_bytes(32), mode=0o600)
     where = repr(str(place)) if place else 'str(root / "exchange")'
     config = (_FILES / "nbgrader_config.txt").read_text(encoding="utf-8")
-    config = config.replace('"COURSE"', repr(course_id or name)).replace("EXCHANGE", where)
+    config = config.replace('"COURSE"', repr(course_id or name)).replace(
+        "EXCHANGE", where
+    )
     settings = root / "nbgrader_config.py"
     _write_once(settings, config.encode())
     known = Course(root).config()
@@ -276,7 +298,9 @@ def create_assignment(course: Course, name: str) -> list[Path]:
             f"{name!r}. In this course there are: {', '.join(course.names())}."
         )
     targets = [places[0] / "exercises.py", places[1] / f"{name}.ipynb"]
-    for target, template in zip(targets, ("exercises.txt", "notebook.ipynb"), strict=True):
+    for target, template in zip(
+        targets, ("exercises.txt", "notebook.ipynb"), strict=True
+    ):
         target.parent.mkdir(parents=True)
         text = (_FILES / "example" / template).read_text(encoding="utf-8")
         target.write_text(text.replace("NAME", name), encoding="utf-8")

@@ -44,7 +44,10 @@ def read_parts(comment: str) -> tuple[dict[str, str], str]:
 
 
 def save(
-    course: Course, assignment: str, student: str, notebooks: Mapping[str, nbformat.NotebookNode]
+    course: Course,
+    assignment: str,
+    student: str,
+    notebooks: Mapping[str, nbformat.NotebookNode],
 ) -> tuple[float, float, bool]:
     """Save a graded submission: its points, its graded notebooks, and digests of its answers.
 
@@ -61,7 +64,9 @@ def save(
     before = course.read("answers", assignment, student)
     same = {name for name, answer in answers.items() if before.get(name) == answer}
     with warnings.catch_warnings(), course.gradebook() as book:
-        warnings.simplefilter("ignore")  # SQLAlchemy's, about how nbgrader makes its rows
+        warnings.simplefilter(
+            "ignore"
+        )  # SQLAlchemy's, about how nbgrader makes its rows
         book.update_or_create_student(student)
         submission = book.update_or_create_submission(assignment, student)
         submission.timestamp = parse_utc(time) if time else None
@@ -76,12 +81,16 @@ def save(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     for stem, notebook in notebooks.items():
-        (folder / f"{stem}.ipynb").write_text(nbformat.writes(notebook), encoding="utf-8")
+        (folder / f"{stem}.ipynb").write_text(
+            nbformat.writes(notebook), encoding="utf-8"
+        )
     course.write("answers", assignment, student, answers)
     return found
 
 
-def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str]) -> None:
+def _save_points(
+    row: Any, notebook: nbformat.NotebookNode | None, same: set[str]
+) -> None:
     """Save the points of a notebook; a missing notebook earns none."""
     cells = {} if notebook is None else marked(notebook)
     for grade in row.grades:
@@ -92,7 +101,9 @@ def _save_points(row: Any, notebook: nbformat.NotebookNode | None, same: set[str
             grade.needs_manual_grade = given or grade.auto_score is None
     for comment in row.comments:
         cell = cells.get(comment.name)
-        unchanged = cell and cell.metadata.nbgrader.get("checksum") == compute_checksum(cell)
+        unchanged = cell and cell.metadata.nbgrader.get("checksum") == compute_checksum(
+            cell
+        )
         comment.auto_comment = "No response." if unchanged else None
 
 
@@ -103,14 +114,25 @@ def renew_penalties(course: Course, assignment: str) -> None:
         book.db.commit()
 
 
-def _save_penalties(course: Course, assignment: str, submissions: Iterable[Any]) -> None:
+def _save_penalties(
+    course: Course, assignment: str, submissions: Iterable[Any]
+) -> None:
     """Save extensions, and the late penalties of nbgrader's settings, if any."""
-    step, extensions = AssignLatePenalties(config=course.config()), course.extensions(assignment)
+    step, extensions = (
+        AssignLatePenalties(config=course.config()),
+        course.extensions(assignment),
+    )
     step.init_plugin()
     for submission in submissions:
         due, student = submission.assignment.duedate, submission.student.id
-        submission.extension = extensions.get(student) if due else None  # nbgrader adds it to `due`
+        submission.extension = (
+            extensions.get(student) if due else None
+        )  # nbgrader adds it to `due`
         late = submission.total_seconds_late
         for row in submission.notebooks:
-            points = late > 0 and step.plugin_inst.late_submission_penalty(student, row.score, late)
-            row.late_submission_penalty = min(max(points, 0), row.score) if points else None
+            points = late > 0 and step.plugin_inst.late_submission_penalty(
+                student, row.score, late
+            )
+            row.late_submission_penalty = (
+                min(max(points, 0), row.score) if points else None
+            )

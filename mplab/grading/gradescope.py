@@ -32,7 +32,9 @@ def write_autograder(course: Course, name: str, path: Path, *, visibility: str) 
     roster = [[s.id, s.email.casefold(), s.number] for s in course.roster()]
     settings = {"name": name, "visibility": visibility, "roster": roster}
     files: dict[str, bytes] = {
-        "setup.sh": (_SCRIPTS / "setup.sh").read_bytes().replace(b"WHEEL", wheel.encode()),
+        "setup.sh": (_SCRIPTS / "setup.sh")
+        .read_bytes()
+        .replace(b"WHEEL", wheel.encode()),
         "run_autograder": (_SCRIPTS / "run_autograder").read_bytes(),
         wheel: content,
         "course/.mplab/key": course.key(),
@@ -42,7 +44,9 @@ def write_autograder(course: Course, name: str, path: Path, *, visibility: str) 
     places = [course.root / "checks" / name / "exercises.py"]
     places += (course.root / "release" / name).glob("*.ipynb")
     files |= {f"course/{p.relative_to(course.root)}": p.read_bytes() for p in places}
-    files |= {f"course/source/{name}/{n}": data for n, data in course.files(name).items()}
+    files |= {
+        f"course/source/{name}/{n}": data for n, data in course.files(name).items()
+    }
     replace_file(path, _zipped(files))
 
 
@@ -51,7 +55,9 @@ def _zipped(files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            entry = zipfile.ZipInfo(name)  # dated 1980, so that equal files make an equal zip
+            entry = zipfile.ZipInfo(
+                name
+            )  # dated 1980, so that equal files make an equal zip
             runs = "/" not in name and not name.endswith(".whl")
             entry.external_attr = (0o755 if runs else 0o644) << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)
@@ -67,15 +73,20 @@ def _wheel() -> tuple[str, bytes]:
     installed = distribution("mplab")
     about = f"mplab-{installed.version}.dist-info"
     roots = {PACKAGE: "mplab"}
-    roots |= {course_folder(name): f"mplab/_course/{name}" for name in ("lessons", "data")}
+    roots |= {
+        course_folder(name): f"mplab/_course/{name}" for name in ("lessons", "data")
+    }
     files = {
         f"{to}/{path.relative_to(root).as_posix()}": path.read_bytes()
         for root, to in roots.items()
         for path in sorted(root.rglob("*"))
-        if path.is_file() and not {"__pycache__", "assignments"} & set(path.relative_to(root).parts)
+        if path.is_file()
+        and not {"__pycache__", "assignments"} & set(path.relative_to(root).parts)
     }
     files[f"{about}/METADATA"] = (installed.read_text("METADATA") or "").encode()
-    files[f"{about}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    files[f"{about}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
     record = f"{about}/RECORD"
     files[record] = "".join(f"{name},,\n" for name in [*files, record]).encode()
     return f"mplab-{installed.version}-py3-none-any.whl", _zipped(files)

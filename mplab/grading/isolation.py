@@ -21,13 +21,29 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # <linux/sched.h>: mount, hostname, IPC, user, process and network namespaces
 _CLONE_NEWUSER = 0x10000000
 
-_NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | _CLONE_NEWUSER | 0x20000000 | 0x40000000
+_NAMESPACES = (
+    0x00020000 | 0x04000000 | 0x08000000 | _CLONE_NEWUSER | 0x20000000 | 0x40000000
+)
 
 # <sys/mount.h>
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 0x1000, 0x4000, 0x40000
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    0x1000,
+    0x4000,
+    0x40000,
+)
 
 # <linux/prctl.h>
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = (
+    1,
+    4,
+    22,
+    24,
+    38,
+)
 
 _SET_CHILD_SUBREAPER = 36
 
@@ -58,7 +74,9 @@ def enter_namespaces() -> None:
     Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
 
 
-def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+def _mount(
+    source: str, target: str, kind: str | None, flags: int, data: str = ""
+) -> None:
     result = _libc.mount(
         source.encode(),
         target.encode(),
@@ -72,14 +90,32 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "
 def make_private_files(disk_bytes: int) -> None:
     """Mount an empty `WORK` of bounded size, and a `/proc` that shows only processes inside."""
     _mount("none", "/", None, _REC | _PRIVATE)
-    _mount("tmpfs", WORK, "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=5000,mode=0700")
-    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"size={disk_bytes},nr_inodes=500")
+    _mount(
+        "tmpfs",
+        WORK,
+        "tmpfs",
+        _NOSUID | _NODEV,
+        f"size={disk_bytes},nr_inodes=5000,mode=0700",
+    )
+    _mount(
+        "tmpfs",
+        "/dev/shm",
+        "tmpfs",
+        _NOSUID | _NODEV,
+        f"size={disk_bytes},nr_inodes=500",
+    )
     try:
         _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
     except OSError:  # containers may forbid it; then show nothing rather than too much
         _mount("tmpfs", "/proc", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
     try:
-        _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, f"ptmxmode=0666,max={_TERMINALS}")
+        _mount(
+            "devpts",
+            "/dev/pts",
+            "devpts",
+            _NOSUID | _NOEXEC,
+            f"ptmxmode=0666,max={_TERMINALS}",
+        )
     except OSError:  # as above
         _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
     # Mapping this device gives shared memory; see `filter_program`.
@@ -93,7 +129,9 @@ def drop_privileges() -> None:
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last that this kernel knows
-    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    header = struct.pack(
+        "Ii", 0x20080522, 0
+    )  # _LINUX_CAPABILITY_VERSION_3, this process
     _check(_libc.capset(header, bytes(24)), "capset")
 
 
@@ -167,7 +205,11 @@ def limit_resources(
             continue
         hard = resource.getrlimit(limit)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        with contextlib.suppress(ValueError) if sys.platform == "darwin" else nullcontext():
+        with (
+            contextlib.suppress(ValueError)
+            if sys.platform == "darwin"
+            else nullcontext()
+        ):
             # At the hard limit on time a process is killed, as if from outside.
             resource.setrlimit(limit, (value - (name == "CPU"), value))
 
@@ -176,15 +218,37 @@ def limit_resources(
 # to memory that no limit above counts. Numbers: the kernel's syscall tables, x86_64 and aarch64.
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-_DENIED = {"ptrace": (101, 117), "process_vm_readv": (310, 270), "process_vm_writev": (311, 271)}
-_DENIED |= {"unshare": (272, 97), "setns": (308, 268), "mount": (165, 40), "umount2": (166, 39)}
+_DENIED = {
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+}
+_DENIED |= {
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+}
 _DENIED |= {"pivot_root": (155, 41), "keyctl": (250, 219), "add_key": (248, 217)}
 _DENIED |= {"request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241)}
 _DENIED |= {"userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194)}
-_DENIED |= {"msgget": (68, 186), "semget": (64, 190), "mq_open": (240, 180), "kcmp": (312, 272)}
-_DENIED |= {"open_by_handle_at": (304, 265), "vmsplice": (278, 75), "io_uring_setup": (425, 425)}
+_DENIED |= {
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "mq_open": (240, 180),
+    "kcmp": (312, 272),
+}
+_DENIED |= {
+    "open_by_handle_at": (304, 265),
+    "vmsplice": (278, 75),
+    "io_uring_setup": (425, 425),
+}
 _DENIED |= {"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430)}
-_DENIED |= {"fsmount": (432, 432), "pidfd_getfd": (438, 438), "mount_setattr": (442, 442)}
+_DENIED |= {
+    "fsmount": (432, 432),
+    "pidfd_getfd": (438, 438),
+    "mount_setattr": (442, 442),
+}
 _DENIED |= {"memfd_secret": (447, 447)}
 
 # Denied with some arguments: clone, mmap, socket, socketpair, setsockopt.
@@ -237,11 +301,23 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
     for numbers in _DENIED.values():
         program += [(_IF_EQUAL, 0, 1, numbers[own]), deny]
     # Arguments lie from 16 on, eight bytes each; only their low halves count here.
-    program += [(_IF_EQUAL, 0, 4, clone), (_LOAD, 0, 0, 16), (_IF_SET, 0, 1, _CLONE_NEWUSER)]
+    program += [
+        (_IF_EQUAL, 0, 4, clone),
+        (_LOAD, 0, 0, 16),
+        (_IF_SET, 0, 1, _CLONE_NEWUSER),
+    ]
     program += [deny, allow]
-    program += [(_IF_EQUAL, 0, 5, mmap), (_LOAD, 0, 0, 40), (_IF_SET, 0, 2, _MAP_ANONYMOUS)]
+    program += [
+        (_IF_EQUAL, 0, 5, mmap),
+        (_LOAD, 0, 0, 40),
+        (_IF_SET, 0, 2, _MAP_ANONYMOUS),
+    ]
     program += [(_IF_SET, 0, 1, _MAP_SHARED), deny, allow]
-    program += [(_IF_EQUAL, 0, 4, option), (_LOAD, 0, 0, 32), (_IF_EQUAL, 0, 1, _SO_SNDBUF)]
+    program += [
+        (_IF_EQUAL, 0, 4, option),
+        (_LOAD, 0, 0, 32),
+        (_IF_EQUAL, 0, 1, _SO_SNDBUF),
+    ]
     program += [deny, allow]
     count = len(families)
     program += [(_IF_EQUAL, 1, 0, one_socket), (_IF_EQUAL, 0, count + 3, two_sockets)]

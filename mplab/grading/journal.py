@@ -4,7 +4,12 @@ import hashlib
 from collections.abc import Sequence
 
 from mplab.grading.folder import Course
-from mplab.grading.submissions import NOTEBOOK_BYTES, Refused, notebooks_in, read_regular
+from mplab.grading.submissions import (
+    NOTEBOOK_BYTES,
+    Refused,
+    notebooks_in,
+    read_regular,
+)
 from mplab.grading.tables import is_student_id
 
 
@@ -16,8 +21,12 @@ def counting(course: Course, assignment: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for members in course.teams():
-        if there := [m for m in members if (course.root / "submitted" / m / assignment).is_dir()]:
-            times = {m: course.read("received", assignment, m).get("time", "") for m in there}
+        if there := [
+            m for m in members if (course.root / "submitted" / m / assignment).is_dir()
+        ]:
+            times = {
+                m: course.read("received", assignment, m).get("time", "") for m in there
+            }
             found |= dict.fromkeys(members, max(there, key=lambda m: times[m]))
     return found
 
@@ -27,7 +36,8 @@ def superseded(course: Course, assignment: str) -> dict[str, str]:
     return {
         member: owner
         for member, owner in counting(course, assignment).items()
-        if member != owner and (course.root / "submitted" / member / assignment).is_dir()
+        if member != owner
+        and (course.root / "submitted" / member / assignment).is_dir()
     }
 
 
@@ -58,7 +68,9 @@ def submitted_students(course: Course, assignment: str) -> tuple[list[str], list
     known = {student.id for student in course.roster()}
     folders = sorted((course.root / "submitted").glob(f"*/{assignment}"))
     names = [folder.parent.name for folder in folders]
-    usable = [name for name in names if is_student_id(name) and (not known or name in known)]
+    usable = [
+        name for name in names if is_student_id(name) and (not known or name in known)
+    ]
     others = superseded(course, assignment)
     return [n for n in usable if n not in others], [n for n in names if n not in usable]
 
@@ -67,7 +79,9 @@ def is_graded(course: Course, assignment: str, student: str) -> bool:
     """Whether the gradebook holds the grade of exactly this submission."""
     record = course.read("journal", assignment, student)
     graded = course.root / "autograded" / student / assignment
-    return graded.is_dir() and record.get("digest") == digest(course, assignment, student)
+    return graded.is_dir() and record.get("digest") == digest(
+        course, assignment, student
+    )
 
 
 def digest(course: Course, assignment: str, student: str) -> str:

@@ -24,7 +24,10 @@ _MAX_TEXT = 60_000  # characters of output kept per cell
 
 _MAX_IMAGES = 1_500_000  # bytes of pictures kept per cell, as base64
 
-_KILLED, _EXIT_SECONDS = 113, 10.0  # a guard's exit status, and how long it may take to come
+_KILLED, _EXIT_SECONDS = (
+    113,
+    10.0,
+)  # a guard's exit status, and how long it may take to come
 
 _HEADER = struct.Struct(">I")
 
@@ -90,7 +93,9 @@ class Outputs:
     def error(self, kind: str, message: str, lines: list[str]) -> None:
         """Add an error."""
         trace = "\n".join(lines)[-8000:]
-        self.outputs.append({"error": kind[:100], "message": message[:2000], "trace": trace})
+        self.outputs.append(
+            {"error": kind[:100], "message": message[:2000], "trace": trace}
+        )
 
 
 class _Stream(io.TextIOBase):
@@ -122,7 +127,9 @@ def make_shell(outputs: Outputs) -> Any:
     class Hook(DisplayHook):
         def write_output_prompt(self) -> None: ...
 
-        def write_format_data(self, format_dict: dict[str, Any], md_dict: Any = None) -> None:
+        def write_format_data(
+            self, format_dict: dict[str, Any], md_dict: Any = None
+        ) -> None:
             outputs.show(format_dict)
 
         def finish_displayhook(self) -> None: ...
@@ -131,10 +138,14 @@ def make_shell(outputs: Outputs) -> Any:
         display_pub_class = Type(Publisher)
         displayhook_class = Type(Hook)
 
-        def _tee(self, channel: str) -> Any:  # IPython would keep all that a cell prints
+        def _tee(
+            self, channel: str
+        ) -> Any:  # IPython would keep all that a cell prints
             return contextlib.nullcontext()
 
-        def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        def _showtraceback(
+            self, etype: type, evalue: BaseException, stb: list[str]
+        ) -> None:
             outputs.error(etype.__name__, str(evalue), stb)
 
     config = Config()
@@ -168,7 +179,9 @@ class Kernel:
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(base64.b64decode(content))
-        sys.path.append(os.getcwd())  # last: a file named like a library replaces nothing
+        sys.path.append(
+            os.getcwd()
+        )  # last: a file named like a library replaces nothing
         return {}
 
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -222,7 +235,9 @@ class Kernel:
         for number in pyplot.get_fignums()[:10]:
             picture = io.BytesIO()
             pyplot.figure(number).savefig(picture, format="png", dpi=72)
-            self._outputs.show({"image/png": picture.getvalue(), "text/plain": "figure"})
+            self._outputs.show(
+                {"image/png": picture.getvalue(), "text/plain": "figure"}
+            )
         pyplot.close("all")
 
 
@@ -230,7 +245,11 @@ class Nursery:
     """The warm process: forks an isolated process per submission, interrupts it, ends it."""
 
     def __init__(
-        self, control: socket.socket, config: dict[str, Any], isolation: Any, kernel: Kernel
+        self,
+        control: socket.socket,
+        config: dict[str, Any],
+        isolation: Any,
+        kernel: Kernel,
     ) -> None:
         self._control, self._config = control, config
         self._isolation, self._kernel = isolation, kernel
@@ -269,7 +288,9 @@ class Nursery:
         if not child:  # the submission belonged to an earlier warm process
             return bool(seconds)
         until = time.monotonic() + seconds
-        while not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until:
+        while (
+            not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until
+        ):
             time.sleep(0.01)
         if ended[0]:
             return _killed(ended[1])
@@ -304,7 +325,9 @@ class Nursery:
         elif account := self._config["account"]:
             isolation.make_own_folder(self._config["folder"], account)
             isolation.guard_account()
-            _fork_and_guard(own_group=True, ending=lambda: isolation.end_account(account))
+            _fork_and_guard(
+                own_group=True, ending=lambda: isolation.end_account(account)
+            )
             os.chdir(self._config["folder"])
             isolation.become_account(account)
         else:
@@ -347,7 +370,9 @@ def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
 
     def end(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL) if own_group else os.kill(child, signal.SIGKILL)
+            os.killpg(child, signal.SIGKILL) if own_group else os.kill(
+                child, signal.SIGKILL
+            )
         ending()
 
     signal.signal(signal.SIGUSR1, interrupt)
@@ -358,7 +383,9 @@ def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
     for descriptor in range(3, 64):
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    while (ended := os.waitpid(-1, 0))[0] != child:  # orphans come to a namespace's first process
+    while (ended := os.waitpid(-1, 0))[
+        0
+    ] != child:  # orphans come to a namespace's first process
         pass
     if own_group:
         end(0, None)

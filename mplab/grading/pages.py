@@ -55,7 +55,8 @@ def write_feedback(
     present = [
         name
         for name in submitted_students(course, assignment)[0]
-        if "digest" in course.read("journal", assignment, name)  # graded, not only tried
+        if "digest"
+        in course.read("journal", assignment, name)  # graded, not only tried
     ]
     chosen = named(course, assignment, students, present)
     work = partial(_write, course.root, assignment)
@@ -68,11 +69,15 @@ def write_feedback(
         if member != owner and owner in chosen:
             for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
                 content = page.read_bytes()
-                replace_file(course.root / "feedback" / member / assignment / page.name, content)
+                replace_file(
+                    course.root / "feedback" / member / assignment / page.name, content
+                )
     return pages
 
 
-def write_zip(course: Course, assignment: str, students: Sequence[str]) -> tuple[Path, int]:
+def write_zip(
+    course: Course, assignment: str, students: Sequence[str]
+) -> tuple[Path, int]:
     """Zip feedback pages under the names that `collect` saw, for upload to Moodle or Canvas.
 
     Returns:
@@ -85,7 +90,9 @@ def write_zip(course: Course, assignment: str, students: Sequence[str]) -> tuple
             label = course.read("received", assignment, student).get("label", "")
             prefix = PLATFORM.match(label)
             count += bool(prefix)
-            for page in (course.root / "feedback" / student / assignment).glob("*.html"):
+            for page in (course.root / "feedback" / student / assignment).glob(
+                "*.html"
+            ):
                 if prefix:
                     folder = "/" if prefix[0] == label else ""  # one of Moodle's
                     archive.write(page, f"{prefix[0]}{folder}{page.name}")
@@ -108,18 +115,28 @@ def _write(root: Path, assignment: str, student: str) -> Page:
                 cells = marked(notebook)
                 for grade in row.grades:
                     given = NOT_READ if grade.needs_manual_grade else grade.score
-                    cells[grade.name].metadata.nbgrader.update(score=given, points=grade.max_score)
+                    cells[grade.name].metadata.nbgrader.update(
+                        score=given, points=grade.max_score
+                    )
                     waiting += bool(grade.needs_manual_grade)
                 for comment in row.comments:
                     mark = cells[comment.name].metadata.nbgrader
-                    if mark.get("score") != NOT_READ:  # else it is about an earlier answer
+                    if (
+                        mark.get("score") != NOT_READ
+                    ):  # else it is about an earlier answer
                         mark.comment = comment.comment
-                about = {"notebook": row.name, "score": row.score, "max_score": row.max_score}
+                about = {
+                    "notebook": row.name,
+                    "score": row.score,
+                    "max_score": row.max_score,
+                }
                 about["late_penalty"] = row.late_submission_penalty or 0
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
                 to = root / "feedback" / student / assignment / f"{row.name}.html"
                 replace_file(to, page.encode())
-                remark = remark or (f"plain text: {exporter.plain}" if exporter.plain else "")
+                remark = remark or (
+                    f"plain text: {exporter.plain}" if exporter.plain else ""
+                )
     except Exception as error:  # the other pages go on
         return Page(student, False, f"no page: {type(error).__name__}: {error}")
     return Page(student, True, remark, waiting)

@@ -16,7 +16,9 @@ _DRAW_SECONDS = 60.0
 """Seconds after which no further draw begins; a part that hangs has its own limit."""
 
 
-def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1) -> list[str]:
+def release(
+    course: Course, name: str, *, trusted: bool = False, draws: int = 1
+) -> list[str]:
     """Test an assignment, make `release/NAME`, and put it into the gradebook.
 
     Args:
@@ -35,7 +37,10 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
     assignment = course.assignment(name)
     write_public_checks(course, name)
     source = course.root / "source" / name
-    solved = {path: nbformat.read(path, as_version=4) for path in sorted(source.glob("*.ipynb"))}
+    solved = {
+        path: nbformat.read(path, as_version=4)
+        for path in sorted(source.glob("*.ipynb"))
+    }
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     lane = lane_for(assignment.warm, trusted=trusted)
@@ -57,8 +62,12 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
     for stem, stub in course.skeletons(name).items():
         with lane.session(course.files(name)) as session:
             report = run_notebook(stub, session, assignment.graded, seed)
-        if earned := sum(part.earned for parts in report.outcomes.values() for part in parts):
-            raise ValueError(f"release: the empty notebook {stem} earns {earned:g} points.")
+        if earned := sum(
+            part.earned for parts in report.outcomes.values() for part in parts
+        ):
+            raise ValueError(
+                f"release: the empty notebook {stem} earns {earned:g} points."
+            )
         text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
         student = rebuild(course.skeletons(name)[stem], read_cells(text))
         try:
@@ -72,8 +81,14 @@ def release(course: Course, name: str, *, trusted: bool = False, draws: int = 1)
         lines.append(f"{stem}: the solution earns {points:g} points {words}".strip())
     course.record_students()
     if by_hand := sum(_by_hand(course.skeletons(name).values()).values()):
-        lines.append(f"{by_hand:g} points more are given by hand, with mplab grade serve")
-    return [*lines, "the stubs earn none", f"Released: {course.root / 'release' / name}"]
+        lines.append(
+            f"{by_hand:g} points more are given by hand, with mplab grade serve"
+        )
+    return [
+        *lines,
+        "the stubs earn none",
+        f"Released: {course.root / 'release' / name}",
+    ]
 
 
 def _generate(course: Course, name: str) -> None:
@@ -82,7 +97,9 @@ def _generate(course: Course, name: str) -> None:
     from nbgrader.converters.base import NbGraderException
 
     config = course.config()
-    config.GenerateAssignment.pop("preprocessors", None)  # which refuse nbgrader's own command
+    config.GenerateAssignment.pop(
+        "preprocessors", None
+    )  # which refuse nbgrader's own command
     with captured_log() as reason:
         try:
             directory = course.directory(assignment_id=name)
@@ -93,7 +110,9 @@ def _generate(course: Course, name: str) -> None:
             ) from error
 
 
-def _mismatches(assignment: Assignment, notebooks: list[nbformat.NotebookNode]) -> list[str]:
+def _mismatches(
+    assignment: Assignment, notebooks: list[nbformat.NotebookNode]
+) -> list[str]:
     """List where grade cells and exercises do not match."""
     points: dict[str, float] = {}
     problems = []
@@ -110,7 +129,9 @@ def _mismatches(assignment: Assignment, notebooks: list[nbformat.NotebookNode]) 
     for common in sorted(points.keys() & assignment.graded.keys()):
         wanted = assignment.graded[common].points
         if points[common] != wanted:
-            problems.append(f"{common}: {points[common]:g} points in the notebook, {wanted:g} here")
+            problems.append(
+                f"{common}: {points[common]:g} points in the notebook, {wanted:g} here"
+            )
     by_hand = _by_hand(notebooks)
     for name, parts in assignment.rubric.items():
         if (together := sum(parts.values())) != by_hand.get(name):
@@ -125,18 +146,28 @@ def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
     """Find the cells graded by hand, with their points."""
     cells = (pair for notebook in notebooks for pair in marked(notebook).items())
     marks = {name: cell.metadata.nbgrader for name, cell in cells}
-    return {n: float(m["points"]) for n, m in marks.items() if m.get("grade") and m.get("solution")}
+    return {
+        n: float(m["points"])
+        for n, m in marks.items()
+        if m.get("grade") and m.get("solution")
+    }
 
 
 def _as_student(
-    course: Course, name: str, notebook: nbformat.NotebookNode, session: Session, draws: int
+    course: Course,
+    name: str,
+    notebook: nbformat.NotebookNode,
+    session: Session,
+    draws: int,
 ) -> float:
     """Run a solved release cell by cell, checks too, and grade it with other hidden cases."""
     points, until = 0.0, time.monotonic() + _DRAW_SECONDS
     for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
         ran, exercise = session.run(cell.source), graded_name(cell)
         if not ran.ok:
-            label = cell.metadata.get("nbgrader", {}).get("grade_id") or cell.source[:60]
+            label = (
+                cell.metadata.get("nbgrader", {}).get("grade_id") or cell.source[:60]
+            )
             raised = next((out for out in ran.outputs if "error" in out), {})
             raise ValueError(
                 f"release: a solved copy of the release must run; {label!a} gives "

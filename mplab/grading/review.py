@@ -90,7 +90,9 @@ def questions(course: Course, assignment: str) -> list[Question]:
                 model = models[answer].source if answer in models else ""
                 text, points = "\n\n".join(texts), float(mark["points"])
                 parts = rubric.get(name, {})
-                found.append(Question(stem, name, points, answer, text, model, by_hand, parts))
+                found.append(
+                    Question(stem, name, points, answer, text, model, by_hand, parts)
+                )
                 texts = []
             elif cell.cell_type == "markdown":
                 texts.append(cell.source)
@@ -99,12 +101,18 @@ def questions(course: Course, assignment: str) -> list[Question]:
 
 def _typeset(notebook: str, question: Question) -> str:
     """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
-    cells = marked(sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True))
+    cells = marked(
+        sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True)
+    )
     answer = cells.get(question.answer)
-    parts = [] if answer is None else [_source(answer, answer.source), *_outputs(answer)]
+    parts = (
+        [] if answer is None else [_source(answer, answer.source), *_outputs(answer)]
+    )
     if question.name != question.answer and question.name in cells:
         parts += _outputs(cells[question.name])
-    model = "" if answer is None or not question.model else _source(answer, question.model)
+    model = (
+        "" if answer is None or not question.model else _source(answer, question.model)
+    )
     text = rendered_markdown(question.text)
     return json.dumps({"question": text, "answer": "".join(parts), "model": model})
 
@@ -159,7 +167,10 @@ class _Handler(web.RequestHandler):
 
     def write_error(self, status_code: int, **_: Any) -> None:
         self.set_header("Content-Type", "text/plain; charset=utf-8")
-        text = {403: "Open the address that mplab grade serve printed.", 404: "Not found."}
+        text = {
+            403: "Open the address that mplab grade serve printed.",
+            404: "Not found.",
+        }
         self.finish(f"{status_code}. {text.get(status_code, 'That did not work.')}\n")
 
 
@@ -184,18 +195,26 @@ class _List(_Handler):
     def get(self) -> None:
         with self.course.gradebook() as book:
             waiting = func.sum(cast(Grade.needs_manual_grade, Integer))
-            query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(Grade.cell_id)
+            query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(
+                Grade.cell_id
+            )
             counts = {cell: counted for cell, *counted in query}
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
                 rows = []
-                with suppress(MissingEntry, ValueError):  # a due date is known before the release
+                with suppress(
+                    MissingEntry, ValueError
+                ):  # a due date is known before the release
                     for question in questions(self.course, name):
-                        cell = book.find_graded_cell(question.name, question.notebook, name)
+                        cell = book.find_graded_cell(
+                            question.name, question.notebook, name
+                        )
                         counted = counts.get(cell.id, (0, 0))
                         rows.append((question, _address(name, question), *counted))
                     tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
-        self.render("list.html", root=self.root, course=self.course.root.name, tables=tables)
+        self.render(
+            "list.html", root=self.root, course=self.course.root.name, tables=tables
+        )
 
 
 def _address(assignment: str, question: Question, student: str = "") -> str:
@@ -216,15 +235,27 @@ class _Answer(_Handler):
 
     def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
         """Record points and comment, and go to the next answer that waits."""
-        typed = (self.get_body_arguments("points"), self.get_body_argument("comment", ""))
+        typed = (
+            self.get_body_arguments("points"),
+            self.get_body_argument("comment", ""),
+        )
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:
-                if self.get_body_argument("seen", "") != self._seen(assignment, question, student):
+                if self.get_body_argument("seen", "") != self._seen(
+                    assignment, question, student
+                ):
                     raise ValueError("meanwhile another answer came in; read it first")
-                given = [_points(*pair) for pair in zip(question.parts, typed[0], strict=True)]
+                given = [
+                    _points(*pair)
+                    for pair in zip(question.parts, typed[0], strict=True)
+                ]
                 words = typed[1][:_COMMENT_CHARACTERS].strip()
-                words = with_parts(question.rubric, given, words) if question.rubric else words
+                words = (
+                    with_parts(question.rubric, given, words)
+                    if question.rubric
+                    else words
+                )
                 _record(grades[place], question, sum(given), words)
                 self.database.commit()
                 after = _next(assignment, question, grades, place + 1)
@@ -248,7 +279,9 @@ class _Answer(_Handler):
             self.database = book.db
             try:
                 asked = questions(self.course, book.find_assignment(assignment).name)
-                question = next(q for q in asked if (q.notebook, q.name) == (notebook, name))
+                question = next(
+                    q for q in asked if (q.notebook, q.name) == (notebook, name)
+                )
                 cell = book.find_graded_cell(name, notebook, assignment)
             except (MissingEntry, StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
@@ -318,7 +351,9 @@ def _points(part: tuple[str, float], text: str) -> float:
 
 
 def _place(grades: list[Any], student: str) -> int:
-    place = next((i for i, grade in enumerate(grades) if grade.student.id == student), None)
+    place = next(
+        (i for i, grade in enumerate(grades) if grade.student.id == student), None
+    )
     if place is None:
         raise web.HTTPError(404)
     return place
@@ -326,7 +361,9 @@ def _place(grades: list[Any], student: str) -> int:
 
 def _next(assignment: str, question: Question, grades: list[Any], place: int) -> str:
     """Return the address below the root of the next answer that waits; else of the list."""
-    waiting = [grade for grade in grades[place:] + grades[:place] if grade.needs_manual_grade]
+    waiting = [
+        grade for grade in grades[place:] + grades[:place] if grade.needs_manual_grade
+    ]
     found = waiting or (grades if place == 0 else [])
     return _address(assignment, question, found[0].student.id) if found else ""
 
@@ -342,7 +379,9 @@ def _record(grade: Any, question: Question, score: float, words: str) -> None:
         comment.manual_comment = words or None
 
 
-def application(course: Course, token: str, port: int, *, hub: bool = False) -> web.Application:
+def application(
+    course: Course, token: str, port: int, *, hub: bool = False
+) -> web.Application:
     """Return the server's pages for a course; only whoever knows the token may see them.
 
     As a service of a Hub, it serves users who are logged in there and whose role allows it.
@@ -354,8 +393,13 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
         from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 
         root = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
-        own = {"enter": web.authenticated(lambda page: None)}  # the Hub's log-in, and no more
-        pages = {path: type("", (HubOAuthenticated, page), own) for path, page in pages.items()}
+        own = {
+            "enter": web.authenticated(lambda page: None)
+        }  # the Hub's log-in, and no more
+        pages = {
+            path: type("", (HubOAuthenticated, page), own)
+            for path, page in pages.items()
+        }
         pages = {"oauth_callback": HubOAuthCallbackHandler, **pages}
     return web.Application(
         [(root + path, page) for path, page in pages.items()],
@@ -372,7 +416,11 @@ def application(course: Course, token: str, port: int, *, hub: bool = False) -> 
 
 
 def serve(
-    course: Course, port: int = 0, tell: Callable[[str], None] = print, *, hub: bool = False
+    course: Course,
+    port: int = 0,
+    tell: Callable[[str], None] = print,
+    *,
+    hub: bool = False,
 ) -> None:
     """Serve the page on this machine until interrupted.
 
@@ -387,7 +435,9 @@ def serve(
     """
     if hub:
         if not (own := os.environ.get("JUPYTERHUB_SERVICE_URL")):
-            raise ValueError("--hub must be in the command of a service that JupyterHub starts.")
+            raise ValueError(
+                "--hub must be in the command of a service that JupyterHub starts."
+            )
         port = urlsplit(own).port or 0
 
     async def run() -> None:
@@ -396,13 +446,17 @@ def serve(
                 raise OSError("it must be 0 to 65535")
             (listener,) = netutil.bind_sockets(port, "127.0.0.1")
         except OSError as error:
-            raise ValueError(f"--port must be a free port; got {port} ({error}).") from error
+            raise ValueError(
+                f"--port must be a free port; got {port} ({error})."
+            ) from error
         token, number = secrets.token_urlsafe(32), listener.getsockname()[1]
         server = httpserver.HTTPServer(
             application(course, token, number, hub=hub), max_body_size=1 << 20
         )
         server.add_socket(listener)
-        if not hub:  # else the token, which signs the Hub's cookies, would be in its log
+        if (
+            not hub
+        ):  # else the token, which signs the Hub's cookies, would be in its log
             tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 

@@ -107,12 +107,18 @@ def _trial(account: bool = False) -> str | None:
     """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
         with Lane(account=account) as lane, lane.session({}) as session:
-            if not session.run("pass").ok:  # imports libraries that nothing imported before
+            if not session.run(
+                "pass"
+            ).ok:  # imports libraries that nothing imported before
                 return f"inside, libraries in {sys.prefix} or {sys.base_prefix} cannot be read"
     except (OSError, NoSandbox, Died) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        if any(line.startswith("Traceback") for line in reason):  # Python started, so it is there
-            return f"the grader's own libraries do not start in the sandbox: {reason[-1]}"
+        if any(
+            line.startswith("Traceback") for line in reason
+        ):  # Python started, so it is there
+            return (
+                f"the grader's own libraries do not start in the sandbox: {reason[-1]}"
+            )
         return f"the kernel of this system refuses it: {' '.join(reason)}"
     return None
 
@@ -199,7 +205,9 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
             "account": _ACCOUNT + os.getpid() % 4_000 if self._account else 0,
             "folder": folder,
             "disk_bytes": limits["disk_bytes"],
-            "limits": {name: limits[name] for name in ("memory", "cpu_seconds", "processes")}
+            "limits": {
+                name: limits[name] for name in ("memory", "cpu_seconds", "processes")
+            }
             | {"file_bytes": limits["disk_bytes"]},
         }
         program = str(Path(__file__).resolve().with_name("kernel.py"))
@@ -224,16 +232,24 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
             except (OSError, ValueError) as error:
                 self.close()
                 errors.seek(0)
-                lines = errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+                lines = (
+                    errors.read()[-2000:].decode(errors="replace").strip().splitlines()
+                )
                 # the last line of a traceback matters most
-                raise NoSandbox("\n".join([*lines[-1:], *lines[:-1]]) or str(error)) from error
+                raise NoSandbox(
+                    "\n".join([*lines[-1:], *lines[:-1]]) or str(error)
+                ) from error
 
     def _hear(self) -> dict[str, Any]:
-        header = b"" if self._control is None else self._control.recv(4, socket.MSG_WAITALL)
+        header = (
+            b"" if self._control is None else self._control.recv(4, socket.MSG_WAITALL)
+        )
         if self._control is None or len(header) != 4:
             raise ConnectionError("the warm process ended")
         (length,) = struct.unpack(">I", header)
-        reply: dict[str, Any] = json.loads(self._control.recv(length, socket.MSG_WAITALL))
+        reply: dict[str, Any] = json.loads(
+            self._control.recv(length, socket.MSG_WAITALL)
+        )
         return reply
 
     def order(self, word: str, descriptor: int | None = None) -> bool:
@@ -297,7 +313,9 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
 class Session:
     """One submission's kernel. Its replies are bounded, and not trusted."""
 
-    def __init__(self, lane: Lane, channel: socket.socket, warm: psutil.Process) -> None:
+    def __init__(
+        self, lane: Lane, channel: socket.socket, warm: psutil.Process
+    ) -> None:
         self._lane, self._channel = lane, channel
         self._number = self._received = 0
         self._end = time.monotonic() + lane.limits.total_seconds
@@ -312,7 +330,9 @@ class Session:
         """Write files beside the notebook."""
         import base64
 
-        named = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
+        named = {
+            name: base64.b64encode(data).decode("ascii") for name, data in files.items()
+        }
         self._request({"do": "files", "files": named}, 20.0)
 
     def run(self, source: str, *, seconds: float | None = None) -> Ran:
@@ -326,7 +346,9 @@ class Session:
         if not isinstance(outputs, list) or len(outputs) > 1000:
             raise self._broken("its outputs are no list")
         if self._received > _OUTPUT_BYTES:
-            outputs = [{"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}]
+            outputs = [
+                {"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}
+            ]
         return Ran([o for o in outputs if isinstance(o, dict)], reply.get("ok") is True)
 
     def ask(
@@ -347,9 +369,13 @@ class Session:
         Raises:
             Died: the kernel did not survive it.
         """
-        return self._request({"do": "ask", "name": name, "cases": cases, "uses": uses}, seconds)
+        return self._request(
+            {"do": "ask", "name": name, "cases": cases, "uses": uses}, seconds
+        )
 
-    def _request(self, message: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+    def _request(
+        self, message: dict[str, Any], seconds: float | None
+    ) -> dict[str, Any]:
         if self._dead:
             raise Died(self._dead)
         self._number += 1
@@ -365,7 +391,9 @@ class Session:
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
         if isinstance(reply, dict) and self._number == 1 and "failed" in reply:
-            raise NoSandbox(str(self._broken(str(reply["failed"])[:200])))  # nothing of it ran
+            raise NoSandbox(
+                str(self._broken(str(reply["failed"])[:200]))
+            )  # nothing of it ran
         if not isinstance(reply, dict) or reply.get("id") != self._number:
             raise self._broken("its answer is not what was asked for")
         return reply
@@ -398,7 +426,9 @@ class Session:
                 self.interrupts += 1
                 interrupted, deadline = True, deadline + _GRACE
             ready = select.select([self._channel], [], [], _TICK)[0]
-            if not ready or time.monotonic() > self._looked + _TICK:  # also while it keeps talking
+            if (
+                not ready or time.monotonic() > self._looked + _TICK
+            ):  # also while it keeps talking
                 self._watch()
             if not ready:
                 continue
@@ -426,10 +456,14 @@ class Session:
             with contextlib.suppress(psutil.Error, OSError):
                 held += _held(process)
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            newest = max(processes, key=lambda p: (p.create_time(), p.pid))  # the submission's
+            newest = max(
+                processes, key=lambda p: (p.create_time(), p.pid)
+            )  # the submission's
             self._own = self._own or OwnTime(f"/proc/{newest.pid}")
             if self._lane.walled:
-                sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
+                sockets = (
+                    Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
+                )
                 held += sockets * _SOCKET_BYTES
         if held > limit:
             raise self._broken(f"it held more than {limit >> 20} MiB of memory")
@@ -450,7 +484,9 @@ def _held(process: psutil.Process) -> int:
     """Return the memory that a process holds, without the files that it has mapped, in bytes."""
     if sys.platform != "linux":
         return int(process.memory_info().rss)
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8", errors="replace")
+    status = Path(f"/proc/{process.pid}/status").read_text(
+        encoding="utf-8", errors="replace"
+    )
     return 1024 * sum(int(size) for size in _HELD.findall(status))
 
 

@@ -23,12 +23,28 @@ from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
 from mplab.grading.submissions import image_kind, images_in
 
 _TAGS = {
-    *("abbr", "b", "blockquote", "br", "code", "del", "div", "em", "hr", "i", "kbd", "p"),
+    *(
+        "abbr",
+        "b",
+        "blockquote",
+        "br",
+        "code",
+        "del",
+        "div",
+        "em",
+        "hr",
+        "i",
+        "kbd",
+        "p",
+    ),
     *("pre", "s", "span", "strong", "sub", "sup", "dl", "dt", "dd", "li", "ol", "ul"),
     *("h1", "h2", "h3", "h4", "h5", "h6", "table", "tbody", "td", "th", "thead", "tr"),
 }
 
-_CLASSES = {"div": {"highlight"}, "span": {name for name in STANDARD_TYPES.values() if name}}
+_CLASSES = {
+    "div": {"highlight"},
+    "span": {name for name in STANDARD_TYPES.values() if name},
+}
 """The classes of highlighted code; others could look like, or act as, a part of the page."""
 
 _OUTPUT_CHARACTERS = 100_000
@@ -63,7 +79,9 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         if cell.get("cell_type") != "code":
             rebuilt = nbformat.v4.new_markdown_cell(source)
             if images := images_in(cell.get("attachments")):
-                rebuilt.attachments = {n: {image_kind(data): data} for n, data in images.items()}
+                rebuilt.attachments = {
+                    n: {image_kind(data): data} for n, data in images.items()
+                }
         else:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
@@ -81,9 +99,13 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
 def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nbgrader marks of a cell that a page shows; none if its id is unusual."""
     given = cell.get("metadata", {}).get("nbgrader")
-    if not isinstance(given, dict) or not _GRADE_ID.fullmatch(str(given.get("grade_id"))):
+    if not isinstance(given, dict) or not _GRADE_ID.fullmatch(
+        str(given.get("grade_id"))
+    ):
         return {}
-    mark = {name: given[name] for name in _MARKS if isinstance(given.get(name), int | float)}
+    mark = {
+        name: given[name] for name in _MARKS if isinstance(given.get(name), int | float)
+    }
     if isinstance(given.get("comment"), str):
         mark["comment"] = _text(given["comment"])
     return {**mark, "grade_id": given["grade_id"]}
@@ -92,7 +114,9 @@ def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
 def _text(value: Any) -> str:
     if isinstance(value, list):
         value = "".join(line for line in value if isinstance(line, str))
-    return re.sub("[\0\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else ""
+    return (
+        re.sub("[\0\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else ""
+    )
 
 
 def _bounded(value: Any) -> str:
@@ -105,20 +129,26 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        return nbformat.v4.new_output("stream", name=name, text=_bounded(output.get("text")))
+        return nbformat.v4.new_output(
+            "stream", name=name, text=_bounded(output.get("text"))
+        )
     if kind == "error":
         lines = output.get("traceback")
         trace = "\n".join(map(_text, lines)) if isinstance(lines, list) else ""
         name, value = _text(output.get("ename")), _text(output.get("evalue"))
         trace = _bounded(trace if trace.strip() else f"{name}: {value}")
-        return nbformat.v4.new_output("error", ename=name, evalue=value, traceback=[trace])
+        return nbformat.v4.new_output(
+            "error", ename=name, evalue=value, traceback=[trace]
+        )
     given = output.get("data")
     data = given if isinstance(given, dict) else {}
     kept = {n: _text(data[n]) for n in _PICTURES if image_kind(_text(data.get(n))) == n}
     if "text/plain" in data:
         kept["text/plain"] = _bounded(data["text/plain"])
     kinds = ", ".join(sorted(_text(name)[:80] for name in data)[:10])
-    kept = kept or {"text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"}
+    kept = kept or {
+        "text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"
+    }
     return nbformat.v4.new_output("display_data", kept)
 
 
@@ -127,8 +157,15 @@ def _withheld(outputs: list[Any]) -> list[NotebookNode]:
     if not outputs:
         return []
     raised = any(output.get("output_type") == "error" for output in outputs)
-    text = "This cell raised an exception. " * raised + "Its outputs are not shown: it ran after a "
-    return [nbformat.v4.new_output("stream", text=text + "check, whose inputs are not public.\n")]
+    text = (
+        "This cell raised an exception. " * raised
+        + "Its outputs are not shown: it ran after a "
+    )
+    return [
+        nbformat.v4.new_output(
+            "stream", text=text + "check, whose inputs are not public.\n"
+        )
+    ]
 
 
 def clean(markup: str) -> str:
@@ -165,7 +202,11 @@ class _Renderer(IPythonRenderer):
 
     def __init__(self, formulas: dict[str, str], images: Mapping[str, str]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
-        self.token, self._formulas, self._images = secrets.token_hex(16), formulas, images
+        self.token, self._formulas, self._images = (
+            secrets.token_hex(16),
+            formulas,
+            images,
+        )
 
     def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
         return self._put(formula_picture(formula, source, block=block))
@@ -219,7 +260,9 @@ def formula_picture(formula: str, source: str, *, block: bool) -> str:
     except (ValueError, RuntimeError, RecursionError, OverflowError):
         return code
     content = file.getvalue()
-    width = int.from_bytes(content[16:20], "big")  # PNG 1.2, 4.1.1: the header's first number
+    width = int.from_bytes(
+        content[16:20], "big"
+    )  # PNG 1.2, 4.1.1: the header's first number
     style = f"width:{width / _DPI * 7.2:.3f}em;vertical-align:{-depth / 10:.3f}em"  # of 10 points
     picture = f'<img src="data:image/png;base64,{base64.b64encode(content).decode()}"'
     picture += f' alt="{html.escape(source)}" style="{style}">'

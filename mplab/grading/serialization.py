@@ -31,7 +31,17 @@ _MAX_BITS = 256
 _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(getattr(ml_dtypes, name, name))
     for name in (
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+        *(
+            "bool",
+            "int8",
+            "int16",
+            "int32",
+            "int64",
+            "uint8",
+            "uint16",
+            "uint32",
+            "uint64",
+        ),
         *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
     )
 }
@@ -75,7 +85,9 @@ def encode_value(value: Any) -> Any:
 def _encode(value: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if depth < 0 or room[0] < 0:
-        raise Foreign(f"more than {MAX_ITEMS} values, or nested more than {MAX_DEPTH} deep")
+        raise Foreign(
+            f"more than {MAX_ITEMS} values, or nested more than {MAX_DEPTH} deep"
+        )
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         value = _array_of(value)
     if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
@@ -89,34 +101,57 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
             raise Foreign(f"an integer of more than {_MAX_BITS} bits")
         return {"int": hex(value)}
     if isinstance(value, float):
-        return {"float": float(value).hex() if math.isfinite(value) else str(float(value))}
+        return {
+            "float": float(value).hex() if math.isfinite(value) else str(float(value))
+        }
     if isinstance(value, str):
         if len(value) > _MAX_TEXT:
             raise Foreign(f"a string of more than {_MAX_TEXT} characters")
         return {"text": value}
     if isinstance(value, Format):
-        return {"format": value.name} if value in FORMATS.values() else {"facts": _facts_of(value)}
+        return (
+            {"format": value.name}
+            if value in FORMATS.values()
+            else {"facts": _facts_of(value)}
+        )
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, depth - 1, room) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        return {"dict": [[key, _encode(item, depth - 1, room)] for key, item in value.items()]}
+        return {
+            "dict": [
+                [key, _encode(item, depth - 1, room)] for key, item in value.items()
+            ]
+        }
     raise Foreign(f"a {type(value).__name__[:80]}")
 
 
 def _facts_of(fmt: Format) -> str:
     """Encode a format that is not in `FORMATS`; its name must be one word."""
     flags = int(fmt.signed), int(fmt.has_zero)
-    facts = (fmt.name, fmt.exponent_bits, fmt.precision, fmt.bias, fmt.specials.name, *flags)
+    facts = (
+        fmt.name,
+        fmt.exponent_bits,
+        fmt.precision,
+        fmt.bias,
+        fmt.specials.name,
+        *flags,
+    )
     text = " ".join(map(str, facts))
     if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
-        raise Foreign("a format of your own whose name is not one word, or with a dtype")
+        raise Foreign(
+            "a format of your own whose name is not one word, or with a dtype"
+        )
     return text
 
 
 def _array_of(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if str(tensor.dtype) in ("torch.bfloat16", "torch.float8_e4m3fn", "torch.float8_e5m2"):
+    if str(tensor.dtype) in (
+        "torch.bfloat16",
+        "torch.float8_e4m3fn",
+        "torch.float8_e5m2",
+    ):
         tensor = tensor.float()
     return np.asarray(tensor.numpy())
 
@@ -140,7 +175,12 @@ def decode_value(data: Any) -> Any:
         return _decode(data, MAX_DEPTH, [MAX_ITEMS])
     except Foreign:
         raise
-    except (TypeError, ValueError, KeyError, OverflowError) as error:  # such as base64's own
+    except (
+        TypeError,
+        ValueError,
+        KeyError,
+        OverflowError,
+    ) as error:  # such as base64's own
         raise Foreign("data that encode_value does not write") from error
 
 

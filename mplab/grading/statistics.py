@@ -11,7 +11,12 @@ from mplab.grading.exercises import Graded
 from mplab.grading.exporting import NOTHING, Grade, grades, neutral, write_rows
 from mplab.grading.folder import Course
 
-RIGHT, KNOWN, OTHER, MISSED = "right", "a known mistake", "wrong otherwise", "not attempted"
+RIGHT, KNOWN, OTHER, MISSED = (
+    "right",
+    "a known mistake",
+    "wrong otherwise",
+    "not attempted",
+)
 """The results of a part; a known mistake is a misconception of the exercise."""
 
 
@@ -26,7 +31,9 @@ class Count(NamedTuple):
     number: int
 
 
-def statistics(course: Course, assignment: str) -> tuple[dict[str, list[str]], list[Count]]:
+def statistics(
+    course: Course, assignment: str
+) -> tuple[dict[str, list[str]], list[Count]]:
     """Count the results of the submissions of an assignment, part by part.
 
     Args:
@@ -49,16 +56,26 @@ def statistics(course: Course, assignment: str) -> tuple[dict[str, list[str]], l
         for name, exercise in exercises.items()
         for part in exercise.parts
     }
-    for owner in dict.fromkeys(g.owner for g in found if g.score is not None and not g.refused):
-        for path in sorted((course.root / "autograded" / owner / assignment).glob("*.ipynb")):
+    for owner in dict.fromkeys(
+        g.owner for g in found if g.score is not None and not g.refused
+    ):
+        for path in sorted(
+            (course.root / "autograded" / owner / assignment).glob("*.ipynb")
+        ):
             for cell in nbformat.read(path, as_version=4).cells:
                 name = graded_name(cell) or ""
                 for part in read_outcomes(cell) if name in exercises else []:
                     right = part.earned == part.points
-                    met = (RIGHT, RIGHT) if right else _met(part.message, exercises[name])
+                    met = (
+                        (RIGHT, RIGHT) if right else _met(part.message, exercises[name])
+                    )
                     key = (name, part.part, part.points)
                     results.setdefault(key, Counter())[met] += 1
-    counts = [Count(*k, *met, n) for k, times in results.items() for met, n in times.most_common()]
+    counts = [
+        Count(*k, *met, n)
+        for k, times in results.items()
+        for met, n in times.most_common()
+    ]
     return people, counts
 
 
@@ -79,7 +96,9 @@ def _met(message: str, exercise: Graded) -> tuple[str, str]:
     if message.startswith("Not attempted"):
         return MISSED, MISSED
     hints = (one_line(part.hint) for part in exercise.parts)
-    return OTHER, next((hint for hint in hints if hint and message.endswith(hint)), message)
+    return OTHER, next(
+        (hint for hint in hints if hint and message.endswith(hint)), message
+    )
 
 
 def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
@@ -87,11 +106,16 @@ def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
     bars: dict[str, dict[str, int]] = {}
     for count in counts:
         kinds = dict.fromkeys((RIGHT, KNOWN, OTHER, MISSED), 0)
-        bars.setdefault(f"{count.exercise}: {count.part}", kinds)[count.kind] += count.number
+        bars.setdefault(f"{count.exercise}: {count.part}", kinds)[count.kind] += (
+            count.number
+        )
     return bars
 
 
 def write_statistics(counts: list[Count], path: Path) -> None:
     """Write the counts as CSV; no cell is a formula."""
-    rows = [[neutral(f"{x:g}" if isinstance(x, float) else str(x)) for x in row] for row in counts]
+    rows = [
+        [neutral(f"{x:g}" if isinstance(x, float) else str(x)) for x in row]
+        for row in counts
+    ]
     write_rows(path, [list(Count._fields), *rows])

@@ -66,7 +66,9 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
         OSError: this machine fails, whatever the file is.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(
+            path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        )
     except OSError as error:
         if error.errno in _OURS:
             raise
@@ -132,7 +134,9 @@ def read_submission(
     notes: list[str] = []
     notebooks = {}
     for name, path in _choose(found, skeletons, notes).items():
-        cells = _adopted(skeletons[name], read_cells(read_regular(path, NOTEBOOK_BYTES)), notes)
+        cells = _adopted(
+            skeletons[name], read_cells(read_regular(path, NOTEBOOK_BYTES)), notes
+        )
         notebooks[name] = rebuild(skeletons[name], cells)
         notes += oddities(skeletons[name], cells)
     return notebooks, notes
@@ -142,7 +146,9 @@ def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
     """Find the file for each notebook of the release; a single renamed one is recognised."""
-    chosen = {name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found}
+    chosen = {
+        name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found
+    }
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         [(other, path)], [name] = found.items(), skeletons
         notes.append(f"Graded {_shown(other)} as {name}.ipynb.")
@@ -153,7 +159,9 @@ def _choose(
         several = f", but {len(found)} others ({names}); hand in one" if found else ""
         raise Refused(f"there is no notebook {wanted} in it{several}")
     others = sorted(name for name, path in found.items() if path not in chosen.values())
-    notes.extend(f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED])
+    notes.extend(
+        f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED]
+    )
     return chosen
 
 
@@ -175,10 +183,14 @@ def read_cells(content: bytes) -> list[RawCell]:
     try:
         data = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise Refused("the notebook is not valid JSON; save it again in JupyterLab") from error
+        raise Refused(
+            "the notebook is not valid JSON; save it again in JupyterLab"
+        ) from error
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != 4:
-        raise Refused("the file is no notebook of format 4; save it again in JupyterLab")
+        raise Refused(
+            "the file is no notebook of format 4; save it again in JupyterLab"
+        )
     if len(cells) > _CELLS:
         raise Refused(f"the notebook has more than {_CELLS} cells")
     return [_raw_cell(cell) for cell in cells if isinstance(cell, dict)]
@@ -207,7 +219,9 @@ def image_kind(data: Any) -> str:
         content = base64.b64decode("".join(data.split()), validate=True)
     except (AttributeError, ValueError):
         return ""
-    return next((kind for kind, start in _IMAGES.items() if re.match(start, content, re.S)), "")
+    return next(
+        (kind for kind, start in _IMAGES.items() if re.match(start, content, re.S)), ""
+    )
 
 
 def images_in(attachments: Any) -> dict[str, str]:
@@ -216,12 +230,18 @@ def images_in(attachments: Any) -> dict[str, str]:
     for name, kinds in attachments.items() if isinstance(attachments, dict) else ():
         data = next(iter(kinds.values()), "") if isinstance(kinds, dict) else ""
         size = sum(map(len, found.values())) + len(data) if isinstance(data, str) else 0
-        if _IMAGE_NAME.fullmatch(name) and size <= _IMAGE_CHARACTERS and image_kind(data):
+        if (
+            _IMAGE_NAME.fullmatch(name)
+            and size <= _IMAGE_CHARACTERS
+            and image_kind(data)
+        ):
             found[name] = "".join(data.split())
     return found
 
 
-def _adopted(skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]) -> list[RawCell]:
+def _adopted(
+    skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]
+) -> list[RawCell]:
     """Find answers that lost nbgrader's marks, as in Colab, by the name of their function."""
     found = list(cells)
     marks = {cell.grade_id for cell in cells}
@@ -237,7 +257,9 @@ def _adopted(skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str])
         ]
         if places:
             found[places[-1]] = found[places[-1]]._replace(grade_id=name)
-            notes.append(f"{name} had lost its mark, and was found by the name {function[1]}.")
+            notes.append(
+                f"{name} had lost its mark, and was found by the name {function[1]}."
+            )
     return found
 
 
@@ -259,7 +281,9 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     rebuilt = copy.copy(skeleton)
     rebuilt.metadata, rebuilt.cells = copy.deepcopy(skeleton.metadata), []
     for number, entry in enumerate(order):
-        cell = _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
+        cell = (
+            _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
+        )
         if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
             cell.source = cells[last[entry]].source
             if images := cells[last[entry]].images:
@@ -283,15 +307,21 @@ def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
     again = [name for name in answers if found.count(name) > 1]
     notes = []
     if missing:
-        notes.append(f"No cell is marked as {', '.join(missing)}: deleted, or pasted elsewhere.")
+        notes.append(
+            f"No cell is marked as {', '.join(missing)}: deleted, or pasted elsewhere."
+        )
     if again:
-        notes.append(f"More than one cell is marked as {', '.join(again)}: the last one counts.")
+        notes.append(
+            f"More than one cell is marked as {', '.join(again)}: the last one counts."
+        )
     if list(dict.fromkeys(found)) != [name for name in roles if name in found]:
         notes.append("The cells stand in another order than in the release.")
     return notes
 
 
-def _complete(order: list[str | RawCell], names: list[str], answers: Mapping[str, str]) -> None:
+def _complete(
+    order: list[str | RawCell], names: list[str], answers: Mapping[str, str]
+) -> None:
     """Put missing cells after the one they follow in the release, and checks after answers."""
     for previous, name in zip(["", *names], names, strict=False):
         if name not in order:
@@ -329,10 +359,18 @@ def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     """Hash the answer that each grade cell of a notebook is about."""
     cells, before = marked(notebook), answers_before(notebook)
     answers = {
-        name: cells[before.get(name, name)] for name in cells if _mark(cells[name]).get("grade")
+        name: cells[before.get(name, name)]
+        for name in cells
+        if _mark(cells[name]).get("grade")
     }
-    texts = {name: f"{cell.source}{cell.get('attachments', '')}" for name, cell in answers.items()}
-    return {f"{stem}/{n}": hashlib.sha256(text.encode()).hexdigest() for n, text in texts.items()}
+    texts = {
+        name: f"{cell.source}{cell.get('attachments', '')}"
+        for name, cell in answers.items()
+    }
+    return {
+        f"{stem}/{n}": hashlib.sha256(text.encode()).hexdigest()
+        for n, text in texts.items()
+    }
 
 
 def _plain(raw: RawCell) -> NotebookNode:

@@ -20,7 +20,14 @@ _HEADS = {
 }
 """Names of a roster's columns: ours, Canvas's and Moodle's."""
 
-_IDS = ("SIS User ID", "ID number", "ID-Nummer", "SIS Login ID", "Username", "Anmeldename")
+_IDS = (
+    "SIS User ID",
+    "ID number",
+    "ID-Nummer",
+    "SIS Login ID",
+    "Username",
+    "Anmeldename",
+)
 
 _NOBODY = ("", "Points Possible", "Student, Test")  # lines that Canvas adds
 
@@ -40,7 +47,9 @@ def is_student_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def read_table(path: Path, *needed: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+def read_table(
+    path: Path, *needed: str
+) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Read a CSV file: its columns, and its lines with their line numbers; none if it is missing.
 
     Raises:
@@ -78,10 +87,13 @@ def read_roster(path: Path) -> list[Student]:
     lines = [
         (number, line)
         for number, line in every
-        if line.get("SIS User ID", "") or line.get("Student", "x").strip() not in _NOBODY
+        if line.get("SIS User ID", "")
+        or line.get("Student", "x").strip() not in _NOBODY
     ]
     heads = ("id",) if "id" in columns else (*_IDS, *_HEADS["email"])
-    whole = (n for n in heads if n in columns and any(line[n].strip() for _, line in lines))
+    whole = (
+        n for n in heads if n in columns and any(line[n].strip() for _, line in lines)
+    )
     if columns and not set(heads) & set(columns):
         raise ValueError(
             f"{path} must begin with the line {','.join(Student._fields[:4])}; got "
@@ -90,10 +102,15 @@ def read_roster(path: Path) -> list[Student]:
     head = next(whole, heads[0])
     students: dict[str, Student] = {}
     for number, line in lines:
-        of = {f: next((line[n] for n in names if n in line), "") for f, names in _HEADS.items()}
+        of = {
+            f: next((line[n] for n in names if n in line), "")
+            for f, names in _HEADS.items()
+        }
         if "Student" in columns:
             of["last_name"], _, of["first_name"] = line["Student"].partition(",")
-        student = Student(*(text.strip() for text in (line.get(head, ""), *of.values())))
+        student = Student(
+            *(text.strip() for text in (line.get(head, ""), *of.values()))
+        )
         if not is_student_id(student.id) or student.id.lower() in students:
             raise ValueError(
                 f"{path}, line {number}: id must be unique, of ASCII letters, digits and ._@-; "
@@ -114,7 +131,13 @@ def read_teams(path: Path, known: set[str]) -> list[list[str]]:
     for number, line in read_table(path, "team", "id")[1]:
         team, who = line["team"].strip(), line["id"].strip()
         if not team or who not in left:
-            why = "no team" if not team else "twice" if who in known else "no id of the roster"
+            why = (
+                "no team"
+                if not team
+                else "twice"
+                if who in known
+                else "no id of the roster"
+            )
             raise ValueError(
                 f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
                 f"most once; got {list(line.values())} ({why}). Correct the line."
@@ -124,7 +147,9 @@ def read_teams(path: Path, known: set[str]) -> list[list[str]]:
     return list(teams.values())
 
 
-def read_extensions(path: Path, known: set[str], assignment: str) -> dict[str, timedelta]:
+def read_extensions(
+    path: Path, known: set[str], assignment: str
+) -> dict[str, timedelta]:
     """Read the extensions of an assignment's due date, by student.
 
     Raises:
@@ -165,7 +190,10 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
     try:
         if path.suffix == ".json":
             found = json.loads(path.read_text(encoding="utf-8-sig"))
-            rows = [("number", str(row["user_id"]), row["submitted_at"] or "") for row in found]
+            rows = [
+                ("number", str(row["user_id"]), row["submitted_at"] or "")
+                for row in found
+            ]
         elif _WORKSHEET[0] in read_table(path)[0]:
             who, when = _WORKSHEET
             lines = read_table(path, who, when)[1]
@@ -175,7 +203,14 @@ def read_times(path: Path) -> dict[tuple[str, str], datetime]:
             rows = [("id", line["id"].strip(), line["time"]) for _, line in lines]
         dated = (row for row in rows if row[2].strip() not in ("", "-"))
         return {(kind, of): _utc(time) for kind, of, time in dated}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+    ) as error:
         raise ValueError(
             "--times must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
             f"CSV with the columns id,time; got {path} ({error}). Write times as 2026-11-22 10:15."

@@ -114,7 +114,9 @@ class _Grader:
             remarks = [f"not graded: {refused}"]
             for notebook in notebooks.values():
                 add_note(notebook, f"**Not graded:** {refused}.")
-        remarks += [self._run(book, student, refused) for _, book in sorted(notebooks.items())]
+        remarks += [
+            self._run(book, student, refused) for _, book in sorted(notebooks.items())
+        ]
         texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
         return Work(student, found, texts, " ".join(filter(None, remarks)), seconds)
@@ -146,7 +148,9 @@ class _Grader:
             lane = lane_for(exercises.warm, limits=self._limits, **walls)
             try:
                 with lane.session(course.files(job.assignment)) as session:
-                    return run_notebook(notebook, session, exercises.graded, seed).remark
+                    return run_notebook(
+                        notebook, session, exercises.graded, seed
+                    ).remark
             except Died as death:
                 refused = str(death)
         for cell in notebook.cells:

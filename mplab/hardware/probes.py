@@ -87,13 +87,20 @@ class Probe:
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The two vectors of factors: as long as all steps together, but at least `least` steps."""
-        length, steps = self._unit(self.architecture).terms, self.steps or _steps(self.terms)
+        length, steps = (
+            self._unit(self.architecture).terms,
+            self.steps or _steps(self.terms),
+        )
         flat = np.zeros((2, length * max(len(steps), least)))
         for i, step in enumerate(steps):
-            flat[:, i * length : i * length + len(step)] = np.array(step).reshape(-1, 2).T
+            flat[:, i * length : i * length + len(step)] = (
+                np.array(step).reshape(-1, 2).T
+            )
         return flat[0], flat[1]
 
-    def ask(self, *, architecture: str | MatrixUnit | None = None, **options: Any) -> float:
+    def ask(
+        self, *, architecture: str | MatrixUnit | None = None, **options: Any
+    ) -> float:
         """Compute the sum with a model.
 
         Args:
@@ -101,13 +108,19 @@ class Probe:
             options: options of `mma`.
         """
         a, b = self.factors()
-        formats = {"input_format": self.input_format, "output_format": self.output_format}
+        formats = {
+            "input_format": self.input_format,
+            "output_format": self.output_format,
+        }
         how = {"architecture": architecture or self.architecture, **formats, **options}
         if self.scales:
             block = 16 if self._unit(self.architecture).group > 1 else 32
             more = ((1.0, 1.0),) * (len(a) // block - len(self.scales))
             of_a, of_b = np.array((*self.scales, *more)).T
-            how |= {"scales": (of_a[None, :], of_b[:, None]), "scale_format": self.scale_format}
+            how |= {
+                "scales": (of_a[None, :], of_b[:, None]),
+                "scale_format": self.scale_format,
+            }
         return float(mma(a[None, :], b[:, None], **how)[0, 0])
 
 
@@ -151,7 +164,9 @@ def _power(word: str) -> tuple[float, float]:
     if value == 0:
         return 0.0, 0.0
     exponent = math.frexp(value)[1] - 1
-    return math.copysign(2.0 ** (exponent // 2), value), 2.0 ** (exponent - exponent // 2)
+    return math.copysign(2.0 ** (exponent // 2), value), 2.0 ** (
+        exponent - exponent // 2
+    )
 
 
 def _not(model: str, answer: float, **changes: Any) -> tuple[Rejected, ...]:
@@ -300,7 +315,12 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
     right = b.t().contiguous().to(second.torch_dtype).t()  # must be column-major
     one = torch.ones((), device=a.device)
     result: Tensor = torch._scaled_mm(
-        a.to(dtype), right, scale_a=one, scale_b=one, out_dtype=torch.float32, use_fast_accum=fast
+        a.to(dtype),
+        right,
+        scale_a=one,
+        scale_b=one,
+        out_dtype=torch.float32,
+        use_fast_accum=fast,
     )
     return result
 
@@ -350,6 +370,12 @@ def report(probe: Probe, measured: float | None) -> list[str]:
     if measured is not None:
         lines.append(f"  {'this GPU':<36}{measured!r}")
     for name, answer in answers.items():
-        agrees = "" if measured is None else "  agrees" if same(answer, measured) else "  differs"
+        agrees = (
+            ""
+            if measured is None
+            else "  agrees"
+            if same(answer, measured)
+            else "  differs"
+        )
         lines.append(f"  {name:<36}{answer!r:<24}{agrees}".rstrip())
     return lines

@@ -35,7 +35,8 @@ no longer recorded, but can still be read."""
 
 _PROVENANCE: dict[str, type] = {
     **dict.fromkeys(
-        ["device", "driver", "torch", "numpy", "python", "mplab", "date", "command"], str
+        ["device", "driver", "torch", "numpy", "python", "mplab", "date", "command"],
+        str,
     ),
     **{"cuda": bool, "rehearsal": bool, "seeds": list, "seconds": float},
 }
@@ -62,13 +63,17 @@ class Recording:
     @property
     def name(self) -> str:
         """The part and the device: the file's name without its extension."""
-        device = re.sub(r"[^a-z0-9]+", "-", self.provenance["device"].lower()).strip("-")
+        device = re.sub(r"[^a-z0-9]+", "-", self.provenance["device"].lower()).strip(
+            "-"
+        )
         return f"{self.part}-{device}"
 
     @property
     def words(self) -> str:
         """Where and when this was recorded, for a caption."""
-        rehearsed = ", a rehearsal with tiny sizes" if self.provenance["rehearsal"] else ""
+        rehearsed = (
+            ", a rehearsal with tiny sizes" if self.provenance["rehearsal"] else ""
+        )
         unfinished = "" if self.complete else ", unfinished"
         where = "{device} on {date:.10}".format_map(self.provenance)
         return f"recorded on {where}{rehearsed}{unfinished}"
@@ -88,7 +93,9 @@ def check(what: str, tree: Any) -> None:
         if tree.get("part") not in SCHEMA:
             raise ValueError(f"part {tree.get('part')!r}")
         of_all = {"mplab recording": int, "part": str, "provenance": dict, "data": dict}
-        _fields("the file", tree, of_all | {"complete": bool, "problem": str}, whole=True)
+        _fields(
+            "the file", tree, of_all | {"complete": bool, "problem": str}, whole=True
+        )
         _fields("provenance", tree["provenance"], _PROVENANCE, whole=True)
         _fields("data", tree["data"], SCHEMA[tree["part"]], whole=tree["complete"])
     except ValueError as error:
@@ -97,11 +104,17 @@ def check(what: str, tree: Any) -> None:
         ) from error
 
 
-def _fields(name: str, found: dict[str, Any], wanted: dict[str, type], *, whole: bool) -> None:
+def _fields(
+    name: str, found: dict[str, Any], wanted: dict[str, type], *, whole: bool
+) -> None:
     if strange := set(found) ^ set(wanted) if whole else set(found) - set(wanted):
-        raise ValueError(f"missing or unknown fields in {name}: {', '.join(sorted(strange))}")
+        raise ValueError(
+            f"missing or unknown fields in {name}: {', '.join(sorted(strange))}"
+        )
     for key, value in found.items():
-        if type(value) is not wanted[key] and not (wanted[key] is float and type(value) is int):
+        if type(value) is not wanted[key] and not (
+            wanted[key] is float and type(value) is int
+        ):
             raise ValueError(f"{name}.{key} of type {type(value).__name__}")
 
 
@@ -150,7 +163,9 @@ def load(name: str, *, where: Where = None) -> Recording:
             f"load: {path.name} must be as it was recorded; got one that was changed since. "
             "Restore the file, or record it again."
         )
-    return Recording(*(tree[key] for key in ("part", "provenance", "data", "complete", "problem")))
+    return Recording(
+        *(tree[key] for key in ("part", "provenance", "data", "complete", "problem"))
+    )
 
 
 def first(part: str, *, where: Where = None) -> Recording | None:

@@ -131,7 +131,9 @@ def measured(
         for size in sizes:
             a = torch.ones(size, size, device=device, dtype=_dtype("measured", fmt))
             taken = timed(partial(torch.matmul, a, a))
-            rows.append(Product(size, fmt.name, 2 * size**3 / taken, work_per_byte(size, fmt)))
+            rows.append(
+                Product(size, fmt.name, 2 * size**3 / taken, work_per_byte(size, fmt))
+            )
             if taken > seconds:
                 break
     cuda = torch.device(device).type == "cuda"
@@ -144,10 +146,16 @@ def measured(
 def recorded() -> Roofline | None:
     """Load the recorded speeds that came with the package; None if there are none."""
     recording = first("speed")
-    rows = [r for r in recording.data.get("matmul", []) if "per_second" in r] if recording else []
+    rows = (
+        [r for r in recording.data.get("matmul", []) if "per_second" in r]
+        if recording
+        else []
+    )
     if recording is None or not rows or "copy" not in recording.data:
         return None
-    products = (Product(r["size"], r["format"], r["per_second"], r["per_byte"]) for r in rows)
+    products = (
+        Product(r["size"], r["format"], r["per_second"], r["per_byte"]) for r in rows
+    )
     copied = float(recording.data["copy"]["bytes_per_second"])
     return Roofline(recording.words, copied, tuple(products))
 
@@ -197,5 +205,7 @@ def matmul_errors(
         for fmt in formats:
             low = (t.to(device, _dtype("matmul_errors", fmt)) for t in (a, b))
             got = torch.matmul(*low).cpu().double()
-            rows.append(ProductError(size, fmt.name, float((got - exact).norm() / exact.norm())))
+            rows.append(
+                ProductError(size, fmt.name, float((got - exact).norm() / exact.norm()))
+            )
     return rows

@@ -116,19 +116,27 @@ class Comparison:
 
     def _tables(self) -> list[Table]:
         rows = tuple(
-            (str(d.step), d.site.direction, str(d.site), d.apart) for d in self.differences[:_SHOWN]
+            (str(d.step), d.site.direction, str(d.site), d.apart)
+            for d in self.differences[:_SHOWN]
         )
         head = ("step", "direction", "what", "apart by")
-        found = [Table("", (), self._pairs()), Table("The first differences", head, rows)]
+        found = [
+            Table("", (), self._pairs()),
+            Table("The first differences", head, rows),
+        ]
         return [table for table in found if table.rows]
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, *self.notes, *map(repr, self._tables())])
 
     def _repr_html_(self) -> str:
-        first, *notes = (f"<p>{escape(words)}</p>" for words in (self.verdict, *self.notes))
+        first, *notes = (
+            f"<p>{escape(words)}</p>" for words in (self.verdict, *self.notes)
+        )
         tables = "".join(table._repr_html_() for table in self._tables())
-        return "".join([first.replace("<p>", "<p><b>").replace("</p>", "</b></p>"), *notes, tables])
+        return "".join(
+            [first.replace("<p>", "<p><b>").replace("</p>", "</b></p>"), *notes, tables]
+        )
 
 
 def compare(
@@ -212,7 +220,9 @@ def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
 def _listed(steps: Sequence[int]) -> str:
     if not steps:
         return "no steps"
-    return f"{len(steps)} steps, {steps[0]} to {steps[-1]}" if len(steps) > 1 else "1 step"
+    return (
+        f"{len(steps)} steps, {steps[0]} to {steps[-1]}" if len(steps) > 1 else "1 step"
+    )
 
 
 def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
@@ -223,10 +233,16 @@ def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
     if not moved.any():
         # compare the sums modulo half the range of codes, so that a changed sign does not count
         half = 1 << (width - 1)
-        return float(max(1, abs((int(a[0]) - int(b[0]) + half // 2) % half - half // 2))), 0
+        return float(
+            max(1, abs((int(a[0]) - int(b[0]) + half // 2) % half - half // 2))
+        ), 0
     if dtype.is_floating_point:
         finite = [
-            torch.from_numpy(x[2:][moved]).to(BITS[dtype.itemsize]).view(dtype).double().isfinite()
+            torch.from_numpy(x[2:][moved])
+            .to(BITS[dtype.itemsize])
+            .view(dtype)
+            .double()
+            .isfinite()
             for x in (a, b)
         ]
         if not torch.equal(*finite):
@@ -269,10 +285,14 @@ def _parsed(content: bytes) -> Record:
         number, ids = stored["step"], stored["sites"]
         places, numbers = np.array(ids, np.int64), np.array(stored["rows"], np.int64)
         if numbers.shape != (len(ids), 2 + SAMPLED) or type(number) is not int:
-            raise ValueError(f"step {quoted(number)} has numbers of shape {numbers.shape}")
+            raise ValueError(
+                f"step {quoted(number)} has numbers of shape {numbers.shape}"
+            )
         if places.min() < 0 or places.max() >= len(record.sites):
             raise ValueError(f"step {number} has places that the file does not name")
         record.steps[number] = places, numbers
-    if not all(isinstance(getattr(torch, s.dtype, None), torch.dtype) for s in record.sites):
+    if not all(
+        isinstance(getattr(torch, s.dtype, None), torch.dtype) for s in record.sites
+    ):
         raise ValueError("a dtype that torch does not have")
     return record

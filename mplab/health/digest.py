@@ -42,7 +42,9 @@ _CHUNK = 1 << 16
 _FACTOR = 0x2545F4914F6CDD1D
 """Any odd number, so that chunks that change places change the sum."""
 
-_WEIGHTS = (np.random.PCG64(0).random_raw(_CHUNK) >> np.uint64(32) | np.uint64(1)).astype(np.int32)
+_WEIGHTS = (
+    np.random.PCG64(0).random_raw(_CHUNK) >> np.uint64(32) | np.uint64(1)
+).astype(np.int32)
 """Odd, and the same on every machine: NumPy keeps its generators' streams stable."""
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -76,7 +78,9 @@ class Site(NamedTuple):
         return self.direction, self.layer, self.what, self.call
 
     def __str__(self) -> str:
-        layer = f"{self.layer} ({self.kind})" if self.layer else f"the model ({self.kind})"
+        layer = (
+            f"{self.layer} ({self.kind})" if self.layer else f"the model ({self.kind})"
+        )
         named = self.what not in ("input", "output")
         what = f'"{self.what}" of {layer}' if named else f"the {self.what} of {layer}"
         words = {
@@ -115,7 +119,9 @@ def numbers_of(t: Tensor) -> Tensor:
     t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
-    distance -= distance > 1 and distance % 2 == 0  # an even distance would stay in few columns
+    distance -= (
+        distance > 1 and distance % 2 == 0
+    )  # an even distance would stay in few columns
     some = bits[::distance][:SAMPLED]
     numbers = torch.zeros(2 + SAMPLED, dtype=torch.int64, device=bits.device)
     numbers[2 : 2 + len(some)] = some
@@ -142,7 +148,10 @@ def _sums(bits: Any, weights: Any, numbers: Any) -> None:
     """Compute the two sums in one pass over memory."""
     plain = total = np.int64(0)
     for begin in range(0, len(bits), len(weights)):
-        some, part = bits[begin : begin + len(weights)], np.int64(0)  # a slice: fewer checks
+        some, part = (
+            bits[begin : begin + len(weights)],
+            np.int64(0),
+        )  # a slice: fewer checks
         for i in range(len(some)):
             plain += some[i]
             part += np.int64(some[i]) * np.int64(weights[i])
@@ -217,7 +226,9 @@ class Digest:
 
     def __enter__(self) -> Self:
         if self._handles:
-            raise RuntimeError("Digest: a watch must be left before it is entered again.")
+            raise RuntimeError(
+                "Digest: a watch must be left before it is entered again."
+            )
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8")
@@ -225,18 +236,25 @@ class Digest:
         self.record = Record()
         self._ids: dict[Site, int] = {}
         self._number = self._depth = 0
-        self._kinds = {_plain(n): type(m).__name__ for n, m in self.model.named_modules()}
+        self._kinds = {
+            _plain(n): type(m).__name__ for n, m in self.model.named_modules()
+        }
         self._stopped = False
         self._clear()
         hold = self._handles.append
         for full, module, _ in watched_modules(self.model):
             name = _plain(full)
-            hold(module.register_forward_pre_hook(partial(self._before, name), with_kwargs=True))
+            hold(
+                module.register_forward_pre_hook(
+                    partial(self._before, name), with_kwargs=True
+                )
+            )
             hold(module.register_forward_hook(partial(self._after, name)))
         for name, p in self.model.named_parameters():
             self._see("start", *_split(name), p)
             if p.requires_grad:
-                hold(p.register_post_accumulate_grad_hook(partial(self._accumulated, name)))  # type: ignore[no-untyped-call]
+                hook = partial(self._accumulated, name)
+                hold(p.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         for name, buffer in self.model.named_buffers():
             self._see("start", *_split(name), buffer)
         hold(self.optimizer.register_step_pre_hook(self._updating))
@@ -251,7 +269,10 @@ class Digest:
             self._end_step()  # the one in which the run broke off
         self._stopped = True
         if self._file is not None:
-            with suppress(OSError), self._file as file:  # a full disk must not stop the run
+            with (
+                suppress(OSError),
+                self._file as file,
+            ):  # a full disk must not stop the run
                 file.write(json.dumps({"error": self.record.error}) + "\n")
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -279,14 +300,18 @@ class Digest:
     # What is seen ---------------------------------------------------------------------------
 
     @harmless
-    def _see(self, direction: str, layer: str, what: str, t: Tensor, call: int = 0) -> None:
+    def _see(
+        self, direction: str, layer: str, what: str, t: Tensor, call: int = 0
+    ) -> None:
         if self._number % self.every:
             return
         while (direction, layer, what, call) in self._places:
             call += 1
         self._places.add((direction, layer, what, call))
         dtype, shape = str(t.dtype).removeprefix("torch."), tuple(t.shape)
-        site = Site(direction, layer, self._kinds.get(layer, ""), what, call, dtype, shape)
+        site = Site(
+            direction, layer, self._kinds.get(layer, ""), what, call, dtype, shape
+        )
         with unseen():
             self._rows.append((site, numbers_of(t)))
 
@@ -358,7 +383,9 @@ class Digest:
             self.record.steps[self._number] = np.array(ids), rows
             self.record.sites = list(self._ids)
             new = self.record.sites[named:]
-            self._write({"step": self._number, "new": new, "sites": ids, "rows": rows.tolist()})
+            self._write(
+                {"step": self._number, "new": new, "sites": ids, "rows": rows.tolist()}
+            )
         self._number += 1
         self._clear()
 

@@ -47,11 +47,14 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     bad = [i for i, step in enumerate(steps) if not math.isfinite(step.loss)]
     poisoned = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     if bad and (poisoned is None or bad[0] <= poisoned):
-        origin = next((o for i in bad for o in steps[i].origins if o.phase == "forward"), None)
+        origin = next(
+            (o for i in bad for o in steps[i].origins if o.phase == "forward"), None
+        )
         where = f" {origin}." if origin else ""
         scaled = seen.scaler or any(step.scale != 1 for step in steps)
-        means = "The number is made in the forward pass, where no loss scale has acted" + (
-            ": a lower scale changes nothing." if scaled else "."
+        means = (
+            "The number is made in the forward pass, where no loss scale has acted"
+            + (": a lower scale changes nothing." if scaled else ".")
         )
         check = (
             "Look at the inputs and the range of that operation; scale the input down, or run "
@@ -75,11 +78,15 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     """Overflow in the backward pass alone, which a lower scale usually cures."""
     count = sum(step.skipped for step in steps) - seen.idle
-    last = next((i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps))
+    last = next(
+        (i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps)
+    )
     scale = steps[-1].scale
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     if last >= 5 and scale < 1:
-        origin = next((o for s in steps for o in s.origins if o.phase == "backward"), None)
+        origin = next(
+            (o for s in steps for o in s.origins if o.phase == "backward"), None
+        )
         return _problem(
             "backward-never-finite",
             f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
@@ -101,13 +108,19 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         healthy = step.gradient_norm is not None and math.isfinite(step.gradient_norm)
         phase = "update" if healthy else "backward"
         origin = next((o for o in step.origins if o.phase == phase), None)
-        check = f"{origin}." if origin else "Check the optimizer's eps, and who calls step."
+        check = (
+            f"{origin}." if origin else "Check the optimizer's eps, and who calls step."
+        )
         yield _problem(
             "nonfinite-weights",
             f"{step.nonfinite_weights} weights were not finite after step {first}, whose "
             f"gradients were {'finite' if healthy else 'not finite'}.",
             "From here on every loss is NaN. "
-            + ("The update itself made them." if healthy else "An overflow reached the weights."),
+            + (
+                "The update itself made them."
+                if healthy
+                else "An overflow reached the weights."
+            ),
             check
             if math.isfinite(step.loss)
             else "See the finding about the loss, which was not finite before.",
@@ -174,17 +187,30 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
-    counts = ((n, int(x.sum()), x.numel()) for n, x in seen.idle_units.items() if n not in at_rest)
-    if units := [f"{zero} of {count} in {n}" for n, zero, count in counts if 2 * zero >= count]:
+    counts = (
+        (n, int(x.sum()), x.numel())
+        for n, x in seen.idle_units.items()
+        if n not in at_rest
+    )
+    if units := [
+        f"{zero} of {count} in {n}" for n, zero, count in counts if 2 * zero >= count
+    ]:
         yield _note(
             "idle-units",
             f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
             "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
             "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
         )
-    same = len({step.weight_norm for step in steps}) == 1  # also after steps not looked at
+    same = (
+        len({step.weight_norm for step in steps}) == 1
+    )  # also after steps not looked at
     moved = any(step.updated or step.skipped for step in steps)
-    if any(step.gradient_norm for step in steps) and seen.updates and same and not moved:
+    if (
+        any(step.gradient_norm for step in steps)
+        and seen.updates
+        and same
+        and not moved
+    ):
         yield _problem(
             "weights-at-rest",
             "Gradients came and the optimizer ran, but no weight had an update.",
@@ -223,7 +249,9 @@ def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    layers = {n: s for n, s in pooled_layers(steps).items() if s.fmt in _NARROW and s.total}
+    layers = {
+        n: s for n, s in pooled_layers(steps).items() if s.fmt in _NARROW and s.total
+    }
     lost = {name: s for name, s in layers.items() if _is_flushed(s)}
     everything = layers and all(s.zeros == s.total for s in layers.values())
     if everything and any(step.loss for step in steps):
@@ -352,8 +380,12 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     for name in sorted({name for step in steps for name in step.fp8}):
-        casts = [(i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8]
-        if lost := [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]:
+        casts = [
+            (i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8
+        ]
+        if lost := [
+            (i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)
+        ]:
             yield _flushed_operand(name, len(casts), lost)
         if over := [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]:
             first, cast = over[0]
@@ -372,7 +404,9 @@ def _is_judged(cast: Casts) -> bool:
     return cast.fmt.startswith("FP8") or cast.scaling in ("none", "delayed")
 
 
-def _flushed_operand(name: str, count: int, lost: Sequence[tuple[int, Casts]]) -> Finding:
+def _flushed_operand(
+    name: str, count: int, lost: Sequence[tuple[int, Casts]]
+) -> Finding:
     """Say why over half of an operand became zero: an old scale, no scale, or its own outliers."""
     first, cast = lost[0]
     fits = FORMATS[cast.fmt].max_finite / cast.scale
@@ -456,7 +490,17 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 _RULES: tuple[_Rule, ...] = (
-    *(_watching, _loss, _weights, _scaler, _numbers, _hidden, _underflow, _fp8, _stagnation),
+    *(
+        _watching,
+        _loss,
+        _weights,
+        _scaler,
+        _numbers,
+        _hidden,
+        _underflow,
+        _fp8,
+        _stagnation,
+    ),
     *(_training, _trend),
 )
 
@@ -485,6 +529,8 @@ def gathered(steps: Sequence[Step], found: list[Finding]) -> list[Finding]:
     for _, rank, theirs in sorted(every, key=lambda each: each[:2]):
         for f in theirs:
             shared = all(f in others for *_, others in every)
-            first = f if shared else f._replace(observed=f"Rank {rank} first: {f.observed}")
+            first = (
+                f if shared else f._replace(observed=f"Rank {rank} first: {f.observed}")
+            )
             merged.setdefault(f.code, first)
     return _gravest_first(merged.values())

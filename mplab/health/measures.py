@@ -8,7 +8,10 @@ from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
 from mplab.health.records import Step
 from mplab.health.tracing import format_of_dtype
@@ -23,7 +26,9 @@ _COMPARED = 1 << 14
 _P = ParamSpec("_P")
 
 
-def harmless(look: Callable[Concatenate[Any, _P], None]) -> Callable[Concatenate[Any, _P], None]:
+def harmless(
+    look: Callable[Concatenate[Any, _P], None],
+) -> Callable[Concatenate[Any, _P], None]:
     """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
 
     Its class must have `_stopped`, and `_stop`, which is called with the error.
@@ -65,7 +70,9 @@ def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
         ValueError: the optimizer updates none of them.
     """
     trained = {id(p): p.dtype for p in model.parameters() if p.requires_grad}
-    updated = {id(p): p.dtype for group in optimizer.param_groups for p in group["params"]}
+    updated = {
+        id(p): p.dtype for group in optimizer.param_groups for p in group["params"]
+    }
     same = set(trained.values()) == set(updated.values())
     if same and not trained.keys() & updated.keys():
         raise ValueError(
@@ -82,7 +89,9 @@ def watched_modules(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
     for name, module in model.named_modules():
         if module in inside:
             continue
-        compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        compiled = (
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        )
         if compiled:
             inside.update(module.modules())
         chosen.append((name, module, compiled or next(module.children(), None) is None))
@@ -157,7 +166,9 @@ def together(parts: list[Tensor]) -> Tensor:
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
-    lost = size <= fmt.min_subnormal / 2  # a simulation rounds a gradient only where it is used
+    lost = (
+        size <= fmt.min_subnormal / 2
+    )  # a simulation rounds a gradient only where it is used
     finite = size <= torch.finfo(size.dtype).max
     parts = [
         (lost & (size != 0) if what_if else lost).sum(),
@@ -181,12 +192,17 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     x, factor = x.detach().float(), factor.float()
     size, scaled = x.abs(), (x * factor).abs()
     some, held = size > 0, x.isfinite() & low.isfinite()
-    most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)  # numbers up to this one round down
+    most = fmt.max_finite + 2.0 ** (
+        fmt.emax - fmt.precision
+    )  # numbers up to this one round down
     reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
         *(factor.min(), size.amax(), some.sum(), ((low == 0) & some).sum()),
         *((scaled > most).sum(), ((scaled <= reach) & some).sum()),
-        *(t.double().where(held, 0).square().sum() for t in (x, x.double() - low.double())),
+        *(
+            t.double().where(held, 0).square().sum()
+            for t in (x, x.double() - low.double())
+        ),
     ]
     return torch.stack([part.double() for part in parts])
 
@@ -195,7 +211,9 @@ def ulps(x: Tensor, fmt: Format) -> Tensor:
     """`mplab.ulp` on a tensor, as float64."""
     exponent = torch.frexp(x.detach().double()).exponent - 1
     exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
-    return torch.ldexp(torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1)
+    return torch.ldexp(
+        torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1
+    )
 
 
 class Used:
@@ -208,7 +226,10 @@ class Used:
         self.grew = False
         self._one = next((p for p in parameters if p.grad is not None), None)
         if self._one is not None and self._one.grad is not None:
-            self._gradient, self._writes = weakref.ref(self._one.grad), self._one.grad._version
+            self._gradient, self._writes = (
+                weakref.ref(self._one.grad),
+                self._one.grad._version,
+            )
 
     def look(self, p: Tensor) -> None:
         """Look at a parameter whose gradient a backward pass has just written."""
@@ -242,11 +263,15 @@ class Movement:
     def look_at_gradients(self) -> None:
         """Note which weights have a gradient that is finite and not zero."""
         self._pushed = []
-        for p, stops, before in zip(self._parameters, self._stops, self._before, strict=True):
+        for p, stops, before in zip(
+            self._parameters, self._stops, self._before, strict=True
+        ):
             gradient = None if p.grad is None or stops else local(p.grad)
             if gradient is not None and gradient.layout is torch.strided:
                 some = sample(gradient, _COMPARED)
-                self._pushed.append(((some != 0) & torch.isfinite(some)).to(before.device))
+                self._pushed.append(
+                    ((some != 0) & torch.isfinite(some)).to(before.device)
+                )
             else:
                 self._pushed.append(None)
 

@@ -48,13 +48,16 @@ def operands(layer: Any, role: str, x: Tensor) -> Iterator[Operand]:
             yield _in_blocks(layer, second, x.t().contiguous())
         return
     first, again = (
-        getattr(layer.config, f"cast_config_{name.replace(' ', '_')}") for name in (role, second)
+        getattr(layer.config, f"cast_config_{name.replace(' ', '_')}")
+        for name in (role, second)
     )
     if role == "input" and torch.is_autocast_enabled():  # as the layer does
         x = x.to(torch.get_autocast_dtype("cuda"))
     if first.scaling_type.name != "DISABLED":
         yield _in_rows(layer, first, role, x, -1)
-    whole = again.scaling_granularity.name == "TENSORWISE"  # one cast serves both products
+    whole = (
+        again.scaling_granularity.name == "TENSORWISE"
+    )  # one cast serves both products
     if again.scaling_type.name != "DISABLED" and not (whole and again == first):
         yield _in_rows(layer, again, second, x, 0)
 
@@ -73,7 +76,9 @@ def _in_rows(layer: Any, how: Any, name: str, x: Tensor, axis: int) -> Operand:
         round_scales_to_power_of_2=layer.config.round_scales_to_power_of_2,
     )
     low, fmt = found._data.float() / found._scale, format_of_dtype(how.target_dtype)
-    return Operand(name, how.scaling_granularity.name.lower(), x, low, found._scale, fmt)
+    return Operand(
+        name, how.scaling_granularity.name.lower(), x, low, found._scale, fmt
+    )
 
 
 def _in_blocks(layer: Any, name: str, x: Tensor) -> Operand:
@@ -84,5 +89,10 @@ def _in_blocks(layer: Any, name: str, x: Tensor) -> Operand:
     found = MXTensor.to_mx(x.contiguous(), dtype, 32, layer.scale_calculation_mode)
     factor = found.scale.float().reciprocal().repeat_interleave(32, -1)
     return Operand(
-        name, "mxfp8", x, found.dequantize(torch.float32), factor, format_of_dtype(dtype)
+        name,
+        "mxfp8",
+        x,
+        found.dequantize(torch.float32),
+        factor,
+        format_of_dtype(dtype),
     )

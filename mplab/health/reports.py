@@ -39,35 +39,53 @@ class Report:
             return [("steps", "0")]
         first, last = self.steps[0], self.steps[-1]
         pairs = [
-            ("steps", f"{len(self.steps)}, {sum(s.skipped for s in self.steps)} skipped"),
+            (
+                "steps",
+                f"{len(self.steps)}, {sum(s.skipped for s in self.steps)} skipped",
+            ),
             ("loss", f"{first.loss:.4g} → {last.loss:.4g}"),
             ("loss scale", f"{first.scale:g} → {last.scale:g}"),
-            ("gradient norm", f"{_number(first.gradient_norm)} → {_number(last.gradient_norm)}"),
+            (
+                "gradient norm",
+                f"{_number(first.gradient_norm)} → {_number(last.gradient_norm)}",
+            ),
             ("… at the optimizer", _number(last.norm_at_optimizer)),
             ("weight norm", f"{first.weight_norm:.4g} → {last.weight_norm:.4g}"),
         ]
         if seen := [s for s in self.steps if s.updated]:
             one = seen[-1]
-            pairs.append(("median update", f"{_number(one.update_ulps)} ulp of its weight"))
-            pairs.append(("updates that changed no bit", f"{one.unmoved / one.updated:.1%}"))
+            pairs.append(
+                ("median update", f"{_number(one.update_ulps)} ulp of its weight")
+            )
+            pairs.append(
+                ("updates that changed no bit", f"{one.unmoved / one.updated:.1%}")
+            )
         return pairs
 
     def _layer_rows(self) -> list[tuple[str, ...]]:
         return [
-            (name, s.fmt + " (would)" * s.what_if, *(_share(part, s.total) for part in s[3:]))
+            (
+                name,
+                s.fmt + " (would)" * s.what_if,
+                *(_share(part, s.total) for part in s[3:]),
+            )
             for name, s in pooled_layers(self.steps).items()
         ]
 
     def _operand_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
-        for name, all_steps in added((n, c) for s in self.steps for n, c in s.fp8.items()).items():
+        for name, all_steps in added(
+            (n, c) for s in self.steps for n, c in s.fp8.items()
+        ).items():
             casts = [step.fp8[name] for step in self.steps if name in step.fp8]
             parts = all_steps.flushed, all_steps.saturated
             flushed, saturated = (_share(part, all_steps.nonzero) for part in parts)
             half = sum(2 * c.flushed > c.nonzero for c in casts)
             scale = f"{casts[0].scale:g} → {casts[-1].scale:g}"
             snr = "–" if all_steps.snr is None else f"{all_steps.snr:.1f} dB"
-            rows.append((name, all_steps.fmt, scale, flushed, f"{half} steps", saturated, snr))
+            rows.append(
+                (name, all_steps.fmt, scale, flushed, f"{half} steps", saturated, snr)
+            )
         return rows
 
     def _tables(self) -> list[Table]:
@@ -75,14 +93,22 @@ class Report:
         pairs = (_LAYERS, self._layer_rows()), (_OPERANDS, self._operand_rows())
         return [
             Table("Health of the run", (), tuple(self._summary())),
-            *(Table("", tuple(head.split(" | ")), tuple(rows)) for head, rows in pairs if rows),
+            *(
+                Table("", tuple(head.split(" | ")), tuple(rows))
+                for head, rows in pairs
+                if rows
+            ),
         ]
 
     def __repr__(self) -> str:
         summary, *tables = self._tables()
         lines = [repr(replace(summary, caption="")), *map(repr, tables)]
         for f in self.findings:
-            lines += [f"{f.level.upper()} {f.code}: {f.observed}", f"  {f.means}", f"  {f.check}"]
+            lines += [
+                f"{f.level.upper()} {f.code}: {f.observed}",
+                f"  {f.means}",
+                f"  {f.check}",
+            ]
         return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
 
     def _repr_html_(self) -> str:

@@ -19,7 +19,16 @@ from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.marks import is_plain, mark_of, next_number
 
 _CONSTANTS = (
-    *("full", "fill", "masked_fill", "where", "scatter", "index_fill", "new_full", "lift_fresh"),
+    *(
+        "full",
+        "fill",
+        "masked_fill",
+        "where",
+        "scatter",
+        "index_fill",
+        "new_full",
+        "lift_fresh",
+    ),
     *("constant_pad_nd",),
 )
 """Operations that may write an infinity because they were told to."""
@@ -92,7 +101,9 @@ def what_of(t: Tensor) -> str:
     """
     if not (is_plain(t) and t.is_floating_point() and t.numel()):
         return ""
-    low, high = (float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float()))
+    low, high = (
+        float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float())
+    )
     if low != low:
         return "NaN"
     return "infinity" if low == -torch.inf or high == torch.inf else ""
@@ -130,7 +141,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.low = False
         self.casts: set[int] = set()
         self.integers: RoundedIntegers | None = None
-        self._last: dict[str, Origin] = {}  # of the latest result that is not finite, by phase
+        self._last: dict[
+            str, Origin
+        ] = {}  # of the latest result that is not finite, by phase
         self._aside: Origin | None = None
         self._stack: list[str] = []
         self._events: list[tuple[int, str]] = []
@@ -168,7 +181,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
@@ -193,14 +210,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.error = error
 
-    def _look_before(self, name: str, args: Any, kwargs: Any) -> tuple[list[Tensor], list[_Bad]]:
+    def _look_before(
+        self, name: str, args: Any, kwargs: Any
+    ) -> tuple[list[Tensor], list[_Bad]]:
         """List the inputs of an operation, and those that are not finite."""
         inputs = list(tensors_in((args, kwargs)))
         if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
             inputs = inputs[1:]
         return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
 
-    def _look_after(self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any) -> None:
+    def _look_after(
+        self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
+    ) -> None:
         """Mark the results of an operation with their maker and the origin of their numbers."""
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
@@ -220,13 +241,22 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
         """The step and version of a check that covered all of a tensor's memory."""
-        whole = t.numel() * t.itemsize == t.untyped_storage().nbytes() and not t.is_inference()
+        whole = (
+            t.numel() * t.itemsize == t.untyped_storage().nbytes()
+            and not t.is_inference()
+        )
         return (self.step, t._version) if whole else None
 
     def _is_unfilled(self, t: Tensor) -> bool:
         """Whether this is uninitialised memory, which an in-place operation will fill."""
-        made, _ = getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
-        return made is not None and not made.what and made.operation.startswith((*_EMPTY, "cast"))
+        made, _ = (
+            getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
+        )
+        return (
+            made is not None
+            and not made.what
+            and made.operation.startswith((*_EMPTY, "cast"))
+        )
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
@@ -247,7 +277,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         mask = made.operation.startswith(_EMPTY)
         cast = mask or made.operation == "cast"
         if now and not made.what:
-            made = made._replace(operation="cast" if cast else made.operation, what=what)
+            made = made._replace(
+                operation="cast" if cast else made.operation, what=what
+            )
         elif not now and cast and what == "infinity":  # of a weight, used again
             made = Origin(self.step, *self._place(), "cast", what)
         else:
@@ -271,7 +303,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if made.operation == "_to_copy":
             return self._judge(made, beside=_is_mask(inputs[0]))
-        return self._judge(made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs)))
+        return self._judge(
+            made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs))
+        )
 
     def _judge(self, made: Origin, *, beside: bool) -> Origin | None:
         """Record this operation as an origin, or set it aside in case it is the only one.
@@ -306,12 +340,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return "update", OUTSIDE
         if node is None:
             return "forward", self._stack[-1] if self._stack else OUTSIDE
-        found = bisect_right(self._events, node._sequence_nr(), key=lambda event: event[0])
+        found = bisect_right(
+            self._events, node._sequence_nr(), key=lambda event: event[0]
+        )
         return "backward", self._events[found - 1][1] if found else OUTSIDE
 
     def _look_at_cast(self, before: Tensor, after: Tensor, module: str) -> None:
         """Record a cast to a low format, and whether it changed whole numbers."""
-        if after.dtype not in _LOW or before.dtype == after.dtype or not is_plain(before):
+        if (
+            after.dtype not in _LOW
+            or before.dtype == after.dtype
+            or not is_plain(before)
+        ):
             return
         self.casts.add(before.data_ptr())
         fmt = format_of_dtype(after.dtype)
@@ -328,13 +368,21 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _is_mask(t: Tensor) -> bool:
     """Whether a tensor looks like an additive mask: its minimum is at most -1e9."""
-    return t.is_floating_point() and t.numel() > 0 and float(t.detach().float().min()) <= -1e9
+    return (
+        t.is_floating_point()
+        and t.numel() > 0
+        and float(t.detach().float().min()) <= -1e9
+    )
 
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
     mark = mark_of(t) if is_plain(t) else None
-    return t.requires_grad or t.dtype in _LOW or (mark is not None and mark.into is not None)
+    return (
+        t.requires_grad
+        or t.dtype in _LOW
+        or (mark is not None and mark.into is not None)
+    )
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

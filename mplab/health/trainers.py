@@ -106,9 +106,18 @@ class _Watching:
         options: dict[str, Any],
     ) -> None:
         one_of(make.__name__, "on_nonfinite", on_nonfinite, ("report", "raise"))
-        self._say_every, self._told, self._raises = say_every, told, on_nonfinite == "raise"
+        self._say_every, self._told, self._raises = (
+            say_every,
+            told,
+            on_nonfinite == "raise",
+        )
         self._options, self._digest_path = options, digest
-        own = {"say_every": say_every, "told": told, "on_nonfinite": on_nonfinite, "digest": digest}
+        own = {
+            "say_every": say_every,
+            "told": told,
+            "on_nonfinite": on_nonfinite,
+            "digest": digest,
+        }
         self._again = partial(make, **own)
         self._first = rank() == 0
         self._digest: Digest | None = None
@@ -140,9 +149,14 @@ class _Watching:
         except Exception as error:  # in `told`
             health._stop(error)
         if self._raises and not math.isfinite(health.steps[-1].loss):
-            found = "; ".join(map(str, health.steps[-1].origins)) or "trace_every=1 would say where"
+            found = (
+                "; ".join(map(str, health.steps[-1].origins))
+                or "trace_every=1 would say where"
+            )
             number, loss = len(health.steps) - 1, health.steps[-1].loss
-            raise FloatingPointError(f"health: the loss of step {number} is {loss}: {found}.")
+            raise FloatingPointError(
+                f"health: the loss of step {number} is {loss}: {found}."
+            )
 
     def _say(self, health: Health) -> None:
         """Print a line every `say_every` steps."""
@@ -151,7 +165,9 @@ class _Watching:
             codes = ", ".join(health.report().codes) or "nothing conspicuous"
             scalars = health.scalars()
             loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
-            self._told(f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}")
+            self._told(
+                f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}"
+            )
 
     def close(self, *, gather: bool = False) -> Report | None:
         """Remove all hooks; return the report, if this ended the run."""
@@ -191,7 +207,9 @@ class _ForLightning(_Watching):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self._losses.append(loss.detach())
-        if trainer.global_step > self._done:  # Lightning has divided by the micro-batches
+        if (
+            trainer.global_step > self._done
+        ):  # Lightning has divided by the micro-batches
             count = 1 if module.automatic_optimization else len(self._losses)
             self._done = trainer.global_step
             self._step(max(1, count))
@@ -223,7 +241,9 @@ class _ForTransformers(_Watching):
 
     def _passed(self, model: Any, args: Any, kwargs: Any, output: Any) -> None:
         """Keep the loss that the model returns."""
-        if torch.compiler.is_compiling() or not (model.training and torch.is_grad_enabled()):
+        if torch.compiler.is_compiling() or not (
+            model.training and torch.is_grad_enabled()
+        ):
             return
         loss = output.get("loss") if isinstance(output, dict) else output
         loss = loss[0] if isinstance(loss, tuple) and loss else loss

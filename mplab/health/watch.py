@@ -20,7 +20,15 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.health import measures
 from mplab.health.findings import diagnose, gathered
-from mplab.health.measures import harmless, local, norm_of, together, total, unseen, witness
+from mplab.health.measures import (
+    harmless,
+    local,
+    norm_of,
+    together,
+    total,
+    unseen,
+    witness,
+)
 from mplab.health.operands import Operand, is_torchao, operands
 from mplab.health.records import Casts, Evidence, Shares, Step, added
 from mplab.health.reports import Report
@@ -108,7 +116,9 @@ class Health:
             measures.require_optimizer("Health", optimizer, model)
         self.model, self.optimizer = model, optimizer
         self.scaler: Any = (
-            None if isinstance(scaler, AmpScaler) and not scaler.is_enabled() else scaler
+            None
+            if isinstance(scaler, AmpScaler) and not scaler.is_enabled()
+            else scaler
         )
         self.fmt, self.weight_format = fmt, weight_format
         self.every = integer("Health", "every", every, least=1)
@@ -118,7 +128,9 @@ class Health:
         self._watched = measures.watched_modules(model)
         self._tracer = Tracer()
         self._handles: list[Any] = []
-        self._parameters = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+        self._parameters = [
+            (n, p) for n, p in model.named_parameters() if p.requires_grad
+        ]
         self._loss_sums: tuple[float, Tensor] | None = None
         self._trace_next = False
         self._moved = False
@@ -128,7 +140,9 @@ class Health:
         self._clear()
 
     @classmethod
-    def watcher(cls, **options: Any) -> Callable[[nn.Module, torch.optim.Optimizer], Health]:
+    def watcher(
+        cls, **options: Any
+    ) -> Callable[[nn.Module, torch.optim.Optimizer], Health]:
         """Make a function that begins to watch a model and an optimizer.
 
         It returns a watch with `step(loss, scale, skipped)` and `close()`. All its watches are in
@@ -150,10 +164,15 @@ class Health:
 
     def __enter__(self) -> Self:
         if self._handles:
-            raise RuntimeError("Health: a watch must be closed before it is entered again.")
+            raise RuntimeError(
+                "Health: a watch must be closed before it is entered again."
+            )
         for name, module, leaf in self._watched:
             shown = self._shown(name, module)
-            before, after = partial(self._before, shown), partial(self._after, shown, leaf)
+            before, after = (
+                partial(self._before, shown),
+                partial(self._after, shown, leaf),
+            )
             self._handles += [
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after, always_call=True),
@@ -218,7 +237,9 @@ class Health:
         """Start or stop tracing for the coming step."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
-        due = due and not (self.steps and self.steps[-1].nonfinite_weights)  # would blame any layer
+        due = due and not (
+            self.steps and self.steps[-1].nonfinite_weights
+        )  # would blame any layer
         self._tracer.begin(number)
         self._due = due and bool(self._handles)  # `step` may be called after `close`
         self._looking = self._due or number % self.every == 0
@@ -271,7 +292,9 @@ class Health:
             self._given.append(self._witness(given[0]) if given else torch.zeros(()))
 
     @harmless
-    def _after(self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any) -> None:
+    def _after(
+        self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any
+    ) -> None:
         self._tracer.leave_module()
         self._ran = True
         before = self._given.pop() if self._given else torch.zeros(())
@@ -282,10 +305,16 @@ class Health:
             self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
             output.register_hook(partial(self._cast_again, name, module, "grad_output"))  # type: ignore[no-untyped-call]
         for t in output if isinstance(output, list | tuple) else (output,):
-            if isinstance(t, Tensor) and t.is_floating_point() and t.layout is torch.strided:
+            if (
+                isinstance(t, Tensor)
+                and t.is_floating_point()
+                and t.layout is torch.strided
+            ):
                 self._watch_output(name, leaf, before, t)
 
-    def _watch_output(self, name: str, leaf: bool, before: Tensor, output: Tensor) -> None:
+    def _watch_output(
+        self, name: str, leaf: bool, before: Tensor, output: Tensor
+    ) -> None:
         with unseen():
             flag = before.to(output.device), self._witness(output)
         self._flags.append(("forward", name, *flag))
@@ -308,7 +337,9 @@ class Health:
         return self._witnesses[-1][2]
 
     @harmless
-    def _gradient(self, name: str, fmt: Format, what_if: bool, gradient: Tensor) -> None:
+    def _gradient(
+        self, name: str, fmt: Format, what_if: bool, gradient: Tensor
+    ) -> None:
         with unseen():
             found = witness(gradient)
             self._flags.append(("backward", name, found, found))
@@ -318,7 +349,13 @@ class Health:
 
     @harmless
     def _cast(
-        self, name: str, layer: Fp8Linear, operand: str, x: Tensor, low: Tensor, factor: Tensor
+        self,
+        name: str,
+        layer: Fp8Linear,
+        operand: str,
+        x: Tensor,
+        low: Tensor,
+        factor: Tensor,
     ) -> None:
         if len(self.steps) % self.every == 0 and x.numel():
             fmt = layer.formats[operand.split()[0]]
@@ -363,7 +400,9 @@ class Health:
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
             self.seen.outside_scaler += 1
-        found = getattr(optimizer, "found_inf", None)  # a fused optimizer skips by itself
+        found = getattr(
+            optimizer, "found_inf", None
+        )  # a fused optimizer skips by itself
         if found is not None and float(found):
             self._skipped = True
         if self._updates > 1:
@@ -386,12 +425,16 @@ class Health:
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
             norm = self._norm_now()
-            self._norm = norm / float(scale) if norm is not None and scale is not None else norm
+            self._norm = (
+                norm / float(scale) if norm is not None and scale is not None else norm
+            )
             if self._movement is not None:
                 self._movement.look_at_gradients()
 
     def _norm_now(self) -> float | None:
-        return total([norm_of(p.grad) for _, p in self._parameters if p.grad is not None])
+        return total(
+            [norm_of(p.grad) for _, p in self._parameters if p.grad is not None]
+        )
 
     @harmless
     def _before_unscale(self) -> None:
@@ -399,13 +442,21 @@ class Health:
             now, raw = self._norm_now(), total(list(self._raw.values()))
         first = not self._unscales and self.seen.clipped_scaled is None
         first = first and not measures.several_processes()  # they share their gradients
-        if first and now is not None and raw is not None and now < 0.999 * raw < math.inf:
+        if (
+            first
+            and now is not None
+            and raw is not None
+            and now < 0.999 * raw < math.inf
+        ):
             self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
         self._unscales += 1
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale()
-        before, self._tracer.updating = self._tracer.updating, True  # it runs in no module
+        before, self._tracer.updating = (
+            self._tracer.updating,
+            True,
+        )  # it runs in no module
         try:
             return original(optimizer)
         finally:
@@ -431,7 +482,10 @@ class Health:
     # One step -------------------------------------------------------------------------------
 
     def step(
-        self, loss: Tensor | float, scale: float | None = None, skipped: bool | None = None
+        self,
+        loss: Tensor | float,
+        scale: float | None = None,
+        skipped: bool | None = None,
     ) -> None:
         """Record the step that has just ended.
 
@@ -442,7 +496,9 @@ class Health:
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            factor = float(next((x for x in (scale, self._scale) if x is not None), 1.0))
+            factor = float(
+                next((x for x in (scale, self._scale) if x is not None), 1.0)
+            )
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None
@@ -465,11 +521,19 @@ class Health:
         with unseen():
             self._meter(loss)
             raw, factor = total(list(self._raw.values())), record.scale
-            record.gradient_norm = None if raw is None else raw / factor if factor else math.nan
+            record.gradient_norm = (
+                None if raw is None else raw / factor if factor else math.nan
+            )
             record.norm_at_optimizer = self._norm
             self._look_at_weights(record)
-            norms = {self._parameters[place][0]: norm for place, norm in self._raw.items()}
-            live = (n for n in self.seen.still & norms.keys() if self._asks or float(norms[n]))
+            norms = {
+                self._parameters[place][0]: norm for place, norm in self._raw.items()
+            }
+            live = (
+                n
+                for n in self.seen.still & norms.keys()
+                if self._asks or float(norms[n])
+            )
             self.seen.still -= set(live)  # L-BFGS may have had other gradients before
             record.layers = self._layers()
             record.fp8 = self._fp8()
@@ -508,17 +572,27 @@ class Health:
             bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self.optimizer is not None:
-            held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
-            self.seen.outside = [name for name, p in self._parameters if id(p) not in held]
+            held = {
+                id(p) for group in self.optimizer.param_groups for p in group["params"]
+            }
+            self.seen.outside = [
+                name for name, p in self._parameters if id(p) not in held
+            ]
         if len(self.steps) % self.every == 0 and not self.seen.bad_buffers:
-            buffers = [(n, b) for n, b in self.model.named_buffers() if b.is_floating_point()]
-            bad_ones = (n for n, b in buffers if not math.isfinite(float(witness(local(b)))))
+            buffers = [
+                (n, b) for n, b in self.model.named_buffers() if b.is_floating_point()
+            ]
+            bad_ones = (
+                n for n, b in buffers if not math.isfinite(float(witness(local(b))))
+            )
             self.seen.bad_buffers = list(bad_ones)
         if self._movement is not None and not record.skipped:
             self._movement.tell(record, self.weight_format)
 
     def _layers(self) -> dict[str, Shares]:
-        layers = added((name, Shares(*how, *row)) for name, how, row in _read(self._shares))
+        layers = added(
+            (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
+        )
         order = [self._shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
 
@@ -534,12 +608,16 @@ class Health:
 
         def blame(phase: str, module: str) -> None:
             number = len(self.steps)
-            origins.setdefault(phase, Origin(number, phase, module, "", "infinity or NaN"))
+            origins.setdefault(
+                phase, Origin(number, phase, module, "", "infinity or NaN")
+            )
 
         if self._flags and (self._looking or not finite):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
             above, latest = "The loss", ""
-            for (phase, name, *_), (before, after) in zip(self._flags, values, strict=True):
+            for (phase, name, *_), (before, after) in zip(
+                self._flags, values, strict=True
+            ):
                 if phase == "forward":
                     latest = name
                 if math.isfinite(after):
@@ -552,9 +630,13 @@ class Health:
             if latest and not finite:
                 blame("forward", f"An operation after {latest}, such as the loss,")
         if finite and not math.isfinite(record.gradient_norm or 0.0):
-            bad = (at for at, norm in self._raw.items() if not math.isfinite(float(norm)))
+            bad = (
+                at for at, norm in self._raw.items() if not math.isfinite(float(norm))
+            )
             if (at := next(bad, None)) is not None:
-                blame("backward", f"{self._parameters[at][0]}, or an operation after it,")
+                blame(
+                    "backward", f"{self._parameters[at][0]}, or an operation after it,"
+                )
         return list(origins.values())
 
     def _look_at_casts(self, record: Step) -> None:
@@ -587,7 +669,9 @@ class Health:
         return Report(found, list(self.steps), seen)
 
 
-def _read(counted: list[tuple[str, Any, Tensor]]) -> Iterator[tuple[str, Any, list[Any]]]:
+def _read(
+    counted: list[tuple[str, Any, Tensor]],
+) -> Iterator[tuple[str, Any, list[Any]]]:
     """Read all counts of a step from the device at once."""
     rows = together([counts for *_, counts in counted]).tolist() if counted else []
     return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))

@@ -45,4 +45,8 @@ from mplab.numbers.rounding import (
 from mplab.numbers.threads import set_threads as set_threads
 
 # `import mplab` takes all of these: the names imported above, without the modules
-__all__ = [name for name in dir() if name[0] != "_" and not hasattr(globals()[name], "__spec__")]
+__all__ = [
+    name
+    for name in dir()
+    if name[0] != "_" and not hasattr(globals()[name], "__spec__")
+]

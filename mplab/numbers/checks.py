@@ -25,7 +25,9 @@ def quoted(value: object) -> str:
         words = " ".join(repr(value).split())
     except ValueError:  # an integer of more digits than Python prints
         words = "an integer of thousands of digits"
-    return words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
+    return (
+        words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
+    )
 
 
 def integer(
@@ -41,7 +43,13 @@ def integer(
 
     `advice` ends the message.
     """
-    rule = "" if least == -math.inf else ", not negative" if least == 0 else f", at least {least}"
+    rule = (
+        ""
+        if least == -math.inf
+        else ", not negative"
+        if least == 0
+        else f", at least {least}"
+    )
     rule += f", at most {most}" * (most < _HUGE)
     problem = f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
     try:
@@ -55,7 +63,9 @@ def integer(
     return found
 
 
-def one_of(function: str, argument: str, value: Any, choices: Iterable[str | None]) -> Any:
+def one_of(
+    function: str, argument: str, value: Any, choices: Iterable[str | None]
+) -> Any:
     """Return `value` if it is one of `choices` (words or None), or raise."""
     known = tuple(choices)
     if not (value is None or isinstance(value, str)) or value not in known:

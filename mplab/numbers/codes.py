@@ -119,7 +119,9 @@ def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
 def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     """Compute the float64 values of codes from their fields."""
     negative, magnitude = _split(codes.astype(np.int64), fmt)
-    biased, trailing = (np.asarray(part) for part in np.divmod(magnitude, 1 << (fmt.precision - 1)))
+    biased, trailing = (
+        np.asarray(part) for part in np.divmod(magnitude, 1 << (fmt.precision - 1))
+    )
     subnormal = (biased == 0) & fmt.has_zero
     significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
     exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
@@ -129,7 +131,9 @@ def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
         values = np.where(magnitude == fmt.max_code + 1, special, values)
         values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
     values = np.copysign(values, np.where(negative, -1.0, 1.0))
-    if fmt.nan_code is not None:  # one NaN for all NaN codes, so that values are reproducible
+    if (
+        fmt.nan_code is not None
+    ):  # one NaN for all NaN codes, so that values are reproducible
         values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
     return np.asarray(values)
 
@@ -249,18 +253,24 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     """Return the numbers, or raise if one was rounded to float64 on its way in."""
     number = Decimal(x) if isinstance(x, str) else x
-    if isinstance(number, Decimal) and number.is_nan():  # comparing a signaling NaN raises
+    if (
+        isinstance(number, Decimal) and number.is_nan()
+    ):  # comparing a signaling NaN raises
         return array
     if isinstance(number, Decimal | Fraction | int) and number != float(array):
         given = integer(x) if type(x) is int else x
-        raise ValueError(f"{function}: x must hold values of FP64; got {given}. Take float(x).")
+        raise ValueError(
+            f"{function}: x must hold values of FP64; got {given}. Take float(x)."
+        )
     return array
 
 
 _INFINITY = 0x7FF << 52
 
 
-def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
+def _magnitude_codes(
+    magnitude: np.ndarray, fmt: Format
+) -> tuple[np.ndarray, np.ndarray]:
     """Compute codes from finite float64 magnitude bits, and whether each code is exact.
 
     Uses integers only, so it also works where the CPU treats subnormals as zero. A number below
@@ -276,7 +286,11 @@ def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> tuple[np.ndarray, np
     scaled = significand >> shift
     exact = (scaled << shift) == significand
     hidden = 1 << (fmt.precision - 1)
-    normal = ((np.maximum(exponent, fmt.emin) + fmt.bias) << (fmt.precision - 1)) + scaled - hidden
+    normal = (
+        ((np.maximum(exponent, fmt.emin) + fmt.bias) << (fmt.precision - 1))
+        + scaled
+        - hidden
+    )
     if fmt.has_zero:
         return np.where(scaled < hidden, scaled, normal), exact
     return normal, exact & (scaled >= hidden)
@@ -299,7 +313,10 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
         low = int(_magnitude_codes(magnitude, fmt)[0][0])
         codes = [low, low + 1]
         if x < 0:
-            codes = [int(_joined(low + k or fmt.has_negative_zero, low + k, fmt)) for k in (1, 0)]
+            codes = [
+                int(_joined(low + k or fmt.has_negative_zero, low + k, fmt))
+                for k in (1, 0)
+            ]
         names = (f"{float(decode(c, fmt))!r} ({in_hex(c, fmt)})" for c in codes)
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
@@ -307,7 +324,9 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
     advice = f"Round first: round_to({argument}, {fmt.name})."
     if math.isnan(x):  # rounding would keep it
         advice = "The format has none: replace it first, for instance by np.nan_to_num."
-    return f"{function}: {argument} must hold values of {fmt.name}; got {what}. {advice}"
+    return (
+        f"{function}: {argument} must hold values of {fmt.name}; got {what}. {advice}"
+    )
 
 
 def next_up(x: object, fmt: Format) -> Any:
@@ -358,7 +377,9 @@ def next_down(x: object, fmt: Format) -> Any:
 def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
     """Take one step along the values of `fmt`; both zeros count as one value."""
     if fmt.bits == 64:
-        return np.nextafter(_in_fp64(function, x, as_float64(function, x)), direction * np.inf)[()]
+        return np.nextafter(
+            _in_fp64(function, x, as_float64(function, x)), direction * np.inf
+        )[()]
     codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
     nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
     negative, magnitude = _split(codes, fmt)
@@ -419,7 +440,9 @@ def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
         array([0.5, 448], dtype='float8_e4m3fn')
     """
     if fmt.dtype is None:
-        raise TypeError(f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none.")
+        raise TypeError(
+            f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none."
+        )
     return np.asarray(_encode("to_ml_dtypes", x, fmt)).view(fmt.dtype)
 
 

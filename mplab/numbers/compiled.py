@@ -74,7 +74,9 @@ def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> 
     addresses = (ctypes.c_void_p * pairs)(*[data.ctypes.data] * pairs)
     types, called = bytes(kinds), name.encode()
     kept = loops, addresses, types, called, loop, data
-    return Ufunc(_from_func_and_data()(*kept[:3], pairs, 1, 1, -1, called, None, 0), kept)
+    return Ufunc(
+        _from_func_and_data()(*kept[:3], pairs, 1, 1, -1, called, None, 0), kept
+    )
 
 
 @cache
@@ -85,5 +87,16 @@ def _from_func_and_data() -> Callable[..., Any]:
     )
     table = ctypes.cast(table_of(_UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
     pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-    arguments = (pointer, pointer, text, number, number, number, number, text, text, number)
+    arguments = (
+        pointer,
+        pointer,
+        text,
+        number,
+        number,
+        number,
+        number,
+        text,
+        text,
+        number,
+    )
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[1] or 0)

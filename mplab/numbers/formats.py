@@ -84,7 +84,11 @@ class Specials(Enum):
     TWOS_COMPLEMENT = "every code is finite, in two's complement; no -0"
 
 
-_WITHOUT_NEGATIVE_ZERO = (Specials.NAN_NEGATIVE_ZERO, Specials.P3109, Specials.TWOS_COMPLEMENT)
+_WITHOUT_NEGATIVE_ZERO = (
+    Specials.NAN_NEGATIVE_ZERO,
+    Specials.P3109,
+    Specials.TWOS_COMPLEMENT,
+)
 
 _IEEE_BIAS = -(1 << 31)
 """Stands for 2^(exponent_bits−1) − 1."""
@@ -135,20 +139,32 @@ class Format:
 
     def __post_init__(self) -> None:
         if not isinstance(self.specials, Specials):
-            raise TypeError(f"Format: specials must be a Specials; got {self.specials!r}.")
+            raise TypeError(
+                f"Format: specials must be a Specials; got {self.specials!r}."
+            )
         if self.exponent_bits < 1 or self.precision < 1:
-            raise ValueError(f"Format: {self.name} must have an exponent and a significand.")
-        if self.bias == _IEEE_BIAS and self.bits <= 64:  # wider formats are rejected below
+            raise ValueError(
+                f"Format: {self.name} must have an exponent and a significand."
+            )
+        if (
+            self.bias == _IEEE_BIAS and self.bits <= 64
+        ):  # wider formats are rejected below
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         if problem := self._contradiction():
-            raise ValueError(f"Format: {problem}. Choose other facts for {self.name!r}.")
+            raise ValueError(
+                f"Format: {problem}. Choose other facts for {self.name!r}."
+            )
 
     def __hash__(self) -> int:  # fast: every call looks a format up in caches
         return hash((self.name, self.precision, self.bias))
 
     def _contradiction(self) -> str | None:
         """Describe the first rule that these facts break, or return None."""
-        if self.bits > 32 and (self.bits, self.exponent_bits, self.precision) != (64, 11, 53):
+        if self.bits > 32 and (self.bits, self.exponent_bits, self.precision) != (
+            64,
+            11,
+            53,
+        ):
             return f"a format must have at most 32 bits; got {integer(self.bits)}"
         if self.specials is Specials.IEEE and (self.precision < 2 or not self.has_zero):
             return f"IEEE specials must leave a NaN beside infinity; got precision {self.precision}"
@@ -161,7 +177,9 @@ class Format:
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
             return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
         lowest = self.emin - self.precision + 1
-        apart = lowest > 971 or (lowest < -1022 != self.emin)  # 971: rounding adds 2^52 subnormals
+        apart = lowest > 971 or (
+            lowest < -1022 != self.emin
+        )  # 971: rounding adds 2^52 subnormals
         if self.emin < -1022 or self.emax > 1023 or apart:
             return (
                 "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "
@@ -218,14 +236,20 @@ class Format:
     @cached_property
     def has_negative_zero(self) -> bool:
         """Whether −0 has a code."""
-        return self.signed and self.has_zero and self.specials not in _WITHOUT_NEGATIVE_ZERO
+        return (
+            self.signed
+            and self.has_zero
+            and self.specials not in _WITHOUT_NEGATIVE_ZERO
+        )
 
     @cached_property
     def nan_codes(self) -> int:
         """Number of NaN codes."""
         if self.specials is Specials.IEEE:
             return (1 + self.signed) * ((1 << (self.precision - 1)) - 1)
-        return {Specials.NAN_ALL_ONES: 1 + self.signed}.get(self.specials, int(self.has_nan))
+        return {Specials.NAN_ALL_ONES: 1 + self.signed}.get(
+            self.specials, int(self.has_nan)
+        )
 
     @cached_property
     def finite_codes(self) -> int:
@@ -275,7 +299,9 @@ class Format:
         """The NumPy or ml_dtypes dtype with these codes, or None."""
         if self.dtype_name is None:
             return None
-        scalar = getattr(np, self.dtype_name, None) or getattr(ml_dtypes, self.dtype_name, None)
+        scalar = getattr(np, self.dtype_name, None) or getattr(
+            ml_dtypes, self.dtype_name, None
+        )
         return None if scalar is None else np.dtype(scalar)
 
     @property
@@ -283,21 +309,30 @@ class Format:
         """The torch dtype with these codes, or None. Imports torch."""
         import torch
 
-        return None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
+        return (
+            None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
+        )
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the printed description: label and text."""
-        fields = f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
+        fields = (
+            f"{self.exponent_bits} exponent + {self.precision - 1} trailing significand"
+        )
         rows = [
             ("bits", f"{self.bits} = {'1 sign + ' * self.signed}{fields}"),
-            ("precision p", f"{self.precision}, unit roundoff u = 2{superscript(-self.precision)}"),
+            (
+                "precision p",
+                f"{self.precision}, unit roundoff u = 2{superscript(-self.precision)}",
+            ),
             ("exponents", f"{self.emin} .. {self.emax}, bias {self.bias}"),
             ("max finite", f"{self.max_finite:.6g}"),
             ("min normal", f"2{superscript(self.emin)} = {self.min_normal:.6g}"),
         ]
         if self.has_zero:
             lowest = self.emin - self.precision + 1
-            rows.append(("min subnormal", f"2{superscript(lowest)} = {self.min_subnormal:.6g}"))
+            rows.append(
+                ("min subnormal", f"2{superscript(lowest)} = {self.min_subnormal:.6g}")
+            )
         rows.append(("specials", self.specials.value))
         return [*rows, ("also", self.note)] if self.note else rows
 
@@ -343,7 +378,11 @@ FP16 = Format(
 )
 
 BF16 = Format(
-    "BF16", exponent_bits=8, precision=8, dtype_name="bfloat16", note="bfloat16, torch.bfloat16"
+    "BF16",
+    exponent_bits=8,
+    precision=8,
+    dtype_name="bfloat16",
+    note="bfloat16, torch.bfloat16",
 )
 
 FP8_E4M3 = Format(
@@ -488,7 +527,9 @@ def require_format(function: str, fmt: object) -> Format:
     if isinstance(fmt, Format):
         return fmt
     known = ", ".join(FORMATS)
-    raise TypeError(f"{function}: fmt must be an mplab Format; got {fmt!r}. Use one of {known}.")
+    raise TypeError(
+        f"{function}: fmt must be an mplab Format; got {fmt!r}. Use one of {known}."
+    )
 
 
 def format_of(dtype: object) -> Format:

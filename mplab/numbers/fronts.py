@@ -21,7 +21,9 @@ def lazily(front: str) -> None:
     module = sys.modules[front]
     nodes = ast.walk(ast.parse(inspect.getsource(module)))
     froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    homes = {alias.asname: str(n.module) for n in froms for alias in n.names if alias.asname}
+    homes = {
+        alias.asname: str(n.module) for n in froms for alias in n.names if alias.asname
+    }
 
     def get(name: str) -> Any:
         if name not in homes:
@@ -37,4 +39,6 @@ def lazily(front: str) -> None:
         setattr(module, name, value)
         return value
 
-    vars(module).update(__all__=[*homes], __getattr__=get, __dir__=lambda: sorted(homes))
+    vars(module).update(
+        __all__=[*homes], __getattr__=get, __dir__=lambda: sorted(homes)
+    )

@@ -27,7 +27,9 @@ def as_array(function: str, x: Any, argument: str = "x") -> Any:
     """
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
-    if isinstance(x, str | Decimal | Fraction) or type(x) is int:  # not bool, not an Enum
+    if (
+        isinstance(x, str | Decimal | Fraction) or type(x) is int
+    ):  # not bool, not an Enum
         return _exact(function, x)
     if isinstance(x, list | tuple):
         return _listed(function, x, argument)
@@ -60,13 +62,15 @@ def _refusal(function: str, argument: str, given: str) -> str:
 def _listed(function: str, x: list[Any] | tuple[Any, ...], argument: str) -> np.ndarray:
     """Convert nested lists of Python floats and ints, or of arrays of one dtype."""
     leaves = list(_leaves(x))
-    if all(isinstance(n, np.ndarray | np.generic) and not np.ma.isMA(n) for n in leaves) and (
-        len({n.dtype for n in leaves}) == 1
-    ):
+    if all(
+        isinstance(n, np.ndarray | np.generic) and not np.ma.isMA(n) for n in leaves
+    ) and (len({n.dtype for n in leaves}) == 1):
         return np.asarray(as_array(function, np.asarray(x), argument))
     for number in leaves:
         if not (isinstance(number, float) or type(number) is int):
-            given = f"a {type(x).__name__} with an element of type {type(number).__name__}"
+            given = (
+                f"a {type(x).__name__} with an element of type {type(number).__name__}"
+            )
             raise TypeError(_refusal(function, argument, given))
         if type(number) is int and float(_to_odd(Fraction(number))) != number:
             raise ValueError(_not_held(function, argument, number))
@@ -88,7 +92,9 @@ def _from_integers(function: str, x: Any, argument: str) -> Any:
         high = (x >> 32).astype(np.float64) * 2.0**32
         held = wide - high == (x & 0xFFFFFFFF).astype(np.float64)  # every step is exact
         if not np.all(held):
-            raise ValueError(_not_held(function, argument, int(np.asarray(x)[~held].flat[0])))
+            raise ValueError(
+                _not_held(function, argument, int(np.asarray(x)[~held].flat[0]))
+            )
     return wide if isinstance(x, np.generic) else wide.view(np.ndarray)
 
 
@@ -110,7 +116,9 @@ def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
         try:
             x = Decimal(x)
         except InvalidOperation:
-            raise ValueError(f"{function}: got {x!r}; write numbers like '0.1'.") from None
+            raise ValueError(
+                f"{function}: got {x!r}; write numbers like '0.1'."
+            ) from None
     if isinstance(x, Decimal):
         if x.is_snan():
             return np.float64(np.array(_SIGNALING_NAN, np.int64).view(np.float64))
@@ -148,7 +156,11 @@ def widen(array: np.ndarray) -> np.ndarray:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs
         wide = np.array(array, np.float64)
-    bits = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
+    bits = (
+        np.asarray(array)
+        .astype(array.dtype.newbyteorder("="), copy=False)
+        .view(np.int32)
+    )
     fraction = bits & 0x7FFFFF
     special = (bits & 0x7F800000) == 0x7F800000
     subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)

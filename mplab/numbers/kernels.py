@@ -29,7 +29,9 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 BLOCK = 2048
 """Number of elements in a block of `_in_blocks`: few enough for 32-bit counters."""
 
-ANY, FINITE, NORMAL = range(3)  # kinds of blocks: any; none past max_finite; nor any tiny but 0
+ANY, FINITE, NORMAL = range(
+    3
+)  # kinds of blocks: any; none past max_finite; nor any tiny but 0
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -37,7 +39,10 @@ _TOWARD_ZERO, _STOCHASTIC = int(Rounding.TOWARD_ZERO), int(Rounding.STOCHASTIC)
 
 _TO_ODD = int(Rounding.TO_ODD)
 
-_TOWARD_POSITIVE, _TOWARD_NEGATIVE = int(Rounding.TOWARD_POSITIVE), int(Rounding.TOWARD_NEGATIVE)
+_TOWARD_POSITIVE, _TOWARD_NEGATIVE = (
+    int(Rounding.TOWARD_POSITIVE),
+    int(Rounding.TOWARD_NEGATIVE),
+)
 
 
 # Typed helpers, because numba widens int32 arithmetic to int64, which halves the SIMD width.
@@ -103,10 +108,15 @@ def _align(like, random, shift):
 def _align_typed(like, random, shift):
     if like.bitwidth == 32:  # >> 1 first: a shift by 32 is undefined
         return lambda like, random, shift: np.int32(
-            _shift_right(_shift_right(np.uint32(random), np.uint32(1)), np.uint32(31 - shift))  # type: ignore[call-arg]
+            _shift_right(  # type: ignore[call-arg]
+                _shift_right(np.uint32(random), np.uint32(1)),  # type: ignore[call-arg]
+                np.uint32(31 - shift),
+            )
         )
     return lambda like, random, shift: (
-        np.int64(random) << (shift - 32) if shift > 32 else np.int64(random) >> (32 - shift)
+        np.int64(random) << (shift - 32)
+        if shift > 32
+        else np.int64(random) >> (32 - shift)
     )
 
 
@@ -136,7 +146,9 @@ def _round_in_place(a, shift, mode, away, odd, random):
     """Round off the lowest `shift` bits of magnitude `a`; a carry goes into the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
-    odds = _as(a, last | _as(a, -odd << shift))  # at one bit of precision all but 0 are odd
+    odds = _as(
+        a, last | _as(a, -odd << shift)
+    )  # at one bit of precision all but 0 are odd
     if mode == _TIES_TO_EVEN:
         # `-(low & 1)`: where nothing is cut, no tie goes up. One addend plus a condition, because a
         # choice between two addends becomes a branch in scalar code.
@@ -361,7 +373,9 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
 
     Counters have the width of the bits, so that SIMD covers them.
     """
-    a = b = c = d = e = f = g = h = _as(bits[0], 0)  # d stays 0: INVALID is not in a tally
+    a = b = c = d = e = f = g = h = _as(
+        bits[0], 0
+    )  # d stays 0: INVALID is not in a tally
     for i in range(out.size):
         out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known, kind)
         a = _as(a, a + _bit(flags, 0))
@@ -454,7 +468,9 @@ def _pointer(_context, address, like):
     kind = like if isinstance(like, types.CPointer) else types.CPointer(like)
 
     def convert(context, builder, signature, arguments):
-        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+        return builder.inttoptr(
+            arguments[0], context.get_value_type(signature.return_type)
+        )
 
     return kind(address, like), convert
 
@@ -472,7 +488,10 @@ def _inner_loop(mode: int, rare: bool, width: int) -> Any:
         _wide_vectors()
         size, source, target, known = sizes[0], args[0], args[1], carray(facts, 19)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
-            bits, out = carray(_at(source, facts), size), carray(_at(target, facts), size)
+            bits, out = (
+                carray(_at(source, facts), size),
+                carray(_at(target, facts), size),
+            )
             _round_all(bits, out, known, mode, rare)
             return
         for i in range(size):
@@ -496,7 +515,9 @@ def ufunc(facts: Facts, mode: Rounding) -> Any:
         loop = _inner_loop(int(mode), facts.rare, 8 * integer.itemsize)
         kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
         # setdefault: if two threads make one, the second is dropped with the memory it reads
-        known = facts.ufuncs.setdefault(mode, make_ufunc("round_to", loop, kinds, facts.numbers))
+        known = facts.ufuncs.setdefault(
+            mode, make_ufunc("round_to", loop, kinds, facts.numbers)
+        )
     return known.call
 
 

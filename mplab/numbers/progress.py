@@ -23,9 +23,13 @@ def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) 
     needs("a progress bar (progress=True)", "tqdm")
     from tqdm import tqdm
 
-    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell: Any = (
+        sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    )
     page = _Output(shell.execution_count) if hasattr(shell, "kernel") else None
-    return tqdm(items, desc=name, leave=False, ncols=90 if page else None, file=page, **options)
+    return tqdm(
+        items, desc=name, leave=False, ncols=90 if page else None, file=page, **options
+    )
 
 
 class _Output:

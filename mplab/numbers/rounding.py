@@ -11,7 +11,15 @@ import numpy as np
 
 from mplab.numbers.codes import encode, refusal
 from mplab.numbers.facts import Facts, facts_of
-from mplab.numbers.formats import FP32, Event, Format, Overflow, Rounding, Tininess, require_format
+from mplab.numbers.formats import (
+    FP32,
+    Event,
+    Format,
+    Overflow,
+    Rounding,
+    Tininess,
+    require_format,
+)
 from mplab.numbers.inputs import as_array, as_float64, widen
 from mplab.numbers.threads import DIVISIBLE
 from mplab.numbers.words import integer
@@ -45,7 +53,9 @@ class Stream:
         which needs no rounding of the fraction.
 
     Examples:
-        >>> round_to(np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1))
+        >>> round_to(
+        ...     np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1)
+        ... )
         array([2048., 2050., 2050., 2048.])
     """
 
@@ -105,7 +115,9 @@ class Tally:
     infinite: int = 0
 
     def __add__(self, other: Tally) -> Tally:
-        return Tally(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
+        return Tally(
+            *(a + b for a, b in zip(astuple(self), astuple(other), strict=True))
+        )
 
     def __iadd__(self, other: Tally) -> Tally:
         for name in self.as_dict():
@@ -226,8 +238,14 @@ def round_to(
         ):
             known += id(rounding), id(overflow), id(flush_inputs), id(flush_outputs)
         compiled = _COMPILED.get(known)
-        if compiled is None and known[0] in _DTYPES and rounding is not Rounding.STOCHASTIC:
-            compiled = _compile(known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs)
+        if (
+            compiled is None
+            and known[0] in _DTYPES
+            and rounding is not Rounding.STOCHASTIC
+        ):
+            compiled = _compile(
+                known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs
+            )
         if compiled is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
             if out is None and x.ndim:  # for a 0-d array a ufunc returns a scalar
                 return compiled.ufunc(x)
@@ -409,8 +427,16 @@ class _Source:
         """Return a contiguous array to round into: `out` itself where that is safe."""
         if out is None:
             return np.empty(self.array.shape, self.array.dtype)
-        if type(out) is not np.ndarray or out.dtype != self.dtype or out.shape != self.shape:
-            given = f"{out.dtype}, {out.shape}" if isinstance(out, np.ndarray) else type(out)
+        if (
+            type(out) is not np.ndarray
+            or out.dtype != self.dtype
+            or out.shape != self.shape
+        ):
+            given = (
+                f"{out.dtype}, {out.shape}"
+                if isinstance(out, np.ndarray)
+                else type(out)
+            )
             raise ValueError(
                 f"{self.function}: out must be a NumPy array of dtype {self.dtype} and shape "
                 f"{self.shape}; got {given}. Use np.empty_like(x)."
@@ -507,8 +533,12 @@ def checked_keys(
         and (stream.dtype.kind, stream.shape) == ("u", shape)
         and stream.itemsize <= 4
     ):
-        array = f"{stream.dtype}, {stream.shape}" if isinstance(stream, np.ndarray) else ""
-        or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}" * (shape is not None)
+        array = (
+            f"{stream.dtype}, {stream.shape}" if isinstance(stream, np.ndarray) else ""
+        )
+        or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}" * (
+            shape is not None
+        )
         raise ValueError(
             f"{function}: stream must be a Stream with Rounding.STOCHASTIC{or_bits}; got "
             f"{array or repr(stream)}. Pass stream=Stream(seed) and reuse it from call to call."

@@ -29,14 +29,18 @@ class Table:
         lines = [self.header, *self.rows] if self.header else self.rows
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+            "  ".join(
+                cell.ljust(width) for cell, width in zip(line, widths, strict=True)
+            ).rstrip()
             for line in lines
         ]
         return "\n".join([self.caption, *text] if self.caption else text)
 
     def _repr_html_(self) -> str:
         left = 'style="text-align:left"'
-        head = "".join(f'<th scope="col" {left}>{escape(cell)}</th>' for cell in self.header)
+        head = "".join(
+            f'<th scope="col" {left}>{escape(cell)}</th>' for cell in self.header
+        )
         body = "".join(
             f'<tr><th scope="row" {left}>{escape(first)}</th>'
             + "".join(f"<td {left}>{escape(cell)}</td>" for cell in cells)
@@ -44,7 +48,9 @@ class Table:
             for first, *cells in self.rows
         )
         bold = 'style="text-align:left;font-weight:bold"'
-        caption = f"<caption {bold}>{escape(self.caption)}</caption>" if self.caption else ""
+        caption = (
+            f"<caption {bold}>{escape(self.caption)}</caption>" if self.caption else ""
+        )
         top = f"<thead><tr>{head}</tr></thead>" if head else ""
         return f"<table>{caption}{top}<tbody>{body}</tbody></table>"
 

@@ -84,7 +84,10 @@ def round_tensor(
         assert facts is not None
     direct = source is x and (rounding is not Rounding.STOCHASTIC or x.is_contiguous())
     pair = _in_common_order(x, target) if direct else None
-    source, result = pair or (source.contiguous(), torch.empty_like(source.contiguous()))
+    source, result = pair or (
+        source.contiguous(),
+        torch.empty_like(source.contiguous()),
+    )
     on_cpu = source.device.type == "cpu"
     counts = None if tally is None else np.zeros(8, np.int64)
     if on_cpu:
@@ -137,7 +140,11 @@ def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _same_or_apart(first: Tensor, second: Tensor) -> bool:
     """Tell whether two contiguous tensors are the same memory or share none."""
-    a, b, size = first.data_ptr(), second.data_ptr(), first.numel() * first.element_size()
+    a, b, size = (
+        first.data_ptr(),
+        second.data_ptr(),
+        first.numel() * first.element_size(),
+    )
     return a == b or a + size <= b or b + size <= a
 
 
@@ -190,7 +197,11 @@ def _run_expression(
         r, flags = _round_bits(piece, numbers, int(mode), random, counts is not None)
         into[begin : begin + (1 << 32)] = r
         if counts is not None and flags is not None:
-            counts += torch.stack([((flags >> bit) & 1).sum() for bit in range(8)]).cpu().numpy()
+            counts += (
+                torch.stack([((flags >> bit) & 1).sum() for bit in range(8)])
+                .cpu()
+                .numpy()
+            )
 
 
 def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
@@ -266,13 +277,17 @@ def _round_bits(
     a = torch.where(original < flush_in, 0, original)
     r = _round_in_place(a, shift, mode, away, odd, random)
     if grid_below:
-        r = torch.where(a < grid_below, _round_to_grid(a, numbers, mode, away, random), r)
+        r = torch.where(
+            a < grid_below, _round_to_grid(a, numbers, mode, away, random), r
+        )
     past = r > max_finite
     limit: Any = beyond
     cutting = mode in (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
     if cutting or mode in (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
         inward = torch.ones_like(away) if cutting else ~away
-        limit = torch.where(inward & (original != infinity), max_finite, beyond).to(r.dtype)
+        limit = torch.where(inward & (original != infinity), max_finite, beyond).to(
+            r.dtype
+        )
     r = torch.where(past, limit, r)
     is_nan = (original > infinity) | ((sign & no_sign != 0) & (a > 0))
     r = torch.where(r < floor, floor_value, r)
@@ -282,7 +297,9 @@ def _round_bits(
         return result, None
     unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
     inexact = (original <= infinity) & (is_nan | (r != original))
-    refused = (is_nan & (original <= infinity)) | ((original == infinity) & (r > infinity))
+    refused = (is_nan & (original <= infinity)) | (
+        (original == infinity) & (r > infinity)
+    )
     conditions = (
         inexact,
         ~is_nan & inexact & (unbounded < min_normal),

@@ -25,7 +25,9 @@ class _Pool:
         self._executor: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def run(self, work: Callable[[int, int], None], pieces: list[tuple[int, int]]) -> None:
+    def run(
+        self, work: Callable[[int, int], None], pieces: list[tuple[int, int]]
+    ) -> None:
         """Call `work` on every piece; without the pool if there is one piece or one thread."""
         if len(pieces) == 1 or self.size == 1:
             for begin, end in pieces:
@@ -44,7 +46,11 @@ def _processors() -> int:
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdigit() and int(wanted) > 0:
         return int(wanted)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
 _pool = _Pool()

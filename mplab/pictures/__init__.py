@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from mplab.pictures.monitoring import health as health, parting as parting
     from mplab.pictures.pages import report as report, results_table as results_table
     from mplab.pictures.performance import memory as memory
-    from mplab.pictures.precision import precision_map as precision_map, sensitivity as sensitivity
+    from mplab.pictures.precision import (
+        precision_map as precision_map,
+        sensitivity as sensitivity,
+    )
     from mplab.pictures.recordings import recorded_runs as recorded_runs
     from mplab.pictures.rounding import (
         Sum as Sum,

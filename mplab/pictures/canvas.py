@@ -18,7 +18,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    NullLocator,
+)
 from matplotlib.transforms import ScaledTranslation
 
 from mplab.numbers.formats import Format
@@ -82,7 +88,11 @@ FAINT = "#707075"  # words that matter less, and axes
 LOST, COARSE = 0.42, 0.18  # opacity of a band over white: lost numbers, lost digits
 
 _HOUSE: Any = {  # Any: only newer versions of matplotlib type each key
-    **{key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"},
+    **{
+        key: value
+        for key, value in matplotlib.rcParamsDefault.items()
+        if key != "backend"
+    },
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
     "axes.facecolor": "white",
@@ -160,7 +170,8 @@ def span(ratios: Iterable[float]) -> str:
 
 # A card on the page ----------------------------------------------------------------------
 CARD = (
-    "background:#fff;padding:8px;border:1px solid #C8C8CC;border-radius:8px;box-sizing:border-box"
+    "background:#fff;padding:8px;border:1px solid #C8C8CC;"
+    "border-radius:8px;box-sizing:border-box"
 )
 """The frame of a picture on a page: pictures stay white, on a page of any colour."""
 
@@ -203,7 +214,9 @@ class Picture(Figure):
     def _drawn(self, kind: str, *, dpi: float) -> bytes:
         buffer = io.BytesIO()
         with matplotlib.rc_context(_HOUSE):
-            self.savefig(buffer, format=kind, dpi=dpi, metadata={"Description": self.alt})
+            self.savefig(
+                buffer, format=kind, dpi=dpi, metadata={"Description": self.alt}
+            )
         return buffer.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
@@ -275,7 +288,10 @@ def spread(
         before += sizes[i]
         while pools and pools[-1][0] > mean:
             other, count = pools.pop()
-            mean, members = (mean * members + other * count) / (members + count), members + count
+            mean, members = (
+                (mean * members + other * count) / (members + count),
+                members + count,
+            )
         pools.append((mean, members))
     starts = [mean for mean, members in pools for _ in range(members)]
     places, done = [0.0] * len(wanted), 0.0
@@ -387,7 +403,12 @@ def bars(
     left = np.zeros(len(names))
     for i, part in enumerate(parts):
         if table[:, i].any():
-            how: Any = {"color": faces[i], "hatch": hatches[i], "edgecolor": "white", "label": part}
+            how: Any = {
+                "color": faces[i],
+                "hatch": hatches[i],
+                "edgecolor": "white",
+                "label": part,
+            }
             axes.barh(range(len(names)), table[:, i], 0.62, left, linewidth=0.6, **how)
             left += table[:, i]
     rows(axes, names)
@@ -405,7 +426,9 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
         look = {**leader, "color": end.colour, **(_POINTER if at < 20 else {})}
         how: Any = {"va": "center", "annotation_clip": False, "arrowprops": look}
         units = (unit, "offset points")
-        note = end.axes.annotate(end.text, (end.x, end.y), (at, 0), textcoords=units, **how)
+        note = end.axes.annotate(
+            end.text, (end.x, end.y), (at, 0), textcoords=units, **how
+        )
         notes.setdefault(end.axes, []).append(note)
     for axes, here in notes.items():
         part_ends(picture, axes, here)
@@ -423,7 +446,11 @@ def part_ends(picture: Picture, axes: Axes, notes: Sequence[Annotation]) -> None
 
 
 _POINTER = {
-    **{"arrowstyle": "-|>,head_width=0.2,head_length=0.45", "color": FAINT, "linewidth": 0.7},
+    **{
+        "arrowstyle": "-|>,head_width=0.2,head_length=0.45",
+        "color": FAINT,
+        "linewidth": 0.7,
+    },
     **{"connectionstyle": "arc3,rad=0.08", "zorder": 5},
 }
 """A long leader: an arrow that points at the line's end, so that nobody takes it for a curve."""
@@ -436,9 +463,13 @@ def _side(end: End) -> tuple[float, str]:
     return (1.03, "axes fraction") if place < 0.8 else (20, "offset points")
 
 
-def label_spans(picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]) -> None:
+def label_spans(
+    picture: Picture, axes: Axes, spans: Sequence[tuple[str, float, float]]
+) -> None:
     """Write a word over each span of the x-axis, above the axes; move the words apart."""
-    above = axes.get_xaxis_transform() + ScaledTranslation(0, 1 / 24, picture.dpi_scale_trans)
+    above = axes.get_xaxis_transform() + ScaledTranslation(
+        0, 1 / 24, picture.dpi_scale_trans
+    )
     words = [
         axes.text((a + b) / 2, 1, word, ha="center", va="bottom", transform=above)
         for word, a, b in spans
@@ -451,13 +482,19 @@ def part_spans(picture: Picture, axes: Axes, words: Sequence[Text]) -> None:
     picture.draw_without_rendering()
     to_pixels = axes.transData
     sizes = [word.get_window_extent().width + 8 for word in words]
-    wanted = [float(to_pixels.transform((word.get_position()[0], 0))[0]) for word in words]
+    wanted = [
+        float(to_pixels.transform((word.get_position()[0], 0))[0]) for word in words
+    ]
     box = axes.get_window_extent()
-    for word, place in zip(words, spread(wanted, sizes, low=box.x0, high=box.x1), strict=True):
+    for word, place in zip(
+        words, spread(wanted, sizes, low=box.x0, high=box.x1), strict=True
+    ):
         word.set_x(float(to_pixels.inverted().transform((place, 0))[0]))
 
 
-def bands(fmt: Format, low: float, high: float) -> tuple[tuple[float, float, float], ...]:
+def bands(
+    fmt: Format, low: float, high: float
+) -> tuple[tuple[float, float, float], ...]:
     """Return the bands where `fmt` loses numbers or digits: start, end (exponents) and opacity.
 
     Args:
@@ -480,7 +517,11 @@ def whole_ticks(low: float, high: float, *, count: int) -> list[int]:
         >>> whole_ticks(-37, 22, count=12)
         [-35, -30, -25, -20, -15, -10, -5, 0, 5, 10, 15, 20]
     """
-    return [round(tick) for tick in _locator(count).tick_values(low, high) if low <= tick <= high]
+    return [
+        round(tick)
+        for tick in _locator(count).tick_values(low, high)
+        if low <= tick <= high
+    ]
 
 
 def _locator(count: int) -> MaxNLocator:

@@ -38,7 +38,9 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     axes.set_xlim(-7.5, longest + 9)
     axes.set_ylim(len(formats) - 0.3, -1.2)
     for row, (fmt, value) in enumerate(zip(formats, stored, strict=True)):
-        axes.text(-0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold")
+        axes.text(
+            -0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold"
+        )
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
     for place, (name, colour) in zip((0, 4.5, 15), c.FIELDS.items(), strict=True):
@@ -56,7 +58,9 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         for fmt, value in pairs
     )
     return c.titled(
-        picture, sentence, f"Rows of bits: sign, exponent, trailing significand. {words}."
+        picture,
+        sentence,
+        f"Rows of bits: sign, exponent, trailing significand. {words}.",
     )
 
 
@@ -69,7 +73,9 @@ def _draw_code(axes: Axes, row: int, code: int, fmt: Format) -> None:
         bit = code >> (fmt.bits - 1 - place) & 1
         face = colour if bit else "white"
         axes.add_patch(
-            Rectangle((place + 0.06, row - 0.34), 0.88, 0.68, facecolor=face, edgecolor=colour)
+            Rectangle(
+                (place + 0.06, row - 0.34), 0.88, 0.68, facecolor=face, edgecolor=colour
+            )
         )
 
 
@@ -104,8 +110,12 @@ def code_table(fmt: Format) -> c.Picture:
         for column in range(columns):
             value = float(table[row, column])
             _draw_cell(axes, row, column, value, fmt, colour)
-    axes.set_xticks(range(columns), [f"{column:0{trailing}b}" for column in range(columns)])
-    axes.set_yticks(range(rows), [f"{row:0{fmt.exponent_bits}b}" for row in range(rows)])
+    axes.set_xticks(
+        range(columns), [f"{column:0{trailing}b}" for column in range(columns)]
+    )
+    axes.set_yticks(
+        range(rows), [f"{row:0{fmt.exponent_bits}b}" for row in range(rows)]
+    )
     axes.set_xlabel("trailing significand (pale: subnormal)")
     axes.set_ylabel("exponent field")
     axes.tick_params(length=0)
@@ -123,7 +133,9 @@ def code_table(fmt: Format) -> c.Picture:
     return c.titled(picture, sentence, details)
 
 
-def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, colour: str) -> None:
+def _draw_cell(
+    axes: Axes, row: int, column: int, value: float, fmt: Format, colour: str
+) -> None:
     """Draw a value in its cell: subnormals pale, infinities and NaNs grey."""
     normal = math.isfinite(value) and value >= fmt.min_normal
     face, alpha = (colour, 0.3) if normal else (colour, 0.1)
@@ -131,7 +143,9 @@ def _draw_cell(axes: Axes, row: int, column: int, value: float, fmt: Format, col
         face, alpha = c.BAND, 0.4
     corner = (column - 0.5, row - 0.5)
     axes.add_patch(
-        Rectangle(corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1)
+        Rectangle(
+            corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1
+        )
     )
     axes.text(column, row, _in_full(value), ha="center", va="center", fontsize=7.5)
 
@@ -140,7 +154,12 @@ def _in_full(value: float) -> str:
     """Write a number with all its digits; if these are many, as a multiple of a power of two.
 
     Examples:
-        >>> _in_full(0.013671875), _in_full(1.75 * 2.0**-14), _in_full(2.0**-16), _in_full(-0.0)
+        >>> (
+        ...     _in_full(0.013671875),
+        ...     _in_full(1.75 * 2.0**-14),
+        ...     _in_full(2.0**-16),
+        ...     _in_full(-0.0),
+        ... )
         ('0.013671875', '1.75 · 2⁻¹⁴', '2⁻¹⁶', '−0')
     """
     words = number(value, digits=9)
@@ -148,7 +167,11 @@ def _in_full(value: float) -> str:
         return words
     significand, exponent = math.frexp(value)
     power = c.power_of_two(2.0 ** (exponent - 1))
-    return power if significand == 0.5 else f"{number(2 * significand, digits=17)} · {power}"
+    return (
+        power
+        if significand == 0.5
+        else f"{number(2 * significand, digits=17)} · {power}"
+    )
 
 
 @c.in_house_style
@@ -166,14 +189,19 @@ def number_lines(
     Returns:
         A figure whose title counts the values.
     """
-    rows = [(fmt.name, _between(values(fmt), low, high), c.style(fmt).colour) for fmt in formats]
+    rows = [
+        (fmt.name, _between(values(fmt), low, high), c.style(fmt).colour)
+        for fmt in formats
+    ]
     if integers:
         rows.append((INTEGERS, _between(np.arange(-128.0, 128.0), low, high), "black"))
     picture = c.Picture(height=1.1 + 0.45 * len(rows))
     axes = picture.subplots()
     for row, (_, found, colour) in enumerate(rows):
         axes.plot([low, high], [row, row], color=c.BAND, linewidth=0.8)
-        axes.vlines(found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False)
+        axes.vlines(
+            found, row - 0.3, row + 0.3, color=colour, linewidth=1.1, clip_on=False
+        )
     c.rows(axes, [name for name, _, _ in rows])
     axes.set_xlim(low, high)
     axes.spines["left"].set_visible(False)
@@ -213,9 +241,18 @@ def decimal_digits(formats: Sequence[Format]) -> c.Picture:
         lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
-    claim = f"A normal number has {c.listed(words)} decimal digits; a subnormal has fewer"
-    details = "Saw teeth; at the left, among the subnormal numbers, bits are lost one by one."
+    claim = (
+        f"A normal number has {c.listed(words)} decimal digits; a subnormal has fewer"
+    )
+    details = (
+        "Saw teeth; at the left, among the subnormal numbers, bits are lost one by one."
+    )
     quantities = "magnitude", "decimal digits"
     return c.line_chart(
-        lines, *quantities, claim, details, log="x", finish=lambda axes: axes.set_ylim(bottom=0)
+        lines,
+        *quantities,
+        claim,
+        details,
+        log="x",
+        finish=lambda axes: axes.set_ylim(bottom=0),
     )

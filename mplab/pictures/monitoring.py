@@ -35,7 +35,9 @@ def health(report: Report) -> c.Picture:
     layers = _worst(all_layers)
     picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
     grid = picture.add_gridspec(
-        2 if layers else 1, 2, height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None
+        2 if layers else 1,
+        2,
+        height_ratios=[2.4, 0.6 + 0.3 * len(layers)] if layers else None,
     )
     _draw_loss(picture.add_subplot(grid[0, 0]), report.steps)
     _draw_norms(picture.add_subplot(grid[0, 1]), report.steps)
@@ -51,7 +53,9 @@ def health(report: Report) -> c.Picture:
     )
     codes = ", ".join(f.code for f in report.findings) or "none"
     return c.titled(
-        picture, _claim(report), f"Loss, gradient norms, and layers. Findings: {codes}. {words}."
+        picture,
+        _claim(report),
+        f"Loss, gradient norms, and layers. Findings: {codes}. {words}.",
     )
 
 
@@ -59,7 +63,9 @@ def _claim(report: Report) -> str:
     """Return the gravest finding's first sentence; without one, how many steps were skipped."""
     if not report.codes:
         skipped = sum(step.skipped for step in report.steps)
-        found = f"; {skipped} skipped while the scale found its level" if skipped else ""
+        found = (
+            f"; {skipped} skipped while the scale found its level" if skipped else ""
+        )
         return f"Nothing conspicuous in {len(report.steps)} steps{found}"
     observed = report.findings[0].observed
     return observed.split(". ")[0].removesuffix(".")
@@ -70,7 +76,10 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
     loss = np.array([step.loss for step in steps])
     finite = np.isfinite(loss)
     axes.plot(
-        np.where(finite, loss, np.nan), color=_RAW.colour, marker="o", markevery=_every(steps)
+        np.where(finite, loss, np.nan),
+        color=_RAW.colour,
+        marker="o",
+        markevery=_every(steps),
     )
     low = float(loss[finite].min()) if finite.any() else 0.0
     skipped = np.array([step.skipped for step in steps])
@@ -79,7 +88,9 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
     axes.plot(where, heights, "x", color=c.REFERENCE.colour, markersize=7)
     for i in np.flatnonzero(~finite):
         axes.axvspan(i - 0.5, i + 0.5, color=c.BAND, alpha=c.LOST, linewidth=0)
-    notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(not finite.all())
+    notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(
+        not finite.all()
+    )
     axes.set_title("loss" + f" ({', '.join(notes)})" * bool(notes))
     _step_axis(axes, steps)
     if not finite.any():
@@ -100,7 +111,9 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         c.binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
         margin = 0.3 + 0.05 * (high - low)
-        axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))  # the key
+        axes.set_ylim(
+            math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low)
+        )  # the key
     else:
         axes.set_yticks([])
         none = all(step.gradient_norm is None for step in steps)
@@ -126,7 +139,9 @@ def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     """Draw bars of the shares that are zero, subnormal, near overflow, or not finite."""
     names, fmt = list(layers), FORMATS[next(iter(layers.values())).fmt]
     colour, black = c.style(fmt).colour, c.REFERENCE.colour
-    counts = np.array([(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()])
+    counts = np.array(
+        [(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()]
+    )
     table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
     parts: Any = (
         ("zero", "white", colour),
@@ -138,14 +153,18 @@ def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     for (label, face, edge), share in zip(parts, table.T, strict=True):
         axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
         here = np.flatnonzero(share)
-        axes.barh(here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62)
+        axes.barh(
+            here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62
+        )
         left += share
     axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
     c.rows(axes, names)
     would = " would hold" if next(iter(layers.values())).what_if else " holds"
     which = (
-        "each module's output" if of == len(names) else f"the {len(names)} worst of {of} outputs"
+        "each module's output"
+        if of == len(names)
+        else f"the {len(names)} worst of {of} outputs"
     )
     axes.set_title(f"what {fmt.name}{would} of the gradients at {which}")
     axes.set_xlabel("share of the gradients (%); the rest has full precision")
@@ -188,7 +207,11 @@ def parting(comparison: Comparison) -> c.Picture:
     picture = c.Picture(height=2.2 + 0.3 * max(3, len(layers)), width=9.0)
     most = max([1.0, *(math.log2(d.ulps) for d in found if math.isfinite(d.ulps))])
     for place, (axes, direction) in enumerate(
-        zip(picture.subplots(1, 3, sharey=True), ("forward", "backward", "update"), strict=True)
+        zip(
+            picture.subplots(1, 3, sharey=True),
+            ("forward", "backward", "update"),
+            strict=True,
+        )
     ):
         apart = np.full((len(layers), len(steps)), np.nan)
         for d in found:
@@ -197,7 +220,9 @@ def parting(comparison: Comparison) -> c.Picture:
                 at = rows[d.site.layer], columns[step]
                 far = math.log2(d.ulps) if math.isfinite(d.ulps) else most
                 apart[at] = np.fmax(apart[at], far)
-        mesh = axes.pcolormesh(apart, cmap=_APART, vmin=0, vmax=most, edgecolors="white", lw=0.4)
+        mesh = axes.pcolormesh(
+            apart, cmap=_APART, vmin=0, vmax=most, edgecolors="white", lw=0.4
+        )
         for d in found[:1]:
             way, step = _cell(d)
             if way == direction:
@@ -206,9 +231,13 @@ def parting(comparison: Comparison) -> c.Picture:
         rings = bool(axes.lines)
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)
         shown = c.whole_ticks(0, len(steps) - 1, count=5) or [0]
-        axes.set_xticks([k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown])
+        axes.set_xticks(
+            [k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown]
+        )
         axes.set_xlabel("step" if place != 1 else "step (empty: equal or absent)")
-        axes.set_yticks([k + 0.5 for k in range(len(layers))], [n or "the model" for n in layers])
+        axes.set_yticks(
+            [k + 0.5 for k in range(len(layers))], [n or "the model" for n in layers]
+        )
         axes.set_ylim(len(layers), 0)
         axes.tick_params(left=not place)
     bar = picture.colorbar(mesh, ax=picture.axes)
@@ -216,7 +245,9 @@ def parting(comparison: Comparison) -> c.Picture:
     words = "; ".join(f"step {d.step}, {d.site}: {d.apart}" for d in found[:_READABLE])
     of = len({d.site.layer for d in found})
     details = f"The {len(layers)} of {of} layers that part first, by step. First differences: "
-    return c.titled(picture, comparison.verdict, f"{details}{words}." if found else "No cell.")
+    return c.titled(
+        picture, comparison.verdict, f"{details}{words}." if found else "No cell."
+    )
 
 
 def _cell(d: Difference) -> tuple[str, int]:

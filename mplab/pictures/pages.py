@@ -42,13 +42,23 @@ def results_table(histories: Sequence[History]) -> Table:
     """
     keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
     names = tuple(METRICS.get(key, key) for key in keys)
-    header = ("run", "where", "training loss", *names, "skipped steps", "last loss scale")
+    header = (
+        "run",
+        "where",
+        "training loss",
+        *names,
+        "skipped steps",
+        "last loss scale",
+    )
     rows = tuple(
         (
             name,
             place,
             _middle([final_loss(run) for run in runs], ".4f"),
-            *(_middle([run.metrics[k] for run in runs if k in run.metrics], ".3f") for k in keys),
+            *(
+                _middle([run.metrics[k] for run in runs if k in run.metrics], ".3f")
+                for k in keys
+            ),
             _middle([int(run.skipped.sum()) for run in runs], ".0f")
             + f" of {len(runs[0].skipped)}",
             _last_scales(runs),
@@ -122,17 +132,29 @@ def page(title: str, parts: Sequence[str | Picture | Table]) -> str:
 def _markup(part: str | Picture | Table) -> str:
     if isinstance(part, Picture):
         return f"<figure>{part._repr_mimebundle_()['text/html']}</figure>"
-    return f'<div class="wide">{part._repr_html_()}</div>' if isinstance(part, Table) else part
+    return (
+        f'<div class="wide">{part._repr_html_()}</div>'
+        if isinstance(part, Table)
+        else part
+    )
 
 
 def _settings(histories: Sequence[History]) -> Table:
     """Tabulate the settings in which the recipes differ."""
     recipes = {run.recipe: run.settings for run in histories}
-    names = list(dict.fromkeys(name for settings in recipes.values() for name in settings))
-    shown = {name: [_word(settings.get(name)) for settings in recipes.values()] for name in names}
-    differing = [name for name in names if len(set(shown[name])) > 1 or len(recipes) == 1]
+    names = list(
+        dict.fromkeys(name for settings in recipes.values() for name in settings)
+    )
+    shown = {
+        name: [_word(settings.get(name)) for settings in recipes.values()]
+        for name in names
+    }
+    differing = [
+        name for name in names if len(set(shown[name])) > 1 or len(recipes) == 1
+    ]
     rows = tuple(
-        (recipe, *(shown[name][i] for name in differing)) for i, recipe in enumerate(recipes)
+        (recipe, *(shown[name][i] for name in differing))
+        for i, recipe in enumerate(recipes)
     )
     header = ("recipe", *(name.replace("_", " ") for name in differing))
     return Table("Settings that differ between the recipes", header, rows)

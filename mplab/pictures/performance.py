@@ -8,7 +8,13 @@ from mplab.pictures import canvas as c
 from mplab.training.stages import Memory
 
 # The memory of a step --------------------------------------------------------------------
-_COMPONENTS = ("parameters", "gradients", "optimizer state", "activations", "low copies of weights")
+_COMPONENTS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "low copies of weights",
+)
 
 
 @c.in_house_style
@@ -31,7 +37,10 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
     axes.set_xlabel(f"memory ({unit})")
     details = "; ".join(
         f"{_recipe_words(row)}: "
-        + ", ".join(f"{part} {count}" for part, count in zip(_COMPONENTS, _parts(row), strict=True))
+        + ", ".join(
+            f"{part} {count}"
+            for part, count in zip(_COMPONENTS, _parts(row), strict=True)
+        )
         for row in rows
     )
     return c.titled(picture, _memory_claim(rows), f"Stacked bars, bytes. {details}.")

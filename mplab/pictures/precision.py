@@ -48,7 +48,9 @@ def precision_map(explanation: Explanation) -> c.Picture:
     widths = [len(columns[phase]) for phase in phases]
     beside = _LETTER * max(map(len, modules)) + _COLUMN * sum(widths)
     below = _LETTER * max(len(name) for names in columns.values() for name in names)
-    picture = c.Picture(height=1.6 + _ROW * len(modules) + below, width=max(7.6, 0.8 + beside))
+    picture = c.Picture(
+        height=1.6 + _ROW * len(modules) + below, width=max(7.6, 0.8 + beside)
+    )
     grid = picture.subplots(
         1, len(phases), sharey=True, squeeze=False, gridspec_kw={"width_ratios": widths}
     )[0]
@@ -56,14 +58,24 @@ def precision_map(explanation: Explanation) -> c.Picture:
         _panel(axes, _of(rows, phase), modules, columns[phase])
         axes.set_title(phase)
     formats = list(
-        dict.fromkeys(row.format for row in sorted(rows, key=lambda r: r.format == FP32))
+        dict.fromkeys(
+            row.format for row in sorted(rows, key=lambda r: r.format == FP32)
+        )
     )
     key = [
-        Line2D([], [], linestyle="", marker=c.style(f).marker or "o", color=c.style(f).colour)
+        Line2D(
+            [],
+            [],
+            linestyle="",
+            marker=c.style(f).marker or "o",
+            color=c.style(f).colour,
+        )
         for f in formats
     ]
     names = [fmt.name for fmt in formats]
-    picture.legend(key, names, loc="outside lower right", ncols=len(names), frameon=False)
+    picture.legend(
+        key, names, loc="outside lower right", ncols=len(names), frameon=False
+    )
     return c.titled(picture, _claim(explanation, formats), _details(rows, modules))
 
 
@@ -78,7 +90,9 @@ def _of(rows: Sequence[Row], phase: str) -> list[Row]:
     return [row for row in rows if row.phase == phase]
 
 
-def _panel(axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[str]) -> None:
+def _panel(
+    axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[str]
+) -> None:
     """Draw a marker in each cell; several formats stand side by side."""
     cells: dict[tuple[str, str], dict[Format, None]] = {}
     for row in rows:
@@ -88,7 +102,9 @@ def _panel(axes: Axes, rows: Sequence[Row], modules: list[str], columns: list[st
             x = columns.index(operation) + 0.36 * (i - (len(formats) - 1) / 2)
             look = c.style(fmt)
             size = 6.5 if len(formats) == 1 else 4.5
-            axes.plot(x, modules.index(module), look.marker or "o", color=look.colour, ms=size)
+            axes.plot(
+                x, modules.index(module), look.marker or "o", color=look.colour, ms=size
+            )
     axes.set_xticks(range(len(columns)), columns, rotation=90)
     axes.set_yticks(range(len(modules)), modules)
     axes.set_xlim(-0.6, len(columns) - 0.4)
@@ -124,7 +140,9 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
 
 
 @c.in_house_style
-def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c.Picture:
+def sensitivity(
+    errors: Mapping[Format, Mapping[str, float]] | Sensitivity,
+) -> c.Picture:
     """Draw the error that each layer causes when it alone runs in a low format.
 
     Args:
@@ -143,7 +161,9 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
     layers = list(next(iter(panels.values()))[formats[0]])
     picture = c.Picture(height=1.7 + (0.44 if measured else 0.36) * len(layers))
     grid = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    errors_seen = [e for found in panels.values() for row in found.values() for e in row.values()]
+    errors_seen = [
+        e for found in panels.values() for row in found.values() for e in row.values()
+    ]
     edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, errors_seen)]))) + 2.0
     for axes, (phase, found) in zip(grid, panels.items(), strict=True):
         _draw_costs(axes, found, layers, edge, apart=0.2 * measured)
@@ -151,14 +171,18 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
         c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
         half = math.log2(_HALF)
         spans = [("half", half, half)] if measured else []
-        axes.vlines([half] * len(spans), *axes.get_ylim(), colors=c.FAINT, linestyles=":", lw=1)
+        axes.vlines(
+            [half] * len(spans), *axes.get_ylim(), colors=c.FAINT, linestyles=":", lw=1
+        )
         if not all(map(math.isfinite, errors_seen)):
             axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
             spans.append(("inf, NaN", edge - 1, edge + 1))
         c.label_spans(picture, axes, spans)
     marks = grid[0].get_lines()[: len(formats)]
     names = [fmt.name for fmt in formats]
-    picture.legend(marks, names, loc="outside lower right", ncols=len(names), frameon=False)
+    picture.legend(
+        marks, names, loc="outside lower right", ncols=len(names), frameon=False
+    )
     details = "; ".join(
         f"{fmt.name}{f' {phase}' * bool(phase)}: "
         + ", ".join(f"{name} {_cost(e)}" for name, e in found[fmt].items())
@@ -166,7 +190,9 @@ def sensitivity(errors: Mapping[Format, Mapping[str, float]] | Sensitivity) -> c
         for fmt in formats
     )
     say = _breaking if measured else _costliest
-    claims = "; ".join(say(fmt, *(found[fmt] for found in panels.values())) for fmt in formats)
+    claims = "; ".join(
+        say(fmt, *(found[fmt] for found in panels.values())) for fmt in formats
+    )
     start = "With one layer low, output or gradients are off" if measured else "Alone"
     return c.titled(picture, f"{start} {claims}", f"Marks in rows. {details}.")
 
@@ -206,7 +232,9 @@ def _draw_costs(
         rows = np.flatnonzero(costs > 0)
         x = np.minimum(np.log2(costs[rows]), edge)
         y = rows + apart * (i - (len(errors) - 1) / 2)
-        axes.plot(x, y, look.marker or "o", color=look.colour, markersize=7, label=fmt.name)
+        axes.plot(
+            x, y, look.marker or "o", color=look.colour, markersize=7, label=fmt.name
+        )
     c.rows(axes, layers)
     axes.grid(axis="y", color="#E4E4E8", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -226,7 +254,11 @@ def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
     most = {name: max(found[name] for found in passes) for name in passes[0]}
     if not (broken := [name for name, error in most.items() if error > _HALF]):
         return f"in {fmt.name} by at most {_cost(max(most.values()))}"
-    some = c.listed(broken) if len(broken) < 4 else f"{len(broken)} of the {len(most)} layers"
+    some = (
+        c.listed(broken)
+        if len(broken) < 4
+        else f"{len(broken)} of the {len(most)} layers"
+    )
     every = len(broken) == len(most) > 1
     return f"in {fmt.name} by more than half for {'every layer' if every else some}"
 

@@ -46,9 +46,17 @@ def recorded_runs(
     """
     if (recording := recordings.first("training", where=where)) is None:
         return None
-    rows = [r for r in recording.data.get("runs", []) if r["task"] == task and "problem" not in r]
+    rows = [
+        r
+        for r in recording.data.get("runs", [])
+        if r["task"] == task and "problem" not in r
+    ]
     found = {
-        name: {r["seed"]: r["metrics"] for r in rows if r["recipe"] == name and not r["tf32"]}
+        name: {
+            r["seed"]: r["metrics"]
+            for r in rows
+            if r["recipe"] == name and not r["tf32"]
+        }
         for name in recipes
     }
     found = {name: runs for name, runs in found.items() if runs}

@@ -56,9 +56,13 @@ def rounding_profile(
         result = rounded(x, fmt, mode, seed)
         errors = (result - x) / ulp(x, fmt)
         above.plot(x, x, color="black", linewidth=0.7)
-        above.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)  # may lie two deep
+        above.plot(
+            x, result, ".", color=c.style(fmt).colour, markersize=2.5
+        )  # may lie two deep
         if mode in _NEAREST:
-            above.plot(middles, rounded(middles, fmt, mode), "o", color="black", markersize=4)
+            above.plot(
+                middles, rounded(middles, fmt, mode), "o", color="black", markersize=4
+            )
         above.set_title(mode_words(mode))
         below.axhline(0, color=c.BAND, linewidth=0.8)
         below.plot(x, errors, ".", color=c.style(fmt).colour, markersize=2)
@@ -106,11 +110,18 @@ class Sum(NamedTuple):
     def name(self) -> str:
         """The format, and the mode if it is not the usual one."""
         usual = self.rounding is Rounding.TIES_TO_EVEN
-        return self.fmt.name if usual else f"{self.fmt.name} {mode_words(self.rounding)}"
+        return (
+            self.fmt.name if usual else f"{self.fmt.name} {mode_words(self.rounding)}"
+        )
 
 
 def running_sums(
-    start: float, term: float, times: int, sums: Sequence[Sum | Format], *, seed: int = 0
+    start: float,
+    term: float,
+    times: int,
+    sums: Sequence[Sum | Format],
+    *,
+    seed: int = 0,
 ) -> c.Picture:
     """Draw running sums: the same term is added to a number again and again.
 
@@ -143,7 +154,9 @@ def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.n
     terms = np.full(times + 1, float(round_to(term, how.fmt)))
     terms[0] = float(round_to(start, how.fmt))
     stream = Stream(seed) if how.rounding is Rounding.STOCHASTIC else None
-    return cumsum(terms, accumulator_format=how.fmt, rounding=how.rounding, stream=stream)
+    return cumsum(
+        terms, accumulator_format=how.fmt, rounding=how.rounding, stream=stream
+    )
 
 
 def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
@@ -162,7 +175,9 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
     reports = []
     for fmt in formats:
         means = cumsum(values, accumulator_format=fmt) / counts
-        lines.append(c.Line(counts, means, f"its mean, summed in {fmt.name}", c.style(fmt)))
+        lines.append(
+            c.Line(counts, means, f"its mean, summed in {fmt.name}", c.style(fmt))
+        )
         reports.append(f"{means[-1]:.3g} in {fmt.name}")
     claim = (
         f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "

@@ -16,7 +16,9 @@ def band_between(axes: Axes, lower: np.ndarray, upper: np.ndarray) -> None:
     """Draw grey between two heights, a step wide around each whole number."""
     edges = np.arange(len(lower) + 1) - 0.5
     low, high = (np.append(heights, heights[-1]) for heights in (lower, upper))
-    axes.fill_between(edges, low, high, step="post", color=c.BAND, alpha=c.LOST, linewidth=0)
+    axes.fill_between(
+        edges, low, high, step="post", color=c.BAND, alpha=c.LOST, linewidth=0
+    )
 
 
 # The scales of tensors -------------------------------------------------------------------
@@ -66,7 +68,9 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
         becomes zero. Its title counts the tensors that lose most of their numbers.
     """
     picture = c.Picture(height=1.4 + 1.45 * len(windows))
-    rows = picture.subplots(len(windows), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    rows = picture.subplots(len(windows), 1, sharex=True, sharey=True, squeeze=False)[
+        :, 0
+    ]
     low, high = _heights(windows.values())
     for axes, (name, window) in zip(rows, windows.items(), strict=True):
         _draw_window(axes, window, low, high)
@@ -77,10 +81,14 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
         rows[0].text(0.012, y, word, transform=rows[0].transAxes, va=va)
     rows[-1].set_xlabel("tensor, one in each step")
     picture.supylabel("largest magnitude", fontsize=10)
-    counts = {name: int(np.sum(w.saturated + w.flushed > 0.5)) for name, w in windows.items()}
+    counts = {
+        name: int(np.sum(w.saturated + w.flushed > 0.5)) for name, w in windows.items()
+    }
     parts = c.listed(f"{count} with {name}" for name, count in counts.items())
     total = len(next(iter(windows.values())).amaxes)
-    fates = "; ".join(f"{name}: {_fate(w)}".replace("\n", ", ") for name, w in windows.items())
+    fates = "; ".join(
+        f"{name}: {_fate(w)}".replace("\n", ", ") for name, w in windows.items()
+    )
     return c.titled(
         picture,
         f"Tensors of {total} that lose most of their numbers: {parts}",
@@ -101,14 +109,21 @@ def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
     steps, look = np.arange(len(window.scales)), c.style(window.fmt)
     top = np.log2(window.fmt.max_finite / window.scales)
     bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
-    for lower, upper in ((top, np.full_like(top, high)), (np.full_like(top, low), bottom)):
+    for lower, upper in (
+        (top, np.full_like(top, high)),
+        (np.full_like(top, low), bottom),
+    ):
         band_between(axes, lower, upper)
-    axes.plot(steps, np.log2(window.amaxes), look.marker, color=look.colour, markersize=4)
+    axes.plot(
+        steps, np.log2(window.amaxes), look.marker, color=look.colour, markersize=4
+    )
     axes.set_ylim(low, high)
     axes.set_xlim(-0.5, len(steps) - 0.5)
 
 
 def _fate(window: Window) -> str:
     """Say the worst losses in words."""
-    saturated, flushed = (float(part.max()) for part in (window.saturated, window.flushed))
+    saturated, flushed = (
+        float(part.max()) for part in (window.saturated, window.flushed)
+    )
     return f"up to {c.percent(saturated, 1)} saturate\nand {c.percent(flushed, 1)} become 0"

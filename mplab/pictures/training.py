@@ -54,7 +54,9 @@ def run_name(history: History) -> str:
         name += f" with {how}{low} weights"
     way = history.settings.get("fp8")
     if way is not None:  # a name such as nvfp4 includes its format
-        name = way if "fp" in way else f"{name} {way} scaling".replace("none", "without")
+        name = (
+            way if "fp" in way else f"{name} {way} scaling".replace("none", "without")
+        )
     if np.any(history.loss_scale != 1):
         static = "" if history.settings.get("dynamic", True) else "static "
         return f"{name} with {static}loss scaling"
@@ -65,7 +67,9 @@ def run_place(history: History) -> str:
     """Say where the arithmetic came from: the simulator, or torch on a device."""
     if history.simulated:
         return "simulated"
-    plain = history.compute_format == FP32.name or history.settings.get("fp8") is not None
+    plain = (
+        history.compute_format == FP32.name or history.settings.get("fp8") is not None
+    )
     plain = plain or history.settings.get("weight_format", FP32.name) != FP32.name
     return f"{'torch' if plain else 'torch AMP'} on {history.device}"
 
@@ -105,7 +109,9 @@ def _end(axes: Axes, values: NDArray[np.float64], text: str, run: History) -> c.
     finite = np.flatnonzero(np.isfinite(values))
     last = int(finite[-1]) if len(finite) else 0
     text += "" if last == len(values) - 1 else f"\n(until step {last})"
-    return c.End(axes, last, float(values[last]), text, c.style(run.compute_format).colour)
+    return c.End(
+        axes, last, float(values[last]), text, c.style(run.compute_format).colour
+    )
 
 
 # Losses ----------------------------------------------------------------------------------
@@ -121,7 +127,9 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
     """
     panels = _panels(histories)
     most = max(len(alike(runs)) for runs in panels.values())
-    picture = c.Picture(height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4)
+    picture = c.Picture(
+        height=3.6 + 0.3 * max(0, most - 6), width=7.6 if len(panels) == 1 else 9.4
+    )
     grid = picture.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     ends: list[c.End] = []
     seeds = len({run.seed for run in histories})
@@ -133,7 +141,9 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
         ends += _draw_losses(axes, runs)
     _loss_axis(grid[0], histories[0].task)
     groups = alike(histories)
-    ends_at = "; ".join(f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items())
+    ends_at = "; ".join(
+        f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items()
+    )
     chart = ", ".join(filter(None, ("Line chart of the training loss", kind)))
     c.titled(picture, _loss_claim(histories), f"{chart}. {ends_at}.")
     c.label_ends(picture, ends)
@@ -151,7 +161,9 @@ def _draw_losses(axes: Axes, runs: Sequence[History]) -> list[c.End]:
     return ends
 
 
-def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, twin: int) -> c.End:
+def _draw_loss(
+    axes: Axes, runs: Sequence[History], name: str, *, place: int, twin: int
+) -> c.End:
     """Draw the median of some seeds over their range; hollow markers: FP16 without loss scaling."""
     look = c.style(runs[0].compute_format)
     fill, dash = _TWINS[twin % len(_TWINS)]
@@ -160,7 +172,9 @@ def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, tw
     middle = np.median(losses, axis=0)
     if len(runs) > 1:
         edges = losses.min(0), losses.max(0)
-        axes.fill_between(range(steps), *edges, color=look.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(
+            range(steps), *edges, color=look.colour, alpha=0.18, linewidth=0
+        )
     axes.plot(
         middle,
         color=look.colour,
@@ -169,7 +183,10 @@ def _draw_loss(axes: Axes, runs: Sequence[History], name: str, *, place: int, tw
         fillstyle=fill,
         markerfacecolor="white" if UNSCALED in name else look.colour,
         markerfacecoloralt="white",
-        markevery=((2 * place + 1) * steps // 64, max(1, steps // 8)),  # apart on equal curves
+        markevery=(
+            (2 * place + 1) * steps // 64,
+            max(1, steps // 8),
+        ),  # apart on equal curves
     )
     return _end(axes, middle, name, runs[0])
 
@@ -190,19 +207,27 @@ def _loss_claim(histories: Sequence[History]) -> str:
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
     if not (wide and others):
-        return "; ".join(f"{n} {_loss_words(runs)}" for (n, _), runs in alike(histories).items())
+        return "; ".join(
+            f"{n} {_loss_words(runs)}" for (n, _), runs in alike(histories).items()
+        )
     ratios: dict[str, list[float]] = {}
     by_seed = {run.seed: final_loss(run) for run in reversed(wide)}
     usual = final_loss(wide[0])
     for (name, _), runs in alike(others).items():
         found = [final_loss(run) / by_seed.get(run.seed, usual) for run in runs]
         ratios.setdefault(name, []).extend(found)
-    close = [name for name, found in ratios.items() if all(abs(r - 1) <= 0.1 for r in found)]
-    parts = [f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close]
+    close = [
+        name for name, found in ratios.items() if all(abs(r - 1) <= 0.1 for r in found)
+    ]
+    parts = [
+        f"{name} ends {_times(r)}" for name, r in ratios.items() if name not in close
+    ]
     if close:
         verb = "end" if len(close) > 1 else "ends"
         named = any(FP32.name in part for part in parts)
-        parts.append(f"{c.listed(close)} {verb} within 10% of {'it' if named else FP32.name}")
+        parts.append(
+            f"{c.listed(close)} {verb} within 10% of {'it' if named else FP32.name}"
+        )
     return "; ".join(parts)
 
 
@@ -215,7 +240,11 @@ def _times(ratios: Sequence[float]) -> str:
 
 def _loss_words(runs: Sequence[History]) -> str:
     loss = float(np.median([final_loss(run) for run in runs]))
-    return f"ends at a loss of {loss:.3g}" if math.isfinite(loss) else "ends without a finite loss"
+    return (
+        f"ends at a loss of {loss:.3g}"
+        if math.isfinite(loss)
+        else "ends without a finite loss"
+    )
 
 
 # Gradients -------------------------------------------------------------------------------
@@ -235,7 +264,9 @@ def gradient_exponents(
         become subnormal, and hollow ones are lost, to zero or past the largest value.
     """
     picture = c.Picture(height=1.7 + 0.62 * max(3, len(layers)))
-    rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[
+        :, 0
+    ]
     shift = exponent_of(loss_scale)
     low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
     found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
@@ -244,13 +275,21 @@ def gradient_exponents(
         _draw_exponents(axes, histogram, fmt, loss_scale)
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
-    scaled = f", times the loss scale {c.power_of_two(loss_scale)}" if loss_scale != 1 else ""
+    scaled = (
+        f", times the loss scale {c.power_of_two(loss_scale)}"
+        if loss_scale != 1
+        else ""
+    )
     key = "filled: all digits · pale: subnormal · hollow: becomes 0 or overflows"
     c.binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}\n{key}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
     fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
     details = fates.replace("\n", ", ")
-    c.titled(picture, _range_claim(found, fmt, loss_scale), f"One histogram a layer. {details}.")
+    c.titled(
+        picture,
+        _range_claim(found, fmt, loss_scale),
+        f"One histogram a layer. {details}.",
+    )
     c.label_spans(picture, rows[0], zone_words(fmt, low, high))
     return picture
 
@@ -272,7 +311,9 @@ def _draw_exponents(
     faces = ("white", (colour, 0.35), colour, "white")
     for zone, face in enumerate(faces):
         here = zone_of(where, fmt) == zone
-        axes.bar(where[here] + 0.5, height[here], width=0.86, color=face, edgecolor=colour)
+        axes.bar(
+            where[here] + 0.5, height[here], width=0.86, color=face, edgecolor=colour
+        )
 
 
 def _fate(part: Shares) -> str:
@@ -280,14 +321,23 @@ def _fate(part: Shares) -> str:
     if not part.total:
         return "all are 0"
     words = f"{c.percent(part.flushed, part.total)} flushed"
-    return words + (f"\n{c.percent(part.overflow, part.total)} overflow" if part.overflow else "")
+    return words + (
+        f"\n{c.percent(part.overflow, part.total)} overflow" if part.overflow else ""
+    )
 
 
 def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -> str:
     """Say what `fmt` loses of all these gradients, and in which layers it loses most."""
-    start = "" if loss_scale == 1 else f"With the loss scaled by {c.power_of_two(loss_scale)}, "
+    start = (
+        ""
+        if loss_scale == 1
+        else f"With the loss scaled by {c.power_of_two(loss_scale)}, "
+    )
     parts = []
-    for words, zone in (("flushes {} of these gradients to 0", 0), ("overflows on {}", 3)):
+    for words, zone in (
+        ("flushes {} of these gradients to 0", 0),
+        ("overflows on {}", 3),
+    ):
         pairs = {name: (part[zone], part.total) for name, part in layers.items()}
         if any(lost for lost, _ in pairs.values()):
             parts.append(words.format(c.percent(*summed(pairs))) + _worst(pairs))
@@ -298,7 +348,9 @@ def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -
 
 def summed(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     """Add up the parts and the wholes of all layers."""
-    return sum(part for part, _ in pairs.values()), sum(whole for _, whole in pairs.values())
+    return sum(part for part, _ in pairs.values()), sum(
+        whole for _, whole in pairs.values()
+    )
 
 
 def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
@@ -306,7 +358,9 @@ def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
     share = {name: part / max(1, whole) for name, (part, whole) in pairs.items()}
     names = [name for name in pairs if share[name] == max(share.values())]
     there = c.percent(*pairs[names[0]])
-    return "" if there == c.percent(*summed(pairs)) else f" ({there} in {c.listed(names)})"
+    return (
+        "" if there == c.percent(*summed(pairs)) else f" ({there} in {c.listed(names)})"
+    )
 
 
 # The loss scale --------------------------------------------------------------------------
@@ -339,7 +393,9 @@ def loss_scale(histories: Sequence[History]) -> c.Picture:
     axes.set_xlabel("training step")
     c.binary_axis(axes.yaxis, "loss scale (power of two)", count=8)
     claims = "; ".join(_scale_claim(run) for run in histories)
-    c.titled(picture, claims, "Line chart of the loss scale; crosses mark skipped steps.")
+    c.titled(
+        picture, claims, "Line chart of the loss scale; crosses mark skipped steps."
+    )
     c.label_ends(picture, ends)
     return picture
 
@@ -363,7 +419,10 @@ def scale_words(scale: float) -> str:
 # Seeds -----------------------------------------------------------------------------------
 @c.in_house_style
 def by_seed(
-    results: Mapping[str, Sequence[float]], *, metric: str = "test accuracy", source: str = ""
+    results: Mapping[str, Sequence[float]],
+    *,
+    metric: str = "test accuracy",
+    source: str = "",
 ) -> c.Picture:
     """Draw the metric that runs of several seeds reach, a row for each way of training.
 
@@ -380,16 +439,21 @@ def by_seed(
     names, values = list(results), np.array(list(results.values()), float)
     picture = c.Picture(height=1.7 + 0.42 * len(names))
     axes = picture.subplots()
-    axes.axvspan(values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0)
+    axes.axvspan(
+        values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0
+    )
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
         look = look_of(name)
         how: Any = {"color": look.colour, "markersize": 7, "alpha": 0.75}
         axes.plot(scores, np.full(len(scores), row), look.marker or "o", **how)
-        axes.text(1.02, row, _range(scores), transform=axes.get_yaxis_transform(), va="center")
+        axes.text(
+            1.02, row, _range(scores), transform=axes.get_yaxis_transform(), va="center"
+        )
     c.rows(axes, names)
     axes.set_xlabel(f"{metric}, one mark a seed (grey: the range of {names[0]})")
     changes = [
-        f"{_range(v - values[0], sign='+')} with {n}" for n, v in zip(names, values, strict=True)
+        f"{_range(v - values[0], sign='+')} with {n}"
+        for n, v in zip(names, values, strict=True)
     ][1:]
     if len(changes) > 2:  # the rows show all of them
         order = np.mean(values[1:] - values[0], axis=1).argsort()

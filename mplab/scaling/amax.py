@@ -28,8 +28,12 @@ class ScaleRule(Enum):
     POWER_OF_TWO = "the largest power of two that keeps amax within max_finite"
     RATIO = "max_finite / amax, rounded to float32"
     MX = "2^(emax - floor(log2(amax))), as in the OCP MX formats: the top may saturate"
-    CEIL = "2^(emax - ceil(log2(amax))): nothing saturates, since nothing lies past 2^emax"
-    EVEN = "MX of amax rounded to the precision of the format: less of the top saturates"
+    CEIL = (
+        "2^(emax - ceil(log2(amax))): nothing saturates, since nothing lies past 2^emax"
+    )
+    EVEN = (
+        "MX of amax rounded to the precision of the format: less of the top saturates"
+    )
     RCEIL = "1 / 2^ceil(log2(amax / max_finite)): the largest E8M0 scale that saturates nothing"
     NVFP4 = "E4M3 for each block beside float32 for the tensor: as NVFP4 does, in `quantize` alone"
     FLOOR = MX  # torchao's name for it
@@ -105,11 +109,15 @@ def scale_for(
             wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
     else:
-        least = -127 if rule in _E8M0 else -149  # least power of two in E8M0; in float32
+        least = (
+            -127 if rule in _E8M0 else -149
+        )  # least power of two in E8M0; in float32
         exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
         scale = np.ldexp(np.float32(1), exponent)
     zero_scale = 2.0**127 if rule in _E8M0 else 1.0
-    scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(np.float32)
+    scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(
+        np.float32
+    )
     return float(scale) if isinstance(amax, float | int) else scale
 
 
@@ -138,7 +146,9 @@ _LEAST_TENSOR_SCALE = 2.0**-121
 """Least tensor scale: with the least block scale, 2^−6, the factor is 2^127, still finite."""
 
 
-def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tuple[Any, Any]:
+def two_levels(
+    amax: np.ndarray, fmt: Format, tensor_scale: float | None
+) -> tuple[Any, Any]:
     """Compute the scales of `ScaleRule.NVFP4`: the factor of each block, and the tensor scale.
 
     Args:
@@ -156,7 +166,9 @@ def two_levels(amax: np.ndarray, fmt: Format, tensor_scale: float | None) -> tup
         tensor_scale = blocks.max(initial=0) / (FP8_E4M3.max_finite * most)
     whole = np.maximum(np.float32(tensor_scale), np.float32(_LEAST_TENSOR_SCALE))
     with np.errstate(over="ignore"):
-        wanted = np.clip(blocks / most / whole, FP8_E4M3.min_normal, FP8_E4M3.max_finite)
+        wanted = np.clip(
+            blocks / most / whole, FP8_E4M3.min_normal, FP8_E4M3.max_finite
+        )
     return np.float32(1) / whole / round_to(wanted, FP8_E4M3), whole
 
 
@@ -209,7 +221,9 @@ class CurrentScaling(_Stateless):
         [256.0, 256.0, 0.00390625, 256.0]
     """
 
-    def __init__(self, fmt: Format, *, margin: int = 0, power_of_two: bool = True) -> None:
+    def __init__(
+        self, fmt: Format, *, margin: int = 0, power_of_two: bool = True
+    ) -> None:
         self.fmt, self.margin = fmt, margin
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
@@ -217,7 +231,9 @@ class CurrentScaling(_Stateless):
 
     def update(self, amax: float) -> float:
         """Return the scale for a tensor with this largest magnitude."""
-        self.scale = scale_for(float(amax), self.fmt, rule=self.rule, margin=self.margin)
+        self.scale = scale_for(
+            float(amax), self.fmt, rule=self.rule, margin=self.margin
+        )
         return self.scale
 
 
@@ -276,7 +292,9 @@ class DelayedScaling:
         """Return the scale of a tensor, then add its largest magnitude to the history."""
         scale = self.scale
         if amax < 0:
-            raise ValueError(f"{type(self).__name__}: amax must not be negative; got {amax!r}.")
+            raise ValueError(
+                f"{type(self).__name__}: amax must not be negative; got {amax!r}."
+            )
         self._history.append(in_float32(float(amax)))
         chosen = self._history[-1]
         if self.amax_compute == "max":

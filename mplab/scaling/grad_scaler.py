@@ -94,18 +94,26 @@ class GradScaler:
                 f"GradScaler.unscale_: must be called once for an optimizer, before its step(), in "
                 f"each step; got {what}. Accumulate first, and end a step by update()."
             )
-        gradients = [_dense(p) for group in optimizer.param_groups for p in group["params"]]
-        self._states[id(optimizer)] = self._unscaled([g for g in gradients if g is not None])
+        gradients = [
+            _dense(p) for group in optimizer.param_groups for p in group["params"]
+        ]
+        self._states[id(optimizer)] = self._unscaled(
+            [g for g in gradients if g is not None]
+        )
 
     def _unscaled(self, gradients: list[Tensor]) -> _State:
         """Divide by the scale, and return whether a gradient was infinite or NaN."""
         found = None if not gradients else False
         total, count = 0.0, 0
-        inverse = torch.tensor(self.rule.scale, dtype=torch.float64).reciprocal().float()
+        inverse = (
+            torch.tensor(self.rule.scale, dtype=torch.float64).reciprocal().float()
+        )
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
         with torch.no_grad():
             for gradient in gradients:
-                real = torch.view_as_real(gradient) if gradient.is_complex() else gradient
+                real = (
+                    torch.view_as_real(gradient) if gradient.is_complex() else gradient
+                )
                 alike.setdefault((real.device, real.dtype), []).append(real)
             for (device, _), group in alike.items():
                 nonfinite = torch.zeros(1, device=device)
@@ -163,7 +171,9 @@ class GradScaler:
             RuntimeError: called before `scale`, or before any `unscale_` or `step`.
         """
         self._require_scaled("update")
-        if not (known := [s for s in self._states.values() if s.found_nonfinite is not None]):
+        if not (
+            known := [s for s in self._states.values() if s.found_nonfinite is not None]
+        ):
             raise RuntimeError(
                 "GradScaler.update: an optimizer must have been stepped or unscaled before; got "
                 "none since the last update. Call step(optimizer), not optimizer.step()."

@@ -18,7 +18,9 @@ def in_float32(number: float) -> float:
     return float(round_to(number, FP32))
 
 
-def between(where: str, name: str, value: Any, above: float, below: float = math.inf) -> Any:
+def between(
+    where: str, name: str, value: Any, above: float, below: float = math.inf
+) -> Any:
     """Return a number if it is strictly between two bounds, or raise."""
     if not above < value < below:
         rule = "positive" if above == 0 else f"above {above:g}"
@@ -29,7 +31,9 @@ def between(where: str, name: str, value: Any, above: float, below: float = math
     return value
 
 
-def require_keys(where: str, state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+def require_keys(
+    where: str, state: Mapping[str, Any], expected: Mapping[str, Any]
+) -> None:
     """Raise if a state does not have the expected keys."""
     if set(state) != set(expected):
         raise ValueError(
@@ -94,7 +98,9 @@ class LossScaler:
         self._scale: float = between(where, "init_scale", in_float32(init_scale), 0)
         self._growth_factor = between(where, "growth_factor", growth_factor, 1)
         self._backoff_factor = between(where, "backoff_factor", backoff_factor, 0, 1)
-        self._growth_interval = integer(where, "growth_interval", growth_interval, least=1)
+        self._growth_interval = integer(
+            where, "growth_interval", growth_interval, least=1
+        )
         self._growth_tracker = 0
 
     def __repr__(self) -> str:
@@ -111,7 +117,9 @@ class LossScaler:
         """Whether steps with an infinite or NaN gradient are skipped."""
         return self.dynamic or self.static_skips
 
-    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+    def update(
+        self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf
+    ) -> bool:
         """End a step, and update the scale.
 
         Args:
@@ -162,11 +170,17 @@ class LossScaler:
             )
         loaded = {
             "_scale": scale,
-            "_growth_factor": between(where, "growth_factor", given["growth_factor"], 1),
-            "_backoff_factor": between(where, "backoff_factor", given["backoff_factor"], 0, 1),
+            "_growth_factor": between(
+                where, "growth_factor", given["growth_factor"], 1
+            ),
+            "_backoff_factor": between(
+                where, "backoff_factor", given["backoff_factor"], 0, 1
+            ),
             "_growth_interval": integer(
                 where, "growth_interval", given["growth_interval"], least=1
             ),
-            "_growth_tracker": integer(where, "_growth_tracker", given["_growth_tracker"]),
+            "_growth_tracker": integer(
+                where, "_growth_tracker", given["_growth_tracker"]
+            ),
         }
         vars(self).update(loaded)

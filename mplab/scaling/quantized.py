@@ -104,7 +104,9 @@ class Quantized:
     @property
     def values(self) -> Tensor:
         """The values of the codes as float32, without the scale."""
-        table = torch.from_numpy(values(self.fmt).astype(np.float32)).to(self.codes.device)
+        table = torch.from_numpy(values(self.fmt).astype(np.float32)).to(
+            self.codes.device
+        )
         return table[self.codes.int()]
 
     @property
@@ -120,7 +122,9 @@ class Quantized:
         if self.tensor_scale is not None:
             return _codes(_block_scales(self.scale, self.tensor_scale), FP8_E4M3)
         inverse = 1 / self.scale.double().cpu().numpy()
-        return torch.from_numpy(np.asarray(encode(inverse, FP8_E8M0))).to(self.scale.device)
+        return torch.from_numpy(np.asarray(encode(inverse, FP8_E8M0))).to(
+            self.scale.device
+        )
 
 
 def amax_of(tensor: Tensor, *, block: tuple[int, ...] | None = None) -> Tensor:
@@ -228,7 +232,13 @@ def quantize(
     wide = _widened("quantize", tensor)
     factor, whole = scales_of("quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
-        wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
+        wide,
+        factor,
+        fmt,
+        block=block,
+        rounding=rounding,
+        overflow=overflow,
+        stream=stream,
     )
     if not (fmt.signed or fmt.has_nan) and bool((rounded.isnan() & (wide < 0)).any()):
         raise ValueError(
@@ -250,7 +260,9 @@ def dequantize(quantized: Quantized) -> Tensor:
         Correctly rounded; exact where the scale is a power of two and the result is not
         subnormal in float32.
     """
-    return _unscaled(quantized.values, quantized.scale, quantized.block, quantized.tensor_scale)
+    return _unscaled(
+        quantized.values, quantized.scale, quantized.block, quantized.tensor_scale
+    )
 
 
 def fake_quantize(
@@ -295,12 +307,20 @@ def fake_quantize(
     wide = _widened("fake_quantize", tensor)
     factor, whole = scales_of("fake_quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
-        wide, factor, fmt, block=block, rounding=rounding, overflow=overflow, stream=stream
+        wide,
+        factor,
+        fmt,
+        block=block,
+        rounding=rounding,
+        overflow=overflow,
+        stream=stream,
     )
     return _unscaled(rounded, factor, block, whole)
 
 
-def hadamard(tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = False) -> Tensor:
+def hadamard(
+    tensor: Tensor, signs: Tensor | None = None, *, inverse: bool = False
+) -> Tensor:
     """Apply a random Hadamard transform, which spreads an outlier over its block.
 
     Each block along the last axis is multiplied by the signs and then by Sylvester's Hadamard
@@ -398,10 +418,17 @@ def multiply_and_round(
     ).to(tensor.dtype)
 
 
-def _needs_width(tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding) -> bool:
+def _needs_width(
+    tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding
+) -> bool:
     """Whether float32 may round a product with powers of two, which float64 holds exactly."""
     held = fmt.min_subnormal >= FP32.min_subnormal and fmt.max_finite <= FP32.max_finite
-    if tensor.dtype != torch.float32 or tensor.is_mps or not held or fmt.precision > FP32.precision:
+    if (
+        tensor.dtype != torch.float32
+        or tensor.is_mps
+        or not held
+        or fmt.precision > FP32.precision
+    ):
         return False
     if rounding is Rounding.TIES_TO_EVEN and not bool((scale < 1).any()):
         return False
@@ -451,7 +478,9 @@ def scales_of(
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
             tensor_scale = _one_number(function, "tensor_scale", given).item()
         factors, whole = two_levels(largest, fmt, tensor_scale)
-        return torch.as_tensor(factors).to(wide.device), torch.as_tensor(whole).to(wide.device)
+        return torch.as_tensor(factors).to(wide.device), torch.as_tensor(whole).to(
+            wide.device
+        )
     factor = _number_of(function, "scale", scale, wide.device)
     _require_shape(function, factor, outer)
     if not fmt.has_nan and bool(wide.isnan().any()):
@@ -487,7 +516,9 @@ def _require_shape(function: str, scale: Tensor, outer: tuple[int, ...]) -> None
 
 def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
     if scale.ndim:
-        blocks = "; for blocks, use Quantized(codes, scale, fmt, block)" * (name == "scale")
+        blocks = "; for blocks, use Quantized(codes, scale, fmt, block)" * (
+            name == "scale"
+        )
         raise ValueError(
             f"{function}: {name} must be one number; got shape {tuple(scale.shape)}. "
             f"Pass a float, or a tensor of shape (){blocks}."
@@ -504,7 +535,9 @@ def _unscaled(
         split, _, inner = _split("dequantize", numbers, block)
     if whole is None:
         return (split / _beside(scale, inner)).reshape(numbers.shape)
-    return (split * _beside(_block_scales(scale, whole), inner) * whole).reshape(numbers.shape)
+    return (split * _beside(_block_scales(scale, whole), inner) * whole).reshape(
+        numbers.shape
+    )
 
 
 def _block_scales(scale: Tensor, whole: Tensor) -> Tensor:
@@ -539,12 +572,18 @@ def _blocks(function: str, shape: tuple[int, ...], block: Any) -> tuple[int, ...
     sizes = block if isinstance(block, tuple | list) else ()
     first = len(shape) - len(sizes)
     positive = bool(sizes) and all(type(size) is int and size > 0 for size in sizes)
-    if not positive or first < 0 or any(n % b for n, b in zip(shape[first:], sizes, strict=True)):
+    if (
+        not positive
+        or first < 0
+        or any(n % b for n, b in zip(shape[first:], sizes, strict=True))
+    ):
         raise ValueError(
             f"{function}: block must divide the last axes of the shape {shape}; got "
             f"{quoted(block)}. Pad the tensor with zeros first, or pass a tuple such as (32,)."
         )
-    return shape[:first] + tuple(n // b for n, b in zip(shape[first:], sizes, strict=True))
+    return shape[:first] + tuple(
+        n // b for n, b in zip(shape[first:], sizes, strict=True)
+    )
 
 
 def _split(

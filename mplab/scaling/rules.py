@@ -29,11 +29,17 @@ class DoublingScaler(LossScaler):
         [False, False, False, True, False, True, False]
     """
 
-    def __init__(self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24) -> None:
+    def __init__(
+        self, init_scale: float = 65536.0, *, max_scale: float = 2.0**24
+    ) -> None:
         super().__init__(init_scale, growth_interval=1)
-        self.max_scale = between(type(self).__name__, "max_scale", in_float32(max_scale), 0)
+        self.max_scale = between(
+            type(self).__name__, "max_scale", in_float32(max_scale), 0
+        )
 
-    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+    def update(
+        self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf
+    ) -> bool:
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         self._scale = min(self._scale, self.max_scale)
@@ -79,9 +85,13 @@ class NudgedScaler(LossScaler):
         super().__init__(init_scale, growth_interval=growth_interval)
         self.small = between(type(self).__name__, "small", small, 0)
         self.nudge = between(type(self).__name__, "nudge", nudge, 0)
-        self.max_scale = between(type(self).__name__, "max_scale", in_float32(max_scale), 0)
+        self.max_scale = between(
+            type(self).__name__, "max_scale", in_float32(max_scale), 0
+        )
 
-    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+    def update(
+        self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf
+    ) -> bool:
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         if not skip and mean_abs_gradient < self.small and self._scale < self.max_scale:
@@ -108,12 +118,20 @@ class FlooredScaler(LossScaler):
     """
 
     def __init__(
-        self, init_scale: float = 65536.0, *, min_scale: float = 1.0, growth_interval: int = 2000
+        self,
+        init_scale: float = 65536.0,
+        *,
+        min_scale: float = 1.0,
+        growth_interval: int = 2000,
     ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
-        self.min_scale = between(type(self).__name__, "min_scale", in_float32(min_scale), 0)
+        self.min_scale = between(
+            type(self).__name__, "min_scale", in_float32(min_scale), 0
+        )
 
-    def update(self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf) -> bool:
+    def update(
+        self, found_nonfinite: bool, *, mean_abs_gradient: float = math.inf
+    ) -> bool:
         """End a step; see `LossScaler.update`."""
         skip = super().update(found_nonfinite, mean_abs_gradient=mean_abs_gradient)
         self._scale = max(self._scale, self.min_scale)
@@ -144,7 +162,9 @@ class KerasScaler(LossScaler):
 
     _limit = math.inf
 
-    def __init__(self, init_scale: float = 32768.0, *, growth_interval: int = 2000) -> None:
+    def __init__(
+        self, init_scale: float = 32768.0, *, growth_interval: int = 2000
+    ) -> None:
         super().__init__(init_scale, growth_interval=growth_interval)
 
 
@@ -201,7 +221,9 @@ def turns(
 next_good_steps=0)
     """
     each = as_float64("turns", limits, "limits")
-    means = np.broadcast_to(as_float64("turns", mean_abs_gradient, "mean_abs_gradient"), each.shape)
+    means = np.broadcast_to(
+        as_float64("turns", mean_abs_gradient, "mean_abs_gradient"), each.shape
+    )
     for limit, mean in zip(each, means, strict=True):
         scale, good = rule.scale, _good_steps(rule)
         found = bool(scale > limit)

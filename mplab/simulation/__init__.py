@@ -4,11 +4,18 @@ from mplab.numbers.installation import needs as _needs
 
 _needs("mplab.simulation", "torch")
 
-from mplab.simulation.casts import SCALINGS as SCALINGS, Cast as Cast, Scaling as Scaling
+from mplab.simulation.casts import (
+    SCALINGS as SCALINGS,
+    Cast as Cast,
+    Scaling as Scaling,
+)
 from mplab.simulation.context import explain as explain, simulated as simulated
 from mplab.simulation.explanation import Explanation as Explanation
 from mplab.simulation.fp8 import Fp8Linear as Fp8Linear
-from mplab.simulation.linears import conversion as conversion, convert_linears as convert_linears
+from mplab.simulation.linears import (
+    conversion as conversion,
+    convert_linears as convert_linears,
+)
 from mplab.simulation.policies import (
     CPU_AUTOCAST as CPU_AUTOCAST,
     CUDA_AUTOCAST as CUDA_AUTOCAST,

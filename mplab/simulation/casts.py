@@ -12,7 +12,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mplab.numbers.checks import one_of, quoted
-from mplab.numbers.formats import FP4_E2M1, FP6_E3M2, FP8_E4M3, FP8_E5M2, Format, Rounding
+from mplab.numbers.formats import (
+    FP4_E2M1,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    Format,
+    Rounding,
+)
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard, scales_of
@@ -57,7 +64,9 @@ class Cast:
     def __post_init__(self) -> None:
         facts_of("Cast", self.fmt)
         of_tensors = any(self.scale is each for each in _OF_TENSORS)
-        if (self.block is None) != of_tensors or isinstance(self.scale, ScaleRule) == of_tensors:
+        if (self.block is None) != of_tensors or isinstance(
+            self.scale, ScaleRule
+        ) == of_tensors:
             raise ValueError(
                 f"Cast: scale must be a ScaleRule with a block such as (1, 32), without one "
                 f"FixedScaling, CurrentScaling or DelayedScaling; got {quoted(self.scale)} and "
@@ -157,10 +166,14 @@ def chosen(
 ) -> Scaling:
     """Look up a scaling by name, or take the one given; replace its formats with those given."""
     named = not isinstance(scaling, Scaling)
-    found: Any = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
+    found: Any = (
+        SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
+    )
     for fmt, roles in ((forward_format, ROLES[:2]), (backward_format, ROLES[2:])):
         if fmt is not None:
-            found = replace(found, **{r: replace(getattr(found, r), fmt=fmt) for r in roles})
+            found = replace(
+                found, **{r: replace(getattr(found, r), fmt=fmt) for r in roles}
+            )
     if real and not found.is_real():
         raise ValueError(
             f"{where}: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
@@ -173,7 +186,9 @@ def chosen(
 def turned(*operands: Tensor) -> list[Tensor]:
     """Apply one Hadamard transform with random signs to matrices, zero-padded to its size."""
     signs = 2 * torch.randint(2, (16,), device="cpu") - 1
-    return [hadamard(F.pad(x, (0, -x.shape[1] % 16)), signs.to(x.device)) for x in operands]
+    return [
+        hadamard(F.pad(x, (0, -x.shape[1] % 16)), signs.to(x.device)) for x in operands
+    ]
 
 
 # The table -------------------------------------------------------------------------------

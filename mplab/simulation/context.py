@@ -17,7 +17,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.backends import mha
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
 from torch.optim.optimizer import (
     Optimizer,
     register_optimizer_step_post_hook,
@@ -118,7 +121,9 @@ class simulated(ContextDecorator):
         }
         see = partial(Functions, rounders=self._into)
         self._mode = Mode(self._into[fmt], policy, tally=tally, functions=see)
-        self._names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._names: weakref.WeakKeyDictionary[nn.Module, str] = (
+            weakref.WeakKeyDictionary()
+        )
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[nn.Module, tuple[Place, Place]]
@@ -146,7 +151,9 @@ class simulated(ContextDecorator):
 
     def _tallies(self, which: int) -> dict[str, Tally]:
         sums: dict[str, Tally] = {}
-        for (operation, layer, backward), counter in (self._mode.counters or {}).items():
+        for (operation, layer, backward), counter in (
+            self._mode.counters or {}
+        ).items():
             name = layer if which else operation
             if backward:
                 name = f"{name if which else name.partition('_backward')[0]} backward"
@@ -156,7 +163,9 @@ class simulated(ContextDecorator):
     def __enter__(self) -> Self:
         mode = self._mode
         if self._handles:
-            raise RuntimeError("simulated: a context must be left before it is entered again.")
+            raise RuntimeError(
+                "simulated: a context must be left before it is entered again."
+            )
         mode.graph = graph = this_graph()
         policy = mode.policy
         graph.next = next_number()  # leave out the nodes made outside
@@ -166,13 +175,19 @@ class simulated(ContextDecorator):
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        if mode.counters is not None or policy.layers or policy.inside is not policy.outside:
+        if (
+            mode.counters is not None
+            or policy.layers
+            or policy.inside is not policy.outside
+        ):
             self._handles += [
                 register_module_forward_pre_hook(self._before_module),
                 register_module_forward_hook(self._after_module, always_call=True),
             ]
         self._fastpath = mha.get_fastpath_enabled()
-        mha.set_fastpath_enabled(False)  # it runs a whole layer at once; autocast refuses it
+        mha.set_fastpath_enabled(
+            False
+        )  # it runs a whole layer at once; autocast refuses it
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
@@ -231,7 +246,9 @@ class simulated(ContextDecorator):
                 )
 
         for t in alive.values():
-            with suppress(RuntimeError):  # a view that torch itself refuses to differentiate
+            with suppress(
+                RuntimeError
+            ):  # a view that torch itself refuses to differentiate
                 if t.grad_fn is not None:
                     t.register_hook(check)  # type: ignore[no-untyped-call]
 
@@ -326,7 +343,9 @@ class simulated(ContextDecorator):
                 self._names[module] = prefix + (name or type(root).__name__)
                 self._choose(name, module, names)
 
-    def _choose(self, name: str, module: nn.Module, names: dict[str, nn.Module]) -> None:
+    def _choose(
+        self, name: str, module: nn.Module, names: dict[str, nn.Module]
+    ) -> None:
         """Remember the choice for a module: its own, else that of the module it is in."""
         self._seen = True
         full = name or type(module).__name__
@@ -414,6 +433,10 @@ def explain(
         output = model(*inputs, **named)
         if loss is not None:
             output = loss(output) if target is None else loss(output, target)
-        if ends := [t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad]:
-            torch.autograd.backward(ends, [torch.ones(t.shape, device=t.device) for t in ends])
+        if ends := [
+            t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad
+        ]:
+            torch.autograd.backward(
+                ends, [torch.ones(t.shape, device=t.device) for t in ends]
+            )
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -89,17 +89,23 @@ class Rules(dict[int, Rule]):
     def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
-        self._operations: list[Any] = []  # kept alive, so that no other gets its address
+        self._operations: list[
+            Any
+        ] = []  # kept alive, so that no other gets its address
 
     def of(self, operation: Any) -> Rule:
         """Return the rule of an operation; it is made on first use."""
-        return self.get(id(operation)) or self._make(operation)  # `Mode` looks first, for speed
+        return self.get(id(operation)) or self._make(
+            operation
+        )  # `Mode` looks first, for speed
 
     def _make(self, operation: Any) -> Rule:
         # not func._can_decompose(), which also includes decompositions for compilers alone, and
         # operations with a kernel, such as silu_backward
         has = torch._C._dispatch_has_kernel_for_dispatch_key
-        composite = has(operation.name(), _COMPOSITE) and not has(operation.name(), "CPU")
+        composite = has(operation.name(), _COMPOSITE) and not has(
+            operation.name(), "CPU"
+        )
         rule = rule_of(operation, self.scope, composite=composite)
         self._operations.append(operation)
         self[id(operation)] = rule
@@ -139,7 +145,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy = policy
-        self.counters: dict[tuple[str, str, bool], Counter] | None = {} if tally else None
+        self.counters: dict[tuple[str, str, bool], Counter] | None = (
+            {} if tally else None
+        )
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
         self.entered: list[Place] = []
         self.move(self.outside)
@@ -155,7 +163,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def move(self, place: Place) -> None:
         """Continue in another layer."""
         self.place = place
-        self.rules: Rules = place.rules  # those of its policy, or of a function run as a whole
+        self.rules: Rules = (
+            place.rules
+        )  # those of its policy, or of a function run as a whole
 
     def enter(self, place: Place) -> None:
         """Enter a layer."""
@@ -173,15 +183,23 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self.place
         if not self.lowers_all and place.rules.scope.all is None:
             why = "autocast is off here: runs in the widest format of its inputs"
-            place = place._replace(rules=rules_in(Scope(self.policy, True, why, Run.WIDEST)))
+            place = place._replace(
+                rules=rules_in(Scope(self.policy, True, why, Run.WIDEST))
+            )
         self.enter(place)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch wraps __torch_dispatch__, at half a microsecond a call
+        return (
+            False  # else torch wraps __torch_dispatch__, at half a microsecond a call
+        )
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         graph = self.graph
@@ -216,7 +234,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._again(node, func, args, kwargs)
         return self._forward(rule, args, kwargs, None)
 
-    def _decompose(self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _decompose(
+        self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Run an operation as the operations it is made of."""
         before = self.rules
         if rule.listed and before.scope.all is None:
@@ -241,7 +261,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.move(self.outside)
             self.rules = before
 
-    def _forward(self, rule: Rule, args: Any, kwargs: dict[str, Any], custom: Node | None) -> Any:
+    def _forward(
+        self, rule: Rule, args: Any, kwargs: dict[str, Any], custom: Node | None
+    ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
         tensors = tensors_of(rule, args, kwargs)
         run, low = rule.run, self.place.into
@@ -251,10 +273,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             rule, tensors, gradients=custom is not None
         )
         exact = (
-            rule.exact and not scalars and not (rule.plain and len(tensors) < len(rule.positions))
+            rule.exact
+            and not scalars
+            and not (rule.plain and len(tensors) < len(rule.positions))
         )
         given = args
-        if rule.paired and wide and low_met is not None and run is Run.WIDEST and custom is None:
+        if (
+            rule.paired
+            and wide
+            and low_met is not None
+            and run is Run.WIDEST
+            and custom is None
+        ):
             raise RuntimeError(
                 f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
                 f"{low_met.fmt.name} and another. Convert one of them: x.to(y.dtype)."
@@ -269,21 +299,37 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if into is not None:
                 args, kwargs = self._cast_all(rule, args, kwargs, into, None)
         else:
-            into = low if run is Run.OUTPUT else None if run is Run.WIDE or wide else low_met
+            into = (
+                low
+                if run is Run.OUTPUT
+                else None
+                if run is Run.WIDE or wide
+                else low_met
+            )
             exact = exact and not wide
         if into is not None and scalars and not rule.widens:
             args = self._round_scalars(rule, args, into)
         out = rule.call(*args, **kwargs)
         self.keep(out)
-        if into is not None and rule.widens and isinstance(out, Tensor) and not out.dim():
+        if (
+            into is not None
+            and rule.widens
+            and isinstance(out, Tensor)
+            and not out.dim()
+        ):
             into = None
         elif into is not None:
             self._finish(rule, out, into, exact, custom)
         elif self.lowers_all and numbers and not computes:
             mark_as_fp32(out)
         if self.graph.next != next_number() and self.graph.is_here():
-            place, own = self.place if custom is None else custom.place, marks_of(tensors)
-            varying = [mark for mark, t in zip(own, tensors, strict=False) if t.requires_grad]
+            place, own = (
+                self.place if custom is None else custom.place,
+                marks_of(tensors),
+            )
+            varying = [
+                mark for mark, t in zip(own, tensors, strict=False) if t.requires_grad
+            ]
             node = Node(into, place, tuple(varying) or own)
             node.scalars = scalars
             if run is Run.OUTPUT:
@@ -295,7 +341,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.record(rule, run, into, custom, given, args, out)
         return out
 
-    def _cast_passing_gradients(self, out: Tensor, node: Node, inputs: Sequence[Mark]) -> None:
+    def _cast_passing_gradients(
+        self, out: Tensor, node: Node, inputs: Sequence[Mark]
+    ) -> None:
         """Cast a gradient passed on to a low input, as autograd does, and mark it as that input's.
 
         Then it can be added to other gradients of that input. No operation makes this cast, so a
@@ -354,7 +402,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kept[:] = [result for result in kept if result() is not None]
             self._many = _MANY + 2 * len(kept)
 
-    def _backward(self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _backward(
+        self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Run an operation of a backward pass in the format of its node."""
         number = _number_of(node)
         known = self.graph.nodes.get(number)
@@ -367,7 +417,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 mark_as_fp32(out)
                 if self.record is not None:
                     self.record(
-                        rule, None, None, ALWAYS_FP32, args, args, out, "adds into .grad: FP32"
+                        rule,
+                        None,
+                        None,
+                        ALWAYS_FP32,
+                        args,
+                        args,
+                        out,
+                        "adds into .grad: FP32",
                     )
             return out
         into, given = known.into, args
@@ -402,7 +459,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into = shared.into if cast is None else cast.into
         if cast is not None and into is not shared.into:
             one, whole = args[0], cast.rounded
-            view = one.numel() == whole.numel() and sorted(one.shape) != sorted(whole.shape)
+            view = one.numel() == whole.numel() and sorted(one.shape) != sorted(
+                whole.shape
+            )
             if view or any(m and m.into is None for m in map(mark_of, args[:2])):
                 into = None  # not all uses were of the one copy that autocast makes of a weight
         return self._add_gradients(into, (shared,), rule, args, kwargs)
@@ -413,27 +472,47 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The current node made the first gradient. The second came through nodes that only
         pass gradients on, as with a skip connection: the first gradient does not know its tensor.
         """
-        current, second = _current_node(), mark_of(args[1]) if is_plain(args[1]) else None
-        known = None if current is None else self.graph.nodes.get(current._sequence_nr())
+        current, second = (
+            _current_node(),
+            mark_of(args[1]) if is_plain(args[1]) else None,
+        )
+        known = (
+            None if current is None else self.graph.nodes.get(current._sequence_nr())
+        )
         if known is None or second is None or second.made_by is not known:
             return None
         first = mark_of(args[0]) if is_plain(args[0]) else second
         if first is not None and first.made_by is known:
             return None
         for node, place in current.next_functions:
-            if node is not None and tuple(node._input_metadata[place].shape) == args[1].shape:
+            if (
+                node is not None
+                and tuple(node._input_metadata[place].shape) == args[1].shape
+            ):
                 made = self.graph.nodes.get(node._sequence_nr())
-                cast = made is not None and any(mark.cast is not None for mark in made.inputs)
-                return None if cast and len(node.next_functions) == 1 else made  # a weight's view
+                cast = made is not None and any(
+                    mark.cast is not None for mark in made.inputs
+                )
+                return (
+                    None if cast and len(node.next_functions) == 1 else made
+                )  # a weight's view
         return None
 
     def _add_gradients(
-        self, into: Rounder | None, inputs: tuple[Mark, ...], rule: Rule, args: Any, kwargs: Any
+        self,
+        into: Rounder | None,
+        inputs: tuple[Mark, ...],
+        rule: Rule,
+        args: Any,
+        kwargs: Any,
     ) -> Any:
         """Add two gradients of one tensor in this format."""
         total, other, mark = args[0], args[1], mark_of(args[0])
         maker = mark.made_by if mark is not None else None
-        node, given = Node(into, maker.place if maker is not None else None, inputs), args
+        node, given = (
+            Node(into, maker.place if maker is not None else None, inputs),
+            args,
+        )
         if into is not None:
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
@@ -461,7 +540,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if rule.one_result or rule.run is Run.OUTPUT:
                 results = results[:1]
         for t in results:
-            if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
+            if (
+                not isinstance(t, Tensor)
+                or t.dtype is not _FLOAT32
+                or t.layout is not _STRIDED
+            ):
                 if into is not None and isinstance(t, Tensor) and t.is_complex():
                     raise ValueError(
                         f"simulated: {rule.name} must give real numbers in {into.fmt.name}; got "
@@ -478,7 +561,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         counters = self.counters
         if counters is None:
             return None
-        key = (name, self.place.name, False) if node is None else (name, node.layer, True)
+        key = (
+            (name, self.place.name, False) if node is None else (name, node.layer, True)
+        )
         counter = counters.get(key)
         if counter is None:  # not setdefault, which would make a counter each time
             counter = counters[key] = Counter()
@@ -497,13 +582,22 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 
     def _cast_all(
-        self, rule: Rule, args: Any, kwargs: dict[str, Any], into: Rounder, node: Node | None
+        self,
+        rule: Rule,
+        args: Any,
+        kwargs: dict[str, Any],
+        into: Rounder,
+        node: Node | None,
     ) -> tuple[Any, dict[str, Any]]:
         count, cast = len(args), None
         for i in rule.positions:
             if i < count:
                 t = args[i]
-                if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.layout is _STRIDED:
+                if (
+                    isinstance(t, Tensor)
+                    and t.dtype is _FLOAT32
+                    and t.layout is _STRIDED
+                ):
                     mark = mark_of(t)
                     if mark is not None and mark.into is into:
                         continue
@@ -544,13 +638,17 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not t.dim() and (self.lowers_all or not (node is None or gradient)):
             return t
         base = t if t._base is None else t._base
-        if gradient or (base.is_leaf and base.requires_grad and not base.is_inference()):
+        if gradient or (
+            base.is_leaf and base.requires_grad and not base.is_inference()
+        ):
             return self._cast_once(t, base, into, node)
         # a tensor saved by the forward pass is cast again: autocast would have saved the cast
         counter = self._counter("cast", None) if node is None else None
         return into(t, torch.empty_like(t), counter)
 
-    def _cast_once(self, t: Tensor, base: Tensor, into: Rounder, node: Node | None) -> Tensor:
+    def _cast_once(
+        self, t: Tensor, base: Tensor, into: Rounder, node: Node | None
+    ) -> Tensor:
         """Cast a weight, a gradient, or a view of one, by way of a copy that is rounded once."""
         mark = mark_of(base)
         if mark is None:

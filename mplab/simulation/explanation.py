@@ -65,7 +65,9 @@ class Explanation(Tabular):
         lines = []
         for row in self.rows:
             cast = f"{row.cast} of {len(row.inputs)}" if row.cast else "no"
-            lines.append((row.phase, row.module, row.operation, row.format.name, cast, row.rule))
+            lines.append(
+                (row.phase, row.module, row.operation, row.format.name, cast, row.rule)
+            )
         return Table(caption, header, tuple(lines))
 
 
@@ -79,7 +81,11 @@ class Recorder:
         """Record one operation, unless it has no floating-point input or result."""
         rule, run, into, node, given, args, out, *reason = operation
         before, after = list(_tensors(given)), list(_tensors(args))
-        numbers = [t for t in results_of(out) if isinstance(t, Tensor) and t.is_floating_point()]
+        numbers = [
+            t
+            for t in results_of(out)
+            if isinstance(t, Tensor) and t.is_floating_point()
+        ]
         if not numbers or not before or rule.name in _MEMORY:
             return
         why = _forward(rule, run, into) if node is None else _backward(run)
@@ -110,7 +116,11 @@ def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
 
 def _backward(run: Run | None) -> str:
     """Why an operation of a backward pass ran in its format."""
-    return "as its forward operation" if run is None else "a backward of one's own: widest input"
+    return (
+        "as its forward operation"
+        if run is None
+        else "a backward of one's own: widest input"
+    )
 
 
 def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:

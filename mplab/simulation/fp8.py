@@ -137,7 +137,9 @@ class Fp8Linear(nn.Linear):
                 f"Fp8Linear.from_linear: layer must be an nn.Linear; got a "
                 f"{type(layer).__name__}. Convert the linear layers in it."
             )
-        how = chosen("Fp8Linear.from_linear", scaling, forward_format, backward_format, real)
+        how = chosen(
+            "Fp8Linear.from_linear", scaling, forward_format, backward_format, real
+        )
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
         new._choose(how, amax_history_len, real)
@@ -149,7 +151,9 @@ class Fp8Linear(nn.Linear):
         self.on_cast: Callable[[str, Tensor, Tensor, Tensor], None] | None = None
         casts = how.casts()
         self.formats = {role: cast.fmt for role, cast in casts.items()}
-        self.scalings = {role: _scale_of_tensors(cast, length) for role, cast in casts.items()}
+        self.scalings = {
+            role: _scale_of_tensors(cast, length) for role, cast in casts.items()
+        }
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the layer to an input of shape (..., in_features)."""
@@ -198,9 +202,13 @@ class Fp8Linear(nn.Linear):
                 scaling.load_state_dict(state[role])
 
     def _has_state(self) -> bool:
-        return any(isinstance(scaling, DelayedScaling) for scaling in self.scalings.values())
+        return any(
+            isinstance(scaling, DelayedScaling) for scaling in self.scalings.values()
+        )
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: Any, prefix: str, keep_vars: bool
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if not self._has_state():
             del destination[prefix + "_extra_state"]
@@ -211,7 +219,9 @@ class Fp8Linear(nn.Linear):
         super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
-def _scale_of_tensors(cast: Cast, length: int) -> FixedScaling | CurrentScaling | DelayedScaling:
+def _scale_of_tensors(
+    cast: Cast, length: int
+) -> FixedScaling | CurrentScaling | DelayedScaling:
     """Make the scaling of whole tensors; blocks get their scales when they are cast."""
     if cast.scale is DelayedScaling:
         return DelayedScaling(cast.fmt, amax_history_len=length)
@@ -240,7 +250,10 @@ class _Linear(torch.autograd.Function):
                 into(output, output, None)
                 set_mark(output, Mark(into))
             ctx.save_for_backward(rows.matrix, wide.matrix)
-            ctx.scales, ctx.dtypes = (rows.scale, wide.scale), (input.dtype, weight.dtype)
+            ctx.scales, ctx.dtypes = (
+                (rows.scale, wide.scale),
+                (input.dtype, weight.dtype),
+            )
             ctx.layer, ctx.shape, ctx.bias, ctx.graph = layer, input.shape, bias, graph
             return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
 
@@ -248,10 +261,17 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         layer, bias = ctx.layer, ctx.bias
-        kept = zip((layer.how.input, layer.how.weight), ctx.saved_tensors, ctx.scales, strict=True)
+        kept = zip(
+            (layer.how.input, layer.how.weight),
+            ctx.saved_tensors,
+            ctx.scales,
+            strict=True,
+        )
         rows, wide = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
-        with _plainly(grad.device.type, ctx.graph):  # this may be another thread than forward
+        with _plainly(
+            grad.device.type, ctx.graph
+        ):  # this may be another thread than forward
             grad = grad.reshape(-1, grad.shape[-1])
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
@@ -272,7 +292,10 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     """The rounder that an active `simulated` applies to matrix products."""
     if this_graph().innermost is None:
         return None
-    rows, columns = torch.empty((0, 1), device=device), torch.empty((1, 0), device=device)
+    rows, columns = (
+        torch.empty((0, 1), device=device),
+        torch.empty((1, 0), device=device),
+    )
     with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
         mark = mark_of(rows @ columns)  # empty, so that nothing is counted
     return None if mark is None else mark.into
@@ -339,7 +362,10 @@ def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
         .view(x.dtype)
         for x in (a, b)
     )
-    inverse = [torch.tensor(1 / scale, dtype=torch.float32, device=a.device) for scale in scales]
+    inverse = [
+        torch.tensor(1 / scale, dtype=torch.float32, device=a.device)
+        for scale in scales
+    ]
     product: Tensor = torch._scaled_mm(
         a, b.t(), scale_a=inverse[0], scale_b=inverse[1], out_dtype=torch.float32
     )

@@ -40,7 +40,9 @@ _OTHER_NAMES = {
 @lru_cache(maxsize=1)
 def _made_of_others() -> frozenset[str]:
     """The operations that torch decomposes before they reach the kernels."""
-    names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(
+        "CompositeImplicitAutograd"
+    )
     return frozenset(name.partition("::")[2].partition(".")[0] for name in names)
 
 
@@ -62,7 +64,9 @@ def whole_functions(policy: Policy) -> dict[Any, Rules]:
     for names, run in ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE)):
         for name in names & _made_of_others():
             rules = rules_in(Scope(policy, True, f"listed: {name} {run.value}", run))
-            found |= {function: rules for function in _callables(name) if callable(function)}
+            found |= {
+                function: rules for function in _callables(name) if callable(function)
+            }
     return found
 
 
@@ -107,7 +111,12 @@ def _refuse_batched_gradients(stack: Any) -> None:
 def _refuse_compounds(types: Any) -> None:
     """Reject tensors that hold other tensors, because the simulation cannot tell their format."""
     for kind in types:
-        if kind.__name__ in ("nested_tensor", "NestedTensor", "MaskedTensor", "DTensor"):
+        if kind.__name__ in (
+            "nested_tensor",
+            "NestedTensor",
+            "MaskedTensor",
+            "DTensor",
+        ):
             raise ValueError(
                 f"simulated: tensors must be dense float32; got a {kind.__name__}. Compute this "
                 f"outside the with statement, or with padded tensors."
@@ -127,11 +136,17 @@ class Functions(TorchFunctionMode):
         self.mode, self.known = mode, known_functions(mode.policy)
         dtypes = {fmt.torch_dtype: rounder for fmt, rounder in rounders.items()}
         self.rounders = {
-            dtype: rounder for dtype, rounder in dtypes.items() if dtype not in _CARRIERS
+            dtype: rounder
+            for dtype, rounder in dtypes.items()
+            if dtype not in _CARRIERS
         }
 
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         stack = _transformations()
@@ -145,7 +160,9 @@ class Functions(TorchFunctionMode):
         mode = self.mode
         before = mode.rules
         if before.scope.all is not None or mode.graph.innermost is not mode:
-            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode  # autocast is off
+            off = (
+                before.scope.all is Run.WIDEST and mode.graph.innermost is mode
+            )  # autocast is off
             how = how if off and how in _ASKING else _ENTERED.get(func, _call)
         if type(how) is not Rules:
             return how(self, func, args, kwargs)
@@ -189,17 +206,29 @@ class Functions(TorchFunctionMode):
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals is globals():
             frame = frame.f_back
-        return None if f"{frame.f_globals.get('__name__')}.".startswith(_STORING) else rounder
+        return (
+            None
+            if f"{frame.f_globals.get('__name__')}.".startswith(_STORING)
+            else rounder
+        )
 
     def dtype(self, t: Any) -> torch.dtype | None:
         """The dtype that a tensor stands for, if it differs from the stored dtype."""
         fmt = _format(t)
-        return None if fmt is None or self.rounder(fmt.torch_dtype) is None else fmt.torch_dtype
+        return (
+            None
+            if fmt is None or self.rounder(fmt.torch_dtype) is None
+            else fmt.torch_dtype
+        )
 
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
         """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
-        if not _is_plain(t) or _format(t) == fmt or (fmt is None and self.mode.lowers_all):
+        if (
+            not _is_plain(t)
+            or _format(t) == fmt
+            or (fmt is None and self.mode.lowers_all)
+        ):
             return t
         # not a clone, through which a gradient passes without an operation that would round it
         run = Run.WIDE if into is None else Run.LOWER
@@ -262,7 +291,9 @@ def _enter(function: Any) -> Callable[..., Any]:
     """Run a function's body with its calls intercepted, too."""
     body = _body(function)
 
-    def enter(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def enter(
+        functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         with functions:
             return body(*args, **kwargs)
 
@@ -277,17 +308,29 @@ def _tell(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     return functions.dtype(args[0]) or func(*args, **kwargs)
 
 
-def _tell_as_if(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _tell_as_if(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`result_type(x, y)`: computed for empty tensors of the dtypes that x and y stand for."""
 
     def stand_in(t: Any) -> Any:
         dtype = functions.dtype(t)
-        return t if dtype is None else torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
+        return (
+            t
+            if dtype is None
+            else torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
+        )
 
-    return func(*map(stand_in, args), **{name: stand_in(a) for name, a in kwargs.items()})
+    return func(
+        *map(stand_in, args), **{name: stand_in(a) for name, a in kwargs.items()}
+    )
 
 
-_NAMED = {Tensor.float: torch.float32, Tensor.half: torch.float16, Tensor.bfloat16: torch.bfloat16}
+_NAMED = {
+    Tensor.float: torch.float32,
+    Tensor.half: torch.float16,
+    Tensor.bfloat16: torch.bfloat16,
+}
 
 
 def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -296,7 +339,11 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
         return _tell_as_if(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
-        asked, into, why = other.dtype, _rounder_of(other), "the format of another tensor"
+        asked, into, why = (
+            other.dtype,
+            _rounder_of(other),
+            "the format of another tensor",
+        )
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
         into, why = functions.rounder(asked), str(asked).removeprefix("torch.")
@@ -317,7 +364,12 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
         wide = functions.by(functions.rules(Run.WIDE, why), func, args, kwargs)
         return functions.wide(wide, why)  # `as_tensor` gave the low tensor itself
     into = functions.rounder(kwargs.get("dtype"))
-    if into is not None and args and func in (torch.as_tensor, torch.asarray) and is_plain(args[0]):
+    if (
+        into is not None
+        and args
+        and func in (torch.as_tensor, torch.asarray)
+        and is_plain(args[0])
+    ):
         return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
     if into is None or "out" in kwargs:
@@ -327,7 +379,9 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     return held.requires_grad_(out.requires_grad)
 
 
-def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _copy_deeply(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
     out, into = func(*args, **kwargs), _rounder_of(args[0])
     if into is not None:
@@ -335,7 +389,9 @@ def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: dict[str, A
     return out
 
 
-def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _compute_as_asked(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
     into = None if _transformations() else functions.rounders.get(asked)
@@ -348,10 +404,14 @@ def _compute_as_asked(functions: Functions, func: Any, args: Any, kwargs: dict[s
     args = (functions.to(args[0], into, why), *args[1:])
     if into is None:
         return func(*args, **kwargs)
-    return functions.by(functions.rules(Run.LOWER, why), func, *_in_float32(args, kwargs), into)
+    return functions.by(
+        functions.rules(Run.LOWER, why), func, *_in_float32(args, kwargs), into
+    )
 
 
-def _look_at_bits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _look_at_bits(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`x.view(torch.int16)`: reject it, because the codes of a half tensor are not stored."""
     asked = _first(torch.dtype, args, kwargs)
     own = None if asked is None else functions.dtype(args[0])
@@ -366,7 +426,9 @@ def _look_at_bits(functions: Functions, func: Any, args: Any, kwargs: dict[str, 
     return func(*args, **kwargs)
 
 
-def _normalize(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _normalize(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`rms_norm` of a low tensor: torch computes in float32 and rounds the result."""
     why = "rms_norm computes in FP32, its result is in the format of its input"
     wide = functions.wide(args[0], why) if args else None
@@ -383,7 +445,9 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
     """
     why = "listed: scaled_dot_product_attention runs in the low format"
     lower = functions.rules(Run.LOWER, why)
-    within = functions.rules(Run.WIDE, "the parts of scaled_dot_product_attention: FP32")
+    within = functions.rules(
+        Run.WIDE, "the parts of scaled_dot_product_attention: FP32"
+    )
     try:
         choice = functions.by(within, torch._fused_sdp_choice, args, kwargs)
     except TypeError:  # wrong arguments: let the function itself say so
@@ -398,7 +462,9 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
     return functions.low(functions.by(within, func, args, kwargs), why)
 
 
-def _multiply(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _multiply(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`linear`: autocast casts the input first, and torch decomposes it by the copy's strides."""
     lower = functions.rules(Run.LOWER, "listed: linear runs in the low format")
     if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
@@ -416,7 +482,9 @@ def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -
     return func(*args, **kwargs)
 
 
-def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _hold_limits(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
     Where torch lacks the format, the dtype is float32, whose limit no low format holds. Real
@@ -470,7 +538,9 @@ def known_functions(policy: Policy) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for way, names in _OWN_WAYS:
         for name in names.split():
-            found |= {function: way for function in _callables(name) if callable(function)}
+            found |= {
+                function: way for function in _callables(name) if callable(function)
+            }
     found |= whole_functions(policy) | _ENTERED | {Tensor.dtype.__get__: _tell}  # type: ignore[attr-defined]
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend

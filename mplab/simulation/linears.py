@@ -73,7 +73,9 @@ current scaling, simulated)
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
             continue
-        if isinstance(layer, Fp8Linear) and _is_cast(layer, how, amax_history_len, real):
+        if isinstance(layer, Fp8Linear) and _is_cast(
+            layer, how, amax_history_len, real
+        ):
             continue
         if layer not in made:
             plain = nn.Linear.__new__(nn.Linear)  # what from_linear takes
@@ -87,7 +89,10 @@ current scaling, simulated)
         parent, _, last = name.rpartition(".")
         setattr(model.get_submodule(parent), last, made[layer])
     if not made and not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
-        found = [f"{n or 'model'} ({type(part).__name__})" for n, part in model.named_modules()]
+        found = [
+            f"{n or 'model'} ({type(part).__name__})"
+            for n, part in model.named_modules()
+        ]
         raise ValueError(
             f"convert_linears: model must have an nn.Linear itself that filter lets pass; got "
             f"{', '.join(found[-9:])}. Subclasses stay as they are; without a filter "
@@ -112,11 +117,19 @@ def conversion(model: nn.Module) -> str:
     found: dict[str, list[str]] = {}
     for name, layer in model.named_modules(remove_duplicate=False):
         weight = layer._parameters.get("weight")
-        matrix = weight is not None and weight.ndim == 2 and not isinstance(layer, _NO_PRODUCT)
+        matrix = (
+            weight is not None
+            and weight.ndim == 2
+            and not isinstance(layer, _NO_PRODUCT)
+        )
         if matrix or isinstance(layer, nn.Linear):
-            kind = layer.words() if isinstance(layer, Fp8Linear) else type(layer).__name__
+            kind = (
+                layer.words() if isinstance(layer, Fp8Linear) else type(layer).__name__
+            )
             found.setdefault(kind, []).append(name or "model")
-    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items()))
+    return "; ".join(
+        f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items())
+    )
 
 
 def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:
@@ -142,5 +155,7 @@ def _call_layers(model: nn.Module) -> None:
 
 def _ends(model: nn.Module) -> list[nn.Module]:
     """The first and the last layer that multiplies."""
-    layers: list[nn.Module] = [layer for layer in model.modules() if isinstance(layer, _MULTIPLY)]
+    layers: list[nn.Module] = [
+        layer for layer in model.modules() if isinstance(layer, _MULTIPLY)
+    ]
     return layers[:1] + layers[-1:]

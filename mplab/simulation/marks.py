@@ -90,12 +90,18 @@ class Rounder:
             finally:
                 _listeners[get_ident()] = hear
         size, here, x_at = x.numel(), out is x, x.data_ptr()
-        if not x_at:  # no memory: empty, on the meta device, or zeros of forward differentiation
+        if (
+            not x_at
+        ):  # no memory: empty, on the meta device, or zeros of forward differentiation
             return out if here else out.zero_()
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
             # dimensions in another order; random bits depend on the index in this order
-            plain = self.stream is None and (here or x.stride() == out.stride()) and is_dense(x)
+            plain = (
+                self.stream is None
+                and (here or x.stride() == out.stride())
+                and is_dense(x)
+            )
         if not plain:
             return round_tensor(
                 x,
@@ -113,7 +119,9 @@ class Rounder:
                 loop = self._loop = kernels.loop_at(
                     int(self.rounding), self.facts.rare, counting=False
                 )
-            loop(x_at, x_at if here else out.data_ptr(), size, self._facts_at, key0, key1)
+            loop(
+                x_at, x_at if here else out.data_ptr(), size, self._facts_at, key0, key1
+            )
             return out
         if self._counting_loop is None:
             self._counting_loop = kernels.loop_at(
@@ -235,7 +243,10 @@ class Node:
     __slots__ = ("arrives", "inputs", "into", "place", "scalars")
 
     def __init__(
-        self, into: Rounder | None, place: Place | None = None, inputs: tuple[Mark, ...] = ()
+        self,
+        into: Rounder | None,
+        place: Place | None = None,
+        inputs: tuple[Mark, ...] = (),
     ) -> None:
         self.into, self.place, self.inputs = into, place, inputs
         self.scalars = False  # whether some inputs have no dimensions
@@ -281,7 +292,9 @@ class Graph:
             self.nodes[number] = node
         if len(self.nodes) > 2 * KEPT_NODES:
             self.forgotten = self.next - KEPT_NODES
-            self.nodes = {n: node for n, node in self.nodes.items() if n >= self.forgotten}
+            self.nodes = {
+                n: node for n, node in self.nodes.items() if n >= self.forgotten
+            }
 
 
 class _Thread(threading.local):
@@ -331,7 +344,9 @@ def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
 def shared_tensor(args: Sequence[Any]) -> Mark | None:
     """The mark of the tensor of which the first two arguments are gradients, or None."""
     marks = [mark_of(t) for t in args[:2] if is_plain(t)]
-    makers = [mark.made_by for mark in marks if mark is not None and mark.made_by is not None]
+    makers = [
+        mark.made_by for mark in marks if mark is not None and mark.made_by is not None
+    ]
     if len(makers) < 2:
         return None
     return next((mark for mark in makers[0].inputs if mark in makers[1].inputs), None)

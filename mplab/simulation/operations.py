@@ -75,7 +75,9 @@ _QUICKER = {
 """Callables that run the commonest operations in two thirds of the time, same arguments."""
 
 
-_PASSING = names_in("add sub rsub cat stack sum clone copy slice_scatter select_scatter")
+_PASSING = names_in(
+    "add sub rsub cat stack sum clone copy slice_scatter select_scatter"
+)
 """In the backward pass they pass a gradient on without computing anything."""
 
 
@@ -141,12 +143,22 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
     if scope.all is not None:
         return scope.all, scope.choice, True
     choice = f"{scope.choice}; " if scope.choice else ""
-    lists = ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE), (policy.output, Run.OUTPUT))
+    lists = (
+        (policy.lower, Run.LOWER),
+        (policy.wide, Run.WIDE),
+        (policy.output, Run.OUTPUT),
+    )
     for names, run in () if written else lists:
         if name in names:
             return run, f"{choice}listed: {name} {run.value}", True
-    if base in COPIES or base.startswith(("_foreach", "_amp", "_fused_a", "_fused_sgd")):
-        return Run.WIDEST, "a copy is not cast: keeps the widest format of its inputs", False
+    if base in COPIES or base.startswith(
+        ("_foreach", "_amp", "_fused_a", "_fused_sgd")
+    ):
+        return (
+            Run.WIDEST,
+            "a copy is not cast: keeps the widest format of its inputs",
+            False,
+        )
     run = policy.inside if scope.inside else policy.outside
     return run, f"{choice}not listed: {run.value}", False
 
@@ -163,16 +175,22 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
     Examples:
         >>> import torch
         >>> from mplab.simulation import CUDA_AUTOCAST
-        >>> rule = rule_of(torch.ops.aten.addmm.default, Scope(CUDA_AUTOCAST, inside=True))
+        >>> rule = rule_of(
+        ...     torch.ops.aten.addmm.default, Scope(CUDA_AUTOCAST, inside=True)
+        ... )
         >>> rule.name, rule.positions, rule.run.name
         ('addmm', (0, 1, 2), 'LOWER')
     """
     schema = operation._schema
     name = schema.name.partition("::")[2]
     base = name.removesuffix("_")
-    tensors = [(i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+    tensors = [
+        (i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)
+    ]
     if base in LIKE_INPUT:
-        tensors = [(i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")]
+        tensors = [
+            (i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")
+        ]
     tensors = [(i, a) for i, a in tensors if a.name != "logsumexp"]
     positions = tuple(i for i, a in tensors if not a.kwarg_only)
     writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
@@ -206,7 +224,11 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
 def refuse(rule: Rule, t: Tensor) -> None:
     """Reject tensors that cannot be simulated; integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
-    if numbers and (t.is_nested or t.dim()) and not (rule.free or rule.name in CONVERSIONS):
+    if (
+        numbers
+        and (t.is_nested or t.dim())
+        and not (rule.free or rule.name in CONVERSIONS)
+    ):
         raise ValueError(  # the operators of Tensor hide a TypeError
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
             f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), leave "
@@ -266,7 +288,9 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
             elif low is not into and low.fmt != into.fmt:
                 wide = True
     if scalars and not numbers:
-        marks = [mark_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED]
+        marks = [
+            mark_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED
+        ]
         met = [m.into if m and (gradients or not m.made_by) else None for m in marks]
         low = met[0] if met else None
         wide = any(low is None or into is None or into.fmt != low.fmt for into in met)
@@ -280,7 +304,13 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
 
 def results_of(out: Any) -> Sequence[Any]:
     """The results of an operation, as a sequence."""
-    return (out,) if isinstance(out, Tensor) else out if isinstance(out, tuple | list) else ()
+    return (
+        (out,)
+        if isinstance(out, Tensor)
+        else out
+        if isinstance(out, tuple | list)
+        else ()
+    )
 
 
 def mark_as_fp32(out: Any) -> None:
@@ -298,7 +328,9 @@ def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | N
     mark = mark_of(t)
     if mark is None:
         return None
-    if mark.into is None or mark.made_by is not None:  # FP32, or a gradient in a user's hands
+    if (
+        mark.into is None or mark.made_by is not None
+    ):  # FP32, or a gradient in a user's hands
         set_mark(t, None if mark.made_by is None else Mark(None, ALWAYS_FP32))
         return None
     return mark.into

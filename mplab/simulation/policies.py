@@ -84,7 +84,11 @@ class Policy:
     layers: tuple[tuple[str | type, Format], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("lower", "wide", "output"):  # `in` would find parts of names in text
+        for name in (
+            "lower",
+            "wide",
+            "output",
+        ):  # `in` would find parts of names in text
             if not isinstance(names := getattr(self, name), frozenset):
                 raise ValueError(
                     f"Policy: {name} must be a frozenset of names of operations; got "
@@ -127,7 +131,9 @@ class Policy:
         """
         return replace(self, layers=(*self.layers, *formats.items()))
 
-    def with_operations(self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()) -> Policy:
+    def with_operations(
+        self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()
+    ) -> Policy:
         """Return the policy with some operations in the low format, or in FP32.
 
         Args:
@@ -301,6 +307,7 @@ EVERYTHING = Policy(
 """Everything in the low format except losses, to show the format alone."""
 
 POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
+    policy.name: policy
+    for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
 }
 """The policies by their names."""

@@ -103,12 +103,32 @@ class Sensitivity(Tabular):
             f"{self.model} under {self.policy!r}, one layer low, {self.batches} "
             f"batch{'es' * (self.batches > 1)}"
         )
-        header = ("layer", "format", "loss", "output error", "gradient error", "worst in")
+        header = (
+            "layer",
+            "format",
+            "loss",
+            "output error",
+            "gradient error",
+            "worst in",
+        )
         lines = {("(none)", FP32): self.fp32, **self.measures}.items()
         rows = []
         for (layer, fmt), m in lines:
-            numbers = f"{m.loss:.6g}", f"{m.output_error:.2g}", f"{m.gradient_error:.2g}"
-            rows.append((layer, fmt.name, *numbers, m.worst, _lost(m.forward), _lost(m.backward)))
+            numbers = (
+                f"{m.loss:.6g}",
+                f"{m.output_error:.2g}",
+                f"{m.gradient_error:.2g}",
+            )
+            rows.append(
+                (
+                    layer,
+                    fmt.name,
+                    *numbers,
+                    m.worst,
+                    _lost(m.forward),
+                    _lost(m.backward),
+                )
+            )
         return Table(caption, (*header, "forward", "backward"), tuple(rows))
 
     def find_policy(
@@ -144,7 +164,9 @@ class Sensitivity(Tabular):
             if not abs(m.loss - self.fp32.loss) <= budget:
                 return f"loss {m.loss:.6g}"
             over = not m.gradient_error <= gradient_budget
-            return f"gradient of {m.worst} off by {m.gradient_error:.2g}" if over else ""
+            return (
+                f"gradient of {m.worst} off by {m.gradient_error:.2g}" if over else ""
+            )
 
         chosen, measure = dict[str, Format](), self.fp32
         why: dict[str, list[str]] = {layer: [] for layer, _ in self.measures}
@@ -154,13 +176,18 @@ class Sensitivity(Tabular):
                 continue
             tried, words = alone, "alone"
             if not excess(alone) and chosen:
-                tried, words = self._step.measure({**chosen, layer: fmt}), "with the others"
+                tried, words = (
+                    self._step.measure({**chosen, layer: fmt}),
+                    "with the others",
+                )
             if problem := excess(tried):
                 why[layer].append(f"{fmt.name} {words}: {problem}")
             else:
                 chosen[layer], measure = fmt, tried
         layers = ((name, chosen.get(name, FP32), "; ".join(why[name])) for name in why)
-        policy = _only(self.policy, {name: chosen[name] for name in why if name in chosen})
+        policy = _only(
+            self.policy, {name: chosen[name] for name in why if name in chosen}
+        )
         return FoundPolicy(policy, measure, budget, self.fp32.loss, tuple(layers))
 
     def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
@@ -226,7 +253,9 @@ def sensitivity(
         CUDA_AUTOCAST.with_layers({'*': FP32, '0': FP16, '2': FP16})
     """
     _require_outside("sensitivity")
-    if low := [name or "model" for name, m in model.named_modules() if isinstance(m, Fp8Linear)]:
+    if low := [
+        name or "model" for name, m in model.named_modules() if isinstance(m, Fp8Linear)
+    ]:
         raise ValueError(
             f"sensitivity: model must have no layers of few bits, since all is compared with FP32; "
             f"got Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
@@ -256,7 +285,12 @@ class _Step:
     """A forward and a backward pass over stored batches, each time on a copy of the model."""
 
     def __init__(
-        self, model: nn.Module, batches: Any, loss: Any, policy: Policy, loss_scale: float
+        self,
+        model: nn.Module,
+        batches: Any,
+        loss: Any,
+        policy: Policy,
+        loss_scale: float,
     ) -> None:
         self.model, self.batches, self.loss = copy.deepcopy(model), batches, loss
         self.model.zero_grad()
@@ -269,8 +303,14 @@ class _Step:
         wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
         found: dict[str, None] = {}
 
-        def note(rule: Rule, run: Any, into: Any, node: Any, *_: Any, **__: Any) -> None:
-            low = run in (Run.LOWER, Run.OUTPUT) and into is not None and rule.written is None
+        def note(
+            rule: Rule, run: Any, into: Any, node: Any, *_: Any, **__: Any
+        ) -> None:
+            low = (
+                run in (Run.LOWER, Run.OUTPUT)
+                and into is not None
+                and rule.written is None
+            )
             if node is None and low:
                 found[within._mode.place.name] = None
 
@@ -279,7 +319,11 @@ class _Step:
         within._mode.record = note
         losses, self.outputs, self.gradients = self._run(model, within)
         numbers = {"the loss": losses, **self.gradients}
-        wrong = [k for k, own in numbers.items() if not all(bool(t.isfinite().all()) for t in own)]
+        wrong = [
+            k
+            for k, own in numbers.items()
+            if not all(bool(t.isfinite().all()) for t in own)
+        ]
         if wrong or not self.gradients:
             raise ValueError(
                 f"sensitivity: loss must be finite in FP32, and give the parameters finite "
@@ -294,14 +338,19 @@ class _Step:
         model = copy.deepcopy(self.model)
         within = simulated(FP32, policy=_only(self.policy, formats), model=model)
         losses, outputs, gradients = self._run(model, within)
-        errors = {name: _error(own, self.gradients[name]) for name, own in gradients.items()}
+        errors = {
+            name: _error(own, self.gradients[name]) for name, own in gradients.items()
+        }
         worst = max(errors, key=errors.__getitem__)
         tallies = within.by_layer
         forward, backward = (
             sum((tallies.get(name + suffix, Tally()) for name in formats), Tally())
             for suffix in ("", " backward")
         )
-        loss, off = math.fsum(map(float, losses)) / len(losses), _error(outputs, self.outputs)
+        loss, off = (
+            math.fsum(map(float, losses)) / len(losses),
+            _error(outputs, self.outputs),
+        )
         name = worst if errors[worst] else ""
         return Measure(loss, off, errors[worst], name, forward, backward)
 
@@ -324,7 +373,11 @@ class _Step:
                 losses.append(loss.detach())
         gradients = dict[str, list[Tensor]]()
         for name, module in model.named_modules():
-            own = [p.grad.to_dense() for p in module.parameters(False) if p.grad is not None]
+            own = [
+                p.grad.to_dense()
+                for p in module.parameters(False)
+                if p.grad is not None
+            ]
             gradients |= {name or type(model).__name__: own} if own else {}
         return losses, outputs or losses, gradients
 
@@ -370,7 +423,9 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
         return math.inf
     pairs = [(a.double(), b.double()) for a, b in zip(found, exact, strict=True)]
     off = sum(float(torch.where(a == b, 0.0, a - b).square().sum()) for a, b in pairs)
-    whole = sum(float(torch.where(b.isfinite(), b, 0.0).square().sum()) for _, b in pairs)
+    whole = sum(
+        float(torch.where(b.isfinite(), b, 0.0).square().sum()) for _, b in pairs
+    )
     if not off:
         return 0.0
     return math.sqrt(off / whole) if whole and math.isfinite(off) else math.inf
@@ -379,4 +434,7 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 def _lost(tally: Tally) -> str:
     """The shares that overflowed or were flushed, in words."""
     fates = {"overflow": tally.overflow, "flushed": tally.flushed}
-    return ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n) or "–"
+    return (
+        ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n)
+        or "–"
+    )

@@ -30,7 +30,9 @@ class Attention(nn.Module):
         parts = self.inward(x).view(rows, length, 3, self.heads, width // self.heads)
         q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        result: Tensor = self.outward(mixed.transpose(1, 2).reshape(rows, length, width))
+        result: Tensor = self.outward(
+            mixed.transpose(1, 2).reshape(rows, length, width)
+        )
         return result
 
 
@@ -127,7 +129,9 @@ def _known(module: Any) -> bool:
             return module.dilation == (1, 1) and not isinstance(module.padding, str)
         case nn.MaxPool2d():
             options = module.stride, module.padding, module.dilation, module.ceil_mode
-            return options == (module.kernel_size, 0, 1, False) and isinstance(options[0], int)
+            return options == (module.kernel_size, 0, 1, False) and isinstance(
+                options[0], int
+            )
         case nn.LayerNorm():
             return len(module.normalized_shape) == 1
     return True
@@ -141,7 +145,9 @@ def _linear(to: _Prediction, module: Any, x: _Value) -> _Value:
 
 def _convolution(to: _Prediction, module: Any, x: _Value) -> _Value:
     to.cast_weight(module.weight)
-    sizes = zip(x.shape[2:], module.padding, module.kernel_size, module.stride, strict=True)
+    sizes = zip(
+        x.shape[2:], module.padding, module.kernel_size, module.stride, strict=True
+    )
     places = tuple((n + 2 * p - k) // s + 1 for n, p, k, s in sizes)
     return to.product(to.lowered(x), (x.shape[0], module.out_channels, *places))
 
@@ -251,7 +257,9 @@ def predicted_activations(
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
-        >>> predicted_activations(model, (10, 8))  # 10 · 4 from ReLU and 10 · 2 for the loss
+        >>> predicted_activations(
+        ...     model, (10, 8)
+        ... )  # 10 · 4 from ReLU and 10 · 2 for the loss
         (240, 0)
         >>> predicted_activations(model, (10, 8), low_bytes=2)
         (320, 16)

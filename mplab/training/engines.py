@@ -62,7 +62,9 @@ class Simulated:
         )
         if recipe.fp8 is not None:
             convert_linears(model, scaling=recipe.fp8)
-        self.simulation = None if recipe.fp8 is not None else self._simulated(tally=True)
+        self.simulation = (
+            None if recipe.fp8 is not None else self._simulated(tally=True)
+        )
         self.earlier: dict[str, dict[str, Tally]] = {}
         plain = not (recipe.fp8 or recipe.checkpointing)
         self.replay = Replay(self._step, model) if replay and plain else None
@@ -113,7 +115,10 @@ class Simulated:
         """Counts of the roundings so far, by operation and by layer; FP8 layers count none."""
         if self.simulation is None:
             return {}
-        now = {"operation": self.simulation.by_operation, "layer": self.simulation.by_layer}
+        now = {
+            "operation": self.simulation.by_operation,
+            "layer": self.simulation.by_layer,
+        }
         for kind, tallies in self.earlier.items():
             sums = dict(tallies)
             for name, counted in now[kind].items():
@@ -123,7 +128,10 @@ class Simulated:
 
     def state_dict(self) -> dict[str, Any]:
         """The state on which the next step depends, without the model and the tallies."""
-        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
 
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
@@ -149,7 +157,11 @@ class Real:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, recipe: Recipe
+        self,
+        model: nn.Module,
+        loss: Loss,
+        optimizer: torch.optim.Optimizer,
+        recipe: Recipe,
     ) -> None:
         self.model, self.loss, self.recipe = model, loss, recipe
         self.optimizer = optimizer
@@ -166,14 +178,18 @@ class Real:
             growth_interval=recipe.growth_interval,
             enabled=recipe.init_scale is not None,
         )
-        whole: nn.Module = _Checkpointed(model, recipe) if recipe.checkpointing else model
+        whole: nn.Module = (
+            _Checkpointed(model, recipe) if recipe.checkpointing else model
+        )
         self.network = DistributedDataParallel(whole) if processes() > 1 else whole
 
     def _autocast(self) -> AbstractContextManager[Any]:
         plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None
         if plain or self.recipe.weight_format != FP32:
             return nullcontext()
-        return torch.amp.autocast(self.device.type, dtype=self.recipe.compute_format.torch_dtype)
+        return torch.amp.autocast(
+            self.device.type, dtype=self.recipe.compute_format.torch_dtype
+        )
 
     def backward(
         self, inputs: Tensor, targets: Tensor, *, watched: bool = False
@@ -212,7 +228,10 @@ class Real:
 
     def state_dict(self) -> dict[str, Any]:
         """The state on which the next step depends, without the model."""
-        return {"optimizer": self.optimizer.state_dict(), "scaler": self.amp.state_dict()}
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.amp.state_dict(),
+        }
 
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]

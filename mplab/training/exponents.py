@@ -46,7 +46,9 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
     """
     x = x.detach().cpu() if hasattr(x, "detach") else np.asarray(x)
     if x.dtype == object or np.iscomplexobj(x):
-        raise TypeError(f"exponent_histogram: x must be real numbers; got {x.dtype}. Pass floats.")
+        raise TypeError(
+            f"exponent_histogram: x must be real numbers; got {x.dtype}. Pass floats."
+        )
     values = np.asarray(x.double() if hasattr(x, "double") else x, np.float64).ravel()
     finite = np.isfinite(values)
     numbers = values[finite & (values != 0)]
@@ -132,7 +134,9 @@ class Shares(NamedTuple):
         return sum(self)
 
 
-def shares(histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0) -> Shares:
+def shares(
+    histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0
+) -> Shares:
     """Count how many numbers, times `loss_scale`, fall into each zone of `fmt`.
 
     Exactness:
@@ -153,7 +157,9 @@ def window(
     low = min([edges.flushed, *(present[:1] + shifts[0])])
     high = max([edges.overflow, *(present[-1:] + shifts[1] + 1)])
     room = math.ceil(0.13 * (edges.overflow - low))
-    return min(int(low) - 1, edges.flushed - room), max(int(high) + 1, edges.overflow + room)
+    return min(int(low) - 1, edges.flushed - room), max(
+        int(high) + 1, edges.overflow + room
+    )
 
 
 def zone_words(fmt: Format, low: float, high: float) -> list[tuple[str, float, float]]:

@@ -45,7 +45,9 @@ def sample(exact: Any, stored: Any) -> Sample:
         array([0., 1., 2.])
     """
     wide, low = (
-        np.asarray(x.detach().cpu().double() if hasattr(x, "detach") else x, np.float64).ravel()
+        np.asarray(
+            x.detach().cpu().double() if hasattr(x, "detach") else x, np.float64
+        ).ravel()
         for x in (exact, stored)
     )
     count = min(_SAMPLED, wide.size, low.size)
@@ -134,7 +136,12 @@ class History:
             for name, value in vars(self).items()
         }
         recorded: dict[str, Callable[[Any], Any]] = {
-            "gradients": lambda h: [h.exponents.tolist(), h.counts.tolist(), h.zeros, h.nonfinite],
+            "gradients": lambda h: [
+                h.exponents.tolist(),
+                h.counts.tolist(),
+                h.zeros,
+                h.nonfinite,
+            ],
             "samples": lambda kept: [part.tolist() for part in kept],
             "flushed": list,
         }
@@ -158,8 +165,16 @@ class History:
         """
         try:
             return _from_json(stored)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise ValueError(f"no such document ({type(error).__name__}: {error})") from error
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            OverflowError,
+        ) as error:
+            raise ValueError(
+                f"no such document ({type(error).__name__}: {error})"
+            ) from error
 
 
 def _from_json(stored: Any) -> History:
@@ -185,7 +200,11 @@ def _from_json(stored: Any) -> History:
         kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
         for kind, tallies in stored["tally"].items()
     }
-    for name, dtype in (("loss", np.float64), ("loss_scale", np.float64), ("skipped", np.bool_)):
+    for name, dtype in (
+        ("loss", np.float64),
+        ("loss_scale", np.float64),
+        ("skipped", np.bool_),
+    ):
         stored[name] = np.array(stored[name], dtype)
         if stored[name].shape != (len(stored["skipped"]),):
             raise ValueError("loss, loss_scale and skipped differ in length")
@@ -205,7 +224,14 @@ def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
 def _sample_from(kept: Any) -> Sample:
     """A sample from three lists of one length."""
     places, exact, stored = kept
-    found = Sample(np.array(places, np.int64), np.array(exact, float), np.array(stored, float))
-    if not found.places.shape == found.exact.shape == found.stored.shape == (len(places),):
+    found = Sample(
+        np.array(places, np.int64), np.array(exact, float), np.array(stored, float)
+    )
+    if (
+        not found.places.shape
+        == found.exact.shape
+        == found.stored.shape
+        == (len(places),)
+    ):
         raise ValueError("the parts of a sample differ in length")
     return found

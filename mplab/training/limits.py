@@ -51,10 +51,14 @@ def headroom(
     what: Task = known("task", task, TASKS, where="headroom")
     how: Recipe = known("recipe", recipe, RECIPES, where="headroom")
     if not how.simulated:
-        raise ValueError(f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'.")
+        raise ValueError(
+            f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'."
+        )
     search = _Search(what)
     probed = replace(what, model=search.model, loss=search.loss)
-    train(probed, how, seed=seed, steps=steps, progress=progress, record_gradients_at=())
+    train(
+        probed, how, seed=seed, steps=steps, progress=progress, record_gradients_at=()
+    )
     return Headroom(np.array(search.limits, float), np.array(search.means, float))
 
 
@@ -87,7 +91,9 @@ class _Search:
             self.means.append(np.nan)
         else:
             self.limits.append(2.0**k if k < _FURTHEST else np.inf)
-            total = sum(float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in found)
+            total = sum(
+                float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in found
+            )
             self.means.append(total / max(1, sum(g.numel() for g in found)) / 2.0**k)
             self.exponent = min(k, 60)
         return loss
@@ -95,7 +101,9 @@ class _Search:
     def _gradients(self, loss: Tensor, exponent: int) -> list[Tensor] | None:
         """The gradients of the weights with this scale, or None where one is not finite."""
         scaled = loss * 2.0**exponent
-        found = torch.autograd.grad(scaled, self.weights, retain_graph=True, allow_unused=True)
+        found = torch.autograd.grad(
+            scaled, self.weights, retain_graph=True, allow_unused=True
+        )
         present = [gradient for gradient in found if gradient is not None]
         finite = all(bool(torch.isfinite(gradient).all()) for gradient in present)
         return present if finite else None

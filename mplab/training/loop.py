@@ -113,7 +113,9 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or how.device or default_device(how))
     with _one_thread(place), own_randomness(seed, place):
-        run = _Run(chosen, how, seed, place, count, recorded, replay=replay and watch is None)
+        run = _Run(
+            chosen, how, seed, place, count, recorded, replay=replay and watch is None
+        )
         run.resume(path)
         if count and not run.losses:  # fail early on invalid metrics
             run.metrics()
@@ -121,7 +123,9 @@ def train(
         try:
             done, name = len(run.losses), f"{chosen.name} {how.name}"
             shown = progress and rank() == 0
-            for _ in counted(range(done, count), name, progress=shown, total=count, initial=done):
+            for _ in counted(
+                range(done, count), name, progress=shown, total=count, initial=done
+            ):
                 run.step()
                 done = len(run.losses)
                 if watch is not None:
@@ -134,7 +138,9 @@ def train(
         return run.history()
 
 
-def known(kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "train") -> Any:
+def known(
+    kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "train"
+) -> Any:
     """Look up a task or a recipe by name; return anything but a name unchanged.
 
     Args:
@@ -146,7 +152,9 @@ def known(kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "tra
     Raises:
         ValueError: the name is not among `names`.
     """
-    return names[one_of(where, kind, wanted, names)] if isinstance(wanted, str) else wanted
+    return (
+        names[one_of(where, kind, wanted, names)] if isinstance(wanted, str) else wanted
+    )
 
 
 def default_device(recipe: Recipe) -> str:
@@ -203,7 +211,9 @@ class _Batches:
         if self.begin + self.size > len(self.order):
             self.order = torch.randperm(len(self.inputs), generator=self.generator)
             self.begin = 0
-        chosen = self.order[self.begin : self.begin + self.size][share].to(self.inputs.device)
+        chosen = self.order[self.begin : self.begin + self.size][share].to(
+            self.inputs.device
+        )
         self.begin += self.size
         return self.inputs[chosen], self.targets[chosen]
 
@@ -242,7 +252,9 @@ class _Run:
         self.batches = _Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
         given = (self.model, task.loss, self.optimizer, recipe)
-        self.engine = Simulated(*given, seed, replay=replay) if recipe.simulated else Real(*given)
+        self.engine = (
+            Simulated(*given, seed, replay=replay) if recipe.simulated else Real(*given)
+        )
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []
@@ -263,7 +275,8 @@ class _Run:
         self.skipped.append(self.engine.update())
         if record:
             self.gradients[number] = {
-                layer: exponent_histogram(gradient / scale) for layer, gradient in seen.items()
+                layer: exponent_histogram(gradient / scale)
+                for layer, gradient in seen.items()
             }
             self.flushed[number] = {
                 layer: (int((there & (seen[layer] == 0)).sum()), int(there.sum()))
@@ -271,12 +284,15 @@ class _Run:
                 for there in [gradient != 0]
             }
             self.samples[number] = {
-                layer: sample(gradient, seen[layer]) for layer, gradient in reference.items()
+                layer: sample(gradient, seen[layer])
+                for layer, gradient in reference.items()
             }
 
     def _aside(self) -> AbstractContextManager[None]:
         """Leave the run's random state unchanged."""
-        return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
+        return torch.random.fork_rng(
+            [self.device] if self.device.type == "cuda" else []
+        )
 
     def metrics(self) -> dict[str, float]:
         """The task's metrics on the test data, in the recipe's own format."""
@@ -287,7 +303,9 @@ class _Run:
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients in FP32 at the present weights, by layer."""
         with self._aside():
-            model = self.task.model().to(self.device)  # plain layers, whatever the recipe's are
+            model = self.task.model().to(
+                self.device
+            )  # plain layers, whatever the recipe's are
             model.load_state_dict(self.model.state_dict(), strict=False)
             with _recording(model, True) as seen:
                 self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
@@ -314,7 +332,11 @@ class _Run:
     def _converted(self) -> dict[str, str]:
         """Which linear layers were converted, if the recipe converts them."""
         converted = self.recipe.fp8 is not None
-        return {f"linear layers in {self.recipe.name}": conversion(self.model)} if converted else {}
+        return (
+            {f"linear layers in {self.recipe.name}": conversion(self.model)}
+            if converted
+            else {}
+        )
 
     def save(self, path: Path) -> None:
         """Write the complete state of the run to a file, atomically."""
@@ -385,7 +407,9 @@ class _Run:
             recipe=self.recipe.name,
             compute_format=self.recipe.compute_format.name,
             seed=self.seed,
-            device=torch.cuda.get_device_name(self.device) if cuda else self.device.type,
+            device=torch.cuda.get_device_name(self.device)
+            if cuda
+            else self.device.type,
             simulated=self.recipe.simulated,
             loss=np.array(self.losses, np.float64),
             loss_scale=np.array(self.scales, np.float64),
@@ -414,7 +438,9 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
         name = f"layer {number}"
         seen[name] = torch.empty(0)
 
-        def keep(_layer: nn.Module, _inputs: Any, output: Tensor, name: str = name) -> None:
+        def keep(
+            _layer: nn.Module, _inputs: Any, output: Tensor, name: str = name
+        ) -> None:
             def save(gradient: Tensor) -> None:
                 seen[name] = gradient.detach().clone().double()
 

@@ -59,7 +59,9 @@ class LowOptimizer:
         self.weight_format, self.optimizer_format = weight_format, optimizer_format
         self.update_rounding = update_rounding
         self.stream = stream or Stream(0)
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.parameters = [
+            p for group in optimizer.param_groups for p in group["params"]
+        ]
         self.errors: list[Tensor] = []
         self._enter_nearest(self.parameters)
         if update_rounding == "kahan":
@@ -94,7 +96,9 @@ class LowOptimizer:
         elif self.errors:
             wanted = [weight.clone() for weight in self.parameters]
             self._enter_nearest(self.parameters)
-            for error, new, weight in zip(self.errors, wanted, self.parameters, strict=True):
+            for error, new, weight in zip(
+                self.errors, wanted, self.parameters, strict=True
+            ):
                 torch.sub(new, weight, out=error)
             self._enter_nearest(self.errors)
         else:
@@ -134,7 +138,9 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fmt = fmt
         self.weights = {weight.data_ptr() for weight in weights}
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = func(*args, **(kwargs or {}))
         for t in out if isinstance(out, list | tuple) else (out,):
             low = isinstance(t, Tensor) and t.dtype == torch.float32 and t.dim() > 0

@@ -59,7 +59,9 @@ def process_group(*, timeout: float = 600.0) -> Iterator[None]:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    distributed.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout))
+    distributed.init_process_group(
+        "nccl" if cuda else "gloo", timeout=timedelta(seconds=timeout)
+    )
     try:
         yield
     finally:

@@ -14,7 +14,10 @@ UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight is rounded to the format that weights are kept in."""
 
 SCALE_RULES: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "torch": (LossScaler, ("growth_factor", "backoff_factor", "growth_interval", "dynamic")),
+    "torch": (
+        LossScaler,
+        ("growth_factor", "backoff_factor", "growth_interval", "dynamic"),
+    ),
     "doubling": (DoublingScaler, ()),
     "floored": (FlooredScaler, ("growth_interval",)),
     "keras": (KerasScaler, ("growth_interval",)),
@@ -101,7 +104,9 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         if self.update_rounding != "nearest":
             rule = "'nearest' for weights in FP32, which keep every update"
             low = self.weight_format != FP32
-            self._require("update_rounding", low, rule, "Set weight_format, say to BF16.")
+            self._require(
+                "update_rounding", low, rule, "Set weight_format, say to BF16."
+            )
         if self.fp8 is not None:
             self._check_fp8()
         if not self.simulated:
@@ -120,28 +125,60 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         low = SCALINGS[str(self.fp8)].input.fmt
         twice = self.checkpointing and self.fp8 == "delayed"
         for name, holds, rule in (
-            ("compute_format", self.compute_format == low, f"{low.name} with fp8={self.fp8!r}"),
-            ("policy", self.policy == CUDA_AUTOCAST.name, "left out with low linear layers"),
-            ("checkpointing", not twice, "False with delayed scaling: it would see tensors twice"),
+            (
+                "compute_format",
+                self.compute_format == low,
+                f"{low.name} with fp8={self.fp8!r}",
+            ),
+            (
+                "policy",
+                self.policy == CUDA_AUTOCAST.name,
+                "left out with low linear layers",
+            ),
+            (
+                "checkpointing",
+                not twice,
+                "False with delayed scaling: it would see tensors twice",
+            ),
         ):
             self._require(name, holds, rule, "Leave fp8 out.")
 
     def _check_real(self) -> None:
         """Reject options that torch's own arithmetic does not support."""
-        weights, computed, own = self.weight_format, self.compute_format, "torch's own arithmetic"
+        weights, computed, own = (
+            self.weight_format,
+            self.compute_format,
+            "torch's own arithmetic",
+        )
         ways = [name for name, way in SCALINGS.items() if way.is_real()]
         known = self.fp8 is not None or computed in (FP32, FP16, BF16)
         moves = self.init_scale is None or self.dynamic
         alike = self.optimizer_format == weights
         for name, holds, rule in (
-            ("policy", self.policy == CUDA_AUTOCAST.name, f"left out for {own}, which has its own"),
+            (
+                "policy",
+                self.policy == CUDA_AUTOCAST.name,
+                f"left out for {own}, which has its own",
+            ),
             ("fp8", self.fp8 in (None, *ways), f"one of {', '.join(ways)} for {own}"),
             ("scale_rule", self.scale_rule == "torch", f"'torch' for {own}"),
             ("compute_format", known, f"FP32, FP16 or BF16 for {own}"),
-            ("dynamic", moves, f"True for {own}: torch.amp.GradScaler has no static scale"),
-            ("weight_format", weights in (FP32, computed), f"FP32 or {computed.name} for {own}"),
+            (
+                "dynamic",
+                moves,
+                f"True for {own}: torch.amp.GradScaler has no static scale",
+            ),
+            (
+                "weight_format",
+                weights in (FP32, computed),
+                f"FP32 or {computed.name} for {own}",
+            ),
             ("optimizer_format", alike, f"{weights.name} as the weights for {own}"),
-            ("update_rounding", self.update_rounding == "nearest", f"'nearest' for {own}"),
+            (
+                "update_rounding",
+                self.update_rounding == "nearest",
+                f"'nearest' for {own}",
+            ),
         ):
             self._require(name, holds, rule)
         scaled = weights != FP32 and self.init_scale is not None

@@ -47,11 +47,21 @@ def is_straight(model: nn.Module, loss: Any) -> bool:
         >>> is_straight(nn.Linear(2, 2), max)  # of somebody's own
         False
     """
-    kinds = [f"_{kind}_hooks" for kind in ("forward", "forward_pre", "backward", "backward_pre")]
+    kinds = [
+        f"_{kind}_hooks"
+        for kind in ("forward", "forward_pre", "backward", "backward_pre")
+    ]
     hooked = any(getattr(hooks, f"_global{kind}") for kind in kinds)
     for part in model.modules():
-        hooked = hooked or any(getattr(part, kind) for kind in kinds) or "forward" in vars(part)
-        called = [type(part), *(value for value in vars(part).values() if callable(value))]
+        hooked = (
+            hooked
+            or any(getattr(part, kind) for kind in kinds)
+            or "forward" in vars(part)
+        )
+        called = [
+            type(part),
+            *(value for value in vars(part).values() if callable(value)),
+        ]
         if hooked or not all(map(_is_known, called)):
             return False
     for p in model.parameters():
@@ -62,7 +72,9 @@ def is_straight(model: nn.Module, loss: Any) -> bool:
 
 def _is_watched() -> bool:
     """Whether an active mode or hook would see a difference between program and step."""
-    modes = _get_current_dispatch_mode() is not None or torch._C._len_torch_function_stack()
+    modes = (
+        _get_current_dispatch_mode() is not None or torch._C._len_torch_function_stack()
+    )
     return bool(modes or torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 
@@ -99,7 +111,9 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants: dict[str, Any] = {}
         self.counters: dict[int, Counter] = {}
         self.refusal = ""
-        self._names: dict[int, dict[Any, str]] = {}  # by memory, then by place and shape in it
+        self._names: dict[
+            int, dict[Any, str]
+        ] = {}  # by memory, then by place and shape in it
         self._kept: list[Any] = []
         self._lasting: set[int] = set()
         self._used: list[str] = []
@@ -121,7 +135,11 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._off = before
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Any,
+        types: Any,
+        args: Any = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self._off or self.refusal:
@@ -134,7 +152,9 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._write(func, args, kwargs, given, out)
         return out
 
-    def _write(self, func: Any, args: Any, kwargs: Any, given: list[str], out: Any) -> None:
+    def _write(
+        self, func: Any, args: Any, kwargs: Any, given: list[str], out: Any
+    ) -> None:
         """Record one operation, unless it is a view that is already known."""
         name = func._schema.name
         single = isinstance(out, Tensor)
@@ -144,12 +164,16 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if results is None and out is not None:
             self._refuse(f"{name} gives a value to Python")
         tensors = [t for t in results or () if isinstance(t, Tensor)]
-        is_view = not func._schema.is_mutable and any(_memory(t) in self._names for t in tensors)
+        is_view = not func._schema.is_mutable and any(
+            _memory(t) in self._names for t in tensors
+        )
         made = [self._made(t, func._schema.is_mutable) for t in results or ()]
         fresh = [label for label in made if label]
         if not fresh and not func._schema.is_mutable:
             return
-        text = f"{self._constant(func._op, name.partition('::')[2])}({', '.join(given)})"
+        text = (
+            f"{self._constant(func._op, name.partition('::')[2])}({', '.join(given)})"
+        )
         if fresh:
             text = f"{', '.join(label or '_' for label in made)}{'' if single else ','} = {text}"
         self.lines.append(_Line(text, self._used, fresh, is_view))
@@ -209,19 +233,25 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _refuse(self, why: str) -> None:
         self.refusal = self.refusal or why
 
-    def round(self, door: Rounder, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
+    def round(
+        self, door: Rounder, x: Tensor, out: Tensor, counter: Counter | None
+    ) -> Tensor:
         """Record a rounding, which no mode sees, and carry it out."""
         if door.stream is not None:
             self._refuse("roundings are random")
         if not (self._off or self.refusal):
-            if _memory(out) not in self._names:  # a copy of a weight, kept by the simulation
+            if (
+                _memory(out) not in self._names
+            ):  # a copy of a weight, kept by the simulation
                 self._last(out)
             self._used = []
             call = [self.name_of(x), self.name_of(out), "None"]
             if counter is not None:
                 self.counters[id(counter)] = counter
                 call[2] = self._constant(counter, "count")
-            line = f"{self._constant(door, f'round_{door.fmt.name}')}({', '.join(call)})"
+            line = (
+                f"{self._constant(door, f'round_{door.fmt.name}')}({', '.join(call)})"
+            )
             self.lines.append(_Line(line, self._used, []))
         with self._unseen():
             return door(x, out, counter)
@@ -235,7 +265,9 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if line.is_view and needed.isdisjoint(line.made):
                 continue  # autograd made it, and nothing uses it
             mine = dict.fromkeys(line.used + line.made)
-            over = [name for name in mine if name.startswith("t") and name not in needed]
+            over = [
+                name for name in mine if name.startswith("t") and name not in needed
+            ]
             body += [f"del {', '.join(over)}"] if over else []
             body.append(line.text)
             needed |= {*line.used, *line.made}
@@ -269,7 +301,11 @@ class Replay:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """Run the step, and return its loss."""
-        if self.refusal or _is_watched() or any(p.grad is not None for p in self._parameters):
+        if (
+            self.refusal
+            or _is_watched()
+            or any(p.grad is not None for p in self._parameters)
+        ):
             return self.step(*inputs)
         found = self._find(inputs)
         if not self.source:
@@ -319,7 +355,9 @@ class Replay:
         with torch.no_grad():
             for t, saved in zip(self._lasting, lasting, strict=True):
                 t.copy_(saved)
-        for counter, (total, counted, tally) in zip(self._counters, counts, strict=True):
+        for counter, (total, counted, tally) in zip(
+            self._counters, counts, strict=True
+        ):
             counter.total, counter.tally = total, tally
             counter.counts[:] = counted
         for p in self._parameters:
@@ -334,13 +372,22 @@ class Replay:
         """Everything that a step changes; gradients are not copied, as they are made anew."""
         counts = [(c.total, c.counts.copy(), replace(c.tally)) for c in self._counters]
         lasting = [t.detach().clone() for t in self._lasting]
-        return torch.get_rng_state(), lasting, counts, [p.grad for p in self._parameters]
+        return (
+            torch.get_rng_state(),
+            lasting,
+            counts,
+            [p.grad for p in self._parameters],
+        )
 
 
 def _bits(value: Any) -> Any:
     """Numbers as bytes, so that NaN equals itself and −0 is not 0."""
     if isinstance(value, Tensor):
-        return value.shape, value.stride(), value.detach().contiguous().numpy().tobytes()
+        return (
+            value.shape,
+            value.stride(),
+            value.detach().contiguous().numpy().tobytes(),
+        )
     if isinstance(value, list | tuple):
         return [_bits(v) for v in value]
     return value.tobytes() if hasattr(value, "tobytes") else value

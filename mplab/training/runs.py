@@ -119,16 +119,22 @@ def gather(
     Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as folder:
-        ...     runs = gather("regression", ["fp32"], f"{folder}/a.json", steps=2, progress=False)
+        ...     runs = gather(
+        ...         "regression", ["fp32"], f"{folder}/a.json", steps=2, progress=False
+        ...     )
         >>> [(run.recipe, run.seed, len(run.loss)) for run in runs]
         [('fp32', 0, 2)]
     """
     learned: Task = known("task", task, TASKS, where="gather")
     chosen = _by_name(recipes)
     out = Path(out)
-    steps = integer("gather", "steps", learned.steps if steps is None else steps, least=1)
+    steps = integer(
+        "gather", "steps", learned.steps if steps is None else steps, least=1
+    )
     save_every = integer("gather", "save_every", save_every, least=1)
-    wanted = [(recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)]
+    wanted = [
+        (recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)
+    ]
     with _alone(out):
         content = out.read_bytes() if rank() == 0 and out.exists() else None
         content = from_first(content)
@@ -185,13 +191,20 @@ def checkpoint_path(out: Path, recipe: str, seed: int) -> Path:
 
 
 def _require_same(
-    run: History, out: Path, task: Task, steps: int, device: str | None, recipes: dict[str, Recipe]
+    run: History,
+    out: Path,
+    task: Task,
+    steps: int,
+    device: str | None,
+    recipes: dict[str, Recipe],
 ) -> None:
     """Reject a file with runs of another task, length, settings or device."""
     facts: list[tuple[str, Any, Any]] = [("task", run.task, task.name)]
     facts.append(("steps", len(run.loss), steps))
     if run.recipe in recipes:
-        facts.append((f"{run.recipe}'s settings", run.settings, recipes[run.recipe].settings()))
+        facts.append(
+            (f"{run.recipe}'s settings", run.settings, recipes[run.recipe].settings())
+        )
         if device is not None:
             place = "cpu" if run.device == "cpu" else "cuda"
             facts.append((f"{run.recipe}'s device", place, device.partition(":")[0]))

@@ -122,7 +122,11 @@ def _memory(step: _Step) -> Memory:
         call()
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = (t for s in step.optimizer.state.values() for t in s.values())
-    low = None if step.recipe.compute_format == FP32 else step.recipe.compute_format.bits / 8
+    low = (
+        None
+        if step.recipe.compute_format == FP32
+        else step.recipe.compute_format.bits / 8
+    )
     predicted: tuple[int, int] | None = None
     with suppress(ValueError):  # a module without a rule is only measured
         predicted = predicted_activations(
@@ -200,7 +204,11 @@ class _Step:
     def after_backward(self) -> Sequence[Callable[[], Any]]:
         """Unscale the gradients, update the weights, update the scale."""
         scaler, optimizer = self.scaler, self.optimizer
-        return partial(scaler.unscale_, optimizer), partial(scaler.step, optimizer), scaler.update
+        return (
+            partial(scaler.unscale_, optimizer),
+            partial(scaler.step, optimizer),
+            scaler.update,
+        )
 
 
 def _plain(where: str, recipe: Recipe) -> Recipe:
@@ -214,7 +222,14 @@ def _plain(where: str, recipe: Recipe) -> Recipe:
     return recipe
 
 
-_BEYOND = ("policy", "weight_format", "optimizer_format", "max_norm", "fp8", "checkpointing")
+_BEYOND = (
+    "policy",
+    "weight_format",
+    "optimizer_format",
+    "max_norm",
+    "fp8",
+    "checkpointing",
+)
 """Options of a recipe that a step here does not support."""
 
 
@@ -264,7 +279,9 @@ def stage_times(
     """
     with own_randomness(0, torch.device(device)):
         count = integer("stage_times", "steps", steps, least=1)
-        return _stage_times(_Step("stage_times", task, recipe, batch, device, False), count)
+        return _stage_times(
+            _Step("stage_times", task, recipe, batch, device, False), count
+        )
 
 
 def _stage_times(step: _Step, steps: int) -> Times:

@@ -118,7 +118,11 @@ def metrics_of(task: Task, output: Tensor, split: Split) -> dict[str, float]:
     for name, value in found.items() if isinstance(found, dict) else [(None, found)]:
         one = isinstance(value, Tensor | np.ndarray) and value.nbytes == value.itemsize
         number = value.item() if one else value
-        if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, Real):
+        if (
+            not isinstance(name, str)
+            or isinstance(number, bool)
+            or not isinstance(number, Real)
+        ):
             raise TypeError(
                 f"train: task must have metrics that return one number for each name; got "
                 f"{quoted(found)}. Return a dict like {{'mse': 0.5}}."
@@ -134,7 +138,9 @@ _TRAINING_IMAGES = 1400
 def _digits() -> tuple[Tensor, Tensor]:
     """Images of shape (1797, 64) in 0 .. 16, and labels, shuffled."""
     digits = load_digits()
-    order = torch.randperm(len(digits.labels), generator=torch.Generator().manual_seed(12345))
+    order = torch.randperm(
+        len(digits.labels), generator=torch.Generator().manual_seed(12345)
+    )
     images = torch.from_numpy(digits.images.reshape(-1, 64)).float()[order]
     return images, torch.from_numpy(digits.labels)[order]
 
@@ -164,7 +170,9 @@ def _r2(output: Tensor, split: Split) -> dict[str, float]:
     """1 − squared error / squared error of always answering the mean training image."""
     target = split.test[1]
     mean = split.train[1].mean(0)
-    return {"r2": 1 - float(((output - target) ** 2).sum() / ((mean - target) ** 2).sum())}
+    return {
+        "r2": 1 - float(((output - target) ** 2).sum() / ((mean - target) ** 2).sum())
+    }
 
 
 def _classifier_data() -> Split:

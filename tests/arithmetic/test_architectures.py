@@ -11,7 +11,14 @@ import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
 from mplab.hardware import probes
-from mplab.numbers import FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3FNUZ, FP8_E5M2FNUZ, FP8_E8M0
+from mplab.numbers import (
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3FNUZ,
+    FP8_E5M2FNUZ,
+    FP8_E8M0,
+)
 
 KINDS = ["near", "far", "low", "high", "cancel", "codes"]
 
@@ -26,7 +33,9 @@ BLACKWELL = {
     **HOPPER,
     **dict.fromkeys((*EIGHT, *SIX, "FP4_E2M1"), (32, 25)),
     **dict.fromkeys((f"{name} * FP8_E8M0" for name in (*EIGHT, *SIX)), (32, 25)),
-    **dict.fromkeys(("FP4_E2M1 * FP8_E8M0", "FP4_E2M1 * FP8_E4M3"), (64, 35, {"group": 16})),
+    **dict.fromkeys(
+        ("FP4_E2M1 * FP8_E8M0", "FP4_E2M1 * FP8_E4M3"), (64, 35, {"group": 16})
+    ),
 }
 EXPECTED = {  # terms, fraction bits, other parameters: typed again, from the papers
     "volta": {"FP16": (4, 23)},
@@ -66,18 +75,25 @@ def random(*seed):
 def slow_unless(fast, rows):
     """Rows of parameters; all but the first `fast` are for the slow tests."""
     marks = [()] * fast + [pytest.mark.slow] * (len(rows) - fast)
-    return [pytest.param(*row, marks=mark) for row, mark in zip(rows, marks, strict=True)]
+    return [
+        pytest.param(*row, marks=mark) for row, mark in zip(rows, marks, strict=True)
+    ]
 
 
 FUSING = [
     *[("hopper", "FP64"), ("cdna1", "FP32"), ("cdna2", "FP32"), ("cdna3", "FP32")],
-    *[(x, "FP64") for x in ("ampere", "ada", "blackwell", "rtx_blackwell", "cdna2", "cdna3")],
+    *[
+        (x, "FP64")
+        for x in ("ampere", "ada", "blackwell", "rtx_blackwell", "cdna2", "cdna3")
+    ],
 ]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("architecture", "name"), slow_unless(2, FUSING))
-def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(architecture, name, kind):
+def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(
+    architecture, name, kind
+):
     double = name == "FP64"
     facts, fmt = (matrix_oracle.Double(), float) if double else (FP32, FP32)
     a, b, c = matrix_oracle.block(
@@ -95,7 +111,9 @@ def test_fp64_and_fp32_are_one_fused_multiply_add_after_the_other(architecture, 
     ("architecture", "fmt", "terms"),
     [("cdna1", FP16, 4), ("cdna1", BF16, 2), ("cdna2", FP16, 4), ("cdna2", BF16, 4)],
 )
-def test_cdna1_and_cdna2_round_every_sum_and_cdna2_flushes(architecture, fmt, terms, kind):
+def test_cdna1_and_cdna2_round_every_sum_and_cdna2_flushes(
+    architecture, fmt, terms, kind
+):
     a, b, c = matrix_oracle.block(
         kind, (fmt, fmt), FP32, random(architecture, fmt.name, kind), (5, 22, 5)
     )
@@ -114,7 +132,11 @@ OF_CDNA3_UNITS = [
     ((FP16, FP16), 8),
     ((BF16, BF16), 8),
     ((TF32, TF32), 4),
-    *[((x, y), 16) for x in (FP8_E4M3FNUZ, FP8_E5M2FNUZ) for y in (FP8_E4M3FNUZ, FP8_E5M2FNUZ)],
+    *[
+        ((x, y), 16)
+        for x in (FP8_E4M3FNUZ, FP8_E5M2FNUZ)
+        for y in (FP8_E4M3FNUZ, FP8_E5M2FNUZ)
+    ],
 ]
 
 
@@ -124,14 +146,23 @@ def test_cdna3_adds_products_first_and_rounds_down(fmts, terms, kind):
     a, b, c = matrix_oracle.block(kind, fmts, FP32, random(*fmts, kind), (5, 38, 5))
     lanes = 1 + (terms == 16)
     want = matrix_oracle.chained(
-        a, b, c, terms, lambda x, y, z, _: matrix_oracle.products_first(x, y, z, fmts, lanes)
+        a,
+        b,
+        c,
+        terms,
+        lambda x, y, z, _: matrix_oracle.products_first(x, y, z, fmts, lanes),
     )
     assert_same_bits(mma(a, b, c, architecture="cdna3", input_format=fmts), want)
 
 
 SMALL = (FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1)
 MIXED = [
-    *[("hopper", (0, 1)), ("hopper", (1, 0)), ("blackwell", (4, 1)), ("blackwell", (2, 3))],
+    *[
+        ("hopper", (0, 1)),
+        ("hopper", (1, 0)),
+        ("blackwell", (4, 1)),
+        ("blackwell", (2, 3)),
+    ],
     *[("ada", (0, 1)), ("ada", (1, 0))],
     *[("blackwell", (x, y)) for x in range(5) for y in range(5)],
 ]
@@ -149,10 +180,18 @@ def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, 
             )
 
             def step(x, y, z, _, output=output):
-                return matrix_oracle.one_step(x, y, z, fmts, output, terms, bits, written)
+                return matrix_oracle.one_step(
+                    x, y, z, fmts, output, terms, bits, written
+                )
 
-            how = {"architecture": architecture, "input_format": fmts, "output_format": output}
-            assert_same_bits(mma(a, b, c, **how), matrix_oracle.chained(a, b, c, terms, step))
+            how = {
+                "architecture": architecture,
+                "input_format": fmts,
+                "output_format": output,
+            }
+            assert_same_bits(
+                mma(a, b, c, **how), matrix_oracle.chained(a, b, c, terms, step)
+            )
 
 
 def scales_of(kind, fmt, shape, rng):
@@ -162,7 +201,9 @@ def scales_of(kind, fmt, shape, rng):
         return np.where(np.isnan(found) & (kind != "codes"), 0.0, found)
     if kind == "codes":
         return matrix_oracle.codes(fmt, shape, rng)
-    spread, centre = {"far": (40, 0), "low": (4, -120), "high": (8, 60)}.get(kind, (3, 0))
+    spread, centre = {"far": (40, 0), "low": (4, -120), "high": (8, 60)}.get(
+        kind, (3, 0)
+    )
     return 2.0 ** np.clip(rng.integers(-spread, spread + 1, shape) + centre, -127, 127)
 
 
@@ -179,9 +220,13 @@ def test_scales_of_mx_shift_the_exponents_of_their_blocks(left, kind):
         def step(x, y, z, at, s=s, t=t, fmts=fmts):
             i, j, k = at
             scales = [(s[i, k // 32], t[k // 32, j])] * len(x)
-            return matrix_oracle.one_step(x, y, z, fmts, FP32, 32, 25, 23, scales=scales)
+            return matrix_oracle.one_step(
+                x, y, z, fmts, FP32, 32, 25, 23, scales=scales
+            )
 
-        got = mma(a, b, c, architecture="rtx_blackwell", input_format=fmts, scales=(s, t))
+        got = mma(
+            a, b, c, architecture="rtx_blackwell", input_format=fmts, scales=(s, t)
+        )
         assert_same_bits(got, matrix_oracle.chained(a, b, c, 32, step))
 
 
@@ -199,7 +244,9 @@ def test_fp4_with_scales_is_added_by_sixteen_and_aligned_by_its_scales(fmt, wide
         scales = [(s[i, p // wide], t[p // wide, j]) for p in range(k, k + len(x))]
         return matrix_oracle.groups_of_sixteen(x, y, z, scales, fmt)
 
-    assert_same_bits(mma(a, b, c, scales=(s, t), **how), matrix_oracle.chained(a, b, c, 64, step))
+    assert_same_bits(
+        mma(a, b, c, scales=(s, t), **how), matrix_oracle.chained(a, b, c, 64, step)
+    )
 
 
 # Rules -------------------------------------------------------------------------------------
@@ -222,7 +269,11 @@ def test_a_group_of_zeros_is_aligned_by_its_scale_and_a_scale_of_zero_is_not():
 
 def test_cdna3_in_fp8_drops_c_from_26_bits_below_and_rounds_it_down_before():
     below = 1 - 2.0**-24
-    for exponent, eight, sixteen in ((-24, below, below), (-25, below, below), (-26, 1.0, below)):
+    for exponent, eight, sixteen in (
+        (-24, below, below),
+        (-25, below, below),
+        (-26, 1.0, below),
+    ):
         c = row(-(2.0**exponent))
         for fmt, answer in ((FP8_E4M3FNUZ, eight), (FP16, sixteen)):
             got = mma(row(1.0), row(1.0), c, architecture="cdna3", input_format=fmt)
@@ -281,7 +332,9 @@ def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=message):
             mma(one, one, **how)
-    with pytest.raises(ValueError, match=r"FP8_E4M3 \* FP8_E8M0, .*; got FP8_E4M3 \* FP8_E4M3"):
+    with pytest.raises(
+        ValueError, match=r"FP8_E4M3 \* FP8_E8M0, .*; got FP8_E4M3 \* FP8_E4M3"
+    ):
         unit_of("blackwell", FP8_E4M3, scale_format=FP8_E4M3)
 
 
@@ -304,7 +357,9 @@ def test_scales_are_checked():
         },
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=message):
-            mma(a, a.T, **{"architecture": "blackwell", "input_format": FP4_E2M1, **how})
+            mma(
+                a, a.T, **{"architecture": "blackwell", "input_format": FP4_E2M1, **how}
+            )
 
 
 def test_a_unit_of_parameters_that_do_not_fit_is_refused():
@@ -317,7 +372,10 @@ def test_a_unit_of_parameters_that_do_not_fit_is_refused():
         (64, 35, {"sum_bits": 31, "group": 16}),
         (64, None, {"group": 16}),
         *((4, 4, {name: wrong}) for name, wrong in (("lanes", 2), ("flush", True))),
-        *((4, 4, {name: wrong}) for name, wrong in (("exponent_floor", 256), ("alignment", 2))),
+        *(
+            (4, 4, {name: wrong})
+            for name, wrong in (("exponent_floor", 256), ("alignment", 2))
+        ),
     ):
         with pytest.raises(ValueError, match=r"^MatrixUnit: \w+ must be .*; got "):
             MatrixUnit(terms, bits, **more)
@@ -327,16 +385,30 @@ def test_the_largest_group_is_still_exact():
     unit = MatrixUnit(1024, 35, group=16)
     x, s = np.full((1, 1024), 6.0), np.full((1, 64), 1.75)
     how = {"architecture": unit, "input_format": FP4_E2M1, "scale_format": FP8_E4M3}
-    assert mma(x, x.T, np.array([[2.0**-34]]), scales=(s, s.T), **how) == 1024 * 36 * 1.75**2
+    assert (
+        mma(x, x.T, np.array([[2.0**-34]]), scales=(s, s.T), **how)
+        == 1024 * 36 * 1.75**2
+    )
 
 
 # Probes ------------------------------------------------------------------------------------
 
 
 def test_probes_tell_the_units_of_others_from_their_neighbours():
-    answers = {p.terms: {x: p.ask(architecture=x) for x in p.architectures} for p in probes.PROBES}
-    assert answers["2^24, 1, 1, -2^24"]["cdna1"] == answers["2^24, 1, 1, -2^24"]["cdna2"] == 1.0
-    assert answers["2^24, 1, 1, -2^24"]["cdna3"] == answers["2^24, 1, 1, -2^24"]["hopper"] == 2.0
+    answers = {
+        p.terms: {x: p.ask(architecture=x) for x in p.architectures}
+        for p in probes.PROBES
+    }
+    assert (
+        answers["2^24, 1, 1, -2^24"]["cdna1"]
+        == answers["2^24, 1, 1, -2^24"]["cdna2"]
+        == 1.0
+    )
+    assert (
+        answers["2^24, 1, 1, -2^24"]["cdna3"]
+        == answers["2^24, 1, 1, -2^24"]["hopper"]
+        == 2.0
+    )
     flushed = answers["2^-24 as a subnormal"]
     assert [x for x, y in flushed.items() if y == 0] == ["cdna2"]
     pairs = answers["2^24 | 1, 0, 1 in BF16"]
@@ -344,6 +416,17 @@ def test_probes_tell_the_units_of_others_from_their_neighbours():
     down = answers["-2^-26 | 1"]
     assert [x for x, y in down.items() if y != 1.0] == ["cdna3"]
     infinite = answers["2^128, -2^127 in BF16"]
-    assert {x for x, y in infinite.items() if y == np.inf} == {"cdna1", "cdna2", "cdna3"}
-    assert set(answers["36*2^16, 2^-19, -36*2^16 in NVFP4"]) == {"blackwell", "rtx_blackwell"}
-    assert all(x["blackwell"] == x["rtx_blackwell"] for x in answers.values() if "blackwell" in x)
+    assert {x for x, y in infinite.items() if y == np.inf} == {
+        "cdna1",
+        "cdna2",
+        "cdna3",
+    }
+    assert set(answers["36*2^16, 2^-19, -36*2^16 in NVFP4"]) == {
+        "blackwell",
+        "rtx_blackwell",
+    }
+    assert all(
+        x["blackwell"] == x["rtx_blackwell"]
+        for x in answers.values()
+        if "blackwell" in x
+    )

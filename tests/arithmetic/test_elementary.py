@@ -13,7 +13,17 @@ from cases import assert_same_bits
 from tiers import mostly_slow
 
 import mplab
-from mplab import BF16, FP16, FP32, TF32, Event, Overflow, Rounding, Tininess, arithmetic
+from mplab import (
+    BF16,
+    FP16,
+    FP32,
+    TF32,
+    Event,
+    Overflow,
+    Rounding,
+    Tininess,
+    arithmetic,
+)
 from mplab.arithmetic import raised
 
 NAMES = ["exp", "exp2", "log", "log2", "sin", "cos", "tanh"]
@@ -32,7 +42,13 @@ IEEE = {  # where MPFR has the mode, it rounds to FP32 itself
 
 def mpfr(name, x, bits, emin, emax, rounding=gmpy2.RoundToZero):
     """The results of MPFR with so many bits, and which of them are inexact."""
-    how = {"precision": bits, "emin": emin, "emax": emax, "subnormalize": True, "round": rounding}
+    how = {
+        "precision": bits,
+        "emin": emin,
+        "emax": emax,
+        "subnormalize": True,
+        "round": rounding,
+    }
     with gmpy2.context(**how):
         results = [getattr(gmpy2, name)(gmpy2.mpfr(v, 53)) for v in x.tolist()]
     return results, np.array([y.rc != 0 for y in results])
@@ -41,7 +57,9 @@ def mpfr(name, x, bits, emin, emax, rounding=gmpy2.RoundToZero):
 def to_odd(name, x):
     """The exact results, rounded to odd in float64 by MPFR."""
     results, inexact = mpfr(name, x, 53, -1073, 1024)
-    return (np.array([float(y) for y in results]).view(np.int64) | inexact).view(np.float64)
+    return (np.array([float(y) for y in results]).view(np.int64) | inexact).view(
+        np.float64
+    )
 
 
 def assert_rounded(name, x, fmt):
@@ -65,7 +83,9 @@ def test_every_value_of_the_8_bit_formats_is_rounded_correctly(name):
         assert_rounded(name, mplab.values(fmt), fmt)
 
 
-@pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16, TF32], [FP16]), ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fmt", mostly_slow([FP16, BF16, TF32], [FP16]), ids=lambda f: f.name
+)
 @some_functions
 def test_every_value_of_a_16_bit_format_is_rounded_correctly(name, fmt):
     assert_rounded(name, mplab.values(fmt), fmt)
@@ -76,11 +96,15 @@ def hard(name, count, seed):
     rng, kept = np.random.default_rng(seed), []
     for _ in range(4):
         anywhere = mplab.decode(rng.integers(0, 1 << 32, 1 << 19), FP32)
-        x = np.concatenate([anywhere, mplab.round_to(rng.standard_normal(1 << 19) * 8, FP32)])
+        x = np.concatenate(
+            [anywhere, mplab.round_to(rng.standard_normal(1 << 19) * 8, FP32)]
+        )
         with np.errstate(all="ignore"):
             y = np.asarray(getattr(np, name)(x))
         rest = y.view(np.int64) % (1 << 27)
-        near = np.where(np.isfinite(y) & (y != 0), np.minimum(rest, (1 << 27) - rest), 1 << 27)
+        near = np.where(
+            np.isfinite(y) & (y != 0), np.minimum(rest, (1 << 27) - rest), 1 << 27
+        )
         kept.append(x[np.argsort(near)[: count // 8]])
         kept.append(rng.choice(x[~np.isnan(x)], count // 8))
     return np.concatenate(kept)
@@ -100,18 +124,33 @@ def test_more_hard_cases_of_fp32_are_rounded_correctly(name):
 
 @each_function
 def test_formats_too_wide_for_float64_go_through_fractions(name):
-    wide = [f for f in [*cases.WIDER.values(), *cases.ODD_FORMATS.values()] if f.precision > 20]
+    wide = [
+        f
+        for f in [*cases.WIDER.values(), *cases.ODD_FORMATS.values()]
+        if f.precision > 20
+    ]
     rng = np.random.default_rng(3)
     assert wide
     for fmt in wide:
-        ends = [fmt.max_finite, -fmt.max_finite, fmt.min_normal, 1.0, 2.0, 3.0, 0.5, -0.0]
+        ends = [
+            fmt.max_finite,
+            -fmt.max_finite,
+            fmt.min_normal,
+            1.0,
+            2.0,
+            3.0,
+            0.5,
+            -0.0,
+        ]
         x = mplab.round_to(np.concatenate([rng.standard_normal(20) * 4, ends]), fmt)
         results, inexact = mpfr(name, x, 100, -(1 << 40), 1 << 40)
         for mode in exact.DETERMINISTIC:
             got = getattr(arithmetic, name)(x, fmt, rounding=mode)
             for at, y in enumerate(results):
                 if gmpy2.is_finite(y) and y != 0 and abs(gmpy2.get_exp(y)) < 5000:
-                    numerator, denominator = (int(part) for part in y.as_integer_ratio())
+                    numerator, denominator = (
+                        int(part) for part in y.as_integer_ratio()
+                    )
                     q = Fraction(numerator, denominator)
                     q *= 1 + Fraction(int(inexact[at]), 1 << 110)
                     want = oracle.round_fraction(q, fmt, mode, Overflow.IEEE)
@@ -124,7 +163,9 @@ def test_exceptions_are_those_of_the_exact_results(name):
     wide = to_odd(name, x)
     for mode in (Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO):
         got = raised(getattr(arithmetic, name), x, FP16, rounding=mode)
-        for number, y, flags in zip(x.tolist(), wide.tolist(), got.tolist(), strict=True):
+        for number, y, flags in zip(
+            x.tolist(), wide.tolist(), got.tolist(), strict=True
+        ):
             if np.isnan(y):
                 want = 0 if np.isnan(number) else Event.INVALID
             elif number == 0 and np.isinf(y):
@@ -153,7 +194,8 @@ def test_special_values_follow_ieee_754():
 
 
 @pytest.mark.parametrize(
-    ("name", "x", "fmt"), [("exp", 1.0, FP16), ("sin", 2.0**-13, FP32), ("cos", 2.0**-15, FP32)]
+    ("name", "x", "fmt"),
+    [("exp", 1.0, FP16), ("sin", 2.0**-13, FP32), ("cos", 2.0**-15, FP32)],
 )
 def test_stochastic_rounding_takes_the_two_neighbours_in_proportion(name, x, fmt):
     how = {"rounding": Rounding.STOCHASTIC, "stream": mplab.Stream(5)}

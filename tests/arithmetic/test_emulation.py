@@ -18,7 +18,9 @@ pytestmark = pytest.mark.slow
 
 UNITS = (FP16, BF16, FP8_E4M3, "INT8", "moduli")
 LIMIT, HALF_OF_THE_LEAST = Fraction(2) ** -51, Fraction(2) ** -1075
-every_unit = pytest.mark.parametrize("unit", UNITS, ids=lambda unit: getattr(unit, "name", unit))
+every_unit = pytest.mark.parametrize(
+    "unit", UNITS, ids=lambda unit: getattr(unit, "name", unit)
+)
 
 
 def fractions(x):
@@ -38,7 +40,10 @@ def exact(a, b):
 def spread(phi, seed=0, shape=(8, 24, 8)):
     rng = np.random.default_rng(seed)
     m, k, n = shape
-    return [(rng.random(s) - 0.5) * np.exp(phi * rng.standard_normal(s)) for s in ((m, k), (k, n))]
+    return [
+        (rng.random(s) - 0.5) * np.exp(phi * rng.standard_normal(s))
+        for s in ((m, k), (k, n))
+    ]
 
 
 def hidden(power, seed=0):
@@ -46,7 +51,9 @@ def hidden(power, seed=0):
     rng = np.random.default_rng(seed)
     scales = 2.0 ** rng.integers(-power, power + 1, 16)
     scales[:2] = 2.0**power, 2.0**-power
-    return rng.standard_normal((4, 16)) * scales, rng.standard_normal((16, 4)) / scales[:, None]
+    return rng.standard_normal((4, 16)) * scales, rng.standard_normal((16, 4)) / scales[
+        :, None
+    ]
 
 
 def tiny(exponent_of_a, exponent_of_b):
@@ -95,15 +102,23 @@ def test_as_many_slices_as_needed_are_taken_and_the_bound_holds(case, unit):
 
 
 EVERYWHERE = [
-    (name, fmt) for name in ARCHITECTURES for fmt in FORMATS if fmt in ARCHITECTURES[name]
+    (name, fmt)
+    for name in ARCHITECTURES
+    for fmt in FORMATS
+    if fmt in ARCHITECTURES[name]
 ]
 
 
 @pytest.mark.parametrize(("architecture", "fmt"), EVERYWHERE)
 @pytest.mark.parametrize("case", ["random", "positive"])
-def test_every_unit_of_every_architecture_makes_fifty_three_bits(architecture, fmt, case):
+def test_every_unit_of_every_architecture_makes_fifty_three_bits(
+    architecture, fmt, case
+):
     """Also those that round sums one by one, add in two lanes, or know no −0."""
-    a, b = (x[:2] if side else x[:, :2] for side, x in zip((1, 0), cases()[case], strict=True))
+    a, b = (
+        x[:2] if side else x[:, :2]
+        for side, x in zip((1, 0), cases()[case], strict=True)
+    )
     worst, over_bound = compared(a, b, unit=FORMATS[fmt], architecture=architecture)
     assert worst <= 1
     assert over_bound <= 1
@@ -153,7 +168,9 @@ def test_no_slice_fewer_would_do():
 
 
 def test_moduli_end_where_there_are_no_more_coprime_numbers_up_to_256():
-    with pytest.raises(ValueError, match=r"^matmul_fp64: a and b must have entries of less .* 49"):
+    with pytest.raises(
+        ValueError, match=r"^matmul_fp64: a and b must have entries of less .* 49"
+    ):
         matmul_fp64(*hidden(120), unit="moduli")
     with pytest.raises(ValueError, match=r"^emulation_bound: slices must .*; got 50\."):
         emulation_bound(*hidden(1), unit="moduli", slices=50)
@@ -179,7 +196,11 @@ def sliced(row, slices, bits):
 @pytest.mark.parametrize(("slices", "bits"), [(1, 1), (3, 4), (6, 10), (2, 200)])
 def test_slices_are_those_of_integers_and_lose_nothing(slices, bits):
     ends = np.array([[1.7976931348623157e308, 5e-324, -1.0], [5e-324, -5e-324, 0.0]])
-    for x in (spread(3)[0], ends, np.array([[0.5, 0.25, -1.5], [0.5 - 2.0**-54, 2.5, 3.5]])):
+    for x in (
+        spread(3)[0],
+        ends,
+        np.array([[0.5, 0.25, -1.5], [0.5 - 2.0**-54, 2.5, 3.5]]),
+    ):
         parts, exponents, rest = split(x, slices, bits)
         assert exponents.shape == (len(x), 1)
         assert np.abs(parts).max() <= 2.0 ** (bits - 1)
@@ -193,7 +214,9 @@ def test_slices_are_those_of_integers_and_lose_nothing(slices, bits):
 def test_columns_are_the_rows_of_the_transpose():
     b = spread(2)[1]
     for across, along in zip(split(b, 3, 7, axis=0), split(b.T, 3, 7), strict=True):
-        assert_same_bits(np.asarray(across, float), np.asarray(np.moveaxis(along, -1, -2), float))
+        assert_same_bits(
+            np.asarray(across, float), np.asarray(np.moveaxis(along, -1, -2), float)
+        )
 
 
 @pytest.mark.parametrize("n", [1, 3, 6])
@@ -211,7 +234,9 @@ def test_the_product_is_that_of_the_slices_in_integers_rounded_once(unit, n):
     pairs = [(s, t) for s in range(n) for t in range(n - s)]
 
     def total(x, y):
-        return add_up(dot(x[s], y[t]) / Fraction(2) ** (bits * (s + t)) for s, t in pairs)
+        return add_up(
+            dot(x[s], y[t]) / Fraction(2) ** (bits * (s + t)) for s, t in pairs
+        )
 
     want = [[float(p * q * total(x, y)) for y, q, _ in columns] for x, p, _ in rows]
     count = len(moduli) if unit == "moduli" else n
@@ -225,7 +250,9 @@ def test_the_order_of_the_terms_and_other_rows_change_nothing(unit):
     whole = matmul_fp64(a, b, unit=unit, slices=6)
     assert_same_bits(matmul_fp64(a[:, order], b[order], unit=unit, slices=6), whole)
     assert_same_bits(matmul_fp64(a[3:4], b, unit=unit, slices=6), whole[3:4])
-    assert_same_bits(matmul_fp64(-(2.0**9) * a, b, unit=unit, slices=6), -(2.0**9) * whole)
+    assert_same_bits(
+        matmul_fp64(-(2.0**9) * a, b, unit=unit, slices=6), -(2.0**9) * whole
+    )
 
 
 # Bits of a slice -------------------------------------------------------------------------
@@ -236,13 +263,17 @@ def test_bits_of_a_slice_are_the_most_that_format_and_accumulator_hold():
                 fits = [b for b in range(1, 40)
                         if k * 4 ** (b - 1) <= 2**held and b - 1 <= fmt.precision]  # fmt: skip
                 assert slice_bits(k, fmt, held) == max(fits)
-    with pytest.raises(ValueError, match=r"^slice_bits: k must be at most 2\^accumulator_bits"):
+    with pytest.raises(
+        ValueError, match=r"^slice_bits: k must be at most 2\^accumulator_bits"
+    ):
         slice_bits(2**24 + 1, FP16, 24)
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda f: f.name)
 @pytest.mark.parametrize("k", [16, 64, 1000])
-def test_so_many_bits_add_up_exactly_and_on_the_worst_integers_one_more_does_not(k, fmt):
+def test_so_many_bits_add_up_exactly_and_on_the_worst_integers_one_more_does_not(
+    k, fmt
+):
     """Of one more, unless the format itself is the limit, all-positive sums are wrong."""
     for architecture, units in ARCHITECTURES.items():
         if fmt.name not in units or not units[fmt.name].at_once:
@@ -254,7 +285,9 @@ def test_so_many_bits_add_up_exactly_and_on_the_worst_integers_one_more_does_not
             if top > 2**fmt.precision:
                 continue
             rng = np.random.default_rng(1)
-            a = np.concatenate([np.full((1, k), top), rng.integers(top // 2, top + 1, (15, k))])
+            a = np.concatenate(
+                [np.full((1, k), top), rng.integers(top // 2, top + 1, (15, k))]
+            )
             a[1::2, ::3] *= -1
             a[0, -1] -= 1  # an odd sum
             b = np.full((k, 1), float(top - (bits > slice_bits(k, fmt, held))))

@@ -59,13 +59,18 @@ def test_floats_and_arrays_join_in_where_they_belong_to_the_format():
 
 
 def test_values_that_are_none_of_the_format_are_refused_or_rounded():
-    with pytest.raises(ValueError, match=r"FloatArray: values must hold values of FP8_E4M3"):
+    with pytest.raises(
+        ValueError, match=r"FloatArray: values must hold values of FP8_E4M3"
+    ):
         FloatArray([0.1], FP8_E4M3)
     assert FloatArray.rounded([0.1], FP8_E4M3).codes.tolist() == [0x1D]
 
 
 def test_it_prints_values_with_codes():
-    assert repr(FloatArray([1.0, -0.0], FP8_E4M3)) == "FloatArray, FP8_E4M3:\n  1 (0x38)  -0 (0x80)"
+    assert (
+        repr(FloatArray([1.0, -0.0], FP8_E4M3))
+        == "FloatArray, FP8_E4M3:\n  1 (0x38)  -0 (0x80)"
+    )
     assert "shape (20,)" in repr(FloatArray(np.zeros(20), FP16))
     assert repr(FloatArray(np.zeros(20), FP16)).endswith("and 12 more")
     with np.errstate(invalid="ignore"):
@@ -75,7 +80,10 @@ def test_it_prints_values_with_codes():
 
 def test_it_cannot_be_changed_and_behaves_as_a_container():
     x = FloatArray([[1.0, 2.0], [3.0, 4.0]], FP32)
-    assert len(x) == 2 and [row.values.tolist() for row in x] == [[1.0, 2.0], [3.0, 4.0]]
+    assert len(x) == 2 and [row.values.tolist() for row in x] == [
+        [1.0, 2.0],
+        [3.0, 4.0],
+    ]
     assert x.T.values.tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert (x == x).all()
 
@@ -100,7 +108,18 @@ FUNCTIONS = {
 A = FloatArray([[3.0, 1.0], [2.0, 1.0]], FP16)
 V = FloatArray([3.0, 1.0, 2.0, -0.0], FP16)
 CALLS = [
-    *((A,), (V,), (V[0],), (A, A), (V, V), (A, 1), (V, 2), ([V, V],), ([V[0], V[0]],), (V, V, V)),
+    *(
+        (A,),
+        (V,),
+        (V[0],),
+        (A, A),
+        (V, V),
+        (A, 1),
+        (V, 2),
+        ([V, V],),
+        ([V[0], V[0]],),
+        (V, V, V),
+    ),
     *((np.ones(4), V), (V, np.ones(4)), (V > 1, V, V), (V, [0, 1])),
 ]
 
@@ -143,7 +162,9 @@ def test_an_array_on_the_left_leaves_the_operation_to_the_format():
         assert got.fmt == FP16 and got.values.tolist() == want
     assert (ones @ x).fmt == FP16 and float(ones @ x) == 2048.0
     assert ([1.0, 1.0] @ x).values == 2048.0
-    with pytest.raises(ValueError, match=r"^matmul: b must hold values of FP16; got 0\.1"):
+    with pytest.raises(
+        ValueError, match=r"^matmul: b must hold values of FP16; got 0\.1"
+    ):
         x @ np.array([0.1, 0.1], np.float32)
 
 
@@ -151,7 +172,11 @@ def test_comparisons_take_any_numbers_and_round_nothing():
     x = FloatArray([1.0, 2.0, np.nan], FP16)
     assert (x < 2).tolist() == [True, False, False] == (np.float64(2) > x).tolist()
     assert (x <= 1.0).tolist() == [True, False, False] == (np.ones(3) >= x).tolist()
-    assert (x > 0.99999).tolist() == [True, True, False] == (np.full(3, 0.99999) < x).tolist()
+    assert (
+        (x > 0.99999).tolist()
+        == [True, True, False]
+        == (np.full(3, 0.99999) < x).tolist()
+    )
     assert (x >= x).tolist() == [True, True, False] == (x == x).tolist()
     assert (x != 1).tolist() == [False, True, True] == (np.ones(3) != x).tolist()
     assert (x < 10**400).tolist() == [True, True, False]
@@ -160,7 +185,12 @@ def test_comparisons_take_any_numbers_and_round_nothing():
 
 def test_equality_with_numbers_of_other_kinds_is_refused_and_never_false_in_silence():
     x = FloatArray([1.0, 2.0], FP16)
-    for other in (np.array([1, 2], object), [Fraction(1)] * 2, np.array([1, 2j]), range(2)):
+    for other in (
+        np.array([1, 2], object),
+        [Fraction(1)] * 2,
+        np.array([1, 2j]),
+        range(2),
+    ):
         for compare in (operator.eq, operator.ne, operator.lt):
             with pytest.raises(TypeError, match="must be an array of float32"):
                 compare(x, other)

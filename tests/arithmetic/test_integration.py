@@ -9,7 +9,18 @@ import oracle
 import pytest
 from cases import assert_same_bits
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Overflow, Rounding, encode, round_to, values
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    Overflow,
+    Rounding,
+    encode,
+    round_to,
+    values,
+)
 from mplab.arithmetic import METHODS, FloatArray, Weights, freezes, integrate
 
 ROOM = 20.0
@@ -22,7 +33,11 @@ def cooling(t):
 
 def fl(q, fmt):
     """A Fraction rounded once to nearest."""
-    return Fraction(oracle.round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE)) if q else q
+    return (
+        Fraction(oracle.round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE))
+        if q
+        else q
+    )
 
 
 # Every step ------------------------------------------------------------------------------
@@ -45,7 +60,9 @@ def test_an_increment_is_that_of_its_scheme(scheme):
         assert abs(Fraction(float(path[1])) - want) <= abs(want) * Fraction(2) ** -24
 
 
-@pytest.mark.parametrize(("scheme", "order"), [("euler", 1), ("midpoint", 2), ("rk4", 4)])
+@pytest.mark.parametrize(
+    ("scheme", "order"), [("euler", 1), ("midpoint", 2), ("rk4", 4)]
+)
 def test_the_error_falls_with_the_order_of_the_scheme(scheme, order):
     errors = []
     for steps in (4, 8):
@@ -98,7 +115,9 @@ def test_a_rate_may_write_to_its_argument():
 
 
 def test_a_run_that_diverges_ends_in_infinity_or_nan():
-    assert not np.isfinite(integrate(lambda y: y * y, 100.0, 1.0, 40, FP16, scheme="rk4")[-1])
+    assert not np.isfinite(
+        integrate(lambda y: y * y, 100.0, 1.0, 40, FP16, scheme="rk4")[-1]
+    )
 
 
 # Where it stops --------------------------------------------------------------------------
@@ -116,7 +135,9 @@ def test_coffee_stays_hot_from_where_half_an_ulp_says(fmt, dt):
     ordered = np.unique(values(fmt)[np.isfinite(values(fmt))])
     first = np.searchsorted(ordered, ROOM)
     hottest = ROOM
-    for below, t in pairwise(ordered[first : np.searchsorted(ordered, round_to(90.0, fmt)) + 1]):
+    for below, t in pairwise(
+        ordered[first : np.searchsorted(ordered, round_to(90.0, fmt)) + 1]
+    ):
         step = (Fraction(t) - 20) / 10 * Fraction(str(dt))
         half = (Fraction(t) - Fraction(below)) / 2
         if step < half or (step == half and encode(t, fmt) % 2 == 0):
@@ -124,7 +145,9 @@ def test_coffee_stays_hot_from_where_half_an_ulp_says(fmt, dt):
     assert hottest == FROZEN[fmt][dt]
     path = integrate(cooling, 90.0, dt, round(100 / dt), fmt)
     assert path[-1] == hottest
-    np.testing.assert_array_equal(freezes(cooling, path[:-1], dt, fmt), path[1:] == path[:-1])
+    np.testing.assert_array_equal(
+        freezes(cooling, path[:-1], dt, fmt), path[1:] == path[:-1]
+    )
 
 
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda f: f.name)
@@ -138,7 +161,11 @@ def test_freezing_is_decided_at_half_the_gap_on_each_side_of_each_value(fmt):
             half = (other - y) / 2
             over = np.nextafter(np.float32(half), np.float32(2 * half))
             under = np.nextafter(np.float32(half), np.float32(0))
-            for step, want in ((half, even), (float(over), False), (float(under), True)):
+            for step, want in (
+                (half, even),
+                (float(over), False),
+                (float(under), True),
+            ):
                 assert freezes(lambda _, step=step: step, y, 1.0, fmt) == want
 
 
@@ -157,14 +184,21 @@ def test_nan_does_not_freeze_and_rest_does():
 
 def test_a_rate_of_another_shape_is_refused():
     y = [1.0, 2.0]
-    for call in (lambda f: integrate(f, y, 1.0, 2, FP16), lambda f: freezes(f, y, 1.0, FP16)):
+    for call in (
+        lambda f: integrate(f, y, 1.0, 2, FP16),
+        lambda f: freezes(f, y, 1.0, FP16),
+    ):
         for f in (lambda y: 1.0, lambda y: y[:1], lambda y: np.ones((2, 2))):
-            with pytest.raises(ValueError, match=r": f must give the shape of the state, \(2,\)"):
+            with pytest.raises(
+                ValueError, match=r": f must give the shape of the state, \(2,\)"
+            ):
                 call(f)
         with pytest.raises(TypeError, match=r": f must be an array of"):
             call(lambda y: None)
 
 
 def test_an_unknown_scheme_is_named_beside_the_known_ones():
-    with pytest.raises(ValueError, match=r"^integrate: scheme must be one of euler, midpoint, rk4"):
+    with pytest.raises(
+        ValueError, match=r"^integrate: scheme must be one of euler, midpoint, rk4"
+    ):
         integrate(lambda y: y, 1.0, 0.1, 1, FP16, scheme="heun")

@@ -11,7 +11,13 @@ from tiers import mostly_slow
 
 from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.arithmetic import condition, divide, multiply, subtract
-from mplab.arithmetic.linear import backward_error, cholesky, lu, refine, solve_triangular
+from mplab.arithmetic.linear import (
+    backward_error,
+    cholesky,
+    lu,
+    refine,
+    solve_triangular,
+)
 from mplab.numbers import Format, Overflow, Rounding, Stream, round_to, values
 
 MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
@@ -81,7 +87,9 @@ class Slow:
         x, order = {}, range(len(b)) if lower else range(len(b) - 1, -1, -1)
         for i in order:
             taken = [(float(t[i, j]), x[j]) for j in x]
-            x[i] = self.do("divide", self.less_products(float(b[i]), taken), float(t[i, i]))
+            x[i] = self.do(
+                "divide", self.less_products(float(b[i]), taken), float(t[i, i])
+            )
         return np.array([x[i] for i in range(len(b))])
 
 
@@ -91,7 +99,9 @@ def matrices(fmt, n, count, seed=0):
     anywhere = values(fmt) if fmt.bits <= 8 else np.array([])
     anywhere = anywhere[np.abs(anywhere) <= fmt.max_finite]  # MXINT8 has a code beyond
     for k in range(count):
-        a = rng.standard_normal((n, n)) * (1.0 if k % 2 else rng.choice([1.0, 1e-2, 30.0], n))
+        a = rng.standard_normal((n, n)) * (
+            1.0 if k % 2 else rng.choice([1.0, 1e-2, 30.0], n)
+        )
         yield round_to(a if fmt.signed else np.abs(a), fmt)
         if anywhere.size:
             yield rng.choice(anywhere, (n, n))
@@ -110,7 +120,9 @@ def agree(factors, expected):
 # Factors and solves ----------------------------------------------------------------------
 @EVERY_FORMAT
 @MODES
-def test_every_bit_of_the_factors_is_that_of_the_steps_in_fractions(fmt, rounding, record_property):
+def test_every_bit_of_the_factors_is_that_of_the_steps_in_fractions(
+    fmt, rounding, record_property
+):
     compared = 0
     for overflow in Overflow:
         rules = {"rounding": rounding, "overflow": overflow}
@@ -128,9 +140,15 @@ def test_every_bit_of_a_cholesky_factor_is_that_of_the_steps_in_fractions(
     compared = 0
     slow = Slow(fmt, rounding=rounding)
     for a in matrices(fmt, 4, 3):
-        symmetric = np.tril(a) + np.tril(a, -1).T if fmt.has_zero else np.full((4, 4), a[0, 0])
+        symmetric = (
+            np.tril(a) + np.tril(a, -1).T if fmt.has_zero else np.full((4, 4), a[0, 0])
+        )
         # with a heavy diagonal it is positive definite, where the format has room for that
-        for given in (symmetric, symmetric + 4.0 * np.eye(4), np.eye(4) + (not fmt.has_zero)):
+        for given in (
+            symmetric,
+            symmetric + 4.0 * np.eye(4),
+            np.eye(4) + (not fmt.has_zero),
+        ):
             given = round_to(given, fmt)
             lower = slow.cholesky(given)
             expected = None if lower is None else (lower, lower.T)
@@ -148,7 +166,9 @@ def test_every_bit_of_a_triangular_solution_is_that_of_the_steps_in_fractions(
     for a in matrices(fmt, 5, 4):
         for lower in (True, False):
             got = solve_triangular(a, a[2], fmt, lower=lower, rounding=rounding)
-            assert_same_bits(got, Slow(fmt, rounding=rounding).solve(a, a[2], lower=lower))
+            assert_same_bits(
+                got, Slow(fmt, rounding=rounding).solve(a, a[2], lower=lower)
+            )
             compared += got.size
     record_property("unknowns compared", compared)
 
@@ -175,8 +195,12 @@ def test_stochastic_factors_take_the_bits_of_the_same_steps_written_out():
         pivot = k + int(np.argmax(np.abs(rest[k:, k])))
         rest[[k, pivot]], order[[k, pivot]] = rest[[pivot, k]], order[[pivot, k]]
         rest[k + 1 :, k] = divide(rest[k + 1 :, k], rest[k, k], FP16, **rules)
-        products = multiply(rest[k + 1 :, k : k + 1], rest[k : k + 1, k + 1 :], FP16, **rules)
-        rest[k + 1 :, k + 1 :] = subtract(rest[k + 1 :, k + 1 :], products, FP16, **rules)
+        products = multiply(
+            rest[k + 1 :, k : k + 1], rest[k : k + 1, k + 1 :], FP16, **rules
+        )
+        rest[k + 1 :, k + 1 :] = subtract(
+            rest[k + 1 :, k + 1 :], products, FP16, **rules
+        )
     found = lu(a, FP16, rounding=Rounding.STOCHASTIC, stream=Stream(5))
     assert_same_bits(found.upper, np.triu(rest))
     assert_same_bits(np.tril(found.lower, -1), np.tril(rest, -1))
@@ -203,7 +227,10 @@ def test_wilkinsons_matrix_grows_by_two_to_the_n_minus_1_until_fp16_ends():
         assert np.array_equal(found.lower @ found.upper, wilkinson(n))
     assert lu(wilkinson(17), FP16).reason == "column 16 meets inf"
     assert lu(wilkinson(10), FP8_E4M3).reason == "column 9 meets nan"
-    assert lu(wilkinson(17), FP16, overflow=Overflow.SATURATE).upper[-1, -1] == FP16.max_finite
+    assert (
+        lu(wilkinson(17), FP16, overflow=Overflow.SATURATE).upper[-1, -1]
+        == FP16.max_finite
+    )
 
 
 def test_a_breakdown_is_reported_with_its_column_and_raises_nothing():
@@ -262,7 +289,9 @@ def test_backward_errors_are_those_of_fractions_rounded_once():
                 a, (x, b) = rng.standard_normal((n, n)) * spread[:n], spread[n:]
                 near = np.linalg.solve(a, b) if reach < 2 else x
                 for guess in (x, near, np.zeros(n)):
-                    assert backward_error(a, guess, b) == exact_backward_error(a, guess, b)
+                    assert backward_error(a, guess, b) == exact_backward_error(
+                        a, guess, b
+                    )
     least, most = np.full((2, 2), 5e-324), np.full(2, 1.7e308)
     assert backward_error(least, most, most) == exact_backward_error(least, most, most)
     assert backward_error(np.zeros((2, 2)), np.zeros(2), np.zeros(2)) == 0.0
@@ -271,7 +300,9 @@ def test_backward_errors_are_those_of_fractions_rounded_once():
 
 def test_condition_numbers_are_those_of_exact_inverses():
     hilbert = 1 / (1.0 + np.arange(3)[:, None] + np.arange(3))
-    assert condition(hilbert, 1) == pytest.approx(748)  # of rows 11/6, 13/12, 47/60; and 408
+    assert condition(hilbert, 1) == pytest.approx(
+        748
+    )  # of rows 11/6, 13/12, 47/60; and 408
     assert condition(hilbert, np.inf) == pytest.approx(748)
     assert condition(np.diag([8.0, 2.0, 0.5])) == pytest.approx(16)
     assert condition(np.eye(3) * 1e-300, 1) == pytest.approx(1)
@@ -291,7 +322,9 @@ def of_condition(n, kappa, seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["classic", "gmres"])
-@pytest.mark.parametrize("residual_format", [None, FP32, FP16], ids=lambda f: f and f.name)
+@pytest.mark.parametrize(
+    "residual_format", [None, FP32, FP16], ids=lambda f: f and f.name
+)
 def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_format):
     said = []
     for seed in range(2):
@@ -313,10 +346,17 @@ def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_fo
 
 
 def test_sixteen_bits_solve_to_sixteen_digits_up_to_a_condition_of_about_one_over_u():
-    for fmt, kappa, low, high in ((FP16, 1e2, 6, 8), (BF16, 1e2, 12, 18), (FP32, 1e2, 1, 3)):
+    for fmt, kappa, low, high in (
+        (FP16, 1e2, 6, 8),
+        (BF16, 1e2, 12, 18),
+        (FP32, 1e2, 1, 3),
+    ):
         for seed in range(2):
             found = refine(*of_condition(64, kappa, seed), factor_format=fmt)
-            assert found.converged and low <= found.steps <= high, (fmt.name, found.steps)
+            assert found.converged and low <= found.steps <= high, (
+                fmt.name,
+                found.steps,
+            )
 
 
 def test_gmres_goes_on_where_the_classic_method_stops_but_gains_little_at_last():
@@ -324,7 +364,9 @@ def test_gmres_goes_on_where_the_classic_method_stops_but_gains_little_at_last()
         hard = of_condition(64, kappa, 1)
         assert "no longer halve" in refine(*hard, factor_format=FP16).reason
         gmres = refine(*hard, factor_format=FP16, method="gmres")
-        assert gmres.converged and gmres.steps <= 3 and least < gmres.inner_steps <= 3 * 64
+        assert (
+            gmres.converged and gmres.steps <= 3 and least < gmres.inner_steps <= 3 * 64
+        )
 
 
 def test_a_step_that_does_not_halve_the_error_ends_nothing_as_long_as_three_do():
@@ -362,14 +404,19 @@ def test_refinement_is_only_as_good_as_its_residual():
     a, b = of_condition(32, 100.0, 5)
     for fmt in (FP32, FP16):
         stuck = refine(a, b, factor_format=FP16, residual_format=fmt)
-        assert not stuck.converged and stuck.backward_errors.min() < 4 * fmt.unit_roundoff
+        assert (
+            not stuck.converged and stuck.backward_errors.min() < 4 * fmt.unit_roundoff
+        )
         assert stuck.backward_errors.min() > fmt.unit_roundoff / 64
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda f: f.name)
 def test_a_low_residual_starts_with_b_and_rounds_each_difference_once(fmt):
     upper = np.triu(round_to(np.random.default_rng(8).uniform(1, 2, (5, 5)), FP16))
-    a, b = upper + 2.0**-13 * np.triu(np.ones((5, 5)), 1), np.array([0.1, 0.7, 1.3, -0.4, 1.9])
+    a, b = (
+        upper + 2.0**-13 * np.triu(np.ones((5, 5)), 1),
+        np.array([0.1, 0.7, 1.3, -0.4, 1.9]),
+    )
     first, second = (
         refine(a, b, factor_format=FP16, residual_format=fmt, scale=False, limit=n).x
         for n in (0, 1)

@@ -38,7 +38,9 @@ def slow_mma(a, b, c, architecture, fmt, output, **switches):
     terms, bits, written = EXPECTED[architecture][fmt.name]
 
     def step(row, column, total, _):
-        return one_step(row, column, total, (fmt, fmt), output, terms, bits, written, **switches)
+        return one_step(
+            row, column, total, (fmt, fmt), output, terms, bits, written, **switches
+        )
 
     return chained(a, b, c, terms, step)
 
@@ -55,11 +57,17 @@ def slow_unless_of(*architectures):
 @pytest.mark.parametrize(("architecture", "name"), slow_unless_of("hopper"))
 def test_random_blocks_are_those_of_the_integer_oracle(architecture, name, kind):
     fmt = mplab.FORMATS[name]
-    rng = np.random.default_rng([*architecture.encode(), *name.encode(), *kind.encode()])
+    rng = np.random.default_rng(
+        [*architecture.encode(), *name.encode(), *kind.encode()]
+    )
     outputs = (FP32, FP16) if name in ("FP16", "FP8_E4M3", "FP8_E5M2") else (FP32,)
     for output in outputs:
         a, b, c = block(kind, (fmt, fmt), output, rng, (4, 70, 5))
-        how = {"architecture": architecture, "input_format": fmt, "output_format": output}
+        how = {
+            "architecture": architecture,
+            "input_format": fmt,
+            "output_format": output,
+        }
         want = slow_mma(a, b, c, architecture, fmt, output)
         assert_same_bits(mma(a, b, c, **how), want)
 
@@ -91,7 +99,9 @@ def rejected(question, model):
     return question.ask(architecture=replace(here, **unit), **options)
 
 
-@pytest.mark.parametrize("question", probes.PROBES, ids=lambda p: p.terms.replace(" ", "_"))
+@pytest.mark.parametrize(
+    "question", probes.PROBES, ids=lambda p: p.terms.replace(" ", "_")
+)
 def test_a_probe_gives_hopper_s_answer_and_the_rejected_model_gives_the_other(question):
     assert probes.same(question.ask(), question.answer)
     assert question.rejected
@@ -106,8 +116,13 @@ def test_probes_tell_generations_apart():
     assert kept.ask(architecture="ampere") == 0.0
     assert kept.ask(architecture="blackwell") == 2.0**-25
     assert by_terms["1, 2^-14, -1 in E4M3"].ask(architecture="blackwell") == 2.0**-14
-    ones = by_terms["2^24 | sixteen 1"]  # Volta keeps 23 fraction bits of 2^24: even numbers
-    assert [ones.ask(architecture=x) for x in ("volta", "turing")] == [16777216.0, 16777232.0]
+    ones = by_terms[
+        "2^24 | sixteen 1"
+    ]  # Volta keeps 23 fraction bits of 2^24: even numbers
+    assert [ones.ask(architecture=x) for x in ("volta", "turing")] == [
+        16777216.0,
+        16777232.0,
+    ]
 
 
 def test_the_command_says_politely_that_there_is_no_gpu(capsys, monkeypatch):
@@ -123,7 +138,9 @@ def test_the_command_compares_hardware_with_each_model():
     lines = probes.report(probes.PROBES[0], 2.0**-25)
     assert any("hopper" in line and line.endswith("agrees") for line in lines)
     assert any("ampere" in line and line.endswith("differs") for line in lines)
-    assert any("not: 24 fraction bits" in line and line.endswith("differs") for line in lines)
+    assert any(
+        "not: 24 fraction bits" in line and line.endswith("differs") for line in lines
+    )
 
 
 def test_a_product_that_underflows_into_fp16_keeps_its_sign_and_a_probe_asks_for_it():
@@ -139,7 +156,10 @@ def test_a_product_that_underflows_into_fp16_keeps_its_sign_and_a_probe_asks_for
     assert_same_bits(mma(tiny[0][:, :1], tiny[1][:1], **least), [[0.0]])
     (probe,) = (p for p in probes.PROBES if p.output_format == FP16)
     assert "-0.0" in "".join(probes.report(probe, None))
-    for measured, hopper, rejected in ((-0.0, "agrees", "differs"), (0.0, "differs", "agrees")):
+    for measured, hopper, rejected in (
+        (-0.0, "agrees", "differs"),
+        (0.0, "differs", "agrees"),
+    ):
         lines = probes.report(probe, measured)
         assert any("hopper" in line and line.endswith(hopper) for line in lines)
         assert any("not: no sign" in line and line.endswith(rejected) for line in lines)
@@ -172,7 +192,9 @@ def test_an_fp16_result_is_rounded_to_nearest_and_overflows_to_infinity():
 
 def test_a_long_product_is_a_chain_of_steps():
     rng = np.random.default_rng(12)
-    a, b = (mplab.round_to(rng.standard_normal(s), FP8_E4M3) for s in ((6, 96), (96, 7)))
+    a, b = (
+        mplab.round_to(rng.standard_normal(s), FP8_E4M3) for s in ((6, 96), (96, 7))
+    )
     chained = np.zeros((6, 7))
     for k in range(0, 96, 32):
         chained = mma(a[:, k : k + 32], b[k : k + 32], chained, input_format=FP8_E4M3)
@@ -181,7 +203,9 @@ def test_a_long_product_is_a_chain_of_steps():
 
 def test_row_blocks_do_not_change_the_result():
     rng = np.random.default_rng(13)
-    a, b = (mplab.round_to(rng.standard_normal(s), FP16) for s in ((300, 32), (32, 200)))
+    a, b = (
+        mplab.round_to(rng.standard_normal(s), FP16) for s in ((300, 32), (32, 200))
+    )
     whole = mma(a, b)
     assert_same_bits(whole[250:251], mma(a[250:251], b))
 
@@ -191,11 +215,15 @@ def test_row_blocks_do_not_change_the_result():
 
 def test_operands_and_formats_are_those_of_the_unit():
     one = np.ones((1, 1))
-    with pytest.raises(ValueError, match="input_format must be one of FP16 on volta; got BF16"):
+    with pytest.raises(
+        ValueError, match="input_format must be one of FP16 on volta; got BF16"
+    ):
         mma(one, one, architecture="volta", input_format=BF16)
     with pytest.raises(ValueError, match=r"mma: a must hold values of FP16; got 0\.1"):
         mma(np.full((1, 1), 0.1), one)
-    assert unit_of("hopper", TF32).terms == 8 and unit_of("hopper", FP8_E5M2).terms == 32
+    assert (
+        unit_of("hopper", TF32).terms == 8 and unit_of("hopper", FP8_E5M2).terms == 32
+    )
 
 
 @pytest.mark.parametrize(
@@ -205,7 +233,9 @@ def test_operands_and_formats_are_those_of_the_unit():
 )
 def test_a_format_whose_products_float64_does_not_hold_is_refused(facts):
     fmt = Format("odd", **facts)  # 2^700 · 2^700 − 2^700 · 2^700 was NaN
-    with pytest.raises(ValueError, match=r"^mma: input_format must have products that are exact"):
+    with pytest.raises(
+        ValueError, match=r"^mma: input_format must have products that are exact"
+    ):
         mma(row(1.0), column(1.0), architecture=MatrixUnit(4, 23), input_format=fmt)
 
 

@@ -14,11 +14,34 @@ from cases import assert_same_bits
 from tiers import mostly_slow
 
 import mplab
-from mplab import FORMATS, FP8_E4M3, FP16, FP32, TF32, Event, Overflow, Rounding, Stream, Tininess
-from mplab.arithmetic import add, divide, fma, loops, multiply, raised, remainder, sqrt, subtract
+from mplab import (
+    FORMATS,
+    FP8_E4M3,
+    FP16,
+    FP32,
+    TF32,
+    Event,
+    Overflow,
+    Rounding,
+    Stream,
+    Tininess,
+)
+from mplab.arithmetic import (
+    add,
+    divide,
+    fma,
+    loops,
+    multiply,
+    raised,
+    remainder,
+    sqrt,
+    subtract,
+)
 from mplab.arithmetic.operations import exact_sum_to_odd
 
-OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)}
+OPERATIONS = {
+    f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)
+}
 COUNT = {"sqrt": 1, "fma": 3}
 SMALL = [f for f in FORMATS.values() if f.bits <= 8 and hasattr(mplab, f.name)]
 SMALL = [*(f for f in SMALL if f.name != "FP8_E8M0"), FORMATS["Binary8p3se"]]
@@ -29,7 +52,9 @@ TWO = [Rounding.TIES_TO_EVEN, Rounding.TOWARD_NEGATIVE]
 some_modes = pytest.mark.parametrize(
     "rounding", mostly_slow(exact.DETERMINISTIC, TWO), ids=lambda m: m.name
 )
-each_mode = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
+each_mode = pytest.mark.parametrize(
+    "rounding", exact.DETERMINISTIC, ids=lambda m: m.name
+)
 
 
 def by_name(fmt):
@@ -54,7 +79,9 @@ def expected(name, operands, fmt, rounding, overflow=Overflow.IEEE):
 def test_every_pair_of_a_small_format_is_rounded_correctly(name, fmt, rounding):
     all_values = mplab.values(fmt)
     operands = (
-        [all_values] if name == "sqrt" else [x.ravel() for x in np.meshgrid(*[all_values] * 2)]
+        [all_values]
+        if name == "sqrt"
+        else [x.ravel() for x in np.meshgrid(*[all_values] * 2)]
     )
     got = OPERATIONS[name](*operands, fmt, rounding=rounding)
     plain = np.all([np.isfinite(x) for x in operands], axis=0)
@@ -115,7 +142,9 @@ def test_events_of_every_pair_of_e5m2_are_those_of_the_oracle():
         for name in ("add", "multiply", "divide"):
             x, y = a[offset::23], b[offset::23]
             for tininess in Tininess:
-                got = raised(OPERATIONS[name], x, y, fmt, rounding=rounding, tininess=tininess)
+                got = raised(
+                    OPERATIONS[name], x, y, fmt, rounding=rounding, tininess=tininess
+                )
                 want = [
                     exact.exceptions(name, pair, fmt, rounding, tininess)
                     for pair in zip(x.tolist(), y.tolist(), strict=True)
@@ -131,9 +160,18 @@ def test_events_of_every_pair_of_e5m2_are_those_of_the_oracle():
 def spread(fmt, rng, count):
     """Values over the whole range of a format, evenly by code, the ends included."""
     positive = rng.integers(0, fmt.max_code + 1, count, endpoint=False)
-    ends = [0, 1, 2, 1 << (fmt.precision - 1), (1 << (fmt.precision - 1)) - 1, fmt.max_code]
+    ends = [
+        0,
+        1,
+        2,
+        1 << (fmt.precision - 1),
+        (1 << (fmt.precision - 1)) - 1,
+        fmt.max_code,
+    ]
     positive[: len(ends)] = ends
-    with np.errstate(over="ignore"):  # decoding infinity, in a format as wide as float64
+    with np.errstate(
+        over="ignore"
+    ):  # decoding infinity, in a format as wide as float64
         return mplab.decode(positive | (fmt.sign_code * rng.integers(0, 2, count)), fmt)
 
 
@@ -142,7 +180,9 @@ def near_one(fmt, rng, count):
     significand = rng.integers(1 << (fmt.precision - 1), 1 << fmt.precision, count)
     sparse = significand & -(1 << rng.integers(0, fmt.precision, count))
     exponent = rng.integers(-3, 4, count) - fmt.precision
-    return np.ldexp(np.where(rng.random(count) < 0.5, significand, sparse).astype(float), exponent)
+    return np.ldexp(
+        np.where(rng.random(count) < 0.5, significand, sparse).astype(float), exponent
+    )
 
 
 def directed(name, fmt, rng, count):
@@ -151,9 +191,13 @@ def directed(name, fmt, rng, count):
     half = near + mplab.ulp(near, fmt) / 2 * rng.integers(0, 2, count)
     a = near_one(fmt, rng, count) * np.where(rng.random(count) < 0.5, 1.0, -1.0)
     deep = rng.random(count) < 0.3
-    low = np.where(deep, 2.0 ** (fmt.emin // 2 + 1), 1.0)  # products of two are subnormal
+    low = np.where(
+        deep, 2.0 ** (fmt.emin // 2 + 1), 1.0
+    )  # products of two are subnormal
     enter = lambda x: mplab.round_to(x, fmt)  # noqa: E731
-    tiny = np.ldexp(near_one(fmt, rng, count), -rng.integers(fmt.precision - 3, 60, count))
+    tiny = np.ldexp(
+        near_one(fmt, rng, count), -rng.integers(fmt.precision - 3, 60, count)
+    )
     match name:
         case "add" | "subtract":
             return [enter(half), enter(tiny * np.sign(a))]
@@ -175,7 +219,10 @@ def directed(name, fmt, rng, count):
 def test_hard_cases_of_the_large_formats_are_rounded_correctly(fmt, name, rounding):
     rng = np.random.default_rng([LARGE.index(fmt), *name.encode(), rounding])
     count = COUNT.get(name, 2)
-    cases = [[spread(fmt, rng, 150) for _ in range(count)], directed(name, fmt, rng, 600)]
+    cases = [
+        [spread(fmt, rng, 150) for _ in range(count)],
+        directed(name, fmt, rng, 600),
+    ]
     operands = [np.concatenate(parts) for parts in zip(*cases, strict=True)]
     got = OPERATIONS[name](*operands, fmt, rounding=rounding)
     assert_same_bits(got, expected(name, operands, fmt, rounding))
@@ -211,11 +258,17 @@ SOME = [f for f in RARE if f.name in ("E3M0", "UE4M3_NOZERO", "E11M20", "E4M27")
 def test_formats_that_nobody_ships_are_rounded_correctly_too(fmt):
     """Those as wide as float64 among them, whose products it cannot hold."""
     rng = np.random.default_rng(5)
-    special = [x for x in (inf, -inf, 0.0, -0.0) if not differs(x, mplab.round_to(x, fmt))]
+    special = [
+        x for x in (inf, -inf, 0.0, -0.0) if not differs(x, mplab.round_to(x, fmt))
+    ]
     for name, rounding in itertools.product(OPERATIONS, exact.DETERMINISTIC):
         operands = [
             np.concatenate(
-                [spread(fmt, rng, 40), mplab.round_to(near_one(fmt, rng, 40), fmt), [nan, *special]]
+                [
+                    spread(fmt, rng, 40),
+                    mplab.round_to(near_one(fmt, rng, 40), fmt),
+                    [nan, *special],
+                ]
             )
             for _ in range(COUNT.get(name, 2))
         ]
@@ -234,7 +287,9 @@ def test_a_million_results_agree_with_numpy(name, dtype):
     rng = np.random.default_rng(11)
     operands = [spread(fmt, rng, 1_000_000) for _ in range(COUNT.get(name, 2))]
     with np.errstate(all="ignore"):
-        want = getattr(np, name)(*(x.astype(dtype) for x in operands)).astype(np.float64)
+        want = getattr(np, name)(*(x.astype(dtype) for x in operands)).astype(
+            np.float64
+        )
     assert_same_bits(OPERATIONS[name](*operands, fmt), want)
 
 
@@ -249,7 +304,9 @@ def test_fma_through_a_wider_format_would_round_twice():
         a, b, c = mplab.decode(np.array(codes), fmt)
         assert mplab.encode(fma(a, b, c, fmt), fmt) == right
         wide = np.float64 if fmt is FP32 else np.float32
-        assert mplab.encode(mplab.round_to(wide(a) * wide(b) + wide(c), fmt), fmt) == wrong
+        assert (
+            mplab.encode(mplab.round_to(wide(a) * wide(b) + wide(c), fmt), fmt) == wrong
+        )
 
 
 def test_tf32_product_through_float32_would_vanish():
@@ -303,7 +360,10 @@ def test_invalid_operations_give_nan_and_say_so():
 
 
 QUIET_AND_SIGNALING = {
-    np.float64: (0x7FF8 << 48, [(0x7FF0 << 48) + 1, (0x7FF4 << 48) + 3, (0xFFF7 << 48) + 5]),
+    np.float64: (
+        0x7FF8 << 48,
+        [(0x7FF0 << 48) + 1, (0x7FF4 << 48) + 3, (0xFFF7 << 48) + 5],
+    ),
     np.float32: (0x7FC00000, [0x7F800001, 0x7FA00000, 0xFFBFFFFF]),
     np.float16: (0x7E00, [0x7C01, 0x7D00, 0xFDFF]),
     ml_dtypes.bfloat16: (0x7FC0, [0x7F81, 0x7FA0, 0xFFBF]),
@@ -324,10 +384,14 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
                 if other == inf and not fmt.has_infinity:
                     continue
                 got = raised(operation, *operands, fmt)
-                scalar = [raised(operation, *(x[i] for x in operands), fmt) for i in range(4)]
+                scalar = [
+                    raised(operation, *(x[i] for x in operands), fmt) for i in range(4)
+                ]
                 how = fmt, Rounding.TIES_TO_EVEN, Tininess.AFTER
                 wanted = [
-                    exact.exceptions(name, [float(x[i]) for x in operands], *how, signaling=i > 0)
+                    exact.exceptions(
+                        name, [float(x[i]) for x in operands], *how, signaling=i > 0
+                    )
                     for i in range(4)
                 ]
                 assert got.tolist() == scalar == wanted, (name, place, fmt.name)
@@ -336,11 +400,16 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
 
 def test_a_signaling_nan_is_invalid_where_float64_is_too_narrow_and_for_decimals():
     wide = mplab.Format("E8M22", exponent_bits=8, precision=23)
-    wider = mplab.Format("E11M20", exponent_bits=11, precision=21)  # goes through Fractions
+    wider = mplab.Format(
+        "E11M20", exponent_bits=11, precision=21
+    )  # goes through Fractions
     signaling = np.array(0x7FF1 << 48).view(np.float64)
     for fmt in (wide, wider):
         assert raised(add, signaling, 1.0, fmt) == Event.INVALID
-        assert raised(fma, np.zeros(2), np.full(2, inf), signaling, fmt).tolist() == [8, 8]
+        assert raised(fma, np.zeros(2), np.full(2, inf), signaling, fmt).tolist() == [
+            8,
+            8,
+        ]
     assert raised(add, Decimal("sNaN"), 1.0, FP16) == Event.INVALID
     assert raised(add, Decimal("NaN"), 1.0, FP16) == Event(0)
 
@@ -364,15 +433,27 @@ def test_flushing_takes_operands_and_results_apart():
     least, half = FP16.min_subnormal, 0.5
     assert add(least, least, FP16) == 2 * least
     assert add(least, 1024 * least, FP16, flush_inputs=True) == FP16.min_normal
-    assert multiply(FP16.min_normal, half, FP16, flush_inputs=True) == FP16.min_normal / 2
+    assert (
+        multiply(FP16.min_normal, half, FP16, flush_inputs=True) == FP16.min_normal / 2
+    )
     assert multiply(FP16.min_normal, half, FP16, flush_outputs=True) == 0.0
     assert np.copysign(1.0, multiply(-least, 1.0, FP16, flush_inputs=True)) == -1.0
 
 
 def test_a_tally_counts_results():
     counted = mplab.Tally()
-    add(np.array([1.0, 2048.0, 65504.0]), np.array([1.0, 1.0, 65504.0]), FP16, tally=counted)
-    assert (counted.total, counted.exact, counted.inexact, counted.overflow) == (3, 1, 2, 1)
+    add(
+        np.array([1.0, 2048.0, 65504.0]),
+        np.array([1.0, 1.0, 65504.0]),
+        FP16,
+        tally=counted,
+    )
+    assert (counted.total, counted.exact, counted.inexact, counted.overflow) == (
+        3,
+        1,
+        2,
+        1,
+    )
 
 
 def test_stochastic_sums_are_right_on_average_and_repeatable():
@@ -389,11 +470,17 @@ def test_stochastic_sums_are_right_on_average_and_repeatable():
 
 
 def test_operands_that_are_no_values_of_the_format_are_refused_by_name():
-    with pytest.raises(ValueError, match=r"multiply: b must hold values of FP8_E4M3; got 0\.1, be"):
+    with pytest.raises(
+        ValueError, match=r"multiply: b must hold values of FP8_E4M3; got 0\.1, be"
+    ):
         multiply(1.0, np.array([1.0, 0.1]), FP8_E4M3)
-    with pytest.raises(ValueError, match="add: a must hold values of FP8_E4M3; got inf"):
+    with pytest.raises(
+        ValueError, match="add: a must hold values of FP8_E4M3; got inf"
+    ):
         add(inf, 1.0, FP8_E4M3)
-    with pytest.raises(ValueError, match=r"sqrt: a must hold values of FP8_E4M3FNUZ; got -0\.0"):
+    with pytest.raises(
+        ValueError, match=r"sqrt: a must hold values of FP8_E4M3FNUZ; got -0\.0"
+    ):
         sqrt(-0.0, mplab.FP8_E4M3FNUZ)
 
 
@@ -436,9 +523,14 @@ def far_and_near():
 def test_a_sum_rounded_to_odd_is_that_of_fractions():
     """The vectors' function and the compiled loops' own, which must stay in their file."""
     x, y = far_and_near()
-    sums = [Fraction(a) + Fraction(b) for a, b in zip(x.tolist(), y.tolist(), strict=True)]
+    sums = [
+        Fraction(a) + Fraction(b) for a, b in zip(x.tolist(), y.tolist(), strict=True)
+    ]
     want = np.array([to_odd(q) for q in sums])
-    assert np.sum([Fraction(s) != q for s, q in zip((x + y).tolist(), sums, strict=True)]) > 5000
+    assert (
+        np.sum([Fraction(s) != q for s, q in zip((x + y).tolist(), sums, strict=True)])
+        > 5000
+    )
     assert_same_bits(exact_sum_to_odd(x, y), want)
     for mode in Rounding:
         bits = [loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
@@ -453,7 +545,10 @@ def test_a_sum_rounded_to_odd_lets_special_values_through():
     want = np.array([inf, nan, -inf, nan, inf, 0.0, -0.0])
     assert_same_bits(exact_sum_to_odd(x, y), want)
     some = ~np.isnan(want)
-    got = [loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN)) for a, b in zip(x, y, strict=True)]
+    got = [
+        loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN))
+        for a, b in zip(x, y, strict=True)
+    ]
     assert_same_bits(np.array(got).view(np.float64)[some], want[some])
 
 
@@ -465,7 +560,8 @@ def test_the_oracle_s_two_layers_agree():
         a, b = rng.choice(finite, 300), rng.choice(finite[finite != 0], 300)
         for rounding in exact.DETERMINISTIC:
             assert_same_bits(
-                exact.pairs(name, fmt, rounding, a, b), expected(name, [a, b], fmt, rounding)
+                exact.pairs(name, fmt, rounding, a, b),
+                expected(name, [a, b], fmt, rounding),
             )
     assert exact.exact_result("sqrt", 2.25) == Fraction(3, 2)
 

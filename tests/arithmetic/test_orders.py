@@ -10,7 +10,11 @@ from mplab.arithmetic import mma, reveal_order, sum as long_sum
 
 
 def evaluated(tree, x):
-    return x[tree] if isinstance(tree, int) else np.sum([evaluated(part, x) for part in tree])
+    return (
+        x[tree]
+        if isinstance(tree, int)
+        else np.sum([evaluated(part, x) for part in tree])
+    )
 
 
 def in_order(order):
@@ -24,7 +28,10 @@ def test_each_order_of_sum_is_revealed():
     assert reveal_order(in_order("blocked(2)"), 6) == (((0, 1), (2, 3)), (4, 5))
     assert reveal_order(in_order("sequential"), 1) == 0
     swapped = [3, 0, 2, 1]
-    assert reveal_order(lambda x: in_order("sequential")(x[swapped]), 4) == (((0, 3), 2), 1)
+    assert reveal_order(lambda x: in_order("sequential")(x[swapped]), 4) == (
+        ((0, 3), 2),
+        1,
+    )
 
 
 def test_numpy_s_own_order_gives_numpy_s_bits():
@@ -37,9 +44,9 @@ def test_numpy_s_own_order_gives_numpy_s_bits():
 def test_a_matrix_unit_adds_several_terms_at_once():
     def product(architecture):
         def of(x):
-            return mma(x[None], np.ones((16, 1)), architecture=architecture, input_format=BF16)[
-                0, 0
-            ]
+            return mma(
+                x[None], np.ones((16, 1)), architecture=architecture, input_format=BF16
+            )[0, 0]
 
         return of
 
@@ -50,5 +57,7 @@ def test_a_matrix_unit_adds_several_terms_at_once():
 
 def test_functions_that_lose_no_unit_or_add_no_sum_are_refused():
     for f in (math.fsum, np.prod, np.max, lambda x: np.sum(x[1:])):
-        with pytest.raises(ValueError, match=r"^reveal_order: f must add each term once"):
+        with pytest.raises(
+            ValueError, match=r"^reveal_order: f must add each term once"
+        ):
             reveal_order(f, 6)

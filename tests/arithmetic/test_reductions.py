@@ -94,7 +94,9 @@ def operands(kind, count, rng):
     elif kind == "far apart":
         x = rng.standard_normal(shape) * 2.0 ** rng.integers(-12, 9, shape)
     elif kind == "extreme":  # so far apart that float64 cannot hold a sum
-        x = rng.choice([1.0, -1.0, 1.5], shape) * 2.0 ** rng.choice([-24, -23, 0, 14, 15], shape)
+        x = rng.choice([1.0, -1.0, 1.5], shape) * 2.0 ** rng.choice(
+            [-24, -23, 0, 14, 15], shape
+        )
     elif kind == "tiny":
         x = rng.integers(-3, 4, shape) * 2.0 ** rng.integers(-16, -10, shape)
     else:
@@ -118,7 +120,10 @@ def test_every_order_takes_the_steps_of_the_oracle(order, rounding):
         for kind in ("ordinary", "far apart", "extreme", "tiny", "special"):
             for count in (1, 2, 3, 4, 5, 7, 13, 13, 13, 31, 31):
                 a, b = operands(kind, count, rng)
-                terms = [slow.product(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+                terms = [
+                    slow.product(x, y)
+                    for x, y in zip(a.tolist(), b.tolist(), strict=True)
+                ]
                 got = reductions.dot(
                     a,
                     b,
@@ -149,7 +154,11 @@ def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
     rng = np.random.default_rng([7, *order.encode()])
     a, b = (mplab.round_to(rng.standard_normal(s), FP16) for s in ((2, 11), (11, 2)))
     slow = Slow(BF16, rounding, FP8_E5M2)
-    how = {"accumulator_format": BF16, "product_format": FP8_E5M2, "output_format": FP8_E4M3}
+    how = {
+        "accumulator_format": BF16,
+        "product_format": FP8_E5M2,
+        "output_format": FP8_E4M3,
+    }
     how |= {"order": order, "rounding": rounding}
     for splits in (1, 2, 3, 5, 11):
         want = np.empty((2, 2))
@@ -157,7 +166,8 @@ def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
             terms = [slow.product(x, y) for x, y in zip(a[i], b[:, j], strict=True)]
             ends = [c * 11 // splits for c in range(splits + 1)]
             total, *rest = [
-                slow.sum(terms[begin:end], order) for begin, end in itertools.pairwise(ends)
+                slow.sum(terms[begin:end], order)
+                for begin, end in itertools.pairwise(ends)
             ]
             for part in rest:
                 total = slow.add(total, part)
@@ -172,7 +182,9 @@ def test_a_split_into_single_terms_is_a_sum_of_rounded_products():
     split = reductions.matmul(a, b, split_k=9, accumulator_format=FP16)
     whole = reductions.matmul(a, b, product_format=FP16, accumulator_format=FP16)
     assert_same_bits(split, whole)
-    empty = reductions.matmul(np.ones((2, 0)), np.ones((0, 2)), split_k=1, accumulator_format=FP16)
+    empty = reductions.matmul(
+        np.ones((2, 0)), np.ones((0, 2)), split_k=1, accumulator_format=FP16
+    )
     assert_same_bits(empty, np.zeros((2, 2)))
 
 
@@ -183,7 +195,8 @@ def test_distinct_sums_are_those_of_all_orders():
         x = mplab.round_to(rng.standard_normal(5) * 2.0 ** rng.integers(-3, 4, 5), fmt)
         slow = Slow(fmt, Rounding.TIES_TO_EVEN)
         every = {
-            slow.sum(list(order), "sequential") for order in itertools.permutations(x.tolist())
+            slow.sum(list(order), "sequential")
+            for order in itertools.permutations(x.tolist())
         }
         found = reductions.distinct_sums(x, fmt, orders=3000)
         assert found.tolist() == sorted(every)
@@ -194,7 +207,9 @@ def test_distinct_sums_are_those_of_all_orders():
 
 def test_a_wide_accumulator_leaves_one_sum_and_rounding_at_the_end_is_none():
     x = mplab.round_to(np.random.default_rng(0).standard_normal(256), FP16)
-    in_fp16, in_fp32 = (reductions.distinct_sums(x, f, orders=200) for f in (FP16, FP32))
+    in_fp16, in_fp32 = (
+        reductions.distinct_sums(x, f, orders=200) for f in (FP16, FP32)
+    )
     assert len(in_fp16) > 10
     assert len(np.unique(mplab.round_to(in_fp32, FP16))) == 1
     again = reductions.distinct_sums(x, FP16, orders=200)
@@ -210,10 +225,22 @@ def test_sums_side_by_side_and_a_single_sum_take_the_same_steps(order):
     kinds = ("ordinary", "far apart", "extreme", "tiny", "special")
     b = np.concatenate([operands(kind, 24, rng) for kind in kinds]).T.copy()
     a = operands("extreme", 24, rng)[:1]
-    formats = [(FP16, None), (FP32, None), (BF16, FP16), (FP8_E4M3FNUZ, None), (FP8_E5M2, FP8_E8M0)]
+    formats = [
+        (FP16, None),
+        (FP32, None),
+        (BF16, FP16),
+        (FP8_E4M3FNUZ, None),
+        (FP8_E5M2, FP8_E8M0),
+    ]
     for fmt, product_format in formats:
-        how = {"accumulator_format": fmt, "product_format": product_format, "order": order}
-        alone = [reductions.matmul(a, column[:, None], **how)[0, 0] for column in b.T.copy()]
+        how = {
+            "accumulator_format": fmt,
+            "product_format": product_format,
+            "order": order,
+        }
+        alone = [
+            reductions.matmul(a, column[:, None], **how)[0, 0] for column in b.T.copy()
+        ]
         assert_same_bits(reductions.matmul(a, b, **how)[0], np.array(alone))
 
 
@@ -242,7 +269,11 @@ def test_results_do_not_depend_on_the_number_of_threads():
             before = threads.set_threads(count)
             try:
                 stream = Stream(5) if rounding is Rounding.STOCHASTIC else None
-                how = {"rounding": rounding, "stream": stream, "accumulator_format": FP16}
+                how = {
+                    "rounding": rounding,
+                    "stream": stream,
+                    "accumulator_format": FP16,
+                }
                 results.append(reductions.matmul(a, b, product_format=FP16, **how))
             finally:
                 threads.set_threads(before)
@@ -254,8 +285,15 @@ def test_results_do_not_depend_on_the_number_of_threads():
 
 def test_a_sum_of_ones_stagnates_where_one_is_half_an_ulp_and_better_orders_go_on():
     ones = np.ones(4096)
-    for fmt, limit in ((FP16, 2048.0), (BF16, 256.0), (FP8_E4M3, 16.0), (FP8_E5M2, 8.0)):
-        assert reductions.sum(ones, accumulator_format=fmt) == limit == 2.0**fmt.precision
+    for fmt, limit in (
+        (FP16, 2048.0),
+        (BF16, 256.0),
+        (FP8_E4M3, 16.0),
+        (FP8_E5M2, 8.0),
+    ):
+        assert (
+            reductions.sum(ones, accumulator_format=fmt) == limit == 2.0**fmt.precision
+        )
     for order in ("pairwise", "blocked(64)", "kahan", "neumaier"):
         assert reductions.sum(ones, accumulator_format=FP16, order=order) == 4096.0
 
@@ -272,7 +310,12 @@ def test_an_empty_sum_is_plus_zero():
     for rounding in exact.DETERMINISTIC:
         total = reductions.sum(np.zeros(0), accumulator_format=FP16, rounding=rounding)
         assert_same_bits(total, np.float64(0.0))
-    assert reductions.matmul(np.ones((2, 0)), np.ones((0, 3)), accumulator_format=FP16).sum() == 0
+    assert (
+        reductions.matmul(
+            np.ones((2, 0)), np.ones((0, 3)), accumulator_format=FP16
+        ).sum()
+        == 0
+    )
 
 
 def test_a_sum_of_zeros_keeps_their_sign():
@@ -300,23 +343,34 @@ def test_means_variances_and_norms_take_the_steps_of_the_oracle(rounding):
         slow = Slow(fmt, rounding, fmt)
         x = mplab.round_to(3 + rng.standard_normal(9), fmt)
         how = {"accumulator_format": fmt, "product_format": fmt, "rounding": rounding}
-        centre = exact.rounded("divide", (slow.sum(x.tolist(), "sequential"), 9.0), fmt, rounding)
+        centre = exact.rounded(
+            "divide", (slow.sum(x.tolist(), "sequential"), 9.0), fmt, rounding
+        )
         assert reductions.mean(x, **how) == centre
         deviations = [slow.add(v, -centre) for v in x.tolist()]
         squares = slow.sum([slow.product(d, d) for d in deviations], "sequential")
         want = exact.rounded("divide", (squares, 8.0), fmt, rounding)
         assert reductions.variance(x, ddof=1, **how) == want
         squares = slow.sum([slow.product(v, v) for v in x.tolist()], "sequential")
-        assert reductions.norm(x, **how) == exact.rounded("sqrt", (squares,), fmt, rounding)
+        assert reductions.norm(x, **how) == exact.rounded(
+            "sqrt", (squares,), fmt, rounding
+        )
         first = exact.rounded("divide", (squares, 9.0), fmt, rounding)
         second = exact.rounded("multiply", (centre, centre), fmt, rounding)
-        assert reductions.variance(x, method="one-pass", **how) == slow.add(first, -second)
+        assert reductions.variance(x, method="one-pass", **how) == slow.add(
+            first, -second
+        )
 
 
 def test_statistics_go_along_an_axis():
     x = mplab.round_to(np.random.default_rng(6).standard_normal((4, 5, 6)), FP16)
     how = {"accumulator_format": FP16}
-    for function in (reductions.sum, reductions.mean, reductions.variance, reductions.norm):
+    for function in (
+        reductions.sum,
+        reductions.mean,
+        reductions.variance,
+        reductions.norm,
+    ):
         got = function(x, axis=1, **how)
         assert got.shape == (4, 6)
         assert got[2, 3] == function(x[2, :, 3].copy(), **how)
@@ -324,9 +378,14 @@ def test_statistics_go_along_an_axis():
 
 def test_a_two_pass_variance_never_rounds_a_square_twice():
     wide = mplab.Format("E3M28", exponent_bits=3, precision=29)
-    with pytest.raises(ValueError, match=r"^variance: accumulator_format must have at most 26"):
+    with pytest.raises(
+        ValueError, match=r"^variance: accumulator_format must have at most 26"
+    ):
         reductions.variance([2.25, -(2.0**-26)], accumulator_format=wide)
-    assert reductions.variance([2.0, -2.0], accumulator_format=wide, method="one-pass") == 4
+    assert (
+        reductions.variance([2.0, -2.0], accumulator_format=wide, method="one-pass")
+        == 4
+    )
 
 
 def test_one_pass_variance_can_be_negative():
@@ -344,7 +403,9 @@ def test_softmax_without_a_shift_overflows_early():
     assert np.all(np.abs(got - want) <= 3 * FP16.unit_roundoff)
     assert np.isnan(reductions.softmax(x, shift=False, accumulator_format=FP16)).any()
     columns = reductions.softmax(x, axis=0, accumulator_format=FP16)
-    assert_same_bits(columns, reductions.softmax(x.T.copy(), accumulator_format=FP16).T.copy())
+    assert_same_bits(
+        columns, reductions.softmax(x.T.copy(), accumulator_format=FP16).T.copy()
+    )
 
 
 # Bounds ---------------------------------------------------------------------------------
@@ -384,7 +445,9 @@ def test_roundings_are_the_longest_chain():
 
 def test_terms_must_be_values_of_fp32():
     good, bad, how = np.array([0.5]), np.array([0.1]), {"accumulator_format": FP16}
-    with pytest.raises(ValueError, match=r"^sum: x must hold values of FP32; got 0\.1, between"):
+    with pytest.raises(
+        ValueError, match=r"^sum: x must hold values of FP32; got 0\.1, between"
+    ):
         reductions.sum(bad, **how)
     with pytest.raises(ValueError, match=r"^dot: b must hold .*round_to\(b, FP32\)\.$"):
         reductions.dot(good, bad, **how)
@@ -398,19 +461,25 @@ EVERY = ["matmul", "dot", "sum", "cumsum", "norm", "mean", "variance", "softmax"
 @pytest.mark.parametrize("name", EVERY)
 def test_a_misspelt_option_is_refused_rather_than_ignored(name):
     x = np.ones((2, 2)) if name == "matmul" else np.ones(2)
-    function = partial(getattr(reductions, name), *[x] * (1 + (name in ("matmul", "dot"))))
+    function = partial(
+        getattr(reductions, name), *[x] * (1 + (name in ("matmul", "dot")))
+    )
     with pytest.raises(TypeError, match="unexpected keyword argument 'oder'"):
         function(accumulator_format=FP16, oder="pairwise")
     with pytest.raises((TypeError, KeyError), match="accumulator_format"):
         function()
     if name == "cumsum":
-        with pytest.raises(ValueError, match="order must be one of sequential, reversed"):
+        with pytest.raises(
+            ValueError, match="order must be one of sequential, reversed"
+        ):
             function(accumulator_format=FP16, order="pairwise")
 
 
 def test_a_block_longer_than_any_sum_is_all_of_it():
     x = np.array([2048.0, 1.0, 1.0])
-    assert reductions.sum(x, accumulator_format=FP16, order=f"blocked({10**30})") == 2048
+    assert (
+        reductions.sum(x, accumulator_format=FP16, order=f"blocked({10**30})") == 2048
+    )
 
 
 def test_sums_along_an_axis_of_no_columns_keep_their_shape():
@@ -434,7 +503,9 @@ def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_pat
     command = [sys.executable, "-c", code]
 
     def answer():
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, check=True
+        )
         return float(done.stdout)
 
     assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096

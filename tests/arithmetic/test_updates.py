@@ -16,7 +16,11 @@ every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 
 def fl(q, fmt):
     """A Fraction rounded once to nearest, as a Fraction; sums of zero lose their sign."""
-    return Fraction(oracle.round_fraction(q, fmt, NEAREST, Overflow.IEEE)) if q else Fraction(0)
+    return (
+        Fraction(oracle.round_fraction(q, fmt, NEAREST, Overflow.IEEE))
+        if q
+        else Fraction(0)
+    )
 
 
 def by_fractions(start, deltas, fmt, method):
@@ -101,10 +105,14 @@ def test_a_seed_decides_the_coins_and_each_step_has_its_own():
 
 def test_values_stay_values_of_the_format():
     for method in METHODS:
-        weights = Weights(round_to(np.linspace(-3, 3, 41), FP8_E4M3), FP8_E4M3, method=method)
+        weights = Weights(
+            round_to(np.linspace(-3, 3, 41), FP8_E4M3), FP8_E4M3, method=method
+        )
         for delta in (0.3, -0.01, 5e-3, -2.0):
             weights.add(delta)
-            np.testing.assert_array_equal(round_to(weights.values, FP8_E4M3), weights.values)
+            np.testing.assert_array_equal(
+                round_to(weights.values, FP8_E4M3), weights.values
+            )
 
 
 def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():

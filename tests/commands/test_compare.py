@@ -22,15 +22,22 @@ def runs(tmp_path):
 
 
 def compared(folder, a, b, *options):
-    return main(["compare", str(folder / f"{a}.json"), str(folder / f"{b}.json"), *options])
+    return main(
+        ["compare", str(folder / f"{a}.json"), str(folder / f"{b}.json"), *options]
+    )
 
 
 def test_equal_runs_end_with_0_and_others_with_1(runs, capsys):
     assert compared(runs, "a", "same") == 0
-    assert capsys.readouterr().out == "The runs do not differ: 9 digests of 1 step are equal.\n"
+    assert (
+        capsys.readouterr().out
+        == "The runs do not differ: 9 digests of 1 step are equal.\n"
+    )
     assert compared(runs, "a", "other") == 1
     said = capsys.readouterr().out
-    assert said.startswith('The runs part in step 0, start: "weight" of the model (Linear)')
+    assert said.startswith(
+        'The runs part in step 0, start: "weight" of the model (Linear)'
+    )
 
 
 def test_the_figure_is_written(runs, capsys):
@@ -45,7 +52,9 @@ def test_what_cannot_be_compared_is_one_line(runs, capsys):
     assert compared(runs, "text", "a") == 2
     lines = capsys.readouterr().err.splitlines()
     assert "nowhere.json" in lines[0]
-    assert lines[1].startswith("mplab compare: compare: run_a must hold a digest of version 2; got")
+    assert lines[1].startswith(
+        "mplab compare: compare: run_a must hold a digest of version 2; got"
+    )
     assert len(lines) == 2
     with pytest.raises(SystemExit, match="2"):
         compared(runs, "a", "same", "--plot", "p.gif")

@@ -20,7 +20,10 @@ from mplab.course.files import course_folder
 pytestmark = pytest.mark.slow
 
 ROOMS = {path.parent.name for path in Path(mplab.__file__).parent.glob("*/__init__.py")}
-FRONTS = ["mplab", *(f"mplab.{room}" for room in sorted(ROOMS - {"commands", "lessons"}))]
+FRONTS = [
+    "mplab",
+    *(f"mplab.{room}" for room in sorted(ROOMS - {"commands", "lessons"})),
+]
 
 CELLS = [
     "# A lesson <about> nothing",
@@ -53,7 +56,9 @@ def lessons(tmp_path, monkeypatch):
 def write(path, cells):
     text, *code = cells
     new = nbformat.v4
-    notebook = new.new_notebook(cells=[new.new_markdown_cell(text), *map(new.new_code_cell, code)])
+    notebook = new.new_notebook(
+        cells=[new.new_markdown_cell(text), *map(new.new_code_cell, code)]
+    )
     nbformat.write(notebook, path)
 
 
@@ -61,12 +66,16 @@ def test_a_page_shows_the_explorer_and_asks_for_nothing(lessons):
     _, out = lessons
     export_html.export(out, reference=False)
     page = (out / "01_nothing.html").read_text(encoding="utf-8")
-    assert "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
+    assert (
+        "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
+    )
     assert "loss scale 2^" in page and 'class="states"' in page
     assert "2/2" not in page  # progress has nothing to say afterwards
     assert "line 0\nline 1\nline 2" in page
     assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page)
-    assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(encoding="utf-8")
+    assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
@@ -76,7 +85,9 @@ def test_each_prediction_of_a_lesson_hides_the_next_cell(path):
     assert len(asked) > 3
     for each in asked:
         cell = page.index("highlight hl-", each.end())
-        assert '<details class="answer"' in page[each.end() : cell], page[each.end() :][:80]
+        assert '<details class="answer"' in page[each.end() : cell], page[each.end() :][
+            :80
+        ]
     assert "run the next cell" not in page and "Replace <code>None" not in page
 
 
@@ -91,7 +102,9 @@ def test_what_a_check_says_of_no_answer_is_left_out():
     assert "not attempted" not in page and "shown" in page
 
 
-def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(lessons, monkeypatch):
+def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(
+    lessons, monkeypatch
+):
     kept = {path.name: nbformat.read(path, as_version=4) for path in LESSONS}
     assert {name: with_buttons(lesson, name) for name, lesson in kept.items()} == kept
     name, urls = "01_nothing.ipynb", email.message.Message()
@@ -103,8 +116,12 @@ def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(less
     lesson = with_buttons(nbformat.read(lessons[0] / name, as_version=4), name)
     _, links, install, *_ = [cell.source for cell in lesson.cells]
     assert links == f"[Open in Colab]({colab}) · [Open in Binder]({binder})"
-    assert '%pip install --quiet "mplab[torch] @ git+https://github.com/a/b" ' in install
-    exec(install.replace("%pip", "raise AssertionError #"))  # it is installed: nothing happens
+    assert (
+        '%pip install --quiet "mplab[torch] @ git+https://github.com/a/b" ' in install
+    )
+    exec(
+        install.replace("%pip", "raise AssertionError #")
+    )  # it is installed: nothing happens
     assert with_buttons(lesson, name) == lesson
     nbformat.write(lesson, lessons[0] / name)
     export_html.export(lessons[1], reference=False)
@@ -143,7 +160,10 @@ def test_a_failing_lesson_is_named_and_leaves_the_old_page(lessons, capfd):
     before = (out / "01_nothing.html").read_bytes()
     write(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
     assert main.main(["export-html", "--out", str(out), "--no-reference"]) == 2
-    assert "mplab export-html: 01_nothing.ipynb fails: ZeroDivisionError" in capfd.readouterr().err
+    assert (
+        "mplab export-html: 01_nothing.ipynb fails: ZeroDivisionError"
+        in capfd.readouterr().err
+    )
     assert (out / "01_nothing.html").read_bytes() == before
 
 
@@ -190,7 +210,9 @@ def ids(page):
 
 
 def test_the_reference_has_a_page_for_each_front_and_for_no_inner_file(reference):
-    found = {path.relative_to(reference).as_posix() for path in reference.rglob("*.html")}
+    found = {
+        path.relative_to(reference).as_posix() for path in reference.rglob("*.html")
+    }
     fronts = {f"{name.replace('.', '/')}.html" for name in FRONTS}
     assert found == {"index.html", "mplab/numbers/tensors.html"} | fronts
     assert "mplab.html" in (reference / "index.html").read_text(encoding="utf-8")
@@ -202,17 +224,25 @@ def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
     shown = sections(page_of(reference, name))
     assert sorted(shown) == sorted(offered(front))
     values = {each: getattr(front, each) for each in offered(front)}
-    spoken = {each for each, value in values.items() if callable(value) and value.__doc__}
+    spoken = {
+        each for each, value in values.items() if callable(value) and value.__doc__
+    }
     assert {each for each in spoken if 'class="docstring"' not in shown[each]} == set()
     classes = {each for each, value in values.items() if isinstance(value, type)}
-    assert {each for each in shown if '<div class="attr class">' in shown[each]} == classes
+    assert {
+        each for each in shown if '<div class="attr class">' in shown[each]
+    } == classes
 
 
 def test_round_tensor_has_a_page_without_its_neighbours(reference):
-    assert list(sections(page_of(reference, "mplab.numbers.tensors"))) == ["round_tensor"]
+    assert list(sections(page_of(reference, "mplab.numbers.tensors"))) == [
+        "round_tensor"
+    ]
 
 
-def test_constants_have_the_words_that_stand_under_them_and_tables_their_keys(reference):
+def test_constants_have_the_words_that_stand_under_them_and_tables_their_keys(
+    reference,
+):
     shown = sections(page_of(reference, "mplab"))["FORMATS"]
     assert "The predefined formats by name" in shown and "FP8_E4M3" in shown
     assert "answer=" not in page_of(reference, "mplab.course")  # a value would tell
@@ -228,7 +258,9 @@ def test_the_first_page_lists_rooms_and_commands(reference):
 
 
 def test_every_link_in_the_reference_and_in_its_search_leads_somewhere(reference):
-    pages = {path: path.read_text(encoding="utf-8") for path in reference.rglob("*.html")}
+    pages = {
+        path: path.read_text(encoding="utf-8") for path in reference.rglob("*.html")
+    }
     anchors = {path: ids(page) for path, page in pages.items()}
     for path, page in pages.items():
         targets = re.findall(r'href="(?!https?:|data:|\$)([^"#]*)(?:#([^"]*))?"', page)
@@ -238,20 +270,29 @@ def test_every_link_in_the_reference_and_in_its_search_leads_somewhere(reference
                 assert there.exists()
                 continue
             assert there in anchors, f"{path.name}: {file}"
-            assert not anchor or anchor in anchors[there], f"{path.name}: {file}#{anchor}"
+            assert not anchor or anchor in anchors[there], (
+                f"{path.name}: {file}#{anchor}"
+            )
     index = (reference / "search.js").read_text(encoding="utf-8")
     entry = r'"fullname": "[^"]+", "modulename": "([^"]+)"(?:, "qualname": "([^"]+)")?'
     found = set(re.findall(entry, index))
-    assert ("mplab.numbers", "round_to") in found and ("mplab.scaling", "GradScaler") in found
+    assert ("mplab.numbers", "round_to") in found and (
+        "mplab.scaling",
+        "GradScaler",
+    ) in found
     for module, name in found:
         there = reference / f"{module.replace('.', '/')}.html"
-        assert there in anchors and (not name or name in anchors[there]), f"{module}.{name}"
+        assert there in anchors and (not name or name in anchors[there]), (
+            f"{module}.{name}"
+        )
 
 
 def test_the_reference_fetches_nothing_from_elsewhere(reference):
     for path in [*reference.rglob("*.html"), reference / "search.js"]:
         page = path.read_text(encoding="utf-8")
-        assert not re.search(r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page), path.name
+        assert not re.search(
+            r'<(script|link|img)[^>]*(src|href)="(https?:)?//', page
+        ), path.name
         assert not re.search(r"@import|url\(['\"]?(https?:)?//", page), path.name
         assert path.suffix == ".js" or "Content-Security-Policy" in page
 

@@ -74,7 +74,9 @@ def test_lessons_are_copied_into_a_new_folder_with_a_record_in_json(mine):
     assert set(json.loads((mine / RECORD).read_text())) == {FIRST, SECOND, FIGURES}
 
 
-def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(tmp_path):
+def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
+    tmp_path,
+):
     copy_lessons(lessons_folder("lessons"), tmp_path)
     for path in tmp_path.glob("*.ipynb"):
         notebook = nbformat.read(path, as_version=4)
@@ -88,7 +90,9 @@ def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
 
 
 @either
-def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(source, mine, name):
+def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
+    source, mine, name
+):
     (mine / name).write_text("my work")
     assert copy_lessons(source, mine)[1:] == [f"  {name}: kept, with your changes"]
     (source / name).write_text(VERSION_2)
@@ -110,7 +114,9 @@ def test_a_deleted_lesson_comes_back(source, mine):
     assert (mine / SECOND).read_text() == (source / SECOND).read_text()
 
 
-@pytest.mark.parametrize("record", [None, "", "{", "[]", "null", '{"01_first.ipynb": 7}'])
+@pytest.mark.parametrize(
+    "record", [None, "", "{", "[]", "null", '{"01_first.ipynb": 7}']
+)
 def test_without_a_readable_record_no_work_is_lost(source, mine, record):
     (mine / FIRST).write_text("my work")
     (mine / RECORD).unlink() if record is None else (mine / RECORD).write_text(record)
@@ -146,7 +152,9 @@ def test_the_originals_are_opened_in_place(source):
 
 def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, mine, monkeypatch):
     (source / FIRST).write_text(VERSION_2)
-    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space left"):
         copy_lessons(source, mine)
     assert (mine / FIRST).read_text() == VERSION_1
@@ -160,12 +168,18 @@ assert mplab.check("flush_threshold", 2.0**-25)
 """
 
 
-def test_an_edited_explorer_is_what_a_kernel_imports_and_the_exercises_stay(tmp_path, started):
+def test_an_edited_explorer_is_what_a_kernel_imports_and_the_exercises_stay(
+    tmp_path, started
+):
     main(["lab", "--dir", str(tmp_path)])
     assert not list(tmp_path.rglob("exercises.py")), "they hold the answers"
     (tmp_path / "l16" / "explorer.py").write_text('QUESTION = "mine"\n')
-    main(["lab", "--dir", str(tmp_path)])  # becomes JupyterLab, whose kernels have its environment
-    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    main(
+        ["lab", "--dir", str(tmp_path)]
+    )  # becomes JupyterLab, whose kernels have its environment
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], capture_output=True, text=True, check=True
+    )
     ours = lessons_folder("lessons") / "l16" / "exercises.py"
     assert done.stdout == f"mine {ours}\n"
 
@@ -173,14 +187,18 @@ def test_an_edited_explorer_is_what_a_kernel_imports_and_the_exercises_stay(tmp_
 # Choosing
 
 
-@pytest.mark.parametrize("wanted", ["2", "02", "02_second", "02_second.ipynb", "lessons/02_second"])
+@pytest.mark.parametrize(
+    "wanted", ["2", "02", "02_second", "02_second.ipynb", "lessons/02_second"]
+)
 def test_a_lesson_is_found_by_number_stem_or_file_name(source, wanted):
     assert find_lesson(wanted, source=source).name == SECOND
 
 
 @pytest.mark.parametrize("wanted", ["3", "0", "second", "", "²", "../01"])
 def test_an_unknown_lesson_is_an_error_that_lists_the_lessons(source, wanted):
-    with pytest.raises(UserError, match=r"(?s)must be the number.*01_first\n  02_second"):
+    with pytest.raises(
+        UserError, match=r"(?s)must be the number.*01_first\n  02_second"
+    ):
         find_lesson(wanted, source=source)
 
 
@@ -215,14 +233,18 @@ def test_on_windows_jupyterlab_is_a_subprocess_and_its_exit_code_ours(
     assert main(["lab", "--dir", str(tmp_path)]) == 7 and started == []
 
 
-def test_an_unknown_lesson_exits_with_2_and_one_message(source, started, tmp_path, capsys):
+def test_an_unknown_lesson_exits_with_2_and_one_message(
+    source, started, tmp_path, capsys
+):
     assert main(["lab", "9", "--dir", str(tmp_path / "mine")]) == 2
     assert capsys.readouterr().err.startswith("mplab lab: LESSON must be")
     assert not (tmp_path / "mine").exists()
     assert started == []
 
 
-def test_a_folder_that_cannot_be_made_exits_with_2_and_one_message(source, tmp_path, capsys):
+def test_a_folder_that_cannot_be_made_exits_with_2_and_one_message(
+    source, tmp_path, capsys
+):
     (tmp_path / "file").write_text("")
     assert main(["lab", "--dir", str(tmp_path / "file")]) == 2
     (error,) = capsys.readouterr().err.splitlines()
@@ -238,9 +260,13 @@ def test_help_lists_the_commands_and_imports_nothing_heavy():
         "try: main(['--help'])\n"
         "finally: print(sorted({'torch', 'numba', 'matplotlib', 'jupyterlab'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.endswith("[]\n")
-    assert all(f"    {command}  " in done.stdout for command in ("lab", "doctor", "probe"))
+    assert all(
+        f"    {command}  " in done.stdout for command in ("lab", "doctor", "probe")
+    )
 
 
 @pytest.mark.parametrize("arguments", [[], ["fly"], ["doctor", "--now"]])
@@ -268,7 +294,9 @@ def test_doctor_exits_with_0_and_names_every_finding():
 def test_a_reader_that_leaves_early_gets_no_complaint():
     code = "from mplab.commands.main import main; raise SystemExit(main())"
     command = f"'{sys.executable}' -u -c '{code}' doctor | head -n 1"
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, shell=True, capture_output=True, text=True, check=True
+    )
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
@@ -291,7 +319,9 @@ def test_doctor_says_what_each_missing_thing_turns_off(monkeypatch, capsys):
     monkeypatch.setattr(doctor, "version_of", lambda name: "")
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
-    missing = {line.split("  ")[1].strip(): line for line in lines if "missing: " in line}
+    missing = {
+        line.split("  ")[1].strip(): line for line in lines if "missing: " in line
+    }
     assert {"bubblewrap", "torch", "numpy"} <= set(missing)
     assert all(line.partition("missing: ")[2] for line in missing.values())
 
@@ -308,18 +338,25 @@ def test_a_terminal_of_few_letters_gets_question_marks_not_an_error():
         "doctor.main = lambda rest: print('R² of 2⁻¹⁴ × 3') or 0\n"
         "raise SystemExit(main.main(['doctor']))"
     )
-    command, env = [sys.executable, "-c", code], os.environ | {"PYTHONIOENCODING": "latin-1"}
+    command, env = (
+        [sys.executable, "-c", code],
+        os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
     done = subprocess.run(command, capture_output=True, env=env, check=True)
     assert done.stdout.decode("latin-1").strip() == "R² of 2?¹? × 3"
 
 
 def test_a_page_gets_each_message_of_its_kernel_at_once(monkeypatch):
-    from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+    from jupyter_server.services.kernels.connection.channels import (
+        ZMQChannelsWebsocketConnection,
+    )
 
     from mplab.commands.websocket import PromptConnection
 
     done = []
-    monkeypatch.setattr(ZMQChannelsWebsocketConnection, "connect", lambda _: done.append("connect"))
+    monkeypatch.setattr(
+        ZMQChannelsWebsocketConnection, "connect", lambda _: done.append("connect")
+    )
     connection = PromptConnection.__new__(PromptConnection)
     page = SimpleNamespace(set_nodelay=lambda value: done.append(("no delay", value)))
     monkeypatch.setattr(PromptConnection, "websocket_handler", page)

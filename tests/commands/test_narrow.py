@@ -14,14 +14,24 @@ def letters(picture):
     """The heights of all letters in pixels of the page."""
     scale = COLUMN / (picture.get_figwidth() * picture.dpi)
     texts = picture.findobj(Text)
-    return [t.get_fontsize() * picture.dpi / 72 * scale for t in texts if t.get_text().strip()]
+    return [
+        t.get_fontsize() * picture.dpi / 72 * scale
+        for t in texts
+        if t.get_text().strip()
+    ]
 
 
 def test_long_names_of_lines_are_wrapped_and_stay_apart():
     x, looks = np.arange(1.0, 9.0), list(STYLES.values())
-    lines = [Line(x, x + 0.01 * i, f"a long name of line {i}", looks[i]) for i in range(3)]
-    claim = "Three lines end nearly in one place, and their names stand below each other"
-    picture = line_chart(lines, "steps of the run, counted from one on", "loss", claim, "More.")
+    lines = [
+        Line(x, x + 0.01 * i, f"a long name of line {i}", looks[i]) for i in range(3)
+    ]
+    claim = (
+        "Three lines end nearly in one place, and their names stand below each other"
+    )
+    picture = line_chart(
+        lines, "steps of the run, counted from one on", "loss", claim, "More."
+    )
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
     alt, wide = picture.alt, min(letters(picture))
     narrow(picture)
@@ -40,7 +50,11 @@ def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
     titled(picture, "Three panels", "Details.")
     narrow(picture)
     places = [axes.get_window_extent() for axes in picture.axes]
-    words = axes.get_yticklabels()[0].get_text(), axes.get_ylabel(), axes.yaxis.label.get_ha()
+    words = (
+        axes.get_yticklabels()[0].get_text(),
+        axes.get_ylabel(),
+        axes.yaxis.label.get_ha(),
+    )
     assert words == ("layers.0.\nself_attn", "beside\nit", "right")
     assert places[0].y0 > places[1].y1 > places[1].y0 > places[2].y1
     assert all(axes.yaxis.get_ticklabels()[1].get_visible() for axes in picture.axes)

@@ -48,7 +48,9 @@ def write(path, cells):
         new.new_markdown_cell(each) if each.startswith(("#", "**", "Words")) else None
         for each in cells
     ]
-    cells = [cell or new.new_code_cell(each) for cell, each in zip(made, cells, strict=True)]
+    cells = [
+        cell or new.new_code_cell(each) for cell, each in zip(made, cells, strict=True)
+    ]
     nbformat.write(new.new_notebook(cells=cells), path)
 
 
@@ -64,7 +66,9 @@ def site(tmp_path_factory):
         patch.setattr(export_html, "course_folder", lambda name: folder)
         patch.setattr(front_page, "EXPONENTS", (0, 16, 24))
         export_html.export(out, reference=False)
-    every = "<h1>All</h1>" + "".join(practice(f'mplab.check("{x}", x)', escape) for x in EXERCISES)
+    every = "<h1>All</h1>" + "".join(
+        practice(f'mplab.check("{x}", x)', escape) for x in EXERCISES
+    )
     (out / "practice.html").write_text(frame.page("Practice", every), encoding="utf-8")
     return out
 
@@ -80,7 +84,9 @@ def opened(site, browser):
         contexts.append(context)
         page = context.new_page()
         address = (site / name).as_uri()
-        page.on("request", lambda request: heard.append(request.url.replace(address, "")))
+        page.on(
+            "request", lambda request: heard.append(request.url.replace(address, ""))
+        )
         page.on("console", lambda message: heard.append(message.text))
         page.on("pageerror", lambda error: heard.append(str(error)))
         page.goto(address)
@@ -105,7 +111,9 @@ def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
     answers = page.locator("details.answer")
     assert answers.count() == 2 and not answers.nth(0).locator("img").is_visible()
     assert not page.get_by_text("What happened?").is_visible()
-    assert all(page.get_by_text(text).is_visible() for text in ("And now?", "In the open"))
+    assert all(
+        page.get_by_text(text).is_visible() for text in ("And now?", "In the open")
+    )
     answers.nth(0).locator("summary").press("Enter")
     assert answers.nth(0).locator("img").is_visible()
     assert page.get_by_text("What happened?").is_visible()
@@ -119,11 +127,16 @@ def test_on_paper_and_without_scripts_everything_is_open(opened):
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("[...document.querySelectorAll('.answer')].every(d => d.open)")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert not page.evaluate("[...document.querySelectorAll('.answer')].some(d => d.open)")
+    assert not page.evaluate(
+        "[...document.querySelectorAll('.answer')].some(d => d.open)"
+    )
     still = opened("01_first.html", width=360, java_script_enabled=False)
     assert still.get_by_text("Words after it.").is_visible()
     frozen = still.locator(".frozen").first
-    assert frozen.locator("svg").is_visible() and not frozen.locator(".controls").is_visible()
+    assert (
+        frozen.locator("svg").is_visible()
+        and not frozen.locator(".controls").is_visible()
+    )
     assert "it moves" in frozen.locator(".note").inner_text()
     assert frozen.locator(".sentence").inner_text() == SpeedUp().draw()[1]
     living = still.locator(".explorer").last
@@ -137,7 +150,10 @@ def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
     frozen = page.locator(".frozen").nth(1)
     rows, size, _ = frozen.locator("input[type=range]").all()
     picture = "svg => Object.assign(document.createElement('div'), { innerHTML: svg }).innerHTML"
-    for slider, control, key in ((rows, live.rows, "ArrowRight"), (size, live.size, "ArrowLeft")):
+    for slider, control, key in (
+        (rows, live.rows, "ArrowRight"),
+        (size, live.size, "ArrowLeft"),
+    ):
         slider.press(key)
         control.index += 1 if key == "ArrowRight" else -1
         drawn, sentence = live.draw()
@@ -169,7 +185,9 @@ def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
         line.get_by_role("button", name=name).press("Enter")
         button.click()
         assert line.locator(".sentence").inner_text() == here["x"].draw()[1]
-        assert line.get_by_role("slider").last.input_value() == str(here["x"].step.value)
+        assert line.get_by_role("slider").last.input_value() == str(
+            here["x"].step.value
+        )
         said.add(here["x"].draw()[1])
     assert len(said) == 2
 
@@ -189,9 +207,15 @@ ASK = """(form, all) => all.map(typed => { form.elements[0].value = typed; form.
 def spelt(value):
     """An answer in the spellings of different people."""
     if isinstance(value, list):
-        return [str(value), " ".join(map(str, value)), "; ".join(map(str, value)).replace(".", ",")]
+        return [
+            str(value),
+            " ".join(map(str, value)),
+            "; ".join(map(str, value)).replace(".", ","),
+        ]
     exact = Fraction(value)
-    whole = [hex(exact.numerator), f"{exact.numerator:,}"] if exact.denominator == 1 else []
+    whole = (
+        [hex(exact.numerator), f"{exact.numerator:,}"] if exact.denominator == 1 else []
+    )
     power = ["2⁻" + str(k).translate(UP) for k in range(30) if value == 2.0**-k]
     return [*whole, *power, f" {exact} ", f"x = {float(value)}".replace(".", ",")]
 
@@ -205,7 +229,9 @@ def test_exercises_by_hand_are_checked_in_the_page_with_the_sentences_of_python(
     assert len(forms) == sum(not callable(each.answer) for each in EXERCISES.values())
     for form in forms:
         exercise = EXERCISES[form.locator("code").inner_text().removesuffix(" =")]
-        said = {str(wrong): f"Not yet. {words}" for wrong, words in exercise.misconceptions}
+        said = {
+            str(wrong): f"Not yet. {words}" for wrong, words in exercise.misconceptions
+        }
         said |= dict.fromkeys(spelt(exercise.answer), "Right.")
         said |= {"1e300": f"Not yet. {exercise.reason}"}
         assert form.evaluate(ASK, [*said]) == [*said.values()]
@@ -213,21 +239,33 @@ def test_exercises_by_hand_are_checked_in_the_page_with_the_sentences_of_python(
         assert all(words.startswith("Write ") for words in unread)
     hints = page.get_by_text("Hint")
     hints.first.click()
-    assert hints.count() == len(EXERCISES) and page.get_by_text("Correct the term").count() == 1
+    assert (
+        hints.count() == len(EXERCISES)
+        and page.get_by_text("Correct the term").count() == 1
+    )
 
 
 def test_no_answer_to_an_assignment_stands_in_the_site(site):
     """No three lines of one: a single line may be what torch's documentation says as well."""
-    paths = [*course_folder("lessons").glob("*.ipynb"), course_folder("lessons") / "README.md"]
+    paths = [
+        *course_folder("lessons").glob("*.ipynb"),
+        course_folder("lessons") / "README.md",
+    ]
 
     def squeezed(text):
         return re.sub(r'\\n|[\s",\\]', "", unescape(text))
 
-    shown = "".join(squeezed(p.read_text("utf-8")) for p in [*paths, site / "practice.html"])
+    shown = "".join(
+        squeezed(p.read_text("utf-8")) for p in [*paths, site / "practice.html"]
+    )
     assert squeezed("corrected = round_to(term - lost, FP16)") in shown
     for cell in [cell for name in corpus.NAMES for cell in corpus.cells(name).values()]:
-        lines = [squeezed(line) for line in cell.partition("### BEGIN")[2].splitlines()[1:-1]]
-        parts = ["".join(lines[i : i + 3]) for i in range(max(len(lines) - 2, bool(lines)))]
+        lines = [
+            squeezed(line) for line in cell.partition("### BEGIN")[2].splitlines()[1:-1]
+        ]
+        parts = [
+            "".join(lines[i : i + 3]) for i in range(max(len(lines) - 2, bool(lines)))
+        ]
         assert not any(part in shown for part in parts)
 
 
@@ -241,7 +279,9 @@ def test_the_front_page_holds_a_number_by_its_address(site, opened):
     assert 0 <= hand.locator(".mplab-page").bounding_box()["y"] < 800
 
 
-def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_them_again(opened):
+def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_them_again(
+    opened,
+):
     page = opened("index.html", width=360)
     slider, sentence = page.get_by_role("slider").first, page.locator(".sentence").first
     assert slider.bounding_box()["y"] < 740
@@ -258,7 +298,9 @@ def test_the_policy_of_a_page_lets_nothing_out(site, browser):
     for name in names(site):
         with browser.new_context() as context:
             page, refused = context.new_page(), []
-            page.on("console", lambda message, refused=refused: refused.append(message.text))
+            page.on(
+                "console", lambda message, refused=refused: refused.append(message.text)
+            )
             page.goto((site / name).as_uri())
             assert "sent" not in page.evaluate(tried)
             assert "Content Security Policy" in refused[0]
@@ -268,23 +310,42 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     page = opened("index.html")
     titles = ["1 · What is asked?", "2 · And a second?"]
     assert page.locator(".lessons a").all_inner_texts() == titles
-    said = page.locator(".lessons li").filter(has=page.get_by_role("link")).first.inner_text()
-    assert "A first sentence. A second one." in said and "45–90 minutes; needs what a" in said
-    assert page.get_by_role("link", name="Begin with").get_attribute("href") == "01_first.html"
+    said = (
+        page.locator(".lessons li")
+        .filter(has=page.get_by_role("link"))
+        .first.inner_text()
+    )
+    assert (
+        "A first sentence. A second one." in said
+        and "45–90 minutes; needs what a" in said
+    )
+    assert (
+        page.get_by_role("link", name="Begin with").get_attribute("href")
+        == "01_first.html"
+    )
     ids = {
-        n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8"))) for n in names(site)
+        n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8")))
+        for n in names(site)
     }
     for name in names(site):
         html = (site / name).read_text(encoding="utf-8")
-        for file, anchor in re.findall(r'href="(?!https?:|data:)([^"#]*)(?:#([^"]*))?"', html):
+        for file, anchor in re.findall(
+            r'href="(?!https?:|data:)([^"#]*)(?:#([^"]*))?"', html
+        ):
             if name == "teaching.html" and re.match(r"\d\d_", file):
                 continue  # of the whole course
             if file.endswith(".ipynb"):
                 assert (site / file).exists()
                 continue
-            assert (file or name) in ids and (not anchor or anchor in ids[file or name]), file
-    assert 'rel="next" href="02_second.html"' in (site / "01_first.html").read_text("utf-8")
-    assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text("utf-8")
+            assert (file or name) in ids and (
+                not anchor or anchor in ids[file or name]
+            ), file
+    assert 'rel="next" href="02_second.html"' in (site / "01_first.html").read_text(
+        "utf-8"
+    )
+    assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text(
+        "utf-8"
+    )
 
 
 LETTERS = """() => [...document.querySelectorAll('main *')]
@@ -301,7 +362,9 @@ WIDER = """() => [...document.querySelectorAll('svg, picture img, .picture')]
 def test_on_a_phone_figures_and_explorers_are_as_wide_as_the_column_and_legible(opened):
     for name in ("01_first.html", "index.html"):
         page = opened(name, width=360)
-        page.evaluate("document.querySelectorAll('.answer').forEach(d => { d.open = true })")
+        page.evaluate(
+            "document.querySelectorAll('.answer').forEach(d => { d.open = true })"
+        )
         page.locator(".frozen .controls").first.wait_for()
         assert page.evaluate(WIDER) == [], name
         assert min(page.evaluate(LETTERS)) >= 9, name
@@ -309,7 +372,9 @@ def test_on_a_phone_figures_and_explorers_are_as_wide_as_the_column_and_legible(
             assert slider.bounding_box()["width"] >= 200, name
 
 
-def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(site, browser):
+def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(
+    site, browser
+):
     page = browser.new_page()
     page.goto((site / "01_first.html").as_uri())
     other, first = page.locator(".frozen").all()[:2]  # the other one in a fold
@@ -321,7 +386,9 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(si
     page.goto((site / "01_first.html").as_uri() + link)
     page.wait_for_function("scrollY > 100")
     assert (
-        other.locator(".sentence").inner_text() == said != first.locator(".sentence").inner_text()
+        other.locator(".sentence").inner_text()
+        == said
+        != first.locator(".sentence").inner_text()
     )
     assert page.locator(".answer[open]").count() == 1
     page.get_by_role("link", name="next: And a second?").first.click()
@@ -333,7 +400,9 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(si
 def test_the_search_finds_a_section_and_a_lesson_leads_to_all_others(opened):
     page = opened("search.html")
     page.get_by_role("searchbox").fill("in the open")
-    assert page.locator(".found li:visible a").all_inner_texts() == ["Lesson 1 · 2. Another"]
+    assert page.locator(".found li:visible a").all_inner_texts() == [
+        "Lesson 1 · 2. Another"
+    ]
     page = opened("01_first.html")
     page.get_by_text("Lesson 1 of 2").first.click()
     there = page.locator("header ol a").all_inner_texts()
@@ -344,7 +413,9 @@ def test_the_search_finds_a_section_and_a_lesson_leads_to_all_others(opened):
 def test_no_page_is_wider_than_its_window(site, opened, width):
     for name in names(site):
         page = opened(name, width=width)
-        page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+        page.evaluate(
+            "document.querySelectorAll('details').forEach(d => { d.open = true })"
+        )
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
 
 

@@ -28,7 +28,9 @@ count = ANSWERS["l01"].count
 RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
 WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
 BY_LIBRARY = {
-    name: answers for group in GROUPS for name, answers in getattr(group, "BY_LIBRARY", {}).items()
+    name: answers
+    for group in GROUPS
+    for name, answers in getattr(group, "BY_LIBRARY", {}).items()
 }
 
 
@@ -45,15 +47,23 @@ def test_each_solution_that_pages_show_fits_its_stub_and_the_names_of_its_lesson
     asked = {name for name, exercise in EXERCISES.items() if callable(exercise.answer)}
     for path in course_folder("lessons").glob("*.ipynb"):
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+        code = "\n".join(
+            "".join(c["source"]) for c in cells if c["cell_type"] == "code"
+        )
         known = " ".join(re.findall(r"(?m)^(?:import|from|def|\w+ =) .*", code))
-        stubs = {node.name: node for node in ast.parse(code).body if hasattr(node, "args")}
+        stubs = {
+            node.name: node for node in ast.parse(code).body if hasattr(node, "args")
+        }
         for name in asked & stubs.keys():
             asked.remove(name)
             solution = ast.parse(practice.solutions()[name]).body[0]
             both = [[each.arg for each in x.args.args] for x in (solution, stubs[name])]
-            used = {node.id for node in ast.walk(solution) if isinstance(node, ast.Name)}
-            assert both[0] == both[1] and used & SHOWN.keys() <= {*re.findall(r"\w+", known)}
+            used = {
+                node.id for node in ast.walk(solution) if isinstance(node, ast.Name)
+            }
+            assert both[0] == both[1] and used & SHOWN.keys() <= {
+                *re.findall(r"\w+", known)
+            }
     assert asked == set()
 
 
@@ -61,7 +71,8 @@ def pairs(table, slow=()):
     every = [(name, i, entry) for name in table for i, entry in enumerate(table[name])]
     marks = {True: pytest.mark.slow, False: ()}
     return [
-        pytest.param(n, e, id=f"{n}-{i}", marks=marks[n in slow and i > 0]) for n, i, e in every
+        pytest.param(n, e, id=f"{n}-{i}", marks=marks[n in slow and i > 0])
+        for n, i, e in every
     ]
 
 
@@ -129,7 +140,10 @@ def test_the_smallest_counterexample_comes_first_with_both_values():
 
 
 def test_two_records_are_shown_where_they_differ():
-    assert "in\n    2  output[0]: 1.0 and -1.0" in check("first_divergence", lambda *_: 0).message
+    assert (
+        "in\n    2  output[0]: 1.0 and -1.0"
+        in check("first_divergence", lambda *_: 0).message
+    )
 
 
 def in_e4m3(x):
@@ -140,24 +154,46 @@ def in_e4m3(x):
     ("right", "answer", "case", "shown"),
     [
         (in_e4m3, lambda x: math.nan, 464.0, "464.0 | 448.0 (0x7E) | nan (0x7F)"),
-        (lambda x: [7, 8], lambda x: [np.int64(7), 0.5], 1.0, "1.0 | [7, 8] | [7, 0.5]"),
+        (
+            lambda x: [7, 8],
+            lambda x: [np.int64(7), 0.5],
+            1.0,
+            "1.0 | [7, 8] | [7, 0.5]",
+        ),
         (lambda x: np.uint8([x, 255]), np.uint8, 126, "126 | [0x7E, 0xFF] | 0x7E"),
-        (np.negative, np.abs, np.float32([0.1, 8]), "[0.1, 8.0] | [-0.1, -8.0] | [0.1, 8.0]"),
+        (
+            np.negative,
+            np.abs,
+            np.float32([0.1, 8]),
+            "[0.1, 8.0] | [-0.1, -8.0] | [0.1, 8.0]",
+        ),
         (np.ravel, list, np.eye(1), "[1.0] of shape (1, 1) | [1.0] | [[1.0]]"),
         (lambda a, b: b, lambda a, b: 0, Arguments(((8, 11), 2)), "(8, 11), 2 | 2 | 0"),
         (len, min, [[np.float32([1, math.nan])], []], "[[[1.0, nan]], []] | 2 | []"),
-        (len, min, {"a": [2.0], "b": "w"}, "\n    a        [2.0]\n    b        'w' | 2 | 'a'"),
+        (
+            len,
+            min,
+            {"a": [2.0], "b": "w"},
+            "\n    a        [2.0]\n    b        'w' | 2 | 'a'",
+        ),
     ],
 )
 def test_a_counterexample_shows_what_a_reader_would_write(right, answer, case, shown):
     fmt = FP8_E4M3 if right is in_e4m3 else None
-    message = verdict_on("it", Exercise(right, "", cases=[case], fmt=fmt), answer).message
+    message = verdict_on(
+        "it", Exercise(right, "", cases=[case], fmt=fmt), answer
+    ).message
     given, wanted, yours = shown.split(" | ")
-    assert f"\n  x        = {given}\n  expected = {wanted}\n  yours    = {yours}\n" in message
+    assert (
+        f"\n  x        = {given}\n  expected = {wanted}\n  yours    = {yours}\n"
+        in message
+    )
 
 
 def test_no_finite_answer_is_near_to_infinity_and_infinities_compare_without_warnings():
-    infinite = Exercise(lambda x: x, "", cases=[math.inf, -math.inf, math.nan], tolerance=0.1)
+    infinite = Exercise(
+        lambda x: x, "", cases=[math.inf, -math.inf, math.nan], tolerance=0.1
+    )
     assert verdict_on("same", infinite, lambda x: x)
     assert not verdict_on("same", infinite, lambda x: -x)
     assert not verdict_on("same", infinite, lambda x: 1.0)
@@ -170,7 +206,9 @@ def test_a_value_instead_of_a_function_is_refused_with_a_hint():
 def test_an_exception_in_an_answer_is_shown_as_its_outcome():
     message = check("smallest_scale", lambda g: 1 / 0).message
     assert "raised ZeroDivisionError: division by zero\n           in line " in message
-    assert 'check("smallest_scale", lambda g: 1 / 0)' in message  # the line of the answer
+    assert (
+        'check("smallest_scale", lambda g: 1 / 0)' in message
+    )  # the line of the answer
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")
@@ -178,7 +216,11 @@ def test_an_exception_in_an_answer_is_shown_as_its_outcome():
     ("name", "answer", "sentence"),
     [
         ("flushed_share", lambda x: np.mean(round_to(x, FP16) == 0), "zero before"),
-        ("dead_share", lambda w, d: np.mean((np.abs(d) < ulp(w, BF16) / 2)[d != 0]), "about ties"),
+        (
+            "dead_share",
+            lambda w, d: np.mean((np.abs(d) < ulp(w, BF16) / 2)[d != 0]),
+            "about ties",
+        ),
         ("flush_threshold", "2**-25", "This is text"),
     ],
 )
@@ -192,20 +234,33 @@ def test_an_answer_cannot_change_what_lies_inside_a_case():
         arrays.clear()
 
     case = Arguments(({"scale": 8.0}, [np.array([3.0]), np.array([4.0])]))
-    exercise = Exercise(answer=lambda s, a: s["scale"] + len(a) + a[0][0], reason="", cases=[case])
+    exercise = Exercise(
+        answer=lambda s, a: s["scale"] + len(a) + a[0][0], reason="", cases=[case]
+    )
     assert not verdict_on("inside", exercise, destroy)
     assert verdict_on("inside", exercise, lambda s, a: 13.0)
 
 
-def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_item(monkeypatch):
+def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_item(
+    monkeypatch,
+):
     wanted = ([True, False, True], {"scale": 8.0, "count": 0})
-    monkeypatch.setitem(EXERCISES, "nested", Exercise(answer=lambda x: wanted, reason=""))
+    monkeypatch.setitem(
+        EXERCISES, "nested", Exercise(answer=lambda x: wanted, reason="")
+    )
     assert check("nested", lambda x: wanted)
-    assert check("nested", lambda x: [np.array([1.0, 0.0, 1.0]), {"count": 0.0, "scale": 8}])
+    assert check(
+        "nested", lambda x: [np.array([1.0, 0.0, 1.0]), {"count": 0.0, "scale": 8}]
+    )
     for wrong in (
         *((wanted[0], {"scale": 8.0, "count": 1}), (wanted[0], {"scale": 8.0})),
         *((wanted[0], {**wanted[1], "more": 0}), (wanted[0], [8.0, 0]), (wanted[0],)),
-        *(([True, True, True], wanted[1]), ([True, False], wanted[1]), (*wanted, 0), wanted[1]),
+        *(
+            ([True, True, True], wanted[1]),
+            ([True, False], wanted[1]),
+            (*wanted, 0),
+            wanted[1],
+        ),
         *(np.array([1.0, 0.0]), np.float64(8.0), "both", None),
     ):
         assert not check("nested", lambda x, wrong=wrong: wrong), wrong
@@ -264,9 +319,13 @@ def no_collection():
 
 
 @pytest.mark.parametrize(
-    "answer", mostly_slow(ENDLESS, [forever, never_below, catching]), ids=lambda f: f.__name__
+    "answer",
+    mostly_slow(ENDLESS, [forever, never_below, catching]),
+    ids=lambda f: f.__name__,
 )
-def test_an_answer_that_never_ends_gets_a_verdict_and_leaves_no_thread(answer, no_collection):
+def test_an_answer_that_never_ends_gets_a_verdict_and_leaves_no_thread(
+    answer, no_collection
+):
     before = threading.enumerate()
     for _ in range(2):
         verdict = check("smallest_scale", answer, seconds=0.2)
@@ -278,7 +337,9 @@ def test_an_answer_that_never_ends_gets_a_verdict_and_leaves_no_thread(answer, n
 
 def test_the_case_that_does_not_end_is_shown():
     exercise = Exercise(answer=lambda x: x, reason="", cases=(1.0, -2.0, 3.0))
-    verdict = verdict_on("same", exercise, lambda x: x if x > 0 else forever(x), seconds=0.1)
+    verdict = verdict_on(
+        "same", exercise, lambda x: x if x > 0 else forever(x), seconds=0.1
+    )
     assert verdict.message.splitlines() == [
         "same: did not finish in 0.1 s.",
         "  x        = -2.0",
@@ -331,7 +392,9 @@ def test_every_right_answer_takes_a_small_part_of_the_limit():
 
 
 def test_an_unknown_exercise_raises_and_names_the_known_ones():
-    with pytest.raises(ValueError, match=r"name must be an exercise; got 'nope'.*flushed_share"):
+    with pytest.raises(
+        ValueError, match=r"name must be an exercise; got 'nope'.*flushed_share"
+    ):
         check("nope", 1)
 
 
@@ -351,10 +414,18 @@ def test_a_tensor_is_the_array_that_would_be_handed_in():
     torch = pytest.importorskip("torch")
     exercise = Exercise(answer=lambda x: [2.0, 3.0], reason="", cases=[None])
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
-        assert verdict_on("one", exercise, lambda _, d=dtype: torch.tensor([2.0, 3.0], dtype=d))
-        assert not verdict_on("one", exercise, lambda _, d=dtype: torch.tensor([2.0, 4.0], dtype=d))
-    assert verdict_on("one", exercise, lambda _: torch.tensor([2.0, 3.0], requires_grad=True))
-    assert verdict_on("one", exercise, lambda _: [torch.tensor(2.0, requires_grad=True), 3.0])
+        assert verdict_on(
+            "one", exercise, lambda _, d=dtype: torch.tensor([2.0, 3.0], dtype=d)
+        )
+        assert not verdict_on(
+            "one", exercise, lambda _, d=dtype: torch.tensor([2.0, 4.0], dtype=d)
+        )
+    assert verdict_on(
+        "one", exercise, lambda _: torch.tensor([2.0, 3.0], requires_grad=True)
+    )
+    assert verdict_on(
+        "one", exercise, lambda _: [torch.tensor(2.0, requires_grad=True), 3.0]
+    )
 
 
 def test_a_sealed_value_opens_for_the_same_number_only():
@@ -368,10 +439,25 @@ def test_a_sealed_value_opens_for_the_same_number_only():
 def test_an_odd_answer_is_wrong_and_no_error():
     value = Exercise(1.0, "Because.")
     for odd in (
-        *(None, object(), len, {}, {1.0}, "1", b"1", 1j, np.ones(2, complex), 10**400, [10**400]),
+        *(
+            None,
+            object(),
+            len,
+            {},
+            {1.0},
+            "1",
+            b"1",
+            1j,
+            np.ones(2, complex),
+            10**400,
+            [10**400],
+        ),
         *(["a"], [None], [[1.0], [1.0, 2.0]], np.datetime64("2020", "D"), np.ma.masked),
     ):
-        assert equal(odd, 0.5, value) is False and equal(odd, Sealed.of(0.5), value) is False
+        assert (
+            equal(odd, 0.5, value) is False
+            and equal(odd, Sealed.of(0.5), value) is False
+        )
         assert not check("flush_threshold", odd)
     assert not equal(np.array([0.5 + 1j]), [0.5], value)
 
@@ -386,6 +472,10 @@ def test_an_exercise_that_would_pass_or_refuse_every_answer_is_refused():
 def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
     """At every value of FP16, every midpoint, and the float64 beside each, past both ends."""
     known = values(FP16)[np.isfinite(values(FP16))]
-    points = np.concatenate([known, (np.sort(known)[1:] + np.sort(known)[:-1]) / 2, [65519, 65520]])
-    x = np.concatenate([points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)])
+    points = np.concatenate(
+        [known, (np.sort(known)[1:] + np.sort(known)[:-1]) / 2, [65519, 65520]]
+    )
+    x = np.concatenate(
+        [points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)]
+    )
     assert np.array_equal(_half(x).view(np.int64), round_to(x, FP16).view(np.int64))

@@ -26,7 +26,11 @@ def broken_course(tmp_path, monkeypatch):
 def test_digits_have_the_shapes_ranges_and_counts_of_the_source():
     """As many of each class as the UCI page says."""
     images, labels = load_digits()
-    assert (images.shape, images.dtype, labels.dtype) == ((1797, 8, 8), np.uint8, np.int64)
+    assert (images.shape, images.dtype, labels.dtype) == (
+        (1797, 8, 8),
+        np.uint8,
+        np.int64,
+    )
     assert (images.min(), images.max()) == (0, 16)
     counts = np.bincount(labels)
     assert counts.tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
@@ -38,15 +42,21 @@ def test_a_caller_may_change_its_digits_without_changing_the_next_callers():
     assert [array.max() for array in load_digits()] == [16, 9]
 
 
-def test_a_file_with_one_flipped_bit_and_a_missing_one_are_errors_that_name_it(broken_course):
+def test_a_file_with_one_flipped_bit_and_a_missing_one_are_errors_that_name_it(
+    broken_course,
+):
     path = broken_course / "digits.npy"
     content = bytearray(path.read_bytes())
     content[5000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"load_digits: .*digits\.npy must have SHA-256 .*; got"):
+    with pytest.raises(
+        ValueError, match=r"load_digits: .*digits\.npy must have SHA-256 .*; got"
+    ):
         load_digits()
     path.unlink()
-    with pytest.raises(ValueError, match=r"must be readable; got .* install mplab again"):
+    with pytest.raises(
+        ValueError, match=r"must be readable; got .* install mplab again"
+    ):
         load_digits()
 
 
@@ -65,7 +75,9 @@ def test_an_installed_package_reads_the_course_inside_itself(tmp_path, monkeypat
 
 def test_an_installation_without_lessons_says_where_it_looked(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PACKAGE", tmp_path / "mplab")
-    with pytest.raises(ValueError, match=r"lessons must lie in .*_course or .*; got neither"):
+    with pytest.raises(
+        ValueError, match=r"lessons must lie in .*_course or .*; got neither"
+    ):
         course_folder("lessons")
 
 
@@ -84,7 +96,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     path = tmp_path / "file"
     replace_file(path, b"old")
 
-    monkeypatch.setattr(os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        os, "fsync", mock.Mock(side_effect=OSError(28, "No space left on device"))
+    )
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
@@ -124,5 +138,7 @@ def test_two_processes_that_write_one_file_leave_what_one_of_them_wrote(tmp_path
 
 def test_nothing_but_this_function_writes_beside_a_file_and_renames():
     package = Path(mplab.__file__).parent
-    writers = [path for path in package.rglob("*.py") if '.partial"' in path.read_text("utf-8")]
+    writers = [
+        path for path in package.rglob("*.py") if '.partial"' in path.read_text("utf-8")
+    ]
     assert writers == [package / "course" / "files.py"]

@@ -37,7 +37,9 @@ def test_code_that_ends_just_at_the_limit_is_never_interrupted_afterwards():
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("where", [(_Watcher, "stop"), (threading.Thread, "join")])
-def test_an_interruption_that_comes_as_the_watch_ends_stays_inside(monkeypatch, where, when):
+def test_an_interruption_that_comes_as_the_watch_ends_stays_inside(
+    monkeypatch, where, when
+):
     """Python raises it as soon as a function begins, before any `try` in that."""
     real, raised, before = getattr(*where), [], threading.enumerate()
 
@@ -82,7 +84,9 @@ def test_another_thread_may_be_limited():
 
 
 def test_an_import_is_neither_interrupted_nor_counted(tmp_path, monkeypatch):
-    (tmp_path / "slow_to_import.py").write_text("import time\ntime.sleep(0.5)\nwhole = True\n")
+    (tmp_path / "slow_to_import.py").write_text(
+        "import time\ntime.sleep(0.5)\nwhole = True\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     found = []
 
@@ -136,7 +140,9 @@ def test_what_is_profiled_after_a_limit_ends():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells how long a thread waited")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux alone tells how long a thread waited"
+)
 def test_time_in_line_for_a_busy_processor_does_not_count():
     def work(seconds):
         end = time.thread_time() + seconds

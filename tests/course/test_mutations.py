@@ -9,7 +9,9 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(sys.platform != "linux", reason="every mutant is a fork with limits"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="every mutant is a fork with limits"
+    ),
 ]
 
 TOOL = Path(__file__).parents[1] / "tools" / "mutations.py"
@@ -58,14 +60,20 @@ def test_a_mutant_has_one_change_and_a_name_that_stays_when_lines_move(mutations
     assert "y = [floor(x, FP16), True, [abs(x) → x] < 1]" in named
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # of fork, beside threads
+@pytest.mark.filterwarnings(
+    "ignore:This process:DeprecationWarning"
+)  # of fork, beside threads
 def test_a_check_with_a_hole_is_found_out_and_so_is_a_wrong_excuse(mutations):
     def passes(text):
         space = {}
         exec(text, space)
         return space["mean"]([1.0, 2.0]) == 1.5
 
-    excuses = {"if value > [least → 3]", "return total / [2 → 3]", "for value in [x → y]:"}
+    excuses = {
+        "if value > [least → 3]",
+        "return total / [2 → 3]",
+        "for value in [x → y]:",
+    }
     subject = mutations.Subject("mean", [MEAN], lambda: passes)
     row = mutations.row_of(subject, excuses)
     assert "if [value > least → True]:" in row.passed

@@ -52,7 +52,9 @@ def explored(typed, formats, folder):
     """What each format tells of each number that is typed: a list for each format."""
     code = "console.log(JSON.stringify(given.formats.map(makeFormat).map(f => "
     code += "given.typed.map(words => attempt(() => told(typed(state(f), words)))))))"
-    return ask(code, folder, {"formats": [facts(fmt) for fmt in formats], "typed": typed})
+    return ask(
+        code, folder, {"formats": [facts(fmt) for fmt in formats], "typed": typed}
+    )
 
 
 @pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
@@ -63,9 +65,17 @@ def test_all_256_codes_show_what_ml_dtypes_makes_of_them(fmt, tmp_path):
     for code, (value, tells) in enumerate(zip(truth.tolist(), told, strict=True)):
         assert tells["code"] == code
         assert same(float(tells["value"].replace("Infinity", "inf")), value)
-        kind = "NaN" if value != value else "infinity" if math.isinf(value) else "finite"
+        kind = (
+            "NaN" if value != value else "infinity" if math.isinf(value) else "finite"
+        )
         if kind == "finite":
-            kind = "zero" if value == 0 else "subnormal" if abs(value) < least else "normal"
+            kind = (
+                "zero"
+                if value == 0
+                else "subnormal"
+                if abs(value) < least
+                else "normal"
+            )
             assert (tells["error"], tells["events"]) == (0, 0)
         assert tells["kind"] == kind
         assert f"({kind})" in tells["said"] or f"mean {kind}." in tells["said"]
@@ -81,7 +91,9 @@ def test_every_format_is_asked_for_the_exact_number(tmp_path):
             value = float(round_to(number, fmt))
             if math.isfinite(value):
                 error = (Fraction(value) - number) / Fraction(float(ulp(number, fmt)))
-                assert tells["error"] == float(error) and tells["code"] == encode(value, fmt)
+                assert tells["error"] == float(error) and tells["code"] == encode(
+                    value, fmt
+                )
                 assert tells["row"][0] == shown(value)
                 count += 1
             else:
@@ -92,7 +104,12 @@ def test_every_format_is_asked_for_the_exact_number(tmp_path):
 def test_events_are_those_of_leaving_the_range(tmp_path):
     (fp16,) = explored(["1e-8", "1e6", "1e400", "1e-400"], [FP16], tmp_path)
     assert "INEXACT, UNDERFLOW" in fp16[0]["said"]
-    assert [tells["row"][3] for tells in fp16] == ["underflow", "overflow", "overflow", "underflow"]
+    assert [tells["row"][3] for tells in fp16] == [
+        "underflow",
+        "overflow",
+        "overflow",
+        "underflow",
+    ]
     assert "INEXACT, OVERFLOW. The largest number of FP16 is 65504." in fp16[2]["said"]
     assert "0x7FF0000000000000" in fp16[2]["digits"][-1][0]
     assert fp16[2]["digits"][-1][1] == "infinity: past the range"
@@ -113,7 +130,9 @@ def test_two_s_complement_is_read_as_an_integer(tmp_path):
 
 
 @pytest.mark.parametrize("fmt", [FP32, FP16, FP8_E4M3], ids=lambda fmt: fmt.name)
-def test_a_value_is_said_in_full_as_a_sum_of_powers_and_beside_the_double(fmt, tmp_path):
+def test_a_value_is_said_in_full_as_a_sum_of_powers_and_beside_the_double(
+    fmt, tmp_path
+):
     typed = ["0.1", "-1.75", "2^-130", "1e-8", "3", "0x1"]
     (told,) = explored(typed, [fmt], tmp_path)
     for words, tells in zip(typed, told, strict=True):
@@ -151,10 +170,19 @@ def test_a_permalink_names_every_code_of_every_format_and_nothing_else(tmp_path)
     const refused = given.wrong.map(hash => attempt(() => linked(start, hash)).refused);
     console.log(JSON.stringify({ count: all.length, lost, own, refused }));
     """
-    wrong = ["#fp8_e4m3/0x1ff", "#fp9/0x3f", "#fp16/one", "#e9m99/0x1", "#fp16/0x", "#fp16/-0x1"]
+    wrong = [
+        "#fp8_e4m3/0x1ff",
+        "#fp9/0x3f",
+        "#fp16/one",
+        "#e9m99/0x1",
+        "#fp16/0x",
+        "#fp16/-0x1",
+    ]
     given = {"formats": [facts(fmt) for fmt in FORMATS.values()], "wrong": wrong}
     found = ask(code, tmp_path, given)
-    assert found["count"] == sum(1 << fmt.bits for fmt in FORMATS.values() if fmt.bits <= 8)
+    assert found["count"] == sum(
+        1 << fmt.bits for fmt in FORMATS.values() if fmt.bits <= 8
+    )
     assert found["lost"] == 0
     assert (found["own"]["format"], found["own"]["value"]) == ("E3M4", "1")
     assert found["refused"][0] == "0x1ff needs more than the 8 bits of FP8_E4M3."
@@ -165,7 +193,10 @@ def test_a_permalink_names_every_code_of_every_format_and_nothing_else(tmp_path)
 
 
 def test_a_format_of_one_s_own_is_what_the_library_allows(tmp_path):
-    kinds = ["", *(kind.name for kind in Specials if kind is not Specials.TWOS_COMPLEMENT)]
+    kinds = [
+        "",
+        *(kind.name for kind in Specials if kind is not Specials.TWOS_COMPLEMENT),
+    ]
     cases = list(itertools.product(range(13), range(33), kinds))
     words = [f"e{e}m{m}{kind and '_'}{kind}" for e, m, kind in cases]
     code = "console.log(JSON.stringify(given.map(words => attempt(() => ownFormat(words)))))"
@@ -178,7 +209,9 @@ def test_a_format_of_one_s_own_is_what_the_library_allows(tmp_path):
         except ValueError:
             assert "cannot be" in page["refused"], (e, m, kind)
         else:
-            assert page.items() >= {**facts(fmt), "name": page["name"]}.items() - NOTED, (e, m)
+            assert (
+                page.items() >= {**facts(fmt), "name": page["name"]}.items() - NOTED
+            ), (e, m)
             assert float(page["maxFinite"]) == fmt.max_finite
             allowed += 1
     assert 500 < allowed < len(cases)
@@ -192,20 +225,26 @@ def test_a_format_of_another_family_can_be_explored():
     explorer = explorers.BitExplorer("1", e3m4)
     assert (explorer.entry, explorer.format) == ("1", "E3M4")
     assert explorer.formats[-1]["exponent_bits"] == 3
-    assert [shown["name"] for shown in explorer.formats[:-1]] == [fmt.name for fmt in SHOWN]
+    assert [shown["name"] for shown in explorer.formats[:-1]] == [
+        fmt.name for fmt in SHOWN
+    ]
 
 
 def test_the_fields_have_colours_that_no_format_has():
     explorer = explorers.BitExplorer()
     assert explorer.colours == canvas.FIELDS
-    assert not {*canvas.FIELDS.values()} & {shown["colour"] for shown in explorer.formats}
+    assert not {*canvas.FIELDS.values()} & {
+        shown["colour"] for shown in explorer.formats
+    }
 
 
 # How it is moved -------------------------------------------------------------------------
 
 
 @BROWSER
-def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(chromium, tmp_path):
+def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(
+    chromium, tmp_path
+):
     with pages.opened(chromium, explorers.BitExplorer("1", FP8_E4M3), tmp_path) as page:
         bit = page.get_by_role("button", name="bit 0, trailing significand: 0")
         bit.click()
@@ -230,8 +269,12 @@ def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(chromium, t
 @BROWSER
 def test_bits_are_painted_by_dragging(chromium, tmp_path):
     with pages.opened(chromium, explorers.BitExplorer("0", FP16), tmp_path) as page:
-        boxes = [page.locator(f"[data-weight='{k}']").first.bounding_box() for k in (9, 2)]
-        middle = [(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes]
+        boxes = [
+            page.locator(f"[data-weight='{k}']").first.bounding_box() for k in (9, 2)
+        ]
+        middle = [
+            (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2) for box in boxes
+        ]
         page.mouse.move(*middle[0])
         page.mouse.down()
         page.mouse.move(*middle[1], steps=30)
@@ -279,8 +322,13 @@ def test_numbers_formats_and_rules_are_chosen_and_bad_ones_answered(chromium, tm
         assert page.locator("tbody tr").count() == len(SHOWN) + 1
         odd = ("1/inf", "1__0", "１２", "9" * 10_000, "2^99999", "9" * 30_000)
         for wrong in ("", "one", "<b>", "0xZZ", "0x1ffff", "1/0", *odd):
-            assert re.match(r".*(cannot be read|too far|needs|too long)", say(wrong)), wrong[:20]
-            assert entry.input_value() == wrong and entry.get_attribute("aria-invalid") == "true"
+            assert re.match(r".*(cannot be read|too far|needs|too long)", say(wrong)), (
+                wrong[:20]
+            )
+            assert (
+                entry.input_value() == wrong
+                and entry.get_attribute("aria-invalid") == "true"
+            )
         assert "You asked for 0.33333333333333333…" in say("0." + "3" * 10_000)
         assert entry.get_attribute("aria-invalid") is None
         page.get_by_text("nearest double").click()

@@ -18,7 +18,9 @@ LAYERS = {"encoder": GRADIENTS[:1000], "decoder": GRADIENTS[1000:] * 2.0**5}
 
 
 def explorer(fmt=FP16):
-    return explorers.RangeMap({name: exponent_histogram(x) for name, x in LAYERS.items()}, fmt)
+    return explorers.RangeMap(
+        {name: exponent_histogram(x) for name, x in LAYERS.items()}, fmt
+    )
 
 
 def counted(x, fmt):
@@ -72,7 +74,9 @@ def test_the_sentence_says_the_scale_and_what_is_lost():
 def test_the_picture_is_valid_svg_with_a_description_and_a_background():
     svg = ElementTree.fromstring(explorer().picture.value)
     assert svg.get("role") == "img"
-    assert svg.get("aria-label").startswith("Histogram over the zones of FP16. Loss scale 2⁰ = 1")
+    assert svg.get("aria-label").startswith(
+        "Histogram over the zones of FP16. Loss scale 2⁰ = 1"
+    )
     assert (svg[0].tag, svg[0].get("fill")) == ("rect", "white")
     assert 'role="status"' in explorer().state.value
     words = [text.text for text in svg.iter("text")]
@@ -81,7 +85,9 @@ def test_the_picture_is_valid_svg_with_a_description_and_a_background():
 
 def test_the_bars_move_with_the_scale():
     def left(range_map):
-        return float(re.search(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)[1])
+        return float(
+            re.search(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)[1]
+        )
 
     range_map = explorer()
     before = left(range_map)
@@ -94,10 +100,14 @@ def test_a_run_shows_its_first_recorded_step():
     def histogram(exponent):
         return ExponentHistogram(np.array([exponent]), np.array([8]), 0, 0)
 
-    run = history("fp32", 9, gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}})
+    run = history(
+        "fp32", 9, gradients={8: {"only": histogram(-9)}, 0: {"only": histogram(-30)}}
+    )
     range_map = explorers.RangeMap(run)
     assert range_map.shares.flushed == 8 and range_map.layer not in range_map.children
-    assert "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]  # all are flushed
+    assert (
+        "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]
+    )  # all are flushed
 
 
 class Broken(explorers.Explorer):
@@ -111,6 +121,8 @@ slider = ipywidgets.IntSlider(max=3)
 def test_an_error_in_a_callback_is_not_swallowed():
     broken = Broken("What does an error look like?", [slider])
     slider.value = 1
-    with pytest.raises(ZeroDivisionError):  # outside Jupyter; in it, the Output widget shows it
+    with pytest.raises(
+        ZeroDivisionError
+    ):  # outside Jupyter; in it, the Output widget shows it
         slider.value = 2
     assert broken.errors in broken.children

@@ -56,7 +56,9 @@ def differences(explorer, frozen, *, most=None):
     """Positions in which a frozen explorer and the live one differ, and how many were asked."""
     told = unpacked(frozen)
     controls = controls_of(explorer)
-    assert [control.name for control in frozen.controls] == [c.description for c in controls]
+    assert [control.name for control in frozen.controls] == [
+        c.description for c in controls
+    ]
     places = list(itertools.product(*(control.options for control in frozen.controls)))
     assert len(told["at"]) == len(places)
     numbers, wrong = range(len(places)), []
@@ -66,7 +68,9 @@ def differences(explorer, frozen, *, most=None):
         for control, words in zip(controls, places[number], strict=True):
             put(control, words)
         row = told["rows"][told["at"][number]]
-        picture, words = ("".join(told["parts"][ord(part) - 32] for part in text) for text in row)
+        picture, words = (
+            "".join(told["parts"][ord(part) - 32] for part in text) for text in row
+        )
         said = re.search(">.*<", explorer.state.value)[0]
         if (picture, f">{escape(words)}<") != (explorer.picture.value, said):
             wrong.append(places[number])
@@ -90,7 +94,10 @@ def check(name, record_property, *, most=None):
 @pytest.mark.parametrize("name", sorted(set(every_explorer.kinds()) - LARGE))
 def test_every_frozen_state_is_the_live_one(name, record_property):
     _, frozen = check(name, record_property)
-    assert math.prod(len(control.options) for control in frozen.controls) == frozen.positions
+    assert (
+        math.prod(len(control.options) for control in frozen.controls)
+        == frozen.positions
+    )
 
 
 @pytest.mark.slow
@@ -113,13 +120,21 @@ def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
     (path,) = course_folder("lessons").glob(f"{lesson:02}_*.ipynb")
     cells = [cell.source for cell in nbformat.read(path, as_version=4).cells]
     at = [source.startswith(f"{name}(") for source in cells].index(True)
-    text = cells[at - 1].partition("One question")[2] + cells[at + 1].partition("## ")[0]
+    text = (
+        cells[at - 1].partition("One question")[2] + cells[at + 1].partition("## ")[0]
+    )
     raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
-    powers = {power.translate(raised) for power in re.findall("2([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", text)}
-    assert powers - {"-52"} == {p for label in named if "2^" in label for p in named[label]}
+    powers = {
+        power.translate(raised) for power in re.findall("2([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)", text)
+    }
+    assert powers - {"-52"} == {
+        p for label in named if "2^" in label for p in named[label]
+    }
     explorer = made(name)
     monkeypatch.setattr(explorer, "draw", lambda: ("<svg/>", ""))
-    kept = {control.name: control.options for control in freezing.freeze(explorer).controls}
+    kept = {
+        control.name: control.options for control in freezing.freeze(explorer).controls
+    }
     for label, positions in named.items():
         assert set(positions) <= set(kept[label])
 
@@ -141,7 +156,10 @@ def test_each_position_that_a_lesson_names_is_set_on_its_page(
     explorer, page = made(name), chromium.new_page()
 
     def draw():
-        said = [f"{c.description} {getattr(c, 'label', c.value)}" for c in controls_of(explorer)]
+        said = [
+            f"{c.description} {getattr(c, 'label', c.value)}"
+            for c in controls_of(explorer)
+        ]
         return "<svg/>", f"{'; '.join(said)};"
 
     monkeypatch.setattr(explorer, "draw", draw)
@@ -152,7 +170,11 @@ def test_each_position_that_a_lesson_names_is_set_on_its_page(
         label_shown = page.get_by_text(re.sub(r"( =)? ?2\^$", "", label), exact=True)
         slider = page.locator("label").filter(has=label_shown).locator("input")
         for position in positions:
-            words = [position, f"2{superscript(int(position))}"] if "2^" in label else [position]
+            words = (
+                [position, f"2{superscript(int(position))}"]
+                if "2^" in label
+                else [position]
+            )
             assert f"{label} {position};" in slider.evaluate(PUT, words)
     page.close()
 
@@ -160,7 +182,10 @@ def test_each_position_that_a_lesson_names_is_set_on_its_page(
 def short_timeline(intervals):
     """One of few positions: a rule, a start, and these intervals."""
     timeline = ScalerTimeline([4.0] * 8 + [64.0] * 20)
-    timeline.rule.options, timeline.interval.options = timeline.rule.options[:1], intervals
+    timeline.rule.options, timeline.interval.options = (
+        timeline.rule.options[:1],
+        intervals,
+    )
     timeline.start.min = timeline.start.max = timeline.start.value = 3
     return timeline
 
@@ -179,11 +204,17 @@ def test_a_button_leads_where_it_leads_in_jupyterlab():
     timeline = short_timeline([5, 10])
     frozen = freezing.freeze(timeline)
     moves = unpacked(frozen)["moves"]
-    assert list(moves) == frozen.buttons == ["previous move of scale", "next move of scale"]
+    assert (
+        list(moves)
+        == frozen.buttons
+        == ["previous move of scale", "next move of scale"]
+    )
     places = list(itertools.product(*(control.options for control in frozen.controls)))
     for button in (timeline.back, timeline.forth):
         for number, there in enumerate(moves[button.description]):
-            for control, words in zip(controls_of(timeline), places[number], strict=True):
+            for control, words in zip(
+                controls_of(timeline), places[number], strict=True
+            ):
                 put(control, words)
             button.click()
             assert str(timeline.step.value) == places[there][-1]
@@ -195,7 +226,9 @@ def test_a_button_that_leads_past_a_coarser_grid_is_left_out(monkeypatch):
     assert freezing.freeze(short_timeline([5])).buttons == []
 
 
-def test_where_room_is_short_every_second_position_of_the_longest_slider_goes(monkeypatch):
+def test_where_room_is_short_every_second_position_of_the_longest_slider_goes(
+    monkeypatch,
+):
     whole = freezing.freeze(SpeedUp())
     monkeypatch.setattr(freezing, "ROOM", len(whole.packed) - 1)
     half = freezing.freeze(SpeedUp())

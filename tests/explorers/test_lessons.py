@@ -85,7 +85,9 @@ def test_the_race_of_ones_ends_where_loops_end():
         assert f"{name} one by one at term {moved:,}" in race.state.value
     assert by_name["FP32 one by one"].words == "4,096, exact"
     race.length.value = 256
-    assert race.standings[1].stalled is None  # BF16 holds 256 ones, and has not failed yet
+    assert (
+        race.standings[1].stalled is None
+    )  # BF16 holds 256 ones, and has not failed yet
     assert "E4M3 one by one: 16, 93.8% short, stalled" in race.state.value
 
 
@@ -116,19 +118,29 @@ def test_the_bars_of_the_race_are_as_long_as_their_sums():
 
 def test_the_step_writes_what_the_unit_writes_at_every_position():
     explorer = MatrixStep()
-    for unit, large, small, back in product(UNITS, (-12, 0, 7, 16), (-12, -5, 4), (True, False)):
+    for unit, large, small, back in product(
+        UNITS, (-12, 0, 7, 16), (-12, -5, 4), (True, False)
+    ):
         explorer.unit.value, explorer.back.value = unit, back
         explorer.large.value, explorer.small.value = large, small
         step = explorer.step
         architecture, fmt = UNITS[unit]
         rows = [float(row.value) for row in step.terms]
-        assert rows == [2.25 * 2.0**large, 1.71875 * 2.0**small, -2.25 * 2.0**large][: 2 + back]
+        assert (
+            rows
+            == [2.25 * 2.0**large, 1.71875 * 2.0**small, -2.25 * 2.0**large][: 2 + back]
+        )
         halves = [2.0 ** (e // 2) for e in (large, small, large)]
         rest = [2.0 ** (e - e // 2) for e in (large, small, large)]
         a = np.array([1.5, 1.375, -1.5]) * halves
         b = np.array([1.5, 1.25, 1.5]) * rest
         count = 2 + back
-        got = mma(a[None, :count], b[:count, None], architecture=architecture, input_format=fmt)
+        got = mma(
+            a[None, :count],
+            b[:count, None],
+            architecture=architecture,
+            input_format=fmt,
+        )
         assert float(step.rows[-1].value) == got[0, 0]
         assert np.isclose(step.error, got[0, 0] - sum(rows), rtol=0, atol=2.0**-60)
 
@@ -141,7 +153,11 @@ def test_the_line_stands_between_what_is_kept_and_what_is_cut():
     at = float(re.match(r"M([\d.]+) ", line.get("d"))[1])
     cells = list(svg.iter("rect"))
     pale, dark = FACES[5], BAD
-    kept = [float(c.get("x")) + float(c.get("width")) for c in cells if c.get("fill") == pale]
+    kept = [
+        float(c.get("x")) + float(c.get("width"))
+        for c in cells
+        if c.get("fill") == pale
+    ]
     cut = [float(c.get("x")) for c in cells if c.get("fill") == dark]
     assert len(cut) == 3
     assert max(kept) - 0.2 <= at <= min(cut) + 0.2
@@ -170,13 +186,18 @@ def test_the_explorer_of_updates_follows_the_weights():
         explorer.update.value, explorer.direction.value = exponent, "down"
         want = path(weight, -(2.0**exponent), 256, BF16, method=kinds[method])
         np.testing.assert_array_equal(explorer.path, want)
-        assert f"the weight is {want[-1]:.6g};".replace("-", "−") in explorer.state.value
+        assert (
+            f"the weight is {want[-1]:.6g};".replace("-", "−") in explorer.state.value
+        )
 
 
 def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
     explorer = UpdateStagnation()
     explorer.update.value = -8
-    assert "exactly half, so rounding to nearest returns to the weight" in explorer.state.value
+    assert (
+        "exactly half, so rounding to nearest returns to the weight"
+        in explorer.state.value
+    )
     explorer.direction.value = "down"
     assert "is 100% of the way from 1 down" in explorer.state.value
     assert "goes to 0.996094" in explorer.state.value
@@ -188,7 +209,9 @@ def test_the_chart_rises_with_the_update():
     for direction, sign in (("up", -1), ("down", 1)):  # heights count downward
         explorer.direction.value = direction
         svg = ElementTree.fromstring(explorer.picture.value)
-        heights = {text.text.split()[0]: float(text.get("y")) for text in svg.iter("text")}
+        heights = {
+            text.text.split()[0]: float(text.get("y")) for text in svg.iter("text")
+        }
         assert (heights["exact"] - heights["stored"]) * sign > 50
 
 
@@ -220,7 +243,10 @@ def test_each_scale_of_the_history_is_that_of_the_tensors_before(rule, fmt):
 def test_the_tensor_itself_never_saturates_and_a_margin_saves_a_small_spike():
     explorer = AmaxHistory()
     assert explorer.window.saturated[14] > 0.9
-    assert "step 14 is 2¹⁸ times as large. Of the spike 100% saturates" in explorer.state.value
+    assert (
+        "step 14 is 2¹⁸ times as large. Of the spike 100% saturates"
+        in explorer.state.value
+    )
     explorer.spike.value = 4
     assert explorer.window.saturated[14] > 0.5
     explorer.margin.value = 5
@@ -237,7 +263,9 @@ def test_the_step_that_is_looked_at_is_the_one_in_words():
         window = explorer.window
         amax, zeros = np.abs(explorer.tensors[step]).max(), 100 * window.flushed[step]
         assert f"Step {step}: largest magnitude {amax:.3g}," in explorer.state.value
-        assert f" {zeros:.1f}% became 0" in explorer.state.value.replace("0% b", "0.0% b")
+        assert f" {zeros:.1f}% became 0" in explorer.state.value.replace(
+            "0% b", "0.0% b"
+        )
 
 
 # Policies --------------------------------------------------------------------------------
@@ -250,7 +278,9 @@ def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs)
     explorer = PolicyExplorer()
     explorer.fmt.value, explorer.inputs.value = low, inputs
     dtypes = {"FP16": torch.float16, "BF16": torch.bfloat16, "FP32": torch.float32}
-    formats = {"low format": (low, low), "FP32": ("FP32", "FP32")}.get(inputs, (low, "FP32"))
+    formats = {"low format": (low, low), "FP32": ("FP32", "FP32")}.get(
+        inputs, (low, "FP32")
+    )
     a, b = (torch.rand(4, 4).add(1).to(dtypes[fmt]) for fmt in formats)
     for name, operation in OPERATIONS.items():
         explorer.operation.value = name
@@ -276,7 +306,11 @@ def test_rounding_for_an_operation_is_counted():
     explorer = PolicyExplorer()
     explorer.operation.value, explorer.inputs.value = "matmul: a @ b", "one of each"
     for verdict in explorer.verdicts.values():
-        assert (verdict.rounded, verdict.gives, verdict.takes) == (1, FP16, (FP16, FP16))
+        assert (verdict.rounded, verdict.gives, verdict.takes) == (
+            1,
+            FP16,
+            (FP16, FP16),
+        )
     assert "1 input rounded for it" in explorer.state.value
     explorer.operation.value = "add: a + b"
     assert explorer.verdicts["CUDA_AUTOCAST"][:3] == ((FP16, FP32), 0, FP32)
@@ -295,7 +329,10 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
     explorer = PolicyExplorer()
     explorer.operation.value, explorer.inputs.value = "attention", "one of each"
     for verdict in explorer.verdicts.values():
-        assert (verdict.steps, verdict.rounded) == (1, 2)  # key and value are the wide input
+        assert (verdict.steps, verdict.rounded) == (
+            1,
+            2,
+        )  # key and value are the wide input
         assert verdict.takes == (FP16,) * 3
 
 
@@ -304,12 +341,18 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
 
 def test_refinement_is_drawn_as_it_is_computed():
     explorer = Refiner()
-    for fmt, level, power, scale in ((FP16, 7, 0, False), (BF16, 3, 12, True), (FP16, 20, 0, True)):
+    for fmt, level, power, scale in (
+        (FP16, 7, 0, False),
+        (BF16, 3, 12, True),
+        (FP16, 20, 0, True),
+    ):
         explorer.fmt.value, explorer.level.value = fmt.name, level
         explorer.power.value, explorer.scale.value = power, scale
         a, b, _ = random_system(2.0**level, size=32)
         want = refine(2.0**power * a, b, factor_format=fmt, scale=scale)
-        np.testing.assert_array_equal(explorer.found.backward_errors, want.backward_errors)
+        np.testing.assert_array_equal(
+            explorer.found.backward_errors, want.backward_errors
+        )
         svg = ElementTree.fromstring(explorer.picture.value)
         heights = [float(dot.get("cy")) for dot in svg.iter("circle")]
         exponents = np.maximum(np.log2(np.maximum(want.backward_errors, 2.0**-60)), -60)
@@ -327,7 +370,9 @@ def test_where_there_are_no_factors_the_explorer_says_why():
     explorer.scale.value = True
     assert ": converged, from" in explorer.state.value
     explorer.method.value, explorer.level.value = "gmres", 20
-    assert f"with {explorer.found.inner_steps} inner steps, n = 32" in explorer.state.value
+    assert (
+        f"with {explorer.found.inner_steps} inner steps, n = 32" in explorer.state.value
+    )
 
 
 # One block of four bits ------------------------------------------------------------------
@@ -358,12 +403,23 @@ def test_each_number_of_the_block_comes_back_from_the_nearest_value_of_its_scale
 
 def test_the_growing_sum_and_its_verdict_are_those_of_integers():
     explorer = SliceSums()
-    for bits, level, kind in ((10, 6, "positive"), (11, 6, "nearly equal"), (12, 0, "positive")):
-        explorer.bits.value, explorer.level.value, explorer.kind.value = bits, level, kind
+    for bits, level, kind in (
+        (10, 6, "positive"),
+        (11, 6, "nearly equal"),
+        (12, 0, "positive"),
+    ):
+        explorer.bits.value, explorer.level.value, explorer.kind.value = (
+            bits,
+            level,
+            kind,
+        )
         found, k = explorer.found, 2**level
         assert found.path.shape == (k,)
         assert np.all(found.path <= 4.0 ** (bits - 1) * np.arange(1, k + 1))
-        assert (found.bound, found.rule) == (level + 2 * bits - 2, min(12, (26 - level) // 2))
+        assert (found.bound, found.rule) == (
+            level + 2 * bits - 2,
+            min(12, (26 - level) // 2),
+        )
         fits = "fits whatever the numbers" if found.bound <= 24 else "need not fit"
         assert fits in explorer.state.value
         assert f"the unit gets {found.wrong} wrong" in explorer.state.value
@@ -382,14 +438,18 @@ def test_the_growing_sum_and_its_verdict_are_those_of_integers():
 
 def test_each_row_is_that_of_a_loop_over_the_parts():
     rng = np.random.default_rng(19)
-    x, w = (round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 12)))
+    x, w = (
+        round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 12))
+    )
     explorer, rows = SplitRow(), {}
     for parts in (1, 3, 16):
         total = np.zeros(12, np.float32)
         for c in range(parts):
             part = np.zeros(12, np.float32)
             for k in range(c * 256 // parts, (c + 1) * 256 // parts):
-                part = part + np.float32(x[0, k]) * w[k].astype(np.float32)  # products are exact
+                part = part + np.float32(x[0, k]) * w[k].astype(
+                    np.float32
+                )  # products are exact
             total = total + part
         rows[parts] = total.view(np.int32)
         explorer.parts.value, explorer.way.value = parts, "FP32"
@@ -404,7 +464,9 @@ def test_gaps_part_sign_exponent_and_significand_of_what_is_stored():
         ("FP32", 8, 32), ("FP32, the result in BF16", 8, 16), ("FP16", 5, 16), ("BF16", 8, 16),
     ):  # fmt: skip
         explorer.way.value = way
-        rows = re.findall(r'<text x="(\d+)" y="(\d+)" text-anchor="middle"', explorer.picture.value)
+        rows = re.findall(
+            r'<text x="(\d+)" y="(\d+)" text-anchor="middle"', explorer.picture.value
+        )
         for y in {y for _, y in rows}:
             steps = np.diff([int(x) for x, at in rows if at == y])
             assert len(steps) == bits - 1
@@ -418,12 +480,19 @@ def test_the_clinic_shows_what_each_case_shows_under_each_treatment():
     explorer = Clinic()
     for name, case in CASES.items():
         explorer.case.value = name
-        for words, treatment in (("none", "broken"), ("usual remedy", "wrong"), ("cure", "fixed")):
+        for words, treatment in (
+            ("none", "broken"),
+            ("usual remedy", "wrong"),
+            ("cure", "fixed"),
+        ):
             explorer.treatment.value = words
             verdict = "healthy" if treatment == "fixed" else "ill"
             assert explorer.outcome is case.run(treatment)
             assert f"so the run is {verdict}." in explorer.state.value
-            assert f"{case.run(treatment).observed:.3g} – {verdict}<" in explorer.picture.value
+            assert (
+                f"{case.run(treatment).observed:.3g} – {verdict}<"
+                in explorer.picture.value
+            )
             nan = any(math.isnan(loss) for loss in explorer.outcome.losses)
             assert (">NaN<" in explorer.picture.value) == nan
 
@@ -460,4 +529,6 @@ def test_whoever_loses_all_while_the_data_hold_an_answer_is_to_blame():
     assert two_passes[8:] == [fault] * 2 + ["only more bits help"] * 3
     assert fault not in two_passes[:8]
     assert [bad for bad, _ in verdicts("variance", "BF16")][4:7] == [fault] * 3
-    assert {good for _, good in verdicts("small root", "FP32")} == {"as good as its data"}
+    assert {good for _, good in verdicts("small root", "FP32")} == {
+        "as good as its data"
+    }

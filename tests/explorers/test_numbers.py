@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 from typed import read_number, same
 
-from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, Stream, round_to, values
+from mplab import (
+    BF16,
+    FORMATS,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    Rounding,
+    Stream,
+    round_to,
+    values,
+)
 from mplab.explorers.modules import facts, module
 
 MODES = [mode for mode in Rounding if mode is not Rounding.TO_ODD]
@@ -38,10 +49,33 @@ def ask(name, code, folder, **given):
 
 
 READ = {
-    **{"0.1": Fraction(1, 10), "1e-8": Fraction(1, 10**8), "−3": -3, " 2^-24 ": Fraction(1, 2**24)},
-    **{"-1.5·2^3": -12, "2**10": 1024, "1/3": Fraction(1, 3), "0x3C00": 1, "0b1": 2.0**-24},
-    **{"0x1.8p3": 12, "-0X.8": -0.5, "0x1p-149": 2.0**-149, "1e400": 10**400, "inf": math.inf},
-    **{"-Infinity": -math.inf, "-0": -0.0, "0x8000": -0.0, "-0x0p0": -0.0, "nan": math.nan},
+    **{
+        "0.1": Fraction(1, 10),
+        "1e-8": Fraction(1, 10**8),
+        "−3": -3,
+        " 2^-24 ": Fraction(1, 2**24),
+    },
+    **{
+        "-1.5·2^3": -12,
+        "2**10": 1024,
+        "1/3": Fraction(1, 3),
+        "0x3C00": 1,
+        "0b1": 2.0**-24,
+    },
+    **{
+        "0x1.8p3": 12,
+        "-0X.8": -0.5,
+        "0x1p-149": 2.0**-149,
+        "1e400": 10**400,
+        "inf": math.inf,
+    },
+    **{
+        "-Infinity": -math.inf,
+        "-0": -0.0,
+        "0x8000": -0.0,
+        "-0x0p0": -0.0,
+        "nan": math.nan,
+    },
     "0." + "1" * 1000: Fraction(int("1" * 1000), 10**1000),
 }
 
@@ -50,7 +84,11 @@ def test_a_typed_number_is_read_exactly():
     """By the oracle of what the page reads."""
     for typed, number in READ.items():
         read = read_number(typed, FP16)
-        assert same(read, number) if number == 0 else read == number or read != read != number
+        assert (
+            same(read, number)
+            if number == 0
+            else read == number or read != read != number
+        )
     for x in (0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0):
         assert same(float(read_number(x.hex(), FP16)), x)
         assert same(float(read_number(f"{Decimal(x):f}", FP16)), x)
@@ -76,7 +114,10 @@ def said(changes, folder):
 
 def test_the_values_in_a_window_are_counted(tmp_path):
     names = [name for name, fmt in FORMATS.items() if fmt.bits <= 16]
-    middles, zooms = ("0", "1", "-3.3", "300", "1e5", "-1e-40", "3e38"), (-20, -9, -2, 1, 5, 17)
+    middles, zooms = (
+        ("0", "1", "-3.3", "300", "1e5", "-1e-40", "3e38"),
+        (-20, -9, -2, 1, 5, 17),
+    )
     cases = list(itertools.product(names, middles, zooms))
     code = """
     console.log(JSON.stringify(given.cases.map(([name, around, zoom]) => {
@@ -109,7 +150,13 @@ const bins = Object.fromEntries(MODES.map((name, mode) => [name, given.names.map
 })]));
 console.log(JSON.stringify(bins));
 """
-BINNED = [FP8_E4M3, FP8_E5M2, FORMATS["FP8_E4M3FNUZ"], FORMATS["FP4_E2M1"], FORMATS["FP8_E8M0"]]
+BINNED = [
+    FP8_E4M3,
+    FP8_E5M2,
+    FORMATS["FP8_E4M3FNUZ"],
+    FORMATS["FP4_E2M1"],
+    FORMATS["FP8_E8M0"],
+]
 
 
 def test_what_lies_in_a_bin_rounds_to_its_value(tmp_path, record_property):
@@ -137,7 +184,10 @@ def test_the_sentence_says_the_mode_and_which_ends_a_bin_keeps(tmp_path):
     changes = [
         {},
         {"mode": "TIES_TO_AWAY"},
-        {"mode": "TIES_TO_AWAY", "around": "1.125"},  # odd: wins no tie with an even neighbour
+        {
+            "mode": "TIES_TO_AWAY",
+            "around": "1.125",
+        },  # odd: wins no tie with an even neighbour
         {"around": "1.125"},
         {"mode": "TOWARD_POSITIVE"},
         {"mode": "STOCHASTIC"},
@@ -159,7 +209,9 @@ def test_the_sentence_says_the_mode_and_which_ends_a_bin_keeps(tmp_path):
         "From 0 to 2 FP16 has 16,385 values. In FP16 what",
         "E3M4 has 65 values, FP8_E5M2 has 65 values. In E3M4 what",
     ]
-    for change, words, sentence in zip(changes, expected, said(changes, tmp_path), strict=True):
+    for change, words, sentence in zip(
+        changes, expected, said(changes, tmp_path), strict=True
+    ):
         assert words in sentence, change
 
 
@@ -187,7 +239,13 @@ WRONG = [
 
 def test_what_cannot_be_on_a_line_is_refused_in_a_sentence(tmp_path):
     changes = [{"around": typed} for typed in (*WRONG, "1e39")]
-    changes += [{"zoom": "19"}, {"zoom": ""}, {"first": "FP7"}, {"second": ""}, {"mode": "up"}]
+    changes += [
+        {"zoom": "19"},
+        {"zoom": ""},
+        {"first": "FP7"},
+        {"second": ""},
+        {"mode": "up"},
+    ]
     for change, answer in zip(changes, said(changes, tmp_path), strict=True):
         words = "cannot be read|too far|too long|needs|must be|There is no"
         assert any(part in answer["refused"] for part in words.split("|")), change
@@ -237,7 +295,9 @@ def gap(x, fmt):
     return Fraction(2) ** (exponent - fmt.precision + 1)
 
 
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16, FP32], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16, FP32], ids=lambda fmt: fmt.name
+)
 def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
     every = itertools.product(STARTS, range(17))
     changes = [{"entry": start, "format": fmt.name, "eighths": n} for start, n in every]
@@ -258,7 +318,9 @@ def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
         results = found["results"]
         results.pop(Rounding.STOCHASTIC)
         assert results == {
-            Rounding.TIES_TO_EVEN: (inward if even[inward] else outward) if tie else nearest,
+            Rounding.TIES_TO_EVEN: (inward if even[inward] else outward)
+            if tie
+            else nearest,
             Rounding.TIES_TO_AWAY: outward if tie else nearest,
             Rounding.TOWARD_ZERO: inward,
             Rounding.TOWARD_POSITIVE: high,
@@ -278,8 +340,12 @@ def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number, tmp_path
 
 
 def test_a_negative_number_mirrors_a_positive_one_in_the_lab(tmp_path):
-    every = itertools.product(("FP8_E4M3", "FP8_E5M2", "BF16", "FP16"), range(17), ("18", "-18"))
-    found = lab([{"entry": x, "format": fmt, "eighths": n} for fmt, n, x in every], tmp_path)
+    every = itertools.product(
+        ("FP8_E4M3", "FP8_E5M2", "BF16", "FP16"), range(17), ("18", "-18")
+    )
+    found = lab(
+        [{"entry": x, "format": fmt, "eighths": n} for fmt, n, x in every], tmp_path
+    )
     for plus, minus in zip(found[::2], found[1::2], strict=True):
         assert minus["x"] == -plus["x"] and minus["bits"] == plus["bits"]
         assert (minus["low"], minus["high"]) == (-plus["high"], -plus["low"])
@@ -291,7 +357,9 @@ def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
     changes = [{"entry": "-16", "eighths": 3}, {"entry": "-16", "eighths": 5}]
     changes.append({"entry": "16", "eighths": 5})
     short, past, plus = (found["said"] for found in lab(changes, tmp_path))
-    assert "−16.75 in FP8_E4M3: between −18 and −16; guard 0, round 1, sticky 1: " in short
+    assert (
+        "−16.75 in FP8_E4M3: between −18 and −16; guard 0, round 1, sticky 1: " in short
+    )
     assert "short of the middle, seen from 0. Ties to even gives −16 (0xD8)." in short
     assert "past the middle, seen from 0. Ties to even gives −18" in past
     assert "past the middle. Ties to even gives 18" in plus
@@ -299,16 +367,22 @@ def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
 
 @pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
 def test_stochastic_rounding_goes_up_as_often_as_the_library_s_bits_do(seed, tmp_path):
-    every = itertools.product(("16.25", "-16", "1/3", "0.1"), ("FP8_E4M3", "FP16"), (0, 1, 4))
+    every = itertools.product(
+        ("16.25", "-16", "1/3", "0.1"), ("FP8_E4M3", "FP16"), (0, 1, 4)
+    )
     names, mode = ("entry", "format", "eighths"), {"mode": "STOCHASTIC"}
     changes = [dict(zip(names, each, strict=True)) | mode for each in every]
-    for change, found in zip(changes, lab(changes, tmp_path, seed=str(seed)), strict=True):
+    for change, found in zip(
+        changes, lab(changes, tmp_path, seed=str(seed)), strict=True
+    ):
         x = np.full(1000, float(found["x"]))
         fmt, stream = FORMATS[change["format"]], Stream(seed)
         drawn = round_to(x, fmt, rounding=Rounding.STOCHASTIC, stream=stream)
         assert found["up"] == np.sum(drawn != found["low"])
         chance = float(found["chance"])
-        assert abs(found["up"] - 1000 * chance) <= 5 * math.sqrt(1000 * chance * (1 - chance))
+        assert abs(found["up"] - 1000 * chance) <= 5 * math.sqrt(
+            1000 * chance * (1 - chance)
+        )
         if found["verdict"] == "exact":
             assert found["up"] == 0 and found["said"].endswith("every mode keeps it.")
     first = lab([{"entry": "16.25", "mode": "STOCHASTIC"}], tmp_path, seed=str(seed))[0]
@@ -330,7 +404,10 @@ def test_numbers_past_the_range_are_refused_in_words(tmp_path):
 
 
 def test_past_the_largest_number_the_library_decides(tmp_path):
-    changes = [{"entry": "448", "eighths": 16}, {"entry": "6", "format": "FP4_E2M1", "eighths": 3}]
+    changes = [
+        {"entry": "448", "eighths": 16},
+        {"entry": "6", "format": "FP4_E2M1", "eighths": 3},
+    ]
     (past, saturated) = lab(changes, tmp_path)
     assert past["results"][Rounding.TOWARD_ZERO] == 448
     assert math.isnan(past["results"][Rounding.TIES_TO_EVEN])

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.browser
 EXPLORERS = {
     "BitExplorer": lambda: explorers.BitExplorer("-0.1", FP32),
     "NumberLine": lambda: explorers.NumberLine(FP16, BF16, around="-1", zoom=-4),
-    "RoundingLab": lambda: explorers.RoundingLab("-0.1", FP16, mode=Rounding.STOCHASTIC),
+    "RoundingLab": lambda: explorers.RoundingLab(
+        "-0.1", FP16, mode=Rounding.STOCHASTIC
+    ),
 }
 every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
@@ -50,9 +52,13 @@ def touching(boxes):
 @every_explorer
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
-def test_it_fits_every_width_and_its_words_stand_out(name, width, scheme, chromium, tmp_path):
+def test_it_fits_every_width_and_its_words_stand_out(
+    name, width, scheme, chromium, tmp_path
+):
     explorer = EXPLORERS[name]()
-    with pages.opened(chromium, explorer, tmp_path, width=width, color_scheme=scheme) as page:
+    with pages.opened(
+        chromium, explorer, tmp_path, width=width, color_scheme=scheme
+    ) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         for box in page.locator(".mplab-page :is(div, table)").all():
             assert box.evaluate("e => e.scrollWidth - e.clientWidth") <= 0
@@ -72,7 +78,10 @@ def test_without_javascript_it_stands_still_with_a_word(name, chromium, tmp_path
     explorer = EXPLORERS[name]()
     with pages.opened(chromium, explorer, tmp_path, java_script_enabled=False) as page:
         picture = page.locator("main img")
-        assert picture.is_visible() and picture.get_attribute("alt") == explorer.still().alt
+        assert (
+            picture.is_visible()
+            and picture.get_attribute("alt") == explorer.still().alt
+        )
         assert "it moves" in page.locator("main").inner_text()
     with pages.opened(chromium, explorer, tmp_path) as page:
         assert page.locator("main img").count() == 0
@@ -88,7 +97,17 @@ def test_what_cannot_be_drawn_has_no_still_picture():
 
 @pytest.mark.parametrize("name", ["NumberLine", "RoundingLab"])
 def test_words_in_a_picture_do_not_touch_whatever_is_typed(name, chromium, tmp_path):
-    typed = ("1e-8", "-0.3", "0.0123456", "-123.456", "1e-40", "1/3", "-1e-5", "400", "300.0001")
+    typed = (
+        "1e-8",
+        "-0.3",
+        "0.0123456",
+        "-123.456",
+        "1e-40",
+        "1/3",
+        "-1e-5",
+        "400",
+        "300.0001",
+    )
     with pages.opened(chromium, EXPLORERS[name](), tmp_path, width=360) as page:
         field = page.locator("input[type=text]").first
         for words in typed:
@@ -100,7 +119,9 @@ def test_words_in_a_picture_do_not_touch_whatever_is_typed(name, chromium, tmp_p
 def test_the_number_line_is_moved_by_keyboard(chromium, tmp_path):
     with pages.opened(chromium, explorers.NumberLine(), tmp_path) as page:
         ticks = page.locator(".mplab-row").first.locator("line[stroke-width]")
-        assert pages.status(page).startswith("From 0 to 2 FP8_E4M3 has 65 values, FP8_E5M2 has 65")
+        assert pages.status(page).startswith(
+            "From 0 to 2 FP8_E4M3 has 65 values, FP8_E5M2 has 65"
+        )
         assert ticks.count() == 65
         page.get_by_role("slider", name="width").press("ArrowLeft")
         assert pages.status(page).startswith("From 0.5 to 1.5 FP8_E4M3 has 13 values")
@@ -108,7 +129,9 @@ def test_the_number_line_is_moved_by_keyboard(chromium, tmp_path):
         field = page.get_by_label("around")
         field.fill("12")
         field.press("Enter")
-        assert pages.status(page).startswith("From 11.5 to 12.5 FP8_E4M3 has 1 value, FP8_E5M2")
+        assert pages.status(page).startswith(
+            "From 11.5 to 12.5 FP8_E4M3 has 1 value, FP8_E5M2"
+        )
         field.fill("<b>")
         field.press("Enter")
         assert pages.status(page).startswith("“<b>” cannot be read.")
@@ -131,7 +154,9 @@ def test_between_two_values_what_rounds_to_each_is_still_drawn(chromium, tmp_pat
         row = page.locator(".mplab-row").first
         assert "FP8_E4M3: 0 values" in row.inner_text()
         areas = [box.bounding_box()["width"] for box in row.locator("rect").all()]
-        assert len(areas) == 2 and areas[0] == pytest.approx(areas[1], abs=1)  # 12.5 is a tie
+        assert len(areas) == 2 and areas[0] == pytest.approx(
+            areas[1], abs=1
+        )  # 12.5 is a tie
 
 
 def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):
@@ -140,7 +165,12 @@ def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):
         for _ in range(3):
             slider.press("ArrowRight")
         assert pages.status(page).startswith("−16.75 in FP8_E4M3: between −18 and −16")
-        assert page.get_by_text("cut after bit 4: short of the middle, seen from 0").count() == 1
+        assert (
+            page.get_by_text(
+                "cut after bit 4: short of the middle, seen from 0"
+            ).count()
+            == 1
+        )
         dot, middle = (
             page.locator(which).bounding_box()["x"]
             for which in ("circle", "text:has-text('middle')")
@@ -155,7 +185,9 @@ def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):
         field.fill("1000")
         field.press("Enter")
         page.get_by_label("format").select_option("FP8_E4M3")
-        assert pages.status(page).startswith("The number must be finite and from −448 to 448")
+        assert pages.status(page).startswith(
+            "The number must be finite and from −448 to 448"
+        )
         assert page.get_by_label("format").input_value() == "BF16"  # which has it
 
 
@@ -188,7 +220,13 @@ def test_a_link_reaches_the_one_explorer_it_names(link, chromium, tmp_path):
     bits, *more = three() + three()[:2]
     addressed += 3 * ("#2." in link)
     with pages.opened(chromium, bits, tmp_path, *more, hash=link) as page:
-        starts = ("FP16 0x2E66", "From 0 to 2", "17 in FP8_E4M3", "FP16 0x2E66", "From 0 to 2")
+        starts = (
+            "FP16 0x2E66",
+            "From 0 to 2",
+            "17 in FP8_E4M3",
+            "FP16 0x2E66",
+            "From 0 to 2",
+        )
         for number, start in enumerate(starts):
             words = LINKS[link] if number == addressed else start
             assert pages.status(page, number).startswith(words)
@@ -200,7 +238,9 @@ def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):
     bits, line, lab = three()
     with pages.opened(chromium, bits, tmp_path, line, lab) as page:
         page.get_by_role("slider", name="eighths").press("ArrowRight")
-        page.wait_for_function("location.hash.startsWith('#rounding?entry=17&eighths=1')")
+        page.wait_for_function(
+            "location.hash.startsWith('#rounding?entry=17&eighths=1')"
+        )
         page.get_by_label("around").fill("1/3")
         page.get_by_label("around").press("Enter")
         page.wait_for_function("location.hash.startsWith('#line?around=1%2F3')")

@@ -20,7 +20,15 @@ from mplab.numbers.inputs import as_array
 
 FMTS = {**FORMATS, **ODD_FORMATS, **WIDER}
 SMALL = [name for name, fmt in FMTS.items() if fmt.bits <= 16]
-FAST = ("FP8_E4M3", "FP8_E5M2FNUZ", "FP8_E8M0", "FP4_E2M1", "Binary8p3se", "MXINT8", "UE4M3_NOZERO")
+FAST = (
+    "FP8_E4M3",
+    "FP8_E5M2FNUZ",
+    "FP8_E8M0",
+    "FP4_E2M1",
+    "Binary8p3se",
+    "MXINT8",
+    "UE4M3_NOZERO",
+)
 
 
 def test_what_follows_from_the_facts_of_a_format_is_what_the_library_derives(tmp_path):
@@ -28,14 +36,18 @@ def test_what_follows_from_the_facts_of_a_format_is_what_the_library_derives(tmp
     made = node.run(code, tmp_path, [facts(fmt) for fmt in FMTS.values()])
     names = "bits max_code sign_code infinity_code nan_code has_negative_zero emin emax min_normal"
     for fmt, page in zip(FMTS.values(), made, strict=True):
-        assert float(page["maxFinite"]) == fmt.max_finite  # JSON writes it as an integer
+        assert (
+            float(page["maxFinite"]) == fmt.max_finite
+        )  # JSON writes it as an integer
         for name in names.split():
             in_page = re.sub("_(.)", lambda letter: letter[1].upper(), name)
             assert page[in_page] == getattr(fmt, name), (fmt.name, name)
 
 
 def test_modes_and_events_have_the_library_s_names_and_numbers(tmp_path):
-    modes, raised = node.run("console.log(JSON.stringify([core.MODES, core.EVENTS]))", tmp_path)
+    modes, raised = node.run(
+        "console.log(JSON.stringify([core.MODES, core.EVENTS]))", tmp_path
+    )
     assert modes == [mode.name for mode in Rounding]
     raisable = [event for event in Event if event is not Event.DIVIDE_BY_ZERO]
     assert raised == {event.name: int(event) for event in raisable}
@@ -109,12 +121,22 @@ def signals(x):
 
 def assert_rounded_alike(fmt, x, folder, rules=RULES, seed=7, call=0, bits=32):
     """Node's results and events, for each rule, against the library's; how many were compared."""
-    plain = {"seed": str(seed), "call": call, "bits": bits, "fmt": facts(fmt), "rules": rules}
+    plain = {
+        "seed": str(seed),
+        "call": call,
+        "bits": bits,
+        "fmt": facts(fmt),
+        "rules": rules,
+    }
     node.run(ROUND, folder, plain, x=x)
     for k, (mode, overflow) in enumerate(rules):
 
         def stream(mode=mode):
-            return Stream(seed, calls=call, bits=bits) if mode is Rounding.STOCHASTIC else None
+            return (
+                Stream(seed, calls=call, bits=bits)
+                if mode is Rounding.STOCHASTIC
+                else None
+            )
 
         rule = {"rounding": mode, "overflow": overflow}
         values = np.fromfile(folder / f"values{k}")
@@ -150,9 +172,13 @@ def test_a_stream_s_bits_are_those_of_its_definition(seed, call, tmp_path):
 
 def test_the_fraction_is_cut_to_32_bits_where_random_ones_just_carry(tmp_path):
     rng = np.random.default_rng(5)
-    fraction = rng.integers(1, 2**42, 4096)  # of a gap of FP16 next to 1, in units of 2^-42
+    fraction = rng.integers(
+        1, 2**42, 4096
+    )  # of a gap of FP16 next to 1, in units of 2^-42
     x = 1 + fraction * 2.0**-52
-    random = ((1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)).astype(np.uint32)
+    random = ((1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)).astype(
+        np.uint32
+    )
     code = """
     const f = core.makeFormat(given);
     const x = array("x", Float64Array), random = array("r", Uint32Array);
@@ -181,7 +207,9 @@ def test_a_hundred_million_random_numbers_are_rounded_as_in_the_library(
     fmt, count = FORMATS[name], 10**8 // (len(FORMATS) * len(RULES)) + 1
     rng = np.random.default_rng([ord(letter) for letter in name])
     anything = rng.integers(0, 2**64, count // 2, np.uint64).view(np.float64)
-    exponents = rng.uniform(fmt.emin - fmt.precision - 2, fmt.emax + 2, count - count // 2)
+    exponents = rng.uniform(
+        fmt.emin - fmt.precision - 2, fmt.emax + 2, count - count // 2
+    )
     x = np.append(anything, np.exp2(exponents) * rng.choice([-1, 1], exponents.size))
     x = np.where(signals(x), np.nan, x)
     record_property("roundings", assert_rounded_alike(fmt, x, tmp_path))
@@ -210,14 +238,59 @@ console.log(JSON.stringify(said));
 def typed_numbers():
     """Numbers in every way of writing them, and at ties of doubles and the ends of their range."""
     rng = np.random.default_rng(3)
-    words = ["0.1", "1e-8", "−3", " 2^-24 ", "-1.5·2^3", "2**10", "1/3", "-2/-6", "0x3C00", "0b1"]
-    words += ["0x1.8p3", "-0X.8", "0x1p-149", "1e400", "-1e-400", "1_000", ".5", "5.", "0", "-0"]
-    words += ["0." + "1" * 1000, "inf", "-Infinity", "nan", "0x8000", "0xFC00", "-0x0p0", "1e4999"]
-    words += ["9007199254740993", "9007199254740995", "2^-1075", "3*2^-1076", "2^1024", "0e99999"]
+    words = [
+        "0.1",
+        "1e-8",
+        "−3",
+        " 2^-24 ",
+        "-1.5·2^3",
+        "2**10",
+        "1/3",
+        "-2/-6",
+        "0x3C00",
+        "0b1",
+    ]
+    words += [
+        "0x1.8p3",
+        "-0X.8",
+        "0x1p-149",
+        "1e400",
+        "-1e-400",
+        "1_000",
+        ".5",
+        "5.",
+        "0",
+        "-0",
+    ]
+    words += [
+        "0." + "1" * 1000,
+        "inf",
+        "-Infinity",
+        "nan",
+        "0x8000",
+        "0xFC00",
+        "-0x0p0",
+        "1e4999",
+    ]
+    words += [
+        "9007199254740993",
+        "9007199254740995",
+        "2^-1075",
+        "3*2^-1076",
+        "2^1024",
+        "0e99999",
+    ]
     for e in rng.integers(-1074, 970, 200).tolist():
         middle = 2 * int(rng.integers(2**52, 2**53)) + 1
-        words += [f"{middle}*2^{e}", repr(float(rng.normal())), f"{rng.integers(1, 99)}e{e // 4}"]
-        words += [f"{rng.integers(1, 10**9)}/{rng.integers(1, 10**9)}", (middle * 2.0**e).hex()]
+        words += [
+            f"{middle}*2^{e}",
+            repr(float(rng.normal())),
+            f"{rng.integers(1, 99)}e{e // 4}",
+        ]
+        words += [
+            f"{rng.integers(1, 10**9)}/{rng.integers(1, 10**9)}",
+            (middle * 2.0**e).hex(),
+        ]
     return words
 
 
@@ -230,7 +303,9 @@ def test_what_is_typed_is_read_exactly_and_made_a_double_once(tmp_path):
         double = np.array([nearest, odd], np.uint64).view(np.float64)
         negative, n, d = page["q"][0], *(int(digits, 16) for digits in page["q"][1:])
         if d == 0 or number == 0:
-            assert same(double[0], float(number)) or (math.isnan(number) and n == 0), typed
+            assert same(double[0], float(number)) or (math.isnan(number) and n == 0), (
+                typed
+            )
         else:
             assert Fraction(n, d) * (-1) ** negative == number, typed
             assert double[0] == _double(number), typed
@@ -247,22 +322,39 @@ def _double(number):
 
 
 def test_what_cannot_be_read_is_answered_in_the_library_s_words(tmp_path):
-    wrong = ["", "abc", "0x", "0xFFFFFFFFF", "1/0", "1/2/3", "2^99999", "0x.p3", "0x1p99999", "1e"]
+    wrong = [
+        "",
+        "abc",
+        "0x",
+        "0xFFFFFFFFF",
+        "1/0",
+        "1/2/3",
+        "2^99999",
+        "0x.p3",
+        "0x1p99999",
+        "1e",
+    ]
     wrong += ["2^9999", "1e999999999", "-1e-5001", "<b>", "--1", "1.2.3", "0b2", "."]
     wrong += ["0x1p", "2^", "nano", "in", "e5", "0b" + "1" * 17, "+-1", "0x1.8p3p1"]
-    said = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": [*wrong, "9" * 20001]})
+    said = node.run(
+        READ, tmp_path, {"fmt": facts(FP16), "typed": [*wrong, "9" * 20001]}
+    )
     for typed, answer in zip(wrong, said, strict=False):
         with pytest.raises(ValueError) as refused:
             read_number(typed, FP16)
         assert answer == {"said": str(refused.value)}, typed
-    assert said[-1]["said"].endswith("is too long: 20001 characters. Type at most 20000.")
+    assert said[-1]["said"].endswith(
+        "is too long: 20001 characters. Type at most 20000."
+    )
 
 
 def test_ten_thousand_digits_are_rounded_once(tmp_path):
     tie = "1." + "0" * 2 + "048828125"  # halfway between two numbers of FP16
     typed = [tie, tie + "0" * 9900 + "1", "0." + "3" * 10000]
     read = node.run(READ, tmp_path, {"fmt": facts(FP16), "typed": typed})
-    odd = np.array([int(page["doubles"][1]) for page in read], np.uint64).view(np.float64)
+    odd = np.array([int(page["doubles"][1]) for page in read], np.uint64).view(
+        np.float64
+    )
     assert round_to(odd, FP16).tolist() == [1, 1 + 2**-10, float(np.float16(1 / 3))]
     assert [page["shown"][-1] for page in read] == ["5", "…", "…"]
 
@@ -272,10 +364,16 @@ def test_a_few_digits_are_those_of_decimal_rounding(tmp_path):
     exponents = rng.uniform(-320, 308, 2000)
     x = [*(rng.choice([-1, 1], 2000) * 10.0**exponents), *rng.normal(size=2000) * 1e3]
     x += [999999.5, 999999.4, 9.999995e-5, 1e-4, 0.1, 1.0, -448.0, 2.0**-149, 1e22]
-    code = "console.log(JSON.stringify(given.map(x => [core.brief(x), core.brief(x, 3)])))"
-    for number, said in zip(x, node.run(code, tmp_path, [float(n) for n in x]), strict=True):
+    code = (
+        "console.log(JSON.stringify(given.map(x => [core.brief(x), core.brief(x, 3)])))"
+    )
+    for number, said in zip(
+        x, node.run(code, tmp_path, [float(n) for n in x]), strict=True
+    ):
         for digits, words in zip((6, 3), said, strict=True):
-            plain = re.sub(r"e([+-])0", r"e\1", f"{number:.{digits}g}").replace("-", "−")
+            plain = re.sub(r"e([+-])0", r"e\1", f"{number:.{digits}g}").replace(
+                "-", "−"
+            )
             tie = number == 999999.5  # which goes to even in Python
             assert words == ("1e+6" if tie else plain), number
 

@@ -31,7 +31,9 @@ def test_every_control_works_and_no_word_is_cut(source):
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("limit", mostly_slow([np.inf, 2.0**20, 1.0, 0.25, 0.0], [np.inf, 0.25]))
+@pytest.mark.parametrize(
+    "limit", mostly_slow([np.inf, 2.0**20, 1.0, 0.25, 0.0], [np.inf, 0.25])
+)
 def test_the_picture_is_well_formed_whatever_the_scale_comes_to(rule, limit):
     explorer = ScalerTimeline(Headroom(np.full(1200, limit), np.full(1200, 1e-9)))
     explorer.rule.value, explorer.interval.value = rule, 5
@@ -52,7 +54,9 @@ def test_it_tells_a_run_s_own_story():
     explorer.step.value = 26  # 25 good steps after two bad ones
     assert "25 good steps in a row: the scale doubles to 2²⁷" in explorer.state.value
     explorer.forth.click()
-    assert explorer.step.value == 30 and "falls from 3 to 0, of 25" in explorer.state.value
+    assert (
+        explorer.step.value == 30 and "falls from 3 to 0, of 25" in explorer.state.value
+    )
     assert "3 of 40 steps are skipped" in explorer.state.value
     explorer.back.click()
     explorer.back.click()
@@ -63,7 +67,12 @@ def test_it_tells_a_run_s_own_story():
     ("rule", "limit", "step", "words"),
     [
         ("dynamic (torch)", 0.0, 3, "no scale helps here"),
-        ("never below 1", 0.25, 20, "stays at 2⁰, so only smaller gradients can end this"),
+        (
+            "never below 1",
+            0.25,
+            20,
+            "stays at 2⁰, so only smaller gradients can end this",
+        ),
         ("doubles each good step", 2.0**12, 3, "the step bears a scale of 2¹² at most"),
         ("doubles each good step", 2.0**12, 2, "The scale doubles to 2¹³."),
         ("×1.1 if gradients are small", np.inf, 0, "rises by a tenth to 1,126."),

@@ -19,12 +19,19 @@ STEPS = (0, 10, 30)
 
 def run(recipe="fp32", *, scale=1.0, lowest=0.5, seed=0, task="t"):
     """A run of 40 steps whose loss falls to `lowest`, with two layers of 12 gradients."""
-    generator, low_format = np.random.default_rng(seed), RECIPES[recipe].compute_format == FP16
+    generator, low_format = (
+        np.random.default_rng(seed),
+        RECIPES[recipe].compute_format == FP16,
+    )
     gradients, flushed, samples = {}, {}, {}
     for step in STEPS:
         gradients[step], flushed[step], samples[step] = {}, {}, {}
         for layer, size in (("layer 1", 2.0**-30), ("layer 2", 2.0**-20)):
-            exact = (generator.standard_normal(12) * size).astype(np.float32).astype(np.float64)
+            exact = (
+                (generator.standard_normal(12) * size)
+                .astype(np.float32)
+                .astype(np.float64)
+            )
             low = exact * scale
             if low_format:
                 with np.errstate(under="ignore"):
@@ -35,7 +42,13 @@ def run(recipe="fp32", *, scale=1.0, lowest=0.5, seed=0, task="t"):
     loss = np.maximum(np.linspace(1.0, 0.1, 40), lowest)
     recorded = {"gradients": gradients, "flushed": flushed, "samples": samples}
     return history(
-        recipe, 40, task=task, seed=seed, loss=loss, loss_scale=np.full(40, scale), **recorded
+        recipe,
+        40,
+        task=task,
+        seed=seed,
+        loss=loss,
+        loss_scale=np.full(40, scale),
+        **recorded,
     )
 
 
@@ -48,7 +61,11 @@ def test_every_position_says_what_each_run_has():
     theatre = TrainingTheatre(runs)
     seen = set()
     for step, layer, number in product(STEPS, ("layer 1", "layer 2"), range(8)):
-        theatre.step.value, theatre.layer.value, theatre.gradient.value = step, layer, number
+        theatre.step.value, theatre.layer.value, theatre.gradient.value = (
+            step,
+            layer,
+            number,
+        )
         svg = ElementTree.fromstring(theatre.picture.value)
         words = [text.text for text in svg.iter("text")]
         for each in runs:
@@ -110,7 +127,9 @@ def test_a_scale_of_zero_or_no_power_of_two_can_be_drawn():
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_no_word_runs_out_of_the_picture(count):
-    assert_texts_within(lambda: TrainingTheatre([*three(), run("amp-fp16", scale=8.0)][:count]))
+    assert_texts_within(
+        lambda: TrainingTheatre([*three(), run("amp-fp16", scale=8.0)][:count])
+    )
 
 
 def test_runs_of_two_tasks_are_refused():

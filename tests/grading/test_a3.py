@@ -8,7 +8,17 @@ from corpus import answer, assignment
 from oracle import round_fraction
 
 import mplab
-from mplab import BF16, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16, FP32
+from mplab import (
+    BF16,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP16,
+    FP32,
+)
 from mplab.arithmetic import reductions
 from mplab.numbers import Format, Overflow, Rounding, decode
 
@@ -35,7 +45,9 @@ def values(fmt):
 
 def drawn(seed, fmt, count):
     rng = np.random.default_rng(seed)
-    return mplab.round_to(rng.choice((-1, 1, 1), count) * 2.0 ** rng.uniform(-3, 3, count), fmt)
+    return mplab.round_to(
+        rng.choice((-1, 1, 1), count) * 2.0 ** rng.uniform(-3, 3, count), fmt
+    )
 
 
 def in_fractions(x, fmt):
@@ -78,7 +90,9 @@ def test_lanes_are_the_library_s_sums_met_in_bit_reversed_order(fmt, lanes):
     x = drawn(1, fmt, 8 * lanes)
     totals = reductions.sum(x.reshape(8, lanes), axis=0, accumulator_format=fmt)
     reversed_bits = [int(f"{i + lanes:b}"[:0:-1] or "0", 2) for i in range(lanes)]
-    met = reductions.sum(totals[reversed_bits], accumulator_format=fmt, order="pairwise")
+    met = reductions.sum(
+        totals[reversed_bits], accumulator_format=fmt, order="pairwise"
+    )
     assert reference("lane_sum")(x, lanes, fmt) == met
 
 
@@ -96,9 +110,15 @@ def test_groups_of_one_and_of_all_are_the_library_s_wide_and_narrow_dot_products
     promoted, a, b = reference("promoted_dot"), drawn(3, fmt, 50), drawn(4, fmt, 50)
     narrow = reductions.dot(a, b, accumulator_format=fmt, product_format=fmt)
     wide = reductions.dot(a, b, accumulator_format=FP32, product_format=fmt)
-    assert promoted(a, b, 50, fmt, FP32) == narrow != wide == promoted(a, b, 1, fmt, FP32)
-    groups = [promoted(a[i : i + 8], b[i : i + 8], 8, fmt, FP32) for i in range(0, 50, 8)]
-    assert promoted(a, b, 8, fmt, FP32) == reductions.sum(np.array(groups), accumulator_format=FP32)
+    assert (
+        promoted(a, b, 50, fmt, FP32) == narrow != wide == promoted(a, b, 1, fmt, FP32)
+    )
+    groups = [
+        promoted(a[i : i + 8], b[i : i + 8], 8, fmt, FP32) for i in range(0, 50, 8)
+    ]
+    assert promoted(a, b, 8, fmt, FP32) == reductions.sum(
+        np.array(groups), accumulator_format=FP32
+    )
 
 
 @pytest.mark.parametrize("fmt", SUMS, ids=name_of)
@@ -123,7 +143,10 @@ def test_the_numbers_of_the_notebook_are_so():
     assert [given("lane_sum", ones, n, FP8_E4M3) for n in (1, 4)] == [16, 20]
     assert given("compensated", 16.0, 0.0, [1.0], FP8_E4M3) == (16, 1)
     assert given("compensated", 16.0, 1.0, [1.0], FP8_E4M3) == (18, 0)
-    assert [given("promoted_dot", ones, ones, k, FP8_E4M3, FP16) for k in (8, 20)] == [20, 16]
+    assert [given("promoted_dot", ones, ones, k, FP8_E4M3, FP16) for k in (8, 20)] == [
+        20,
+        16,
+    ]
     assert given("running_means", [384.0, 448.0], FP8_E4M3) == [384, 416]
     assert np.isnan(mplab.round_to(384.0 + 448.0, FP8_E4M3))
 
@@ -131,8 +154,12 @@ def test_the_numbers_of_the_notebook_are_so():
 @pytest.mark.parametrize("size", [1.0, 1.001, 1.5, 1.999])
 def test_a_bf16_sum_of_2048_equal_gradients_keeps_an_eighth_to_a_quarter(size):
     gradient = mplab.round_to(size, BF16)
-    kept = reductions.sum(np.full(2048, gradient), accumulator_format=BF16) / (2048 * gradient)
+    kept = reductions.sum(np.full(2048, gradient), accumulator_format=BF16) / (
+        2048 * gradient
+    )
     assert 1 / 8 <= kept < 1 / 4
-    groups = reductions.sum(np.full((32, 64), gradient), axis=1, accumulator_format=BF16)
+    groups = reductions.sum(
+        np.full((32, 64), gradient), axis=1, accumulator_format=BF16
+    )
     promoted = reductions.sum(np.array(groups), accumulator_format=FP32)
     assert abs(promoted / (2048 * gradient) - 1) < 2**-6

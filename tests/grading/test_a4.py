@@ -139,11 +139,15 @@ def test_the_gradient_of_a_window_is_what_torch_gives_the_optimizer():
         scaler.step(optimizer)
         skipped += not taken[0]
         for window_gradient in both("window_gradient"):
-            ours = window_gradient([g * np.float32(scale) for g in true], scale, max_norm)
+            ours = window_gradient(
+                [g * np.float32(scale) for g in true], scale, max_norm
+            )
             if ours is None:
                 assert taken == [0]
             else:
-                np.testing.assert_allclose(ours, -weight.detach().numpy(), rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(
+                    ours, -weight.detach().numpy(), rtol=1e-4, atol=1e-5
+                )
                 assert taken == [1]
     assert 10 < skipped < 40
 
@@ -172,7 +176,9 @@ def torch_replay(state, log, warmup):
     """A job of torch: its scheduler moves when the optimizer has stepped, its files are copies."""
     scaler = scaler_in(state)
     groups, [optimizer], taken = network([[1]])
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / warmup))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda n: min(1.0, (n + 1) / warmup)
+    )
 
     def on_disk():
         files = (scaler.state_dict(), optimizer.state_dict(), scheduler.state_dict())
@@ -192,7 +198,9 @@ def torch_replay(state, log, warmup):
             taken[0] = 0
             scales.append(scaler.get_scale())
             rate = scheduler.get_last_lr()[0]
-            window(scaler, [optimizer], groups, one_good_or_bad(scaler.get_scale() > entry))
+            window(
+                scaler, [optimizer], groups, one_good_or_bad(scaler.get_scale() > entry)
+            )
             if taken[0]:
                 scheduler.step()
             rates.append(rate if taken[0] else 0.0)
@@ -211,7 +219,9 @@ def test_a_job_with_crashes_goes_as_one_of_torch_that_saves_everything():
 def exactly(gradients, k, fmt):
     """Gradients times 2^k in fractions, then rounded once."""
     products = [Fraction(g) * Fraction(2) ** k for g in gradients.tolist()]
-    return [round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE) for q in products]
+    return [
+        round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE) for q in products
+    ]
 
 
 def test_the_first_scale_is_the_largest_that_overflows_nothing():
@@ -224,6 +234,8 @@ def test_the_first_scale_is_the_largest_that_overflows_nothing():
                 assert all(map(math.isfinite, exactly(gradients, k, fmt)))
                 assert not all(map(math.isfinite, exactly(gradients, k + 1, fmt)))
                 for exponent, count in zip((0, k), lost, strict=True):
-                    given = zip(gradients, exactly(gradients, exponent, fmt), strict=True)
+                    given = zip(
+                        gradients, exactly(gradients, exponent, fmt), strict=True
+                    )
                     assert count == sum(g != 0 and rounded == 0 for g, rounded in given)
     assert len(formats) == 4

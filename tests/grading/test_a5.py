@@ -22,7 +22,10 @@ def notebook():
     """All names of the notebook with its solutions."""
     space = {}
     for text in cells("a5").values():
-        exec("\n".join(line for line in text.splitlines() if "load_public" not in line), space)
+        exec(
+            "\n".join(line for line in text.splitlines() if "load_public" not in line),
+            space,
+        )
     return space
 
 
@@ -34,7 +37,9 @@ def hidden(exercise, seed=5):
 def torch_gradients(notebook, weights, inputs, targets, *, scale=1.0, low=True):
     model = notebook["network"](weights)
     with torch.autocast("cpu", dtype=torch.float16, enabled=low):
-        loss = nn.functional.mse_loss(model(torch.tensor(inputs)), torch.tensor(targets))
+        loss = nn.functional.mse_loss(
+            model(torch.tensor(inputs)), torch.tensor(targets)
+        )
     (loss * scale).backward()
     return [p.grad.numpy() for p in model.parameters()]
 
@@ -47,9 +52,13 @@ def test_the_backward_pass_of_the_references_is_that_of_autocast_to_the_last_bit
         for scale in (1.0, 2.0**12):
             real = torch_gradients(notebook, weights, inputs, targets, scale=scale)
             arrays = [np.asarray(w) for w in weights]
-            ours = teacher["backward"](arrays, *map(np.asarray, (inputs, targets)), scale=scale)
+            ours = teacher["backward"](
+                arrays, *map(np.asarray, (inputs, targets)), scale=scale
+            )
             for a, b in zip(ours, real, strict=True):
-                np.testing.assert_allclose(a, b, rtol=2.0**-8, atol=2 * FP16.min_subnormal)
+                np.testing.assert_allclose(
+                    a, b, rtol=2.0**-8, atol=2 * FP16.min_subnormal
+                )
                 exact, total = exact + np.sum(a == b), total + a.size
     assert exact > 0.98 * total
 
@@ -58,7 +67,11 @@ def test_what_the_references_take_for_lost_is_nonzero_in_float32(notebook):
     for weights, inputs, targets in hidden("lost_shares"):
         wide = torch_gradients(notebook, weights, inputs, targets, low=False)
         low = torch_gradients(notebook, weights, inputs, targets)
-        shares = assignment("a5").graded["lost_shares"].exercise.answer(weights, inputs, targets)
+        shares = (
+            assignment("a5")
+            .graded["lost_shares"]
+            .exercise.answer(weights, inputs, targets)
+        )
         counted = [
             np.sum((a != 0) & (b == 0)) / max(np.sum(a != 0), 1)
             for a, b in zip(wide, low, strict=True)
@@ -70,7 +83,9 @@ def test_the_norm_of_a_window_is_that_of_all_its_rows_at_once_in_float32(noteboo
     answer, compared = assignment("a5").graded["window_step"].exercise.answer, 0
     for weights, windows, max_norm, scale in hidden("window_step"):
         norm = answer(weights, windows[:1], max_norm, scale)[0][0]
-        inputs, targets = ([row for batch in windows[0] for row in batch[i]] for i in (0, 1))
+        inputs, targets = (
+            [row for batch in windows[0] for row in batch[i]] for i in (0, 1)
+        )
         wide = torch_gradients(notebook, weights, inputs, targets, low=False)
         if np.isfinite(norm):
             compared += 1

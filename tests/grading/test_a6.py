@@ -18,9 +18,13 @@ from mplab.simulation import Fp8Linear
 
 pytestmark = pytest.mark.slow
 
-REFERENCES = {name: entry.exercise.answer for name, entry in assignment("a6").graded.items()}
+REFERENCES = {
+    name: entry.exercise.answer for name, entry in assignment("a6").graded.items()
+}
 NEAREST = Rounding.TIES_TO_EVEN
-EIGHT_BITS = [FORMATS[f"FP8_{name}"] for name in ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")]
+EIGHT_BITS = [
+    FORMATS[f"FP8_{name}"] for name in ("E4M3", "E5M2", "E4M3FNUZ", "E5M2FNUZ")
+]
 every_format = pytest.mark.parametrize("fmt", EIGHT_BITS, ids=lambda fmt: fmt.name)
 
 
@@ -52,13 +56,17 @@ def test_codes_are_those_of_the_exact_product_rounded_once(fmt):
     for x, scale, of in cases("codes"):
         if of is not fmt:
             continue
-        for number, code in zip(x.tolist(), REFERENCES["codes"](x, scale, fmt), strict=True):
+        for number, code in zip(
+            x.tolist(), REFERENCES["codes"](x, scale, fmt), strict=True
+        ):
             value = float(decode(code, fmt))
             if math.isfinite(number):
                 exact = Fraction(number) * Fraction(scale)
                 wanted = float(round_fraction(exact, fmt, NEAREST, Overflow.SATURATE))
                 assert value == wanted
-                negative = math.copysign(1, number) < 0 and (wanted or fmt.has_negative_zero)
+                negative = math.copysign(1, number) < 0 and (
+                    wanted or fmt.has_negative_zero
+                )
                 assert bool(np.signbit(value)) == bool(negative)
             else:
                 kept = number if fmt.has_infinity else math.nan
@@ -82,14 +90,21 @@ def test_delayed_scales_and_flushed_shares_are_the_library_s_on_finite_tensors(l
     np.testing.assert_array_equal(found[[0, 2]], [window.scales, window.flushed])
 
 
-@pytest.mark.parametrize("name", ["FP8_E4M3", "FP8_E5M2", "FP6_E3M2", "FP6_E2M3", "FP4_E2M1"])
+@pytest.mark.parametrize(
+    "name", ["FP8_E4M3", "FP8_E5M2", "FP6_E3M2", "FP6_E2M3", "FP4_E2M1"]
+)
 def test_whole_blocks_are_those_of_quantize(name):
     fmt = FORMATS[name]
-    x = np.random.default_rng(4).normal(size=(6, 32)) * np.exp2(np.arange(-9, 9, 3))[:, None]
+    x = (
+        np.random.default_rng(4).normal(size=(6, 32))
+        * np.exp2(np.arange(-9, 9, 3))[:, None]
+    )
     x[1] = 0
     tensor = torch.from_numpy(x.astype(np.float32).ravel())
     held = quantize(tensor, fmt, scale=ScaleRule.MX, block=(32,))
-    wanted = torch.hstack([held.scale_codes[:, None], held.codes.reshape(6, 32)]).numpy()
+    wanted = torch.hstack(
+        [held.scale_codes[:, None], held.codes.reshape(6, 32)]
+    ).numpy()
     packed = REFERENCES["blocks"](tensor.numpy(), fmt, 32)
     np.testing.assert_array_equal(packed.reshape(6, 33), wanted)
 
@@ -97,21 +112,32 @@ def test_whole_blocks_are_those_of_quantize(name):
 def test_blocks_that_are_not_finite_are_those_of_quantize():
     x = np.ones((3, 32), np.float32)
     x[0, 3], x[2, 5] = np.inf, np.nan
-    held = quantize(torch.from_numpy(x.ravel()), FP8_E4M3, scale=ScaleRule.MX, block=(32,))
-    wanted = torch.hstack([held.scale_codes[:, None], held.codes.reshape(3, 32)]).numpy()
+    held = quantize(
+        torch.from_numpy(x.ravel()), FP8_E4M3, scale=ScaleRule.MX, block=(32,)
+    )
+    wanted = torch.hstack(
+        [held.scale_codes[:, None], held.codes.reshape(3, 32)]
+    ).numpy()
     packed = REFERENCES["blocks"](x.ravel(), FP8_E4M3, 32)
     np.testing.assert_array_equal(packed.reshape(3, 33), wanted)
 
 
 def test_products_are_those_of_the_layer_where_float32_sums_them_exactly():
     rng = np.random.default_rng(5)
-    x, w, g = (rng.uniform(1, 2, shape).astype(np.float32) for shape in ((6, 5), (4, 5), (6, 4)))
+    x, w, g = (
+        rng.uniform(1, 2, shape).astype(np.float32)
+        for shape in ((6, 5), (4, 5), (6, 4))
+    )
     layer = Fp8Linear(5, 4, bias=False)
     layer.weight.data = torch.from_numpy(w)
     given = torch.from_numpy(x).requires_grad_()
     output = layer(given)
     output.backward(torch.from_numpy(g))
-    wanted = {"output": output, "grad_input": given.grad, "grad_weight": layer.weight.grad}
+    wanted = {
+        "output": output,
+        "grad_input": given.grad,
+        "grad_weight": layer.weight.grad,
+    }
     for which, tensor in wanted.items():
         found = REFERENCES["product"](which, x, w, g)
         np.testing.assert_array_equal(found, tensor.detach().numpy())
@@ -120,10 +146,17 @@ def test_products_are_those_of_the_layer_where_float32_sums_them_exactly():
 def test_sums_of_products_are_exact_in_float64_whatever_their_order():
     """What the notebook says of `@`; the largest and the least product that a sum can meet."""
     for which, x, _, g in cases("product"):
-        terms = {"output": x.shape[1], "grad_input": g.shape[1], "grad_weight": g.shape[0]}[which]
+        terms = {
+            "output": x.shape[1],
+            "grad_input": g.shape[1],
+            "grad_weight": g.shape[0],
+        }[which]
         first = FP8_E4M3 if which == "output" else FP8_E5M2
         most = terms * Fraction(first.max_finite) * Fraction(FP8_E4M3.max_finite)
-        assert most / Fraction(first.min_subnormal) / Fraction(FP8_E4M3.min_subnormal) <= 2**53
+        assert (
+            most / Fraction(first.min_subnormal) / Fraction(FP8_E4M3.min_subnormal)
+            <= 2**53
+        )
 
 
 def test_the_picture_that_the_sheet_offers_shows_the_answer_s_own_shares():

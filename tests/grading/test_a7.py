@@ -35,7 +35,9 @@ def test_the_diagnosis_is_the_fault_with_which_a_patient_was_made(kind):
         rng = np.random.default_rng(seed)
         record = MODULE["PATIENTS"][kind](rng, int(rng.integers(6, 13)))
         diagnosis = MODULE["diagnosis"](record)
-        assert diagnosis == next(d for d in (diagnosis, "-") if kind.startswith(d)), record
+        assert diagnosis == next(d for d in (diagnosis, "-") if kind.startswith(d)), (
+            record
+        )
 
 
 def test_no_single_entry_of_a_record_gives_the_diagnosis_away():
@@ -106,7 +108,10 @@ def test_a_limit_times_a_constant_is_right_at_one_scale_only():
 def test_the_questions_name_every_diagnosis_and_every_claim():
     notebook = nbformat.read(ROOT / "a7" / "a7.ipynb", as_version=4)
     text = {cell.id: cell.source for cell in notebook.cells}
-    words = {*("forward", "half", "second step", "gradients"), *("updates", "copies", "healthy")}
+    words = {
+        *("forward", "half", "second step", "gradients"),
+        *("updates", "copies", "healthy"),
+    }
     assert all(f'`"{word}"`' in text["a7-triage"] for word in words)
     assert all(f'`"{claim}"`' in text["a7-evidence"] for claim in MODULE["CLAIMS"])
     assert "def triage" in cells("a7")["triage-answer"]

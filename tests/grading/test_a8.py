@@ -33,7 +33,9 @@ def test_the_running_variance_is_off_by_a_few_times_its_bar_where_one_pass_loses
     x = np.asarray(round_to(60 + np.random.default_rng(2).normal(size=200), FP16))
     found, bar = REFERENCES["running"](x, FP16)[:, -1]
     exact = np.var(x, ddof=1)
-    one_pass = (round_to(np.mean(x * x), FP16) - round_to(x.mean() ** 2, FP16)) * 200 / 199
+    one_pass = (
+        (round_to(np.mean(x * x), FP16) - round_to(x.mean() ** 2, FP16)) * 200 / 199
+    )
     assert abs(found - exact) < 4 * bar < 1 / 2
     assert abs(one_pass - exact) > 4 * bar
 
@@ -42,13 +44,19 @@ def test_the_finest_plain_step_is_the_last_one_that_integrate_brings_to_the_goal
     for k, room, start, goal, halvings, fmt in cases("freezing", "cups that cool"):
         arrives = []
         for dt in 0.5 ** np.arange(halvings + 1):
-            path = integrate(lambda t, k=k, room=room: k * (room - t), start, dt, 400, fmt)
+            path = integrate(
+                lambda t, k=k, room=room: k * (room - t), start, dt, 400, fmt
+            )
             arrives += [dt] if np.min(path) <= goal else []
         found = REFERENCES["freezing"](k, room, start, goal, halvings, fmt)[0]
-        assert found == min(arrives, default=math.nan) or (math.isnan(found) and not arrives)
+        assert found == min(arrives, default=math.nan) or (
+            math.isnan(found) and not arrives
+        )
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 def test_what_converged_solves_the_system_and_says_its_error_in_exact_fractions(fmt):
     rng = np.random.default_rng(3)
     rods = GRADED["system"].parts[0].cases
@@ -82,7 +90,9 @@ def test_what_is_stuck_is_beyond_patience_and_no_x_before_the_end_was_better():
             if result["why"] == "stuck":
                 earlier = [solve(*case, patience=math.inf, most=k, keep="last")["error"]
                            for k in range(result["steps"] + 1)]  # fmt: skip
-                assert result["error"] == min(earlier) and min(earlier[-3:]) >= min(earlier[:-3])
+                assert result["error"] == min(earlier) and min(earlier[-3:]) >= min(
+                    earlier[:-3]
+                )
     assert found >= {"stuck", "converged"}
 
 
@@ -94,13 +104,17 @@ def test_zero_pivots_end_as_broken():
 def test_a_plan_without_promotion_has_the_bits_of_the_library_s_rule():
     for n, p, held, q in cases("plan"):
         b, m, steps = REFERENCES["plan"](n, p, held, q)
-        assert m * 4 ** (b - 1) <= 2**held and (m == n or (m + 1) * 4 ** (b - 1) > 2**held)
+        assert m * 4 ** (b - 1) <= 2**held and (
+            m == n or (m + 1) * 4 ** (b - 1) > 2**held
+        )
         fmt = Format("short", exponent_bits=8, precision=p)
         if 2**held >= n and p > 1:
             rule = slice_bits(n, fmt, held)
             slices = -(-q // rule)
             assert steps <= slices * (slices + 1) // 2
-            assert b >= rule or steps < slices * (slices + 1) // 2 or slices == -(-q // b)
+            assert (
+                b >= rule or steps < slices * (slices + 1) // 2 or slices == -(-q // b)
+            )
 
 
 def test_the_product_is_the_exact_one_but_for_the_pairs_that_were_left_out():
@@ -111,7 +125,9 @@ def test_the_product_is_the_exact_one_but_for_the_pairs_that_were_left_out():
         left, right = (split(v, slices, b) for v in (x, y))
         exact = sum(Fraction(a) * Fraction(c) for a, c in zip(x, y, strict=True))
         size = len(x) * np.abs(x).max() * np.abs(y).max()
-        assert abs(float(exact) - value) <= 4 * (slices + 2) * size * 2.0 ** (-b * slices)
+        assert abs(float(exact) - value) <= 4 * (slices + 2) * size * 2.0 ** (
+            -b * slices
+        )
         assert largest <= 2**held
         assert np.abs(left[0]).max() <= 2 ** (b - 1) >= np.abs(right[0]).max()
 

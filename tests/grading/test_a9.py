@@ -61,7 +61,9 @@ def test_means_and_deviations_are_those_of_stochastic_rounding_by_the_library():
     mean, deviation, _ = REFERENCES["chance"](x, 1.0)
     draws = round_to(np.tile(x, (3000, 1)), FP4_E2M1, rounding=Rounding.STOCHASTIC,
                      stream=Stream(1))  # fmt: skip
-    assert np.abs(draws.mean(axis=0) - mean).max() < 5 * deviation.max() / math.sqrt(3000)
+    assert np.abs(draws.mean(axis=0) - mean).max() < 5 * deviation.max() / math.sqrt(
+        3000
+    )
     np.testing.assert_allclose(draws.std(axis=0), deviation, atol=0.06)
 
 
@@ -70,7 +72,9 @@ def test_the_count_of_casts_is_the_first_that_is_no_worse_than_nearest():
         _, deviation, count = REFERENCES["chance"](x, scale)
         error = np.abs(round_to(np.abs(x) / scale, FP4_E2M1) * scale - np.abs(x))
         assert np.all(deviation / np.sqrt(count) <= error * (1 + 1e-9))
-        before = np.where(count > 1, deviation / np.sqrt(np.maximum(count - 1, 1)), np.inf)
+        before = np.where(
+            count > 1, deviation / np.sqrt(np.maximum(count - 1, 1)), np.inf
+        )
         assert np.all(before > error)
 
 
@@ -107,7 +111,9 @@ def test_who_made_a_difference_is_found_in_a_program_that_is_run_twice():
         return [x, y, total, top, total * 2, top + x]
 
     values = rng.standard_normal((2, 4)).astype(np.float32)
-    found = REFERENCES["culprits"]([[], [], [0, 1], [2], [2], [3, 0]], run(False), run(True))
+    found = REFERENCES["culprits"](
+        [[], [], [0, 1], [2], [2], [3, 0]], run(False), run(True)
+    )
     assert found["words"] == ["same", "same", "made", "hidden", "passed on", "same"]
     assert found["ulps"].tolist() == [0, 0, 1, 0, 1, 0]
 

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.slow
 
 # From the answers, which a test below holds to be those of the exercises: to load an assignment
 # takes seconds, which collecting the tests should not.
-EXERCISES = [(name, exercise) for name in corpus.NAMES for exercise in corpus.answers(name).RIGHT]
+EXERCISES = [
+    (name, exercise) for name in corpus.NAMES for exercise in corpus.answers(name).RIGHT
+]
 WRONG = [
     pytest.param(name, exercise, wrong, id=f"{name}-{exercise}-{i}")
     for name in corpus.NAMES
@@ -31,13 +33,19 @@ every_wrong = pytest.mark.parametrize(("name", "exercise", "wrong"), WRONG)
 def test_nine_assignments_have_forty_five_exercises_and_a_corpus():
     assert [f"a{i}" for i in range(1, 10)] == corpus.NAMES
     assert len(EXERCISES) >= 45
-    assert [path.parent.name for path in sorted(corpus.ROOT.glob("*/exercises.py"))] == corpus.NAMES
+    assert [
+        path.parent.name for path in sorted(corpus.ROOT.glob("*/exercises.py"))
+    ] == corpus.NAMES
 
 
 @every_assignment
 def test_every_exercise_has_two_right_answers_and_five_wrong_ones(name):
     programs = corpus.answers(name)
-    assert set(programs.RIGHT) == set(programs.WRONG) == set(corpus.assignment(name).graded)
+    assert (
+        set(programs.RIGHT)
+        == set(programs.WRONG)
+        == set(corpus.assignment(name).graded)
+    )
     assert all(len(wrong) >= 5 for wrong in programs.WRONG.values())
     assert all(len(right) >= 1 for right in programs.RIGHT.values())  # and the solution
 
@@ -65,7 +73,10 @@ def test_a_stub_is_not_attempted_and_earns_nothing(name, exercise):
 @every_wrong
 def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, wrong):
     before, after, hint = wrong
-    given, known = corpus.edited(name, exercise, before, after), corpus.public(name)[exercise]
+    given, known = (
+        corpus.edited(name, exercise, before, after),
+        corpus.public(name)[exercise],
+    )
     judgement = corpus.judge(name, exercise, given)
     assert corpus.problem(judgement, hint) is None
 
@@ -75,13 +86,17 @@ def test_a_wrong_answer_meets_its_hint_and_loses_hidden_points(name, exercise, w
     kept = tuple(m for m in known.misconceptions if hint not in m.sentence)
     assert len(kept) == len(known.misconceptions) - 1
     verdict = verdict_on(exercise, replace(known, misconceptions=kept), given)
-    assert "the hint is not" in corpus.problem(judgement._replace(message=verdict.message), hint)
+    assert "the hint is not" in corpus.problem(
+        judgement._replace(message=verdict.message), hint
+    )
 
 
 def test_the_corpus_complains_of_a_wrong_answer_that_either_check_lets_pass():
     caught = corpus.Judgement(False, "Try again. A hint.", [1.0, 0.0, 2.0], 3.0)
     assert corpus.problem(caught, "A hint.") is None
-    assert "notebook's check passes" in corpus.problem(caught._replace(passed=True), "A hint.")
+    assert "notebook's check passes" in corpus.problem(
+        caught._replace(passed=True), "A hint."
+    )
     assert "the hint is not" in corpus.problem(caught, "Another hint.")
     lucky = caught._replace(earned=[1.0, 3.0, 2.0])  # one student is enough
     assert "the hidden check passes" in corpus.problem(lucky, "A hint.")
@@ -112,7 +127,9 @@ def test_students_get_different_hidden_cases(name, exercise):
 def test_a_notebook_imports_numpy_mplab_and_torch_only_where_it_trains(name):
     text = "\n".join(corpus.cells(name).values())
     imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE)) - {"math"}
-    assert imported <= {"numpy", "mplab"} | ({"torch"} if name in ("a5", "a7") else set())
+    assert imported <= {"numpy", "mplab"} | (
+        {"torch"} if name in ("a5", "a7") else set()
+    )
 
 
 @every_assignment
@@ -121,7 +138,8 @@ def test_one_question_is_graded_by_hand_and_stands_in_a_cell_of_its_own(name):
     by_hand = [
         i
         for i, cell in enumerate(notebook.cells)
-        if (mark := cell.metadata.get("nbgrader", {})).get("grade") and mark.get("solution")
+        if (mark := cell.metadata.get("nbgrader", {})).get("grade")
+        and mark.get("solution")
     ]
     assert len(by_hand) == 1
     assert notebook.cells[by_hand[0]].cell_type == "markdown"
@@ -132,4 +150,6 @@ def test_one_question_is_graded_by_hand_and_stands_in_a_cell_of_its_own(name):
 @every_assignment
 def test_a_notebook_is_stored_without_outputs(name):
     raw = json.loads((corpus.ROOT / name / f"{name}.ipynb").read_text(encoding="utf-8"))
-    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in raw["cells"])
+    assert not any(
+        cell.get("outputs") or cell.get("execution_count") for cell in raw["cells"]
+    )

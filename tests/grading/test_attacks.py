@@ -11,7 +11,9 @@ from payloads import ATTACKS, CLASSES, SECRET
 from mplab.grading.exporting import export
 from mplab.grading.sandbox import sandbox_problem
 
-pytestmark = pytest.mark.skipif(sandbox_problem() is not None, reason=str(sandbox_problem()))
+pytestmark = pytest.mark.skipif(
+    sandbox_problem() is not None, reason=str(sandbox_problem())
+)
 
 
 DEADLY = ("os._exit", "segmentation fault", "earned, then dead", "memory")
@@ -26,7 +28,9 @@ class Live(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
-        if tag in ("iframe", "object", "embed", "form") or any(n.startswith("on") for n in values):
+        if tag in ("iframe", "object", "embed", "form") or any(
+            n.startswith("on") for n in values
+        ):
             self.found.append((tag, attributes))
         if str(values.get("href", "")).lower().startswith("javascript:"):
             self.found.append((tag, attributes))
@@ -55,7 +59,9 @@ def grade_and_judge(root, attacks, monkeypatch):
     for number, (attack, result) in enumerate(zip(attacks, results, strict=False)):
         wrong = []
         if result.score != attack.points and (result.score or not attack.lengthy):
-            wrong.append(f"{result.score} points instead of {attack.points}; {result.remark}")
+            wrong.append(
+                f"{result.score} points instead of {attack.points}; {result.remark}"
+            )
         if attack.name in DEADLY and "The kernel ended" not in result.remark:
             wrong.append(f"the teacher is not told: {result.remark}")
         if result.traces:
@@ -84,9 +90,16 @@ def grade_and_judge(root, attacks, monkeypatch):
 
 def live_in_answers(course, student):
     """What a page could run that renders a graded notebook's text without cleaning it."""
-    notebook = nbformat.read(course.root / "autograded" / student / "a1" / "a1.ipynb", as_version=4)
+    notebook = nbformat.read(
+        course.root / "autograded" / student / "a1" / "a1.ipynb", as_version=4
+    )
     texts = [c.source for c in notebook.cells if c.cell_type != "code"]
-    kinds = {k for c in notebook.cells for o in c.get("outputs", []) for k in o.get("data", {})}
+    kinds = {
+        k
+        for c in notebook.cells
+        for o in c.get("outputs", [])
+        for k in o.get("data", {})
+    }
     assert kinds <= {"text/plain", "image/png"}
     return [part for text in texts for part in live_parts(text)]
 
@@ -96,7 +109,9 @@ def tree(folder):
 
 
 @pytest.mark.full
-def test_every_attack_comes_to_nothing_in_a_class(tmp_path, monkeypatch, record_property):
+def test_every_attack_comes_to_nothing_in_a_class(
+    tmp_path, monkeypatch, record_property
+):
     problems, _ = grade_and_judge(tmp_path / "course", ATTACKS, monkeypatch)
     for name, attacks in CLASSES.items():
         bad = sum(attack.name in problems for attack in attacks)
@@ -105,9 +120,15 @@ def test_every_attack_comes_to_nothing_in_a_class(tmp_path, monkeypatch, record_
 
 
 @pytest.mark.full
-def test_nbgrader_as_it_comes_falls_for_what_is_said_to_work_there(tmp_path, monkeypatch):
+def test_nbgrader_as_it_comes_falls_for_what_is_said_to_work_there(
+    tmp_path, monkeypatch
+):
     """Else an attack that fails everywhere would pass for one that is kept out."""
-    attacks = [a for a in ATTACKS if a.control in ("score", "partial", "loses", "harm", "batch")]
+    attacks = [
+        a
+        for a in ATTACKS
+        if a.control in ("score", "partial", "loses", "harm", "batch")
+    ]
     assert len(attacks) > 35
     monkeypatch.setenv("MPLAB_SECRET", SECRET)
     course = stage.make_control(tmp_path / "control")
@@ -126,7 +147,9 @@ def test_the_readers_of_pages_and_notebooks_would_see_what_they_look_for(tmp_pat
     for bad in ("<img src=x onerror=a>", "<script>alert(1)</script>", "<a href='javascript:1'>",
                 "<iframe src=x>"):  # fmt: skip
         assert live_parts(f"<p>{bad}")
-    assert not live_parts("<p>&lt;script&gt;alert(1)</p><img src='data:image/png;base64,'>")
+    assert not live_parts(
+        "<p>&lt;script&gt;alert(1)</p><img src='data:image/png;base64,'>"
+    )
     notebook = tmp_path / "a.ipynb"
     assert "HARMED" in stage.shown(notebook, '{"cells": [{"outputs": ["HARMED"]}]}')
     assert "HARMED" not in stage.shown(notebook, '{"cells": [{"source": "HARMED"}]}')

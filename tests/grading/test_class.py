@@ -28,7 +28,9 @@ def received(course, student, time):
 @pytest.fixture
 def bare(tmp_path):
     (tmp_path / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    (tmp_path / "teams.csv").write_text("team,id\nred,s02\nred,s01\nblue,s03\nblue, s04\n")
+    (tmp_path / "teams.csv").write_text(
+        "team,id\nred,s02\nred,s01\nblue,s03\nblue, s04\n"
+    )
     return Course(tmp_path)
 
 
@@ -43,7 +45,9 @@ def bare(tmp_path):
         ({"s01": "2026-11-05 10:15:00 UTC", "s02": ""}, "s01"),
     ],
 )
-def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(bare, times, owner):
+def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(
+    bare, times, owner
+):
     for student, time in times.items():
         hand_in(bare, student, time)
     assert counting(bare, "a1") == {"s01": owner, "s02": owner}
@@ -66,11 +70,15 @@ def test_without_teams_everybody_counts(bare):
 )  # fmt: skip
 def test_teams_that_cannot_be_are_refused_with_the_line(bare, text, line):
     (bare.root / "teams.csv").write_text(text)
-    with pytest.raises(ValueError, match=f"line {line}: teams must be lines of team,id"):
+    with pytest.raises(
+        ValueError, match=f"line {line}: teams must be lines of team,id"
+    ):
         counting(bare, "a1")
 
 
-@pytest.mark.parametrize("name", ["roster.csv", "teams.csv", "extensions.csv", "times.csv"])
+@pytest.mark.parametrize(
+    "name", ["roster.csv", "teams.csv", "extensions.csv", "times.csv"]
+)
 @pytest.mark.parametrize(
     "text",
     # Two teams in Latin-1 were one, and after a quotation mark that nobody closed all lines one
@@ -80,13 +88,19 @@ def test_teams_that_cannot_be_are_refused_with_the_line(bare, text, line):
 )
 def test_a_table_that_would_be_misread_is_refused_with_its_name(bare, name, text):
     path = bare.root / name
-    heads = {"roster.csv": "first_name,id", "teams.csv": "team,id", "times.csv": "time,id"}
+    heads = {
+        "roster.csv": "first_name,id",
+        "teams.csv": "team,id",
+        "times.csv": "time,id",
+    }
     head = heads.get(name, "assignment,id,hours")
     reads = {"roster.csv": bare.roster, "teams.csv": lambda: counting(bare, "a1"),
              "extensions.csv": lambda: bare.extensions("a1"),
              "times.csv": lambda: read_times(path)}  # fmt: skip
     path.write_bytes(head.encode() + b"\n" + text)
-    with pytest.raises(ValueError, match=rf"{name} must be CSV with commas, in UTF-8, each"):
+    with pytest.raises(
+        ValueError, match=rf"{name} must be CSV with commas, in UTF-8, each"
+    ):
         reads[name]()
 
 
@@ -109,11 +123,17 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
     told = []
     lines = autograde(course, "a1", tell=told.append)
     assert [(line.student, line.score) for line in lines] == [("s02", 16.0)]
-    assert "s01: not graded: s02 of the same team handed in later, or stands first" in told
+    assert (
+        "s01: not graded: s02 of the same team handed in later, or stands first" in told
+    )
     with pytest.raises(ValueError, match=r"an id with a submission .*; got s03"):
         autograde(course, "a1", students=["s04", "s03"], tell=str)
-    assert [line.student for line in autograde(course, "a1", students=["s04"], tell=str)] == ["s02"]
-    assert [page.student for page in write_feedback(course, "a1", students=["s01"])] == ["s02"]
+    assert [
+        line.student for line in autograde(course, "a1", students=["s04"], tell=str)
+    ] == ["s02"]
+    assert [
+        page.student for page in write_feedback(course, "a1", students=["s01"])
+    ] == ["s02"]
     pages = [course.root / f"feedback/{s}/a1/a1.html" for s in ("s01", "s02", "s04")]
     assert len({page.read_bytes() for page in pages}) == 1
     found = {grade.student.id: grade for grade in grades(course, ["a1"])}
@@ -142,7 +162,9 @@ def test_after_an_exercise_was_mended_the_same_command_grades_the_class_again(co
     text = path.read_text(encoding="utf-8")
     wrong = text.replace("return tuple(int(part)", "return tuple(1 + int(part)")
     wrong = wrong.replace("answer=2 * (2**8 - 2**3)", "answer=7")
-    path.write_text(wrong, encoding="utf-8")  # fields, of 3 points, and finite_codes, of 1
+    path.write_text(
+        wrong, encoding="utf-8"
+    )  # fields, of 3 points, and finite_codes, of 1
     lines = autograde(Course(course.root), "a1", tell=str)
     assert [line.score for line in lines] == [16 - 3 - 1 + 1.5 - 1.5, 0.0]
     with course.gradebook() as gradebook:

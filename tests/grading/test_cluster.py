@@ -85,9 +85,13 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     names = [*(f"s{i}" for i in range(9)), "kills", "fails", "kills_once", "fails_once"]
     written, failed, told = [], {}, []
     monkeypatch.setattr(autograding, "_record", lambda *of: written.append(of[-1]))
-    monkeypatch.setattr(autograding, "_record_failure", lambda *of: failed.update([of[-2:]]))
+    monkeypatch.setattr(
+        autograding, "_record_failure", lambda *of: failed.update([of[-2:]])
+    )
     workers, job = autograding._processes, Job(str(tmp_path), "a1", False, "run")
-    autograding._grade_all(workers, jobs, names[::-1], Course(tmp_path), job, told.append)
+    autograding._grade_all(
+        workers, jobs, names[::-1], Course(tmp_path), job, told.append
+    )
     assert Counter(written) == dict.fromkeys(set(names) - {"kills", "fails"}, 1)
     kinds = {name: type(error).__name__ for name, error in failed.items()}
     assert kinds.pop("kills") == "BrokenProcessPool"
@@ -97,16 +101,23 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     assert any("a worker ended early" in words for words in told)
 
 
-def test_a_second_command_is_told_that_one_is_at_work_and_a_dead_one_holds_nothing(tmp_path):
+def test_a_second_command_is_told_that_one_is_at_work_and_a_dead_one_holds_nothing(
+    tmp_path,
+):
     course = create_course(tmp_path / "course")
     code = (
         "import sys, pathlib; from mplab.grading.autograding import _lock\n"
         "from mplab.grading.folder import Course\n"
         "with _lock(Course(pathlib.Path(sys.argv[1]))): print('held', flush=True); input()"
     )
-    with started(["-c", code, course.root], tmp_path, subprocess.PIPE, input=True) as other:
+    with started(
+        ["-c", code, course.root], tmp_path, subprocess.PIPE, input=True
+    ) as other:
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another autograde is running in"), _lock(course):
+        with (
+            pytest.raises(ValueError, match="another autograde is running in"),
+            _lock(course),
+        ):
             pass
         other.kill()
         other.wait()
@@ -122,12 +133,16 @@ def test_what_a_cluster_needs_is_named_in_a_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["grade", "autograde", "a1", "--dask", "tcp://127.0.0.1:1", *at]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("mplab grade: needs distributed, which is not installed. Install it: ")
+    assert said.startswith(
+        "mplab grade: needs distributed, which is not installed. Install it: "
+    )
     settle(course, "c.CourseDirectory.db_url = 'postgresql+psycopg://nobody@/none'")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     assert main(["grade", "export", "a1", *at]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("mplab grade: needs psycopg, which is not installed. Install it: ")
+    assert said.startswith(
+        "mplab grade: needs psycopg, which is not installed. Install it: "
+    )
     assert said.count("\n") == 1
 
 
@@ -194,7 +209,8 @@ def test_a_worker_that_is_killed_costs_no_grade(released, tmp_path):
     assert command.returncode == 0 and "8 graded now, 0 before." in said, said
     assert points(course) == points(alone)
     assert {line.student: line.score for line in lines} == {
-        line.student: course.read("journal", "a1", line.student)["score"] for line in lines
+        line.student: course.read("journal", "a1", line.student)["score"]
+        for line in lines
     }
     assert all(line.done_before for line in autograde(course, "a1", tell=str))
 
@@ -214,9 +230,24 @@ def cluster_run(released, tmp_path, url, count):
 
     def begin():
         for _ in range(2):
-            more = ["--nworkers", "2", "--nthreads", "1", "--no-dashboard", "--death-timeout", "60"]
+            more = [
+                "--nworkers",
+                "2",
+                "--nthreads",
+                "1",
+                "--no-dashboard",
+                "--death-timeout",
+                "60",
+            ]
             groups.append(start(["-m", "distributed.cli.dask_worker", address, *more]))
-        command = ["-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", port]
+        command = [
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+        ]
         groups.append(start([*command, "--no-dashboard"]))
         return groups[-1]
 
@@ -237,9 +268,14 @@ def cluster_run(released, tmp_path, url, count):
         scheduler.kill()
         said, _ = first.communicate(timeout=120)
         assert first.returncode == 2
-        assert f"autograde: the scheduler {address} must stay until all is graded; it was" in said
+        assert (
+            f"autograde: the scheduler {address} must stay until all is graded; it was"
+            in said
+        )
         done_before = recorded()
-        until(lambda: all(group.poll() is not None for group in groups[:2]))  # they end with it
+        until(
+            lambda: all(group.poll() is not None for group in groups[:2])
+        )  # they end with it
         begin()
         second = grade()
         said, _ = second.communicate(timeout=20 * 60)
@@ -251,8 +287,12 @@ def cluster_run(released, tmp_path, url, count):
             group.communicate()
     begun, _, _ = gradings(log)
     assert 0 < len(done_before) < count
-    assert begun[lost] >= 2 and begun.total() <= count + 17  # what was with the cluster, twice
-    assert {name: course.read("journal", "a1", name)["score"] for name in wanted} == wanted
+    assert (
+        begun[lost] >= 2 and begun.total() <= count + 17
+    )  # what was with the cluster, twice
+    assert {
+        name: course.read("journal", "a1", name)["score"] for name in wanted
+    } == wanted
     assert points(course) == points(alone)
     return begun.total() - count
 
@@ -262,5 +302,7 @@ def cluster_run(released, tmp_path, url, count):
 def test_a_class_is_graded_once_by_a_cluster_that_is_hurt(
     released, tmp_path, database, record_property
 ):
-    record_property("begun again", cluster_run(released, tmp_path, database("many"), 24))
+    record_property(
+        "begun again", cluster_run(released, tmp_path, database("many"), 24)
+    )
     assert multiprocessing.active_children() == []

@@ -41,7 +41,9 @@ def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, text in files.items():
-            info = zipfile.ZipInfo(name, (dates or {}).get(name, (2026, 1, 2, 12, 0, 0)))
+            info = zipfile.ZipInfo(
+                name, (dates or {}).get(name, (2026, 1, 2, 12, 0, 0))
+            )
             archive.writestr(info, text, method)
     return content.getvalue()
 
@@ -76,7 +78,9 @@ BROKEN = {
     "version 9.9": changed(GOOD, b"PK\1\2", 6, b"\x63"),
     "method 99": changed(GOOD, b"PK\1\2", 10, b"\x63"),
     "encrypted": changed(GOOD, b"PK\1\2", 8, b"\1"),
-    "LZMA": changed(packed({"a1.ipynb": "x" * 99}, zipfile.ZIP_LZMA), b"a1.ipynb", 12, b"\xff" * 9),
+    "LZMA": changed(
+        packed({"a1.ipynb": "x" * 99}, zipfile.ZIP_LZMA), b"a1.ipynb", 12, b"\xff" * 9
+    ),
     "no zip": b"PK but no more",
 }
 
@@ -109,7 +113,9 @@ def test_two_files_of_one_name_cost_one_of_them(course):
 def test_a_place_that_is_a_broken_zip_is_refused_with_a_reason(course):
     place = course.root / "d.zip"
     place.write_bytes(BROKEN["directory"])
-    with pytest.raises(ValueError, match=r"PLACE must be .* zip file; got .*BadZipFile"):
+    with pytest.raises(
+        ValueError, match=r"PLACE must be .* zip file; got .*BadZipFile"
+    ):
         collect(course, "a1", place)
 
 
@@ -125,15 +131,24 @@ def peak(function):
 @pytest.mark.slow
 def test_a_bomb_inside_a_zip_is_left_before_it_is_unpacked_whole(course):
     """Of 400 MiB that lie in 400 KiB, no more is unpacked than a student may hand in."""
-    bomb = packed({"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(19 << 20) for i in range(21)})
+    bomb = packed(
+        {"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(19 << 20) for i in range(21)}
+    )
     assert len(bomb) < 1 << 20
     collected, most = peak(lambda: bring(course, {"s01.zip": bomb, **HONEST}))
     assert most < 150
-    size = sum(p.stat().st_size for p in (course.root / "submitted/s01").rglob("*") if p.is_file())
+    size = sum(
+        p.stat().st_size
+        for p in (course.root / "submitted/s01").rglob("*")
+        if p.is_file()
+    )
     assert 50 << 20 < size <= 64 << 20
     assert any("more than 64 MiB in all" in problem for problem in collected.problems)
     root = course.root / "submitted"
-    assert [(root / f"s0{i}/a1/a1.ipynb").read_text() for i in (1, 2)] == ["mine", "honest"]
+    assert [(root / f"s0{i}/a1/a1.ipynb").read_text() for i in (1, 2)] == [
+        "mine",
+        "honest",
+    ]
 
 
 def test_what_would_be_unpacked_whole_before_the_first_byte_is_not_begun(course):
@@ -148,7 +163,9 @@ def test_what_would_be_unpacked_whole_before_the_first_byte_is_not_begun(course)
 @pytest.mark.slow
 def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(course):
     """Each file is too large to be taken; three of them, and the rest is not looked at."""
-    inner = packed({"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(21 << 20) for i in range(5)})
+    inner = packed(
+        {"a1.ipynb": "mine"} | {f"f{i}.ipynb": bytes(21 << 20) for i in range(5)}
+    )
     problems = bring(course, {"s01.zip": inner}).problems
     assert [("20 MiB" in p, "64 MiB" in p) for p in problems[:4]] == [
         *[(True, False)] * 3, (False, True)
@@ -157,17 +174,30 @@ def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(cour
 
 
 def test_a_zip_with_a_directory_of_many_files_is_not_opened(course):
-    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, *[0] * 3, 1, *[0] * 6) + b"a"
+    entry = (
+        struct.pack(
+            "<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 0, 0, 33, *[0] * 3, 1, *[0] * 6
+        )
+        + b"a"
+    )
     count = 50_000
-    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(entry) * count, 0, 0)
-    collected, most = peak(lambda: bring(course, {"s01.zip": entry * count + end, **HONEST}))
+    end = struct.pack(
+        "<4s4H2IH", b"PK\5\6", 0, 0, count, count, len(entry) * count, 0, 0
+    )
+    collected, most = peak(
+        lambda: bring(course, {"s01.zip": entry * count + end, **HONEST})
+    )
     assert "it lists more than 1000 files" in collected.problems[0]
     assert most < 30
     assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
 
 
 def test_of_two_folders_of_one_student_the_newer_counts(course):
-    files = {"s01/a1.ipynb": "new", "s01-x/a1.ipynb": "old", "s01-x/more.ipynb": "old too"}
+    files = {
+        "s01/a1.ipynb": "new",
+        "s01-x/a1.ipynb": "old",
+        "s01-x/more.ipynb": "old too",
+    }
     collected = bring(course, files, dates={"s01/a1.ipynb": (2026, 1, 3, 12, 0, 0)})
     assert collected.students == ["s01"]
     assert taken(course) == {"s01/a1/a1.ipynb": "new"}
@@ -182,8 +212,12 @@ def test_of_canvas_s_versions_of_a_notebook_the_newer_counts(course):
         "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_26_b-3.ipynb": "x",
     })  # fmt: skip
     assert taken(course) == {"s02/a1/a1.ipynb": "new", "s02/a1/b.ipynb": "x"}
-    assert collected.problems == ["'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"]
-    (named := course.root / "source/a1/a1-2.ipynb").touch()  # a notebook's name may end so
+    assert collected.problems == [
+        "'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"
+    ]
+    (
+        named := course.root / "source/a1/a1-2.ipynb"
+    ).touch()  # a notebook's name may end so
     bring(course, {"ekcy_12_27_a1-2.ipynb": "x", "ekcy_12_28_a1.ipynb": "y"})
     named.unlink()
     assert taken(course).keys() >= {"s03/a1/a1-2.ipynb", "s03/a1/a1.ipynb"}
@@ -201,7 +235,10 @@ def test_moodle_s_text_and_files_of_one_student_are_one_delivery(course):
         "Ada Löwe_123_assignsubmission_onlinetext_/onlinetext.html": "text",
         "Cy Ek_124_assignsubmission_file_a1.ipynb": "without folders",
     })  # fmt: skip
-    assert taken(course) == {"s01/a1/a1.ipynb": "file", "s03/a1/a1.ipynb": "without folders"}
+    assert taken(course) == {
+        "s01/a1/a1.ipynb": "file",
+        "s03/a1/a1.ipynb": "without folders",
+    }
     assert len(collected.problems) == 2 and "onlinetext.html" in collected.problems[0]
 
 
@@ -215,7 +252,10 @@ def test_a_time_that_a_student_wrote_counts_for_nothing(course):
         "ekcy_5_6_a1.ipynb": "x", "ekcy_5_7_timestamp.txt": early,
     })  # fmt: skip
     assert [stamp(course, s) for s in ("s01", "s02")] == [local, local]
-    assert "when 2 came in is known only from the dates in the zip" in (collected.problems[-1])
+    assert (
+        "when 2 came in is known only from the dates in the zip"
+        in (collected.problems[-1])
+    )
 
 
 def test_the_time_of_a_submission_that_is_collected_again_stays_the_first(course):
@@ -271,7 +311,9 @@ def test_canvas_s_word_that_one_was_late_is_written_down(course):
     assert stamp(course, "s02") == ""  # its names hold no time
 
 
-def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course, tmp_path):
+def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(
+    course, tmp_path
+):
     for claimed, text in (("2020-01-01", "old"), ("2019-01-01", "new")):
         folder = tmp_path / f"s01+a1+{claimed} 00:00:00.000000 UTC+x"
         folder.mkdir()
@@ -292,7 +334,9 @@ def test_in_the_exchange_the_file_system_s_time_counts_and_not_the_name_s(course
 
 def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypatch):
     """A folder under another's name was once that student's, and for a team the newest."""
-    (course.root / "roster.csv").write_text(ROSTER + "nobody,No,Body,\n", encoding="utf-8")
+    (course.root / "roster.csv").write_text(
+        ROSTER + "nobody,No,Body,\n", encoding="utf-8"
+    )
     (course.root / "teams.csv").write_text("team,id\nred,s01\nred,nobody\n")
     try:
         submit(course, "s01", "{}")
@@ -303,7 +347,9 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
         link.symlink_to(folder)
         collected = collect(course, "a1", tmp_path)
         assert collected.students == [] and len(collected.problems) == 2
-        assert all("it belongs to another account" in line for line in collected.problems)
+        assert all(
+            "it belongs to another account" in line for line in collected.problems
+        )
         assert counting(course, "a1") == {"s01": "s01", "nobody": "s01"}
         # the folder is theirs, and not what is in it
         link.unlink()
@@ -311,10 +357,14 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
         look = os.fstat
         with monkeypatch.context() as patched:
             patched.setattr(
-                os, "fstat", lambda at: os.stat_result((*(seen := look(at))[:4], 77, *seen[5:]))
+                os,
+                "fstat",
+                lambda at: os.stat_result((*(seen := look(at))[:4], 77, *seen[5:])),
             )
             collected = collect(course, "a1", tmp_path)
-        assert any("a1.ipynb': it belongs to another account" in p for p in collected.problems)
+        assert any(
+            "a1.ipynb': it belongs to another account" in p for p in collected.problems
+        )
     finally:
         (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
         (course.root / "teams.csv").unlink()
@@ -338,9 +388,20 @@ def test_a_link_or_a_pipe_put_in_the_place_of_a_file_is_not_opened(course, tmp_p
 
 
 def test_notebooks_are_taken_whatever_a_browser_called_them_and_nothing_else(course):
-    configs = ("nbgrader_config.py", "jupyter_notebook_config.json", "ipython_config.py", "a.pth")
-    files = dict.fromkeys([*configs, ".ipynb_checkpoints/a1.ipynb", ".a.ipynb", "b.zip"], "x")
-    files |= {"a1.ipynb.txt": "mine", "submission_secret.txt": "s", "sub/b.ipynb.json": "other"}
+    configs = (
+        "nbgrader_config.py",
+        "jupyter_notebook_config.json",
+        "ipython_config.py",
+        "a.pth",
+    )
+    files = dict.fromkeys(
+        [*configs, ".ipynb_checkpoints/a1.ipynb", ".a.ipynb", "b.zip"], "x"
+    )
+    files |= {
+        "a1.ipynb.txt": "mine",
+        "submission_secret.txt": "s",
+        "sub/b.ipynb.json": "other",
+    }
     outer = bring(course, {f"s01/{name}": text for name, text in files.items()})
     before = taken(course)
     bring(course, {"s01.zip": packed(files)})
@@ -351,7 +412,9 @@ def test_notebooks_are_taken_whatever_a_browser_called_them_and_nothing_else(cou
     assert any(line.startswith(told) and configs[0] in line for line in outer.problems)
 
 
-def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else(course):
+def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else(
+    course,
+):
     for _ in range(2):
         bring(course, {"s01/a1.ipynb": "broken"})
     place = course.root / "submitted/s01/a1/a1.ipynb"
@@ -361,7 +424,10 @@ def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else
         assert "s01: submitted/s01/a1 was changed here and stays" in told
         assert place.read_text() == "repaired"
     told = " ".join(bring(course, {"s01/a1.ipynb": "new"}).problems)
-    assert place.read_text() == "new" and "handed in again; what was changed here is in" in told
+    assert (
+        place.read_text() == "new"
+        and "handed in again; what was changed here is in" in told
+    )
     (kept,) = (course.root / ".mplab/replaced").rglob("*.ipynb")
     assert kept.read_text() == "repaired"
 
@@ -384,7 +450,9 @@ def test_a_name_chosen_on_a_platform_takes_nobody_else_s_place(course, name, own
         assert bring(course, {name: "x"}).students == [owner] * (owner is not None)
         both = {f"Ada Löwe_{n}_assignsubmission_file_/a1.ipynb": "x" for n in (9, 10)}
         collected = bring(course, both)
-        assert collected.students == [] and "of whom none counts" in collected.problems[0]
+        assert (
+            collected.students == [] and "of whom none counts" in collected.problems[0]
+        )
     finally:
         (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
 
@@ -410,5 +478,7 @@ def test_an_entry_without_a_name_and_a_file_that_vanishes_cost_their_delivery_al
 
     monkeypatch.setattr(Path, "lstat", lost)
     collected = collect(course, "a1", place)
-    assert collected.students == ["s02", "s03"] and taken(course)["s03/a1/a1.ipynb"] == "x"
+    assert (
+        collected.students == ["s02", "s03"] and taken(course)["s03/a1/a1.ipynb"] == "x"
+    )
     assert "it cannot be read (FileNotFoundError)" in collected.problems[0]

@@ -39,13 +39,17 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_init_names_the_course_and_its_exchange_and_closes_the_new_folder(course, place):
+def test_init_names_the_course_and_its_exchange_and_closes_the_new_folder(
+    course, place
+):
     config = course.config()
     assert config.CourseDirectory.course_id == "numerics"
     assert config.Exchange.root == str(place / "srv" / "exchange")
     assert inbound(course) == place / "srv" / "exchange" / "numerics" / "inbound"
     assert mode(place / "srv" / "exchange") == 0o1777 and mode(course.root) == 0o700
-    again = create_course(course.root, course_id="numerics", exchange=place / "srv" / "exchange")
+    again = create_course(
+        course.root, course_id="numerics", exchange=place / "srv" / "exchange"
+    )
     assert again.config() == config
 
 
@@ -56,7 +60,9 @@ def test_init_without_options_keeps_the_folder_s_name_and_an_exchange_inside(tmp
 
 
 @pytest.mark.parametrize("course_id", ["", "a/b", "..", "é", "x" * 65])
-def test_an_id_that_is_no_plain_name_is_refused_before_anything_is_made(tmp_path, course_id):
+def test_an_id_that_is_no_plain_name_is_refused_before_anything_is_made(
+    tmp_path, course_id
+):
     with pytest.raises(ValueError, match="--course-id must be"):
         create_course(tmp_path / "c", course_id=course_id, exchange=tmp_path / "e")
     assert list(tmp_path.iterdir()) == []
@@ -64,13 +70,21 @@ def test_an_id_that_is_no_plain_name_is_refused_before_anything_is_made(tmp_path
 
 @pytest.mark.parametrize("other", ["course_id", "exchange"])
 def test_another_id_or_exchange_than_the_course_has_is_refused(course, place, other):
-    with pytest.raises(ValueError, match="--exchange must be those of the course, numerics and"):
-        create_course(course.root, **{other: place / "x" if other == "exchange" else "x"})
+    with pytest.raises(
+        ValueError, match="--exchange must be those of the course, numerics and"
+    ):
+        create_course(
+            course.root, **{other: place / "x" if other == "exchange" else "x"}
+        )
 
 
-def test_an_exchange_that_cannot_be_made_is_refused_with_the_command_that_makes_it(tmp_path):
+def test_an_exchange_that_cannot_be_made_is_refused_with_the_command_that_makes_it(
+    tmp_path,
+):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"--exchange must .*install -d -m 1777 .*file/exchange"):
+    with pytest.raises(
+        ValueError, match=r"--exchange must .*install -d -m 1777 .*file/exchange"
+    ):
         create_course(tmp_path / "c", exchange=tmp_path / "file" / "exchange")
 
 
@@ -86,7 +100,9 @@ def test_a_release_is_published_and_published_again_for_everybody_to_read(course
 
 
 def test_what_keeps_nbgrader_from_publishing_is_told(course):
-    with pytest.raises(ValueError, match=r"--publish: .* got .*a2.* install -d -m 1777"):
+    with pytest.raises(
+        ValueError, match=r"--publish: .* got .*a2.* install -d -m 1777"
+    ):
         publish_assignment(course, "a2")
 
 
@@ -95,9 +111,13 @@ def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(cour
     for student, secret in (("s00", b"\xff"), ("s01", b"secret"), ("s02", None)):
         for step in ("feedback", "submitted"):
             (course.root / step / student / "a1").mkdir(parents=True)
-        (course.root / "feedback" / student / "a1/a1.html").write_text(f"page of {student}")
+        (course.root / "feedback" / student / "a1/a1.html").write_text(
+            f"page of {student}"
+        )
         if secret:
-            (course.root / "submitted" / student / "a1/submission_secret.txt").write_bytes(secret)
+            (
+                course.root / "submitted" / student / "a1/submission_secret.txt"
+            ).write_bytes(secret)
     publish_assignment(course, "a1")
     assert publish_feedback(course, "a1", ["s00", "s01", "s02"]) == ["s00", "s02"]
     pages = inbound(course).parent / "feedback"

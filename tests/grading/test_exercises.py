@@ -15,14 +15,21 @@ import mplab
 from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
 from mplab.course.files import course_folder
 from mplab.grading import Graded, Part, load_public
-from mplab.grading.exercises import grade_exercise, load_assignment, public_table, seed_for
+from mplab.grading.exercises import (
+    grade_exercise,
+    load_assignment,
+    public_table,
+    seed_for,
+)
 from mplab.grading.serialization import decode_value, encode_value
 
 pytestmark = pytest.mark.slow
 
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
-SHORT = [folder for folder in FOLDERS if folder.name != "a8"]  # which simulates for 40 s
+SHORT = [
+    folder for folder in FOLDERS if folder.name != "a8"
+]  # which simulates for 40 s
 every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 
 
@@ -78,7 +85,9 @@ def graded(**changes):
 
 def earned(answering, exercise=None, seed=0):
     outcomes = grade_exercise(exercise or graded(), answering, lambda part: seed)
-    return [outcome.earned for outcome in outcomes], [outcome.message for outcome in outcomes]
+    return [outcome.earned for outcome in outcomes], [
+        outcome.message for outcome in outcomes
+    ]
 
 
 def test_a_right_answer_earns_every_part_its_exceptions_too():
@@ -107,9 +116,14 @@ def test_a_missing_answer_a_stub_and_a_value_for_a_function_say_so():
     def stub(a, b):
         raise NotImplementedError
 
-    assert earned(Answering()) == ([0, 0], ["The notebook defines no quotient at this point."] * 2)
+    assert earned(Answering()) == (
+        [0, 0],
+        ["The notebook defines no quotient at this point."] * 2,
+    )
     assert earned(Answering(quotient=stub)) == ([0, 0], ["Not attempted."] * 2)
-    value = Graded("n", Exercise(answer=2, reason="2 is right."), (Part("the value", 1, "?"),))
+    value = Graded(
+        "n", Exercise(answer=2, reason="2 is right."), (Part("the value", 1, "?"),)
+    )
     [outcome] = grade_exercise(value, Answering(), len)
     assert outcome.message == "Not attempted: nothing is called n at this point."
 
@@ -132,7 +146,13 @@ def test_a_reply_that_lies_earns_nothing(lie):
     assert earned(Liar())[0] == [0, 0]
 
 
-NAMES = ["SystemExit", "KeyboardInterrupt", "UnicodeDecodeError", "ExceptionGroup", "BaseException"]
+NAMES = [
+    "SystemExit",
+    "KeyboardInterrupt",
+    "UnicodeDecodeError",
+    "ExceptionGroup",
+    "BaseException",
+]
 
 
 @pytest.mark.parametrize("name", [*NAMES, "print", "x" * 10_000])
@@ -153,16 +173,23 @@ def test_after_two_things_that_ran_too_long_nothing_more_is_asked():
     exercise = Exercise(abs, "Because.", cases=[1.0])
     entry = Graded("f", exercise, [Part(str(i), 1, "Look.", [1.0]) for i in range(4)])
     stopped = Endless()
-    said = [outcome.message for outcome in grade_exercise(entry, stopped, lambda part: 0)]
+    said = [
+        outcome.message for outcome in grade_exercise(entry, stopped, lambda part: 0)
+    ]
     assert (
-        stopped.interrupts == 2 and ["Stopped" in text for text in said] == [True] * 2 + [False] * 2
+        stopped.interrupts == 2
+        and ["Stopped" in text for text in said] == [True] * 2 + [False] * 2
     )
     assert said[2].startswith("Not asked: 2 things before it ran too long")
 
 
 def test_none_is_no_nan():
     exercise = Exercise(abs, "Because.", cases=[1.0])
-    for given, wanted in ((None, math.nan), ([1.0, None], [1.0, math.nan]), (math.nan, None)):
+    for given, wanted in (
+        (None, math.nan),
+        ([1.0, None], [1.0, math.nan]),
+        (math.nan, None),
+    ):
         assert not equal(given, wanted, exercise) and equal(wanted, wanted, exercise)
     assert equal(None, None, exercise)
 
@@ -177,7 +204,9 @@ def known():
 
 
 def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
-    exercise = Exercise(answer=496, reason="Count.", misconceptions=(Misconception(512, "All."),))
+    exercise = Exercise(
+        answer=496, reason="Count.", misconceptions=(Misconception(512, "All."),)
+    )
     entry = Graded("count", exercise, (Part("it", 1, "Count."),))
     table = public_table({"count": entry})
     assert "496" not in table
@@ -192,8 +221,12 @@ def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
 
 
 def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
-    exercise = Exercise(lambda pair: pair[0], "The first.", cases=[Arguments(((2, 3),))])
-    (tmp_path / "checks.json").write_text(public_table({"first": Graded("first", exercise, ())}))
+    exercise = Exercise(
+        lambda pair: pair[0], "The first.", cases=[Arguments(((2, 3),))]
+    )
+    (tmp_path / "checks.json").write_text(
+        public_table({"first": Graded("first", exercise, ())})
+    )
     load_public(tmp_path / "checks.json")
     assert mplab.check("first", lambda pair: pair[0])
 
@@ -225,8 +258,12 @@ def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
 
 def test_a_student_needs_nothing_of_nbgrader():
     code = "import mplab.grading, sys; print(*{n.split('.')[0] for n in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(done.stdout.split())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(
+        done.stdout.split()
+    )
 
 
 @every_assignment
@@ -235,8 +272,13 @@ def test_a_table_shows_public_cases_only_and_no_code(folder):
     table = json.loads(table_of(folder))["exercises"]
     assert set(table) == set(assignment.graded)
     for name, entry in table.items():
-        assert len(entry.get("cases", [])) in (0, len(assignment.graded[name].exercise.cases))
-        assert ("sealed" in entry) == (not callable(assignment.graded[name].exercise.answer))
+        assert len(entry.get("cases", [])) in (
+            0,
+            len(assignment.graded[name].exercise.cases),
+        )
+        assert ("sealed" in entry) == (
+            not callable(assignment.graded[name].exercise.answer)
+        )
 
 
 @every_assignment
@@ -288,7 +330,10 @@ class Raising(Answering):
         self.name = name
 
     def ask(self, name, cases, *, seconds=None, uses=None):
-        told = [{"raised": self.name, "message": f"my secret {json.dumps(case)}"} for case in cases]
+        told = [
+            {"raised": self.name, "message": f"my secret {json.dumps(case)}"}
+            for case in cases
+        ]
         return {"values": told}
 
 
@@ -302,11 +347,15 @@ def test_no_message_tells_what_the_submission_wrote_into_an_exception(raised):
              Part("drawn", 1, "Look.", lambda rng: [rng.normal() for _ in range(2)])]  # fmt: skip
     shown, *hidden = (
         outcome.message
-        for outcome in grade_exercise(Graded("f", exercise, parts), Raising(raised), lambda part: 0)
+        for outcome in grade_exercise(
+            Graded("f", exercise, parts), Raising(raised), lambda part: 0
+        )
     )
     known = raised if raised in ("ValueError", "KeyError") else "an exception"
     assert shown == hidden[0] == f"The first of them raised {known}. Look."
-    assert hidden[1] == f"2 of 2 cases are wrong. The first of them raised {known}. Look."
+    assert (
+        hidden[1] == f"2 of 2 cases are wrong. The first of them raised {known}. Look."
+    )
 
 
 def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
@@ -317,4 +366,6 @@ def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
     exercise = Exercise(abs, "Because.", cases=[1.0])
     entry = Graded("f", exercise, [Part("all", 1.0, "Look again.", [1.0])])
     (outcome,) = grade_exercise(entry, Foreigner(), lambda part: 0)
-    assert outcome.message == ("The first of them gave no value that can be handed in. Look again.")
+    assert outcome.message == (
+        "The first of them gave no value that can be handed in. Look again."
+    )

@@ -45,7 +45,9 @@ def hold(course, until):
 def impatient(course):
     """A course whose gradebook is waited for shortly."""
     with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/gradebook.db?timeout=0.2'")
+        file.write(
+            f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/gradebook.db?timeout=0.2'"
+        )
     return course
 
 
@@ -56,7 +58,9 @@ def test_a_gradebook_that_is_locked_is_waited_for_and_then_costs_nobody_points(
     impatient, monkeypatch, capsys, seconds
 ):
     submit(impatient, "s01", notebook(impatient))
-    monkeypatch.setattr(autograding, "_PAUSES", (0.0, 1.0, 8.0) if seconds == 4 else (0.0, 0.1))
+    monkeypatch.setattr(
+        autograding, "_PAUSES", (0.0, 1.0, 8.0) if seconds == 4 else (0.0, 0.1)
+    )
     unlock, held = threading.Event(), []
     save = autograding.save
 
@@ -75,7 +79,9 @@ def test_a_gradebook_that_is_locked_is_waited_for_and_then_costs_nobody_points(
         assert (line.score, line.remark) == (16.0, "")
         return
     assert (line.score, line.done_before) == (None, False)
-    assert line.remark.startswith("not graded yet, for a technical reason: OperationalError")
+    assert line.remark.startswith(
+        "not graded yet, for a technical reason: OperationalError"
+    )
     assert "database is locked" in line.remark
     assert write_feedback(impatient, "a1") == []
     assert "digest" not in impatient.read("journal", "a1", "s01")
@@ -108,23 +114,31 @@ def test_a_database_that_does_not_answer_is_told_in_a_line(tmp_path, capsys):
     for step in ("export", "statistics"):
         assert grade.main([step, "a1", "--course", str(course.root)]) == 2
         told = capsys.readouterr().err
-        assert told.startswith(f"mplab grade {step}: the gradebook's database must answer; got una")
+        assert told.startswith(
+            f"mplab grade {step}: the gradebook's database must answer; got una"
+        )
         assert told.count("\n") == 1
 
 
 @pytest.mark.slow
 @with_walls
-def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(course, monkeypatch):
+def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(
+    course, monkeypatch
+):
     for student in ("s01", "s02", "s03", "s04"):
         submit(course, student, notebook(course))
     run = _Grader.grade
     with monkeypatch.context() as patched:
         patched.setattr(
-            _Grader, "grade", lambda self, s: os._exit(9) if s == "s02" else run(self, s)
+            _Grader,
+            "grade",
+            lambda self, s: os._exit(9) if s == "s02" else run(self, s),
         )
         lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
-    assert lines[1].remark.startswith("not graded yet, for a technical reason: BrokenProcessPool")
+    assert lines[1].remark.startswith(
+        "not graded yet, for a technical reason: BrokenProcessPool"
+    )
     again = autograde(course, "a1", tell=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
@@ -197,7 +211,9 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch
             if not ends:
                 raise TimeoutError("timed out")
             told = order(word, *more)
-            if word == "start":  # another was started in its place, and knew nothing of a death
+            if (
+                word == "start"
+            ):  # another was started in its place, and knew nothing of a death
                 lane._process.kill()
                 lane._process.wait()
             return told

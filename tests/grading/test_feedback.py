@@ -59,7 +59,9 @@ def page_of(course, student):
 def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
     exporter = FeedbackExporter(seconds=4.0)
     about = {"score": 1, "max_score": 2, "late_penalty": 0, "notebook": "a1"}
-    book = nbformat.v4.new_notebook(cells=[HOSTILE[name], nbformat.v4.new_markdown_cell("# rest")])
+    book = nbformat.v4.new_notebook(
+        cells=[HOSTILE[name], nbformat.v4.new_markdown_cell("# rest")]
+    )
     page, _ = exporter.from_notebook_node(book, {"nbgrader": about})
     assert "rest" in page and "Score: 1.0 / 2.0" in page
     assert bool(exporter.plain) == ("<h1>rest</h1>" not in page)
@@ -71,25 +73,42 @@ def test_a_hostile_page_is_told_and_the_others_are_typeset(course):
         settings.write("c.FeedbackExporter.seconds = 8.0\n")
     put(course, "s01", lambda book: book["cells"][0].update(source="&" * 3_000_000))
     pages = write_feedback(course, "a1")
-    assert [(page.student, page.written) for page in pages] == [("s01", True), ("s02", True)]
-    assert pages[0].remark.startswith("plain text: it could not be typeset in 8 seconds")
+    assert [(page.student, page.written) for page in pages] == [
+        ("s01", True),
+        ("s02", True),
+    ]
+    assert pages[0].remark.startswith(
+        "plain text: it could not be typeset in 8 seconds"
+    )
     assert pages[1].remark == ""
     page = page_of(course, "s01").read_text()
-    assert "&amp;&amp;" in page and "[2,900,000 more characters: see the notebook]" in page
+    assert (
+        "&amp;&amp;" in page and "[2,900,000 more characters: see the notebook]" in page
+    )
     assert "<h1>" in page_of(course, "s02").read_text()
 
 
 @pytest.mark.slow
 def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
     with course.gradebook() as gradebook:
-        gradebook.find_comment("value-answer", "a1", "a1", "s02").manual_comment = "see $2^{-1}$"
-        gradebook.find_grade("a1-words-answer", "a1", "a1", "s01").needs_manual_grade = True
+        gradebook.find_comment(
+            "value-answer", "a1", "a1", "s02"
+        ).manual_comment = "see $2^{-1}$"
+        gradebook.find_grade(
+            "a1-words-answer", "a1", "a1", "s01"
+        ).needs_manual_grade = True
         gradebook.db.commit()
-    assert grade.main(["feedback", "a1", "--jobs", "2", "--course", str(course.root)]) == 0
+    assert (
+        grade.main(["feedback", "a1", "--jobs", "2", "--course", str(course.root)]) == 0
+    )
     assert "\n1 answers in them are not read yet" in capsys.readouterr().out
     assert "not read yet, of 2.0" in page_of(course, "s01").read_text()
     page = page_of(course, "s02").read_text()
-    assert 'alt="$2^{-1}$"' in page and "<script" not in page and "not read yet" not in page
+    assert (
+        'alt="$2^{-1}$"' in page
+        and "<script" not in page
+        and "not read yet" not in page
+    )
 
 
 @pytest.mark.slow
@@ -111,7 +130,9 @@ def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
     import logging
 
     with captured_log() as reason:
-        logging.getLogger("traitlets").error("Traceback\n  x\nLookupError: no grade 'x'\n")
+        logging.getLogger("traitlets").error(
+            "Traceback\n  x\nLookupError: no grade 'x'\n"
+        )
         logging.getLogger("traitlets").warning("ValueError: a warning is no reason")
     assert reason(ValueError("see the log")) == "LookupError: no grade 'x'"
     with captured_log() as reason:

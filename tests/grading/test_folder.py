@@ -63,27 +63,41 @@ def test_the_way_from_release_to_export(course, capsys):
         (drop / name / "a1.ipynb").write_text(text)
     assert grade.main(["collect", "a1", str(drop), *at]) == 0
     assert "mallory" in capsys.readouterr().out
-    shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")  # not a Latin s
+    shutil.copytree(
+        drop / "s01", course.root / "submitted" / "ѕ01" / "a1"
+    )  # not a Latin s
     assert grade.main(["autograde", "a1", "--student", "s04", *at]) == 2
     assert "must be an id with a submission (for a page, a g" in capsys.readouterr().err
     assert grade.main(["autograde", "a1", "--jobs", "2", *at]) == 0
     out = capsys.readouterr().out
     assert "'\\u045501': not graded: no student of the roster has this id" in out
     assert "s01: 16 of 18  " in out and "s02: 0 of 18  " in out
-    assert "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON" in out
+    assert (
+        "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON"
+        in out
+    )
     assert out.endswith("Nothing from (1): s04\n")
     assert grade.main(["autograde", "a1", *at]) == 0
     assert "0 graded now, 3 before." in capsys.readouterr().out
     assert grade.main(["feedback", "a1", *at]) == 0
     page = (course.root / "feedback/s01/a1/a1.html").read_text()
-    assert ">value</a> (Score: " in page and "subnormal numbers and zeros: 2 of 2" in page
+    assert (
+        ">value</a> (Score: " in page and "subnormal numbers and zeros: 2 of 2" in page
+    )
     page = (course.root / "feedback/s03/a1/a1.html").read_text()
     assert "the notebook is not valid JSON" in page
     for to in ("csv", "canvas", "moodle"):
         assert grade.main(["export", "a1", "--to", to, *at]) == 0
     assert scores(course) == {"s01": 16.0, "s02": 0.0, "s03": 0.0, "s04": None}
     canvas = table(course.root / "grades-canvas.csv")
-    assert canvas[0] == ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", "a1"]
+    assert canvas[0] == [
+        "Student",
+        "ID",
+        "SIS User ID",
+        "SIS Login ID",
+        "Section",
+        "a1",
+    ]
     assert canvas[1][0].strip() == "Points Possible" and canvas[1][-1] == "18"
     assert canvas[3] == ["Ek, Bo", "", "s02", "'=1+1", "", "0"]
     moodle = table(course.root / "grades-moodle.csv")
@@ -97,7 +111,15 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     for student in students:
         submit(course, student, notebook(course, extra="import time; time.sleep(0.3)"))
     program = "import sys; from mplab.commands import grade; grade.main(sys.argv[1:])"
-    command = [sys.executable, "-c", program, "autograde", "a1", "--course", str(course.root)]
+    command = [
+        sys.executable,
+        "-c",
+        program,
+        "autograde",
+        "a1",
+        "--course",
+        str(course.root),
+    ]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)  # fmt: skip
     end = time.monotonic() + 120
@@ -121,8 +143,14 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
 @pytest.mark.slow
 @with_walls
 def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(course):
-    for student, pause in (("s01", 0), ("s02", 4), ("s03", 4)):  # time to interrupt, however busy
-        submit(course, student, notebook(course, extra=f"import time; time.sleep({pause})"))
+    for student, pause in (
+        ("s01", 0),
+        ("s02", 4),
+        ("s03", 4),
+    ):  # time to interrupt, however busy
+        submit(
+            course, student, notebook(course, extra=f"import time; time.sleep({pause})")
+        )
     autograde(course, "a1", jobs=2, tell=str)
     journal = course.record("journal", "a1", "s01")
     before = journal.stat().st_mtime_ns
@@ -140,7 +168,9 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert errors.decode().splitlines()[-1].endswith("the same command goes on from here.")
+    assert (
+        errors.decode().splitlines()[-1].endswith("the same command goes on from here.")
+    )
     assert b"KeyboardInterrupt" not in errors
     kept = [page.student for page in write_feedback(course, "a1")]
     assert kept[0] == "s01" and kept[-1] == "s03"  # s02 may have been broken off
@@ -184,13 +214,17 @@ def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
         raise FileNotFoundError(2, "No such file or directory", "alembic")
 
     monkeypatch.setattr(GenerateAssignment, "convert_single_notebook", fail)
-    with pytest.raises(ValueError, match=r"could not make release/a1: FileNotFoundError.*alembic"):
+    with pytest.raises(
+        ValueError, match=r"could not make release/a1: FileNotFoundError.*alembic"
+    ):
         _generate(bare, "a1")
 
 
 @pytest.mark.slow
 @with_walls
-def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(course, capsys):
+def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
+    course, capsys
+):
     written = json.loads(notebook(course))
     cell = next(
         c for c in written["cells"]
@@ -206,7 +240,10 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(cour
     lines = autograde(course, "a1", tell=str)
     assert [line.score for line in lines] == [16.0, 16.0]
     assert grade.main(["export", "a1", "--course", str(course.root)]) == 0
-    assert "1 of the scores are not complete: to be graded by hand" in capsys.readouterr().out
+    assert (
+        "1 of the scores are not complete: to be graded by hand"
+        in capsys.readouterr().out
+    )
     remarks = {row[1]: row[-3:-1] for row in table(course.root / "grades.csv")}
     assert remarks["s01"] == ["18", "to be graded by hand"]
     assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
@@ -219,7 +256,12 @@ def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(
     for step in (["autograde", "a1"], ["generate_assignment", "a1", "--force"]):
         command = [sys.executable, "-m", "nbgrader", *step]
         done = subprocess.run(
-            command, cwd=course.root, env=ENVIRONMENT, capture_output=True, text=True, timeout=120
+            command,
+            cwd=course.root,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=120,
         )
         assert done.returncode == 1
         assert "in a course of mplab this is done by `mplab grade`" in done.stderr
@@ -243,10 +285,14 @@ def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
 
 @pytest.mark.slow
 def test_a_solution_that_only_some_students_cases_fail_is_not_released(course):
-    (course.root / ".mplab/key").write_bytes(b"k" * 32)  # its own first draw is not the seldom one
+    (course.root / ".mplab/key").write_bytes(
+        b"k" * 32
+    )  # its own first draw is not the seldom one
     with (course.root / "checks/a1/exercises.py").open("a") as file:
         file.write(SELDOM)
-    with pytest.raises(ValueError, match=r"of max_finite loses .* in draw \d+ of 100: for .*5, 9"):
+    with pytest.raises(
+        ValueError, match=r"of max_finite loses .* in draw \d+ of 100: for .*5, 9"
+    ):
         release(course, "a1", trusted=not WALLS, draws=100)
 
 
@@ -266,7 +312,9 @@ GRADED["max_finite"] = replace(old, exercise=replace(old.exercise, answer=seldom
 @pytest.mark.slow
 def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
     with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n")
+        file.write(
+            f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n"
+        )
     classroom.released(course)
     export(course, [], to="csv", path=course.root / "grades.csv")
     assert (course.root / "elsewhere.db").stat().st_size > 0
@@ -290,12 +338,19 @@ def test_what_would_cost_students_points_is_not_released(course, before, after, 
 
 
 @pytest.mark.slow
-def test_a_new_assignment_runs_as_it_is_and_mistakes_in_it_name_their_line(bare, capsys):
+def test_a_new_assignment_runs_as_it_is_and_mistakes_in_it_name_their_line(
+    bare, capsys
+):
     at = ["--course", str(bare.root)]
     assert grade.main(["new", "h1", *at]) == 0
-    assert grade.main(["release", "h1", *at, *["--trust-submissions"] * (not WALLS)]) == 0
+    assert (
+        grade.main(["release", "h1", *at, *["--trust-submissions"] * (not WALLS)]) == 0
+    )
     told = capsys.readouterr().out
-    assert "the solution earns 6 points in" in told and "2 points more are given by hand" in told
+    assert (
+        "the solution earns 6 points in" in told
+        and "2 points more are given by hand" in told
+    )
     assert [grade.main(["new", name, *at]) for name in ("h1", "a1", "../h1")] == [2] * 3
     path = bare.root / "checks/h1/exercises.py"
     text = path.read_text(encoding="utf-8")
@@ -346,14 +401,18 @@ def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(bare):
         "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
         "s03/CON:<>|.ipynb": "x", "s03/.hidden": "x",
     }, link="/etc/passwd")  # fmt: skip
-    outside = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
+    outside = sorted(
+        p for p in bare.root.parent.rglob("*") if "submitted" not in str(p)
+    )
     collected = collect(bare, "a1", place)
     assert taken(bare) == {"s03/a1/CON____.ipynb": "x"}
     assert len(collected.problems) == 8  # the last tells whose clock it was
     after = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
     known = bare.root / ".mplab/received"
     assert [p for p in after if known not in (p, *p.parents)] == outside
-    assert {p.name for p in known.rglob("*.json")} <= {f"s0{i}.json" for i in range(1, 5)}
+    assert {p.name for p in known.rglob("*.json")} <= {
+        f"s0{i}.json" for i in range(1, 5)
+    }
 
 
 def test_a_resubmission_replaces_and_the_first_is_kept(bare):
@@ -367,7 +426,9 @@ def test_a_resubmission_replaces_and_the_first_is_kept(bare):
 def test_two_students_of_one_name_are_not_mixed_up(bare):
     with (bare.root / "roster.csv").open("a", encoding="utf-8") as file:
         file.write("s05,Ada,Lowe,\n")
-    place = zipped(bare.root / "d.zip", {"Ada Löwe_1_assignsubmission_file_/a1.ipynb": "x"})
+    place = zipped(
+        bare.root / "d.zip", {"Ada Löwe_1_assignsubmission_file_/a1.ipynb": "x"}
+    )
     assert collect(bare, "a1", place).students == []
 
 
@@ -380,7 +441,8 @@ def test_a_roster_with_an_unusable_or_repeated_id_is_refused(bare, name):
 
 
 @pytest.mark.parametrize(
-    "content", [b"id;first_name\ns01;Ada\n", b"ID,Name\ns01,Ada\n", b"id,name\ns01,L\xf6we\n"]
+    "content",
+    [b"id;first_name\ns01;Ada\n", b"ID,Name\ns01,Ada\n", b"id,name\ns01,L\xf6we\n"],
 )
 def test_a_roster_that_a_spreadsheet_saved_otherwise_says_how_to_save_it(bare, content):
     (bare.root / "roster.csv").write_bytes(content)
@@ -398,7 +460,9 @@ def test_exercises_are_read_once_and_again_when_they_have_changed(bare):
     assert list(bare.assignment("a1").graded) == list(first.graded)[:1]
 
 
-def test_without_bubblewrap_grading_is_refused_with_three_ways_out(bare, monkeypatch, capsys):
+def test_without_bubblewrap_grading_is_refused_with_three_ways_out(
+    bare, monkeypatch, capsys
+):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(NoSandbox, match="bwrap"):
         require_sandbox()
@@ -433,7 +497,11 @@ def test_torch_numba_and_matplotlib_work_inside():
             "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
             "model(torch.ones(8, 64)).square().mean().backward(); optimizer.step()"
         ).ok
-        assert session.run("import numba\n@numba.njit\ndef f(x): return x + 1\nassert f(2) == 3").ok
-        shown = session.run("import matplotlib.pyplot as plt\nplt.plot([1, 2]); None").outputs
+        assert session.run(
+            "import numba\n@numba.njit\ndef f(x): return x + 1\nassert f(2) == 3"
+        ).ok
+        shown = session.run(
+            "import matplotlib.pyplot as plt\nplt.plot([1, 2]); None"
+        ).outputs
         assert "image" in shown[-1]
         assert session.run("%timeit -n1 -r1 1").ok

@@ -16,7 +16,16 @@ from mplab.grading.autograder import lateness, student_of
 from mplab.grading.bubblewrap import _view
 from mplab.grading.gradescope import write_autograder
 
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETPCAP", "SETUID")
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+)
 """Of those that Docker leaves to root."""
 
 PROGRAM = """
@@ -39,7 +48,13 @@ SOME = ("hidden checks read", "earned, then dead", "memory", "loopback network",
 def run_in_container(folder, places):
     """Grade as root where there are neither namespaces nor this machine's files."""
     rights = [word for name in CAPABILITIES for word in ("--cap-add", f"CAP_{name}")]
-    program = [sys.executable, "-I", "-c", PROGRAM, *(f"/autograder/{place}" for place in places)]
+    program = [
+        sys.executable,
+        "-I",
+        "-c",
+        PROGRAM,
+        *(f"/autograder/{place}" for place in places),
+    ]
     done = subprocess.run(
         ["bwrap", *_view(), *("--perms", "1777", "--tmpfs", "/tmp", "--bind", folder),
          *("/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--cap-drop"),
@@ -48,7 +63,10 @@ def run_in_container(folder, places):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("another account") == len(places), done.stdout
-    return [json.loads((folder / place / "results/results.json").read_text()) for place in places]
+    return [
+        json.loads((folder / place / "results/results.json").read_text())
+        for place in places
+    ]
 
 
 def lay_out(folder, course, packed, student, attack, port):
@@ -57,12 +75,19 @@ def lay_out(folder, course, packed, student, attack, port):
     with zipfile.ZipFile(packed) as archive:
         archive.extractall(folder / student / "source")
     there = shutil.copytree(
-        course.root / "submitted" / student / "a1", folder / student / "submission", symlinks=True
+        course.root / "submitted" / student / "a1",
+        folder / student / "submission",
+        symlinks=True,
     )
     for path in [path for path in there.glob("*.ipynb") if not path.is_symlink()]:
         key = f"/autograder/{student}/source/course"
-        path.write_bytes(path.read_bytes().replace(str(course.root).encode(), key.encode()))
-    about = {"created_at": "2026-11-30T13:30:00+01:00", "assignment": {"due_date": None}}
+        path.write_bytes(
+            path.read_bytes().replace(str(course.root).encode(), key.encode())
+        )
+    about = {
+        "created_at": "2026-11-30T13:30:00+01:00",
+        "assignment": {"due_date": None},
+    }
     about["users"] = [{"id": 1, "sid": student, "email": "x@y"}]
     (folder / student / "submission_metadata.json").write_text(json.dumps(about))
 
@@ -100,5 +125,7 @@ def test_a_student_is_found_by_number_or_address_and_extensions_count():
     assert student_of(about, roster) == ("s01", users[0])
     assert student_of({"users": [{"id": 8, "email": "é@x"}]}, roster)[0] == "8"
     early = {"due_date": "2026-11-30T12:30:00+01:00"}
-    assert lateness({**about, "assignment": early}, {}).startswith("Handed in 1.0 hours")
+    assert lateness({**about, "assignment": early}, {}).startswith(
+        "Handed in 1.0 hours"
+    )
     assert lateness({**about, "assignment": early}, due) == ""

@@ -45,7 +45,9 @@ for place in sys.argv[1:]:
 def settings(changes):
     """The two files that the guide shows, with its places and its teacher changed."""
     section = GUIDE.read_text(encoding="utf-8").partition("## On a JupyterHub")[2]
-    blocks = re.findall(r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL
+    )
     assert len(blocks) == 2
     for old, new in changes.items():
         assert any(old in block for block in blocks), old
@@ -77,7 +79,9 @@ def write(asked, account, course, **options):
 
 def listed(asked, account, **wanted):
     """The assignments that a student's list shows."""
-    found = asked.server(account, "GET", "/assignments", params={"course_id": "numerics"})
+    found = asked.server(
+        account, "GET", "/assignments", params={"course_id": "numerics"}
+    )
     assert found["success"], found
     return [entry for entry in found["value"] if wanted.items() <= entry.items()]
 
@@ -112,7 +116,10 @@ class Class:
             *(self.teacher, "mplab", "grade", "init", self.root),
             *("--course-id", "numerics", "--exchange", self.exchange),
         )
-        lines = ["id,first_name,last_name,email", *(f"{name},,," for name in self.students)]
+        lines = [
+            "id,first_name,last_name,email",
+            *(f"{name},,," for name in self.students),
+        ]
         (self.root / "roster.csv").write_text("\n".join(lines) + "\n")
         told += self.grade("release", "a1", "--publish")
         assert "Published: a1" in told and "look at" not in told
@@ -128,7 +135,9 @@ class Class:
 
     def grade(self, *arguments):
         """Run `mplab grade` as the teacher; what it printed."""
-        return self.as_account(self.teacher, "mplab", "grade", *arguments, "--course", self.root)
+        return self.as_account(
+            self.teacher, "mplab", "grade", *arguments, "--course", self.root
+        )
 
 
 @pytest.mark.full
@@ -144,7 +153,9 @@ def test_a_teacher_and_two_students_go_through_a_week_on_a_hub(place, record_pro
         students_get_their_own_feedback(room)
         nobody_reads_what_is_another_s(room)
         log = (place / "hub.log").read_text(errors="replace")
-        record_property("requests answered", len(re.findall(r"\] 2\d\d (?:GET|POST|PUT) ", log)))
+        record_property(
+            "requests answered", len(re.findall(r"\] 2\d\d (?:GET|POST|PUT) ", log))
+        )
 
 
 def students_hand_in(room, look):
@@ -155,7 +166,9 @@ def students_hand_in(room, look):
         room.hub.server(name, "POST", "/assignments/fetch", data=ABOUT)
         assert len(listed(room.hub, name, status="fetched", **ABOUT)) == 1
         right = name == room.ada
-        write(room.hub, name, Course(room.root), right=right, extra="" if right else look)
+        write(
+            room.hub, name, Course(room.root), right=right, extra="" if right else look
+        )
         path = {"path": "numerics/a1/a1.ipynb"}
         answer = room.hub.server(name, "POST", "/assignments/validate", data=path)
         assert answer["success"], answer
@@ -172,8 +185,12 @@ def teacher_grades(room, look):
     walled = ["uid 65534", "key False", "hub not reached"]
     shown = (room.root / "autograded" / room.bob / "a1" / "a1.ipynb").read_text()
     assert all(line in shown for line in walled)
-    for name in room.students:  # what students get holds neither references nor hidden cases
-        fetched = sorted(path.name for path in (room.homes / name / "numerics/a1").glob("[!.]*"))
+    for (
+        name
+    ) in room.students:  # what students get holds neither references nor hidden cases
+        fetched = sorted(
+            path.name for path in (room.homes / name / "numerics/a1").glob("[!.]*")
+        )
         assert fetched == ["a1.ipynb", "checks.json"]
 
 
@@ -187,13 +204,17 @@ def teacher_gives_points_in_the_browser(room):
             for field in ("username", "password"):
                 page.locator(f"[name={field}]").fill(name)
             page.get_by_role("button", name="Sign in").click()
-            page.get_by_text("403" if name == room.bob else "a1-words-answer").first.wait_for()
+            page.get_by_text(
+                "403" if name == room.bob else "a1-words-answer"
+            ).first.wait_for()
         page.get_by_text("a1-words-answer").click()
         for part in ("weights", "gradients"):
             page.get_by_label(part).fill("0.5")
         page.get_by_role("button", name="Save").click()
         page.wait_for_url(f"{room.hub.address}/services/points/")
-        assert page.locator("tr").count() > 1 and page.locator("tr.waiting").count() == 0
+        assert (
+            page.locator("tr").count() > 1 and page.locator("tr.waiting").count() == 0
+        )
 
 
 def students_get_their_own_feedback(room):
@@ -202,7 +223,10 @@ def students_get_their_own_feedback(room):
         room.hub.server(name, "POST", "/assignments/fetch_feedback", data=ABOUT)
         (submitted,) = listed(room.hub, name, status="submitted")
         place = submitted["submissions"][0]["local_feedback_path"]
-        path, text = f"/api/contents/{place}/a1.html", {"format": "text", "type": "file"}
+        path, text = (
+            f"/api/contents/{place}/a1.html",
+            {"format": "text", "type": "file"},
+        )
         page = room.hub.server(name, "GET", path, params=text)["content"]
         assert re.search(r"Score: ([\d.]+)", page)[1] == score
         assert len(list((room.homes / name).rglob("a1.html"))) == 1  # nobody else's
@@ -210,14 +234,26 @@ def students_get_their_own_feedback(room):
 
 def nobody_reads_what_is_another_s(room):
     shared, root = room.exchange / "numerics", room.root
-    closed = [room.homes / room.ada, room.homes / room.teacher, root, root / "submitted" / room.ada]
-    closed += [root / ".mplab/key", root / "gradebook.db", shared / "inbound", shared / "feedback"]
+    closed = [
+        room.homes / room.ada,
+        room.homes / room.teacher,
+        root,
+        root / "submitted" / room.ada,
+    ]
+    closed += [
+        root / ".mplab/key",
+        root / "gradebook.db",
+        shared / "inbound",
+        shared / "feedback",
+    ]
     seen = room.as_account(room.bob, "python", "-c", READ, *closed)
     assert seen.splitlines() == [f"closed {place}" for place in closed]
     readable = [room.homes / room.bob, shared / "outbound"]
     seen = room.as_account(room.bob, "python", "-c", READ, *readable)
     assert seen.count("READ") == 2, seen
-    for page in (shared / "feedback").iterdir():  # a name that only its owner can compute
+    for page in (
+        shared / "feedback"
+    ).iterdir():  # a name that only its owner can compute
         assert re.fullmatch(r"[0-9a-f]{32}\.html", page.name), page.name
     for whose, path in ((room.ada, "/api/contents"), (room.teacher, "/api/contents")):
         answer = room.hub.ask("GET", f"/user/{whose}{path}", account=room.bob)

@@ -19,7 +19,9 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     course, tmp_path, capsys
 ):
     local = datetime(2026, 1, 2, 14).astimezone(UTC).replace(tzinfo=None)
-    (course.root / "extensions.csv").write_text("id,assignment,hours\ns02,a1,1.5\ns03,a2,9\n")
+    (course.root / "extensions.csv").write_text(
+        "id,assignment,hours\ns02,a1,1.5\ns03,a2,9\n"
+    )
     place = tmp_path / "d.zip"
     stub, early = notebook(course), "2020-01-01 00:00:00 UTC\n"
     files = {"s01/a1.ipynb": stub, "s01/timestamp.txt": early, "s02/a1.ipynb": stub}
@@ -30,7 +32,10 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
-    for due in (None, local - timedelta(hours=2)):  # an extension may stand there before it
+    for due in (
+        None,
+        local - timedelta(hours=2),
+    ):  # an extension may stand there before it
         with course.gradebook() as gradebook:
             gradebook.update_or_create_assignment("a1", duedate=due)
         assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
@@ -38,16 +43,29 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
 
     def remarks():
         remarks = [row.remark for row in grades(course, ["a1"])]
-        return [remark.partition("to be graded by hand")[0].strip() for remark in remarks]
+        return [
+            remark.partition("to be graded by hand")[0].strip() for remark in remarks
+        ]
 
-    assert remarks() == ["2 hours late", "1 hour late", "Canvas says that it was late.", ""]
-    for text, remark in (("s02,a1,2\n", ""), ("", "2 hours late")):  # a deleted line is gone
+    assert remarks() == [
+        "2 hours late",
+        "1 hour late",
+        "Canvas says that it was late.",
+        "",
+    ]
+    for text, remark in (
+        ("s02,a1,2\n", ""),
+        ("", "2 hours late"),
+    ):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
         assert all(line.done_before for line in autograde(course, "a1", tell=str))
         assert remarks()[1] == remark
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
-    for hours, score in ((-2, 0.0), (1, 16.0)):  # of a due date that moves after the grading
+    for hours, score in (
+        (-2, 0.0),
+        (1, 16.0),
+    ):  # of a due date that moves after the grading
         with course.gradebook() as gradebook:
             moved = local + timedelta(hours=hours)
             gradebook.update_or_create_assignment("a1", duedate=moved)
@@ -61,10 +79,14 @@ def test_extensions_are_read_and_a_broken_line_is_told(bare):
     path.write_text("id,assignment,hours\ns01,a1,48\ns02,a2,1\n", encoding="utf-8")
     assert bare.extensions("a1") == {"s01": timedelta(hours=48)}
     path.write_text("s01,a1,48\n")  # no head: it was ignored once
-    with pytest.raises(ValueError, match="no column assignment, hours, id in the first line"):
+    with pytest.raises(
+        ValueError, match="no column assignment, hours, id in the first line"
+    ):
         bare.extensions("a1")
     for line in ("s01,a1,two days", "s01,a1", "mallory,a1,1", "s01,a1,1e99"):
         path.write_text(f"id,assignment,hours\n{line}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=r"line 2: extensions must be lines of id,assignment"):
+        with pytest.raises(
+            ValueError, match=r"line 2: extensions must be lines of id,assignment"
+        ):
             bare.extensions("a1")
     path.unlink()

@@ -17,7 +17,9 @@ from mplab.course.calls import watched
 from mplab.course.limit import ends_within
 
 # A call that is ended early may be in a callback of numba's, which cannot raise.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 
 TOY = 'mplab.Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)'
 BY_LIBRARY = {
@@ -43,7 +45,9 @@ def round_up(x, fmt):
 
 
 @pytest.mark.parametrize(
-    ("name", "exercise"), list(BY_LIBRARY), ids=["-".join(entry) for entry in BY_LIBRARY]
+    ("name", "exercise"),
+    list(BY_LIBRARY),
+    ids=["-".join(entry) for entry in BY_LIBRARY],
 )
 def test_what_the_library_answers_earns_nothing_though_it_is_right(name, exercise):
     given = answer(name, exercise, BY_LIBRARY[name, exercise])
@@ -69,7 +73,9 @@ def calls():
             found[f"{name}, {fmt}"] = lambda *given, f=function, fmt=fmt: f(*given, fmt)
     for rounding in Rounding:
         found[f"round_to, {rounding}"] = partial(mplab.round_to, rounding=rounding)
-    found["saturated"] = lambda x: mplab.round_to(x, FP8_E4M3, overflow=Overflow.SATURATE)
+    found["saturated"] = lambda x: mplab.round_to(
+        x, FP8_E4M3, overflow=Overflow.SATURATE
+    )
     return found
 
 
@@ -149,7 +155,12 @@ def test_a_call_counts_by_whatever_name_and_from_wherever():
 
 
 def test_attributes_of_a_format_and_what_is_named_do_not_count():
-    assert called(lambda f: (f.max_finite, f.has_infinity, f.emin, f == FP16, hash(f)), FP16) == []
+    assert (
+        called(
+            lambda f: (f.max_finite, f.has_infinity, f.emin, f == FP16, hash(f)), FP16
+        )
+        == []
+    )
     assert called(lambda x: mplab.round_to(x, FP16), 1.1, uses=("round_to",)) == []
     assert called(lambda x: mplab.scaling and x, 1.1) == []  # a room is loaded
     saturate = partial(mplab.round_to, fmt=FP16, overflow=Overflow.SATURATE)

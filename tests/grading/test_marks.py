@@ -9,7 +9,9 @@ from mplab.grading.exercises import Outcome
 
 def shown(message):
     cell = nbformat.v4.new_code_cell("")
-    write_outcomes(cell, [Outcome("fields", 6, 0.0, message), Outcome("value", 3, 3.0, "")])
+    write_outcomes(
+        cell, [Outcome("fields", 6, 0.0, message), Outcome("value", 3, 3.0, "")]
+    )
     text, points = cell.outputs
     assert points["data"] == {"text/plain": "3.0"}
     return text.text

@@ -52,8 +52,12 @@ def test_only_who_has_the_token_gets_in_and_no_later_address_carries_it(bare):
     cookie = answer.history[0].headers["Set-Cookie"]
     assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and token in cookie
     policy = answer.headers["Content-Security-Policy"].split("; ")
-    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy)
-    assert "unsafe-inline" not in "".join(p for p in policy if not p.startswith("style-src-attr"))
+    assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(
+        policy
+    )
+    assert "unsafe-inline" not in "".join(
+        p for p in policy if not p.startswith("style-src-attr")
+    )
     for path in (
         "/gradebook.db",
         "/../nbgrader_config.py",
@@ -111,7 +115,9 @@ def test_a_port_that_is_none_is_refused(tmp_path, port):
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
     course = create_course(tmp_path_factory.mktemp("review") / "course")
-    (course.root / "roster.csv").write_text(ROSTER.replace("Bo", NAME), encoding="utf-8")
+    (course.root / "roster.csv").write_text(
+        ROSTER.replace("Bo", NAME), encoding="utf-8"
+    )
     released(course)
     for student in ("s01", "s02", "s03"):
         submit(course, student, notebook(course))
@@ -119,7 +125,9 @@ def course(tmp_path_factory):
     return course
 
 
-def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it(course):
+def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it(
+    course,
+):
     """A regrade once asked the person again for 34 of 44 marks."""
 
     def waits(student="s03"):
@@ -135,7 +143,9 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     session, first = requests.Session(), served(course)
     session.get(first)
     place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
-    hidden = dict(re.findall(r'name="(_xsrf|seen)" value="(.*?)"', session.get(place).text))
+    hidden = dict(
+        re.findall(r'name="(_xsrf|seen)" value="(.*?)"', session.get(place).text)
+    )
     form = {"points": ["0.5", "1"], "comment": "", **hidden}
     own = {"Origin": place.partition("/a1/")[0]}
     saved = session.post(place, data=form, headers=own)
@@ -159,12 +169,17 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
         assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
     stale = session.post(place, data=form, headers=own)  # from a page with the old one
     assert stale.status_code == 400 and waits() == (True, 1.5)
-    assert "meanwhile another answer came in" in stale.text and "Another answer." in stale.text
+    assert (
+        "meanwhile another answer came in" in stale.text
+        and "Another answer." in stale.text
+    )
     shown = session.get(place).text
     told = "(weights, with a number 0.5, gradients, with a number 1)"
     assert f"A person gave 1.5 before the answer changed {told}." in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
-    with patch("mplab.grading.review.in_process", return_value=None):  # it took too long
+    with patch(
+        "mplab.grading.review.in_process", return_value=None
+    ):  # it took too long
         assert "Another answer." in session.get(place).text
 
 
@@ -187,7 +202,9 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     assert re.sub(r"\s+", " ", row.inner_text()).endswith("2 3 3")
     row.get_by_role("link").click()
     page.get_by_text("s01 Ada Löwe").wait_for()
-    assert "Which would you choose for weights" in page.locator(".question").inner_text()
+    assert (
+        "Which would you choose for weights" in page.locator(".question").inner_text()
+    )
     page.get_by_text("Model answer", exact=True).click()
     page.get_by_label("weights").fill("1")
     page.get_by_label("gradients").fill("0.5")
@@ -198,12 +215,19 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     for key, student in (("n", "s03"), ("p", "s02"), ("p", "s01")):
         page.keyboard.press(key)
         page.wait_for_url(f"**/{student}")
-    assert [x.input_value() for x in page.locator("[name=points]").all()] == ["1", "0.5"]
+    assert [x.input_value() for x in page.locator("[name=points]").all()] == [
+        "1",
+        "0.5",
+    ]
     assert page.get_by_label("Comment").input_value() == "Which tie? np <b>"
     for wrong in ("2.5", "-1", "nan", "inf", "x", ""):
         page.goto(page.url)
-        page.get_by_label("weights").evaluate("(e, v) => { e.type = 'text'; e.value = v }", wrong)
-        page.locator("form").evaluate("form => { form.noValidate = true; form.requestSubmit() }")
+        page.get_by_label("weights").evaluate(
+            "(e, v) => { e.type = 'text'; e.value = v }", wrong
+        )
+        page.locator("form").evaluate(
+            "form => { form.noValidate = true; form.requestSubmit() }"
+        )
         page.get_by_text(
             "Not saved: weights, with a number must be a number from 0 to 1."
         ).wait_for()
@@ -298,14 +322,22 @@ def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
             page.goto(f"{address}/a1/a1/{name}/s02")
             page.get_by_text(f"s02 {NAME}").wait_for()
             answer = page.locator(".answer")
-            inside = answer.locator("a, script, iframe, form, button, svg, object, style, link")
+            inside = answer.locator(
+                "a, script, iframe, form, button, svg, object, style, link"
+            )
             assert inside.count() == 0
-            pasted = answer.locator("img").evaluate_all(
+            pasted = answer.locator(
+                "img"
+            ).evaluate_all(
                 "all => all.map(i => i.src.slice(0, 22) + i.naturalWidth)"
             )  # the picture among the attachments; what is no picture, under whatever name, is none
             assert pasted == ["data:image/png;base64,1"] * (name == BY_HAND)
             if name == BY_HAND:
-                for text in (f"my derivation [{there}/link]", f"{there}/auto", "[picture: text]"):
+                for text in (
+                    f"my derivation [{there}/link]",
+                    f"{there}/auto",
+                    "[picture: text]",
+                ):
                     assert text in answer.inner_text()
                 page.get_by_text("click me").click()
         page.evaluate(
@@ -313,6 +345,8 @@ def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
             " = 'window.ran = 2' }"
         )
         page.wait_for_timeout(500)
-        assert page.evaluate("() => window.ran") is None  # the policy holds where the rest did not
+        assert (
+            page.evaluate("() => window.ran") is None
+        )  # the policy holds where the rest did not
         assert heard == [] and all(url.startswith(address + "/") for url in asked)
         assert [text for text in told if "Content Security Policy" not in text] == []

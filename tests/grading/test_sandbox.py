@@ -41,13 +41,18 @@ def test_a_cell_shows_what_ipython_would_show(lane):
         assert not failed.ok
         assert failed.outputs[-1]["error"] == "ZeroDivisionError"
         assert said(session.run("%%capture x\nprint(3)\n")) == ""
-        assert said(session.run("await __import__('asyncio').sleep(0, 'awaited')")) == "'awaited'"
+        assert (
+            said(session.run("await __import__('asyncio').sleep(0, 'awaited')"))
+            == "'awaited'"
+        )
         assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
 
 
 @pytest.mark.slow
 @with_walls
-def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, monkeypatch):
+def test_libraries_that_lie_outside_the_environment_are_there_inside(
+    tmp_path, monkeypatch
+):
     libraries = tmp_path / "site-packages"
     libraries.mkdir()
     (libraries / "elsewhere.py").write_text("x = 6 * 7")
@@ -61,14 +66,20 @@ def test_libraries_that_lie_outside_the_environment_are_there_inside(tmp_path, m
 @with_walls
 def test_the_sandbox_starts_although_nothing_that_it_shows_lies_below_tmp(monkeypatch):
     """As in a checkout below a home: bubblewrap in bubblewrap needs the folder, too."""
-    monkeypatch.setattr("mplab.grading.bubblewrap._system_paths", lambda: [Path("/usr")])
-    done = subprocess.run(sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False)
+    monkeypatch.setattr(
+        "mplab.grading.bubblewrap._system_paths", lambda: [Path("/usr")]
+    )
+    done = subprocess.run(
+        sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
     def fail(*_):
-        raise NoSandbox("Traceback (most recent call last):\n  ...\nImportError: no numpy\n")
+        raise NoSandbox(
+            "Traceback (most recent call last):\n  ...\nImportError: no numpy\n"
+        )
 
     monkeypatch.setattr(sandbox.Lane, "session", fail)
     assert sandbox._trial.__wrapped__() == (
@@ -84,7 +95,9 @@ def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(lane):
         kept = sum(len(str(session.run(show).outputs)) for _ in range(30))
         assert 10 << 20 < kept < 20 << 20
         session.run("def f(): return 3")
-        assert session.ask("f", [{"tuple": []}])["values"] == [{"value": {"int": "0x3"}}]
+        assert session.ask("f", [{"tuple": []}])["values"] == [
+            {"value": {"int": "0x3"}}
+        ]
 
 
 def test_nothing_of_one_submission_is_there_for_the_next(lane):
@@ -93,14 +106,18 @@ def test_nothing_of_one_submission_is_there_for_the_next(lane):
         session.run("open('mark', 'w').write('x')")
     with lane.session({}) as session:
         probe = "import builtins, mplab, sys, os; print(hasattr(builtins, 'poison'), "
-        probe += "hasattr(mplab, 'poison'), 'left' in sys.modules, os.path.exists('mark'))"
+        probe += (
+            "hasattr(mplab, 'poison'), 'left' in sys.modules, os.path.exists('mark'))"
+        )
         shown = said(session.run(probe))
     assert shown.startswith("False False False")
     assert sandbox_problem() or shown == "False False False False\n"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone tells how long a process waited")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="Linux alone tells how long a process waited"
+)
 def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(lane):
     work = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
     with lane.session({}) as session, crowded_processor() as core:
@@ -109,7 +126,10 @@ def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(lane):
         begun = time.monotonic()
         assert session.run(work.format(0.6), seconds=1).ok
         assert time.monotonic() - begun > 1, "the processor was not busy"
-        assert session.run(work.format(60), seconds=1).outputs[-1]["error"] == "KeyboardInterrupt"
+        assert (
+            session.run(work.format(60), seconds=1).outputs[-1]["error"]
+            == "KeyboardInterrupt"
+        )
 
 
 @pytest.mark.slow
@@ -143,7 +163,9 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(lane):
     ("import time", "x = [bytearray(50 << 20) for _ in range(9)]; time.sleep(60)", None,
      "MiB of memory"),
 ])  # fmt: skip
-def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(lane, before, code, seconds, reason):
+def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(
+    lane, before, code, seconds, reason
+):
     with lane.session({}) as session:
         assert session.run(before).ok
         with pytest.raises(Died, match=reason):
@@ -184,7 +206,9 @@ print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "Ca
 
 @pytest.mark.slow
 @with_walls
-@pytest.mark.skipif(not os.access(PACKAGE, os.W_OK), reason="nothing is compiled into the package")
+@pytest.mark.skipif(
+    not os.access(PACKAGE, os.W_OK), reason="nothing is compiled into the package"
+)
 def test_what_the_library_has_compiled_is_read_inside_and_no_submission_can_change_it():
     code = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
     warm = (
@@ -201,7 +225,9 @@ for path in (kept[0], kept[0] + ".x"):
 print(mplab.passes, len(held), os.path.exists(mine))
 os.makedirs(mine)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)  # compiles if nobody has yet
+    subprocess.run(
+        [sys.executable, "-c", code], check=True
+    )  # compiles if nobody has yet
     with Lane(warm=warm) as lane:
         for _ in range(2):
             with lane.session({}) as session:
@@ -220,7 +246,9 @@ def test_nothing_that_is_needed_inside_may_lie_where_submissions_write(monkeypat
 def test_an_ordinary_user_s_submissions_are_nobody_inside(monkeypatch):
     """The other way to build the walls, tried as whoever runs this."""
     monkeypatch.setattr("mplab.grading.bubblewrap.os.geteuid", lambda: 1000)
-    command = sandboxed([sys.executable, "-c", "import os; print(os.getuid(), os.getgid())"])
+    command = sandboxed(
+        [sys.executable, "-c", "import os; print(os.getuid(), os.getgid())"]
+    )
     assert command[:1] == ["bwrap"] and "setpriv" not in command
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("65534 65534\n", "")
@@ -313,7 +341,10 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(lane, monkeypatch
 
 def test_half_of_a_surrogate_pair_costs_this_character(lane):
     with lane.session({}) as session:
-        assert said(session.run(r"print('a\ud800b \U0001f600 \\ud800')")) == "a?b 😀 \\ud800\n"
+        assert (
+            said(session.run(r"print('a\ud800b \U0001f600 \\ud800')"))
+            == "a?b 😀 \\ud800\n"
+        )
         failed = session.run(r"raise ValueError('a\udfffb')").outputs[-1]
         assert failed["message"] == "a?b"
         json.dumps(failed, ensure_ascii=False).encode()
@@ -354,12 +385,17 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(l
             processes = [*reversed(outermost.children(recursive=True)), outermost]
             processes[len(ended)].kill()
             try:  # without the outermost the rest may go on, and lose nothing
-                ended.append(said(session.run("import time; time.sleep(5); print(1)")) == "1\n")
+                ended.append(
+                    said(session.run("import time; time.sleep(5); print(1)")) == "1\n"
+                )
             except NoSandbox as error:
                 ended.append("was killed, not by its submission" in str(error))
             count = len(processes)
     assert all(ended) and count >= 5
-    with lane.session({}) as session, pytest.raises(NoSandbox):  # nobody can tell who it was
+    with (
+        lane.session({}) as session,
+        pytest.raises(NoSandbox),
+    ):  # nobody can tell who it was
         session.run("import os; os.kill(os.getpid(), 9)")
     with (
         Lane(limits=replace(LIMITS, cpu_seconds=3)) as brief,
@@ -372,10 +408,23 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(l
 @pytest.mark.slow
 @with_walls
 def test_a_container_without_user_namespaces_is_noticed():
-    program = "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
-    walled = ["bwrap", "--dev-bind", "/", "/", "--unshare-user", "--disable-userns", "--"]
+    program = (
+        "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
+    )
+    walled = [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        "--unshare-user",
+        "--disable-userns",
+        "--",
+    ]
     done = subprocess.run(
-        [*walled, sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+        [*walled, sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert "the kernel of this system refuses it: " in done.stdout
 
@@ -415,7 +464,13 @@ def test_the_filter_is_a_program_whose_jumps_stay_inside():
 def test_a_cell_that_was_stopped_says_so_to_its_author():
     from mplab.grading.execute import _outputs
 
-    with Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane, lane.session({}) as session:
+    with (
+        Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane,
+        lane.session({}) as session,
+    ):
         assert _outputs(session, "1")[-1].output_type == "display_data"
-        assert _outputs(session, "while True: pass")[-1].text == "Stopped: it ran too long.\n"
+        assert (
+            _outputs(session, "while True: pass")[-1].text
+            == "Stopped: it ran too long.\n"
+        )
         assert session.interrupts == 1

@@ -16,7 +16,9 @@ PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kc
 
 def book(*cells, **metadata):
     """A notebook as a file may hold it: not validated."""
-    return nbformat.from_dict({"cells": list(cells), "metadata": metadata, "nbformat": 4})
+    return nbformat.from_dict(
+        {"cells": list(cells), "metadata": metadata, "nbformat": 4}
+    )
 
 
 def shown(*outputs, **options):
@@ -85,21 +87,31 @@ def test_active_outputs_are_named_and_not_shown(kind):
     data = {kind: "<script>alert(1)</script>"}
     (output,) = shown({"output_type": "display_data", "data": data, "metadata": {}})
     assert output.data == {"text/plain": f"[not shown here: {kind}]"}
-    (both,) = shown({"output_type": "execute_result", "data": {**data, "text/plain": "3"}})
+    (both,) = shown(
+        {"output_type": "execute_result", "data": {**data, "text/plain": "3"}}
+    )
     assert both.data == {"text/plain": "3"}
 
 
 def test_a_picture_is_one_and_has_no_metadata():
     data = {"image/png": PNG, "image/jpeg": '"><script>alert(1)</script>'}
-    metadata = {"image/png": {"width": "1><script>"}, "filenames": {"image/png": "//e.example"}}
-    (output,) = shown({"output_type": "display_data", "data": data, "metadata": metadata})
+    metadata = {
+        "image/png": {"width": "1><script>"},
+        "filenames": {"image/png": "//e.example"},
+    }
+    (output,) = shown(
+        {"output_type": "display_data", "data": data, "metadata": metadata}
+    )
     assert output.data == {"image/png": PNG} and output.metadata == {}
 
 
 def test_metadata_tags_counts_and_ids_of_a_notebook_are_not_shown():
     cell = nbformat.v4.new_code_cell("1")
     cell.update(execution_count="<script>", id="<script>")
-    cell.metadata = {"tags": ["<script>"], "nbgrader": {"grade_id": "<script>", "points": 1}}
+    cell.metadata = {
+        "tags": ["<script>"],
+        "nbgrader": {"grade_id": "<script>", "points": 1},
+    }
     state = {"application/vnd.jupyter.widget-state+json": {"a": "<script>"}}
     notebook = book(cell, title="<script>", widgets=state)
     assert "<script>" not in json.dumps(sanitise(notebook, late_outputs=True))
@@ -123,11 +135,21 @@ def test_half_a_surrogate_pair_costs_one_character():
 
 def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
     check = nbformat.v4.new_code_cell("check")
-    check.metadata["nbgrader"] = {"grade_id": "x", "grade": True, "solution": False, "points": 1}
-    early, late = nbformat.v4.new_code_cell("plot"), nbformat.v4.new_code_cell("print(seen)")
+    check.metadata["nbgrader"] = {
+        "grade_id": "x",
+        "grade": True,
+        "solution": False,
+        "points": 1,
+    }
+    early, late = (
+        nbformat.v4.new_code_cell("plot"),
+        nbformat.v4.new_code_cell("print(seen)"),
+    )
     for cell in (early, check, late):
         cell.outputs = [nbformat.v4.new_output("stream", text="inputs")]
-    late.outputs.append(nbformat.v4.new_output("error", ename="inputs", evalue="inputs"))
+    late.outputs.append(
+        nbformat.v4.new_output("error", ename="inputs", evalue="inputs")
+    )
     notebook = book(early, check, late)
     cells = sanitise(notebook, late_outputs=False).cells
     assert [cell.outputs[0].text for cell in cells[:2]] == ["inputs", "inputs"]

@@ -11,11 +11,23 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mplab import FP8_E4M3, Format, Specials
-from mplab.grading.serialization import MAX_BYTES, Foreign, decode_value, encode_value, key_of
+from mplab.grading.serialization import (
+    MAX_BYTES,
+    Foreign,
+    decode_value,
+    encode_value,
+    key_of,
+)
 
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**200), 2**200) | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**200), 2**200)
+    | st.floats()
+    | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner)
+    ),
     max_leaves=20,
 )
 
@@ -54,7 +66,9 @@ def test_a_plain_value_arrives_as_it_left(value):
 def test_an_array_arrives_bit_by_bit(dtype, shape):
     rng = np.random.default_rng(1)
     dtype = np.dtype(dtype)
-    raw = rng.integers(0, 2 if dtype.kind == "b" else 256, (*shape, dtype.itemsize), np.uint8)
+    raw = rng.integers(
+        0, 2 if dtype.kind == "b" else 256, (*shape, dtype.itemsize), np.uint8
+    )
     array = np.frombuffer(raw.tobytes(), dtype).reshape(shape)
     assert same(through(array), array)
 
@@ -141,7 +155,9 @@ def test_forged_text_is_refused_by_the_receiver():
             pytest.fail(repr(data)[:200])
 
 
-TAGS = st.sampled_from(["list", "int", "array", "shape", "data", "float", "text", "dict"])
+TAGS = st.sampled_from(
+    ["list", "int", "array", "shape", "data", "float", "text", "dict"]
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.text(max_size=5) | st.integers(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TAGS, inner),

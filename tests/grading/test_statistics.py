@@ -16,7 +16,10 @@ from mplab.grading.statistics import bars_of, statistics, write_statistics
 from mplab.grading.tables import Student
 
 SENTENCE = "Zero <b>has</b> a sign."
-PARTS = (Part("signs: both", 2, "Look at signs."), Part("rest", 1.5, "Look again.", [2.0]))
+PARTS = (
+    Part("signs: both", 2, "Look at signs."),
+    Part("rest", 1.5, "Look again.", [2.0]),
+)
 WRONG = Misconception(lambda x: x, SENTENCE)
 EXERCISE = Exercise(abs, "Because.", cases=[1.0], misconceptions=(WRONG,))
 MET = {  # by student: what the first part says; the second is right
@@ -51,7 +54,9 @@ def course(tmp_path, monkeypatch):
     return SimpleNamespace(root=tmp_path, assignment=lambda _: Assignment(graded, ""))
 
 
-@pytest.mark.parametrize("message", ["", "a: 1 of 2", "✘ a: 0 of 1\n    b", "\u2028\n✔ x: 1 of 1"])
+@pytest.mark.parametrize(
+    "message", ["", "a: 1 of 2", "✘ a: 0 of 1\n    b", "\u2028\n✔ x: 1 of 1"]
+)
 def test_what_is_written_into_a_check_is_read_again(message):
     outcomes = [Outcome("a: b", 2.0, 0.0, message), Outcome("c", 0.5, 0.5, "")]
     cell = nbformat.v4.new_code_cell("")
@@ -74,7 +79,11 @@ def test_parts_are_counted_by_the_mistake_that_was_met(course, tmp_path):
     assert [tuple(count)[1:] for count in counts if count.part == "rest"] == [
         ("rest", 1.5, "right", "right", 6)
     ]
-    met = {count.found: (count.kind, count.number) for count in counts if count.part[0] == "s"}
+    met = {
+        count.found: (count.kind, count.number)
+        for count in counts
+        if count.part[0] == "s"
+    }
     assert met.pop("? rest: 1.5 of 1.5 ? signs: both: 2 of 2") == ("wrong otherwise", 1)
     assert met == {
         "right": ("right", 1),

@@ -23,7 +23,9 @@ from mplab.grading.submissions import (
 
 def cell(kind, name="", source="", **mark):
     metadata = {"nbgrader": {"grade_id": name, **mark}} if name else {}
-    make = nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
+    make = (
+        nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
+    )
     return make(source, metadata=metadata)
 
 
@@ -41,7 +43,9 @@ def skeleton():
 
 def raw(notebook):
     return [
-        RawCell(c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", ""))
+        RawCell(
+            c.cell_type, c.source, c.metadata.get("nbgrader", {}).get("grade_id", "")
+        )
         for c in notebook.cells
     ]
 
@@ -56,7 +60,10 @@ FULL = ["title", "import mplab", "A1", "check 1", "A2", "check 2"]
 
 
 def test_answers_are_taken_and_checks_come_from_the_release():
-    forged = [c._replace(source="pass") if c.grade_id in ("one", "setup") else c for c in ANSWERED]
+    forged = [
+        c._replace(source="pass") if c.grade_id in ("one", "setup") else c
+        for c in ANSWERED
+    ]
     assert sources(forged) == FULL
 
 
@@ -88,7 +95,12 @@ def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
     assert [c.source for c in rebuilt.cells][2:5] == ["A1", "A1 again", "check 1"]
     marks = [c.metadata.get("nbgrader", {}).get("grade_id") for c in rebuilt.cells]
     assert marks[2:4] == [None, "one-answer"]
-    assert sources([*ANSWERED, *[c for c in ANSWERED if c.grade_id == "one"]]).count("check 1") == 1
+    assert (
+        sources([*ANSWERED, *[c for c in ANSWERED if c.grade_id == "one"]]).count(
+            "check 1"
+        )
+        == 1
+    )
 
 
 def test_what_may_have_cost_an_honest_submission_points_is_told():
@@ -96,12 +108,22 @@ def test_what_may_have_cost_an_honest_submission_points_is_told():
         return " ".join(oddities(skeleton(), cells))
 
     assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
-    assert told([c for c in ANSWERED if c.grade_id != "one"]) == ""  # a check that is put back
+    assert (
+        told([c for c in ANSWERED if c.grade_id != "one"]) == ""
+    )  # a check that is put back
     unmarked = [c._replace(grade_id="") if c.source == "A1" else c for c in ANSWERED]
-    assert told(unmarked) == "No cell is marked as one-answer: deleted, or pasted elsewhere."
+    assert (
+        told(unmarked)
+        == "No cell is marked as one-answer: deleted, or pasted elsewhere."
+    )
     again = [*ANSWERED, RawCell("code", "old", "two-answer")]
-    assert told(again) == "More than one cell is marked as two-answer: the last one counts."
-    assert told(ANSWERED[::-1]) == "The cells stand in another order than in the release."
+    assert (
+        told(again)
+        == "More than one cell is marked as two-answer: the last one counts."
+    )
+    assert (
+        told(ANSWERED[::-1]) == "The cells stand in another order than in the release."
+    )
 
 
 def test_no_metadata_output_tag_or_id_of_a_submission_survives():
@@ -135,7 +157,11 @@ def test_odd_cells_become_plain_text():
         1,
         {"source": 7},
         {"source": ["a\0", 3, "b"], "metadata": []},
-        {"cell_type": "raw", "source": "\ud800", "metadata": {"nbgrader": {"grade_id": []}}},
+        {
+            "cell_type": "raw",
+            "source": "\ud800",
+            "metadata": {"nbgrader": {"grade_id": []}},
+        },
     ]
     content = json.dumps({"nbformat": 4, "cells": odd}).encode()
     assert read_cells(content) == [
@@ -165,7 +191,9 @@ def test_own_hard_links_are_no_harm(tmp_path):
     assert read_submission(folder, {"a1": skeleton()})[0].keys() == {"a1"}
 
 
-def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(tmp_path):
+def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(
+    tmp_path,
+):
     release = skeleton()
     release.cells[2].source = "def f(x):\n    raise NotImplementedError"
     bare = nbformat.v4.new_notebook(cells=[
@@ -193,7 +221,9 @@ def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_el
     bad = {"a.svg": {"image/svg+xml": script}, "b.png": {"image/png": script}, "c": {"x": 1},
            'd".png': named["0.png"], "e.png": [], "f.png": {"image/png": "é"}}  # fmt: skip
     release = skeleton()
-    release.cells.append(cell("markdown", "words", "?", grade=True, solution=True, points=1))
+    release.cells.append(
+        cell("markdown", "words", "?", grade=True, solution=True, points=1)
+    )
     given = cell("markdown", "words", '![a"b](attachment:0.png) ![c](attachment:a.svg)')
     given.attachments = named | bad
     text = json.dumps({"nbformat": 4, "cells": [given]}).encode()
@@ -211,7 +241,9 @@ def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_el
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_a_hard_link_to_another_s_file_is_refused_and_the_other_keeps_the_file(tmp_path):
+def test_a_hard_link_to_another_s_file_is_refused_and_the_other_keeps_the_file(
+    tmp_path,
+):
     victim, thief = lay(tmp_path / "victim"), lay(tmp_path / "thief")
     (thief / "a1.ipynb").unlink()
     (thief / "a1.ipynb").hardlink_to(victim / "a1.ipynb")

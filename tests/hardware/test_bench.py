@@ -25,7 +25,9 @@ class Contenders:
     def __init__(self, **seconds):
         self.now, self.order = 0.0, []
         self.clock = lambda: self.now
-        self.calls = {name: self.call(name, count(1), cost) for name, cost in seconds.items()}
+        self.calls = {
+            name: self.call(name, count(1), cost) for name, cost in seconds.items()
+        }
 
     def call(self, name, number, cost):
         def run():
@@ -45,7 +47,11 @@ def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
     assert taken == {"a": [0.5] * 4, "b": [0.25] * 4}
     made = Contenders(a=float, b=0.0)
     taken = in_turn(made.calls, rounds=3, clock=made.clock, repeats=3, warm=0)
-    assert taken["a"] == [3.0, 7.0, 11.0]  # the time of one call, of calls 2 to 4, 6 to 8, 10 to 12
+    assert taken["a"] == [
+        3.0,
+        7.0,
+        11.0,
+    ]  # the time of one call, of calls 2 to 4, 6 to 8, 10 to 12
 
 
 @pytest.mark.parametrize(
@@ -54,7 +60,9 @@ def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
 def test_no_round_begins_after_the_time_but_three_are_always_made(
     rounds, seconds, done, monkeypatch
 ):
-    made = Contenders(a=4.0, b=1.0)  # a round takes 10, with the calls that are not timed
+    made = Contenders(
+        a=4.0, b=1.0
+    )  # a round takes 10, with the calls that are not timed
     monkeypatch.setattr(turns, "monotonic", lambda: made.now)
     taken = in_turn(made.calls, rounds=rounds, seconds=seconds, clock=made.clock)
     assert {key: len(times) for key, times in taken.items()} == {"a": done, "b": done}
@@ -62,7 +70,10 @@ def test_no_round_begins_after_the_time_but_three_are_always_made(
 
 def test_the_ratio_is_to_the_reference_of_the_same_round():
     """Where the machine is ten times slower in one round, only that ratio of medians is wrong."""
-    assert compared([2.0, 2.0, 20.0, 20.0, 20.0], [1.0, 1.0, 10.0, 1.0, 1.0]) == (20.0, 2.0)
+    assert compared([2.0, 2.0, 20.0, 20.0, 20.0], [1.0, 1.0, 10.0, 1.0, 1.0]) == (
+        20.0,
+        2.0,
+    )
 
 
 # Rounding ----------------------------------------------------------------------------------
@@ -76,7 +87,11 @@ def test_every_row_is_measured_in_every_format_and_named_in_the_table():
     for fmt in FORMATS:
         names = {row.name for row in rows if row.fmt == fmt.name}
         assert {"round_to", "  stochastic", "torch to", "gfloat"} <= names
-        assert len(names) == 10 and fmt.name in text and all(name in text for name in names)
+        assert (
+            len(names) == 10
+            and fmt.name in text
+            and all(name in text for name in names)
+        )
     assert all(row.nanoseconds > 0 and row.ratio > 0 for row in rows)
     assert next(row for row in rows if row.name == "copy").ratio == 1.0
 
@@ -114,10 +129,14 @@ def test_every_way_of_running_a_step_is_measured_against_fp32_and_written(
     kept = json.loads((tmp_path / "steps.json").read_text())
     rows = [bench_steps.StepRow(**row) for row in kept["rows"]]
     assert [(row.optimizer, row.way) for row in rows] == [
-        (optimizer, way) for optimizer in bench_steps.OPTIMIZERS for way in bench_steps.WAYS
+        (optimizer, way)
+        for optimizer in bench_steps.OPTIMIZERS
+        for way in bench_steps.WAYS
     ]
     assert all(row.ratio == 1 for row in rows if row.way == "FP32")
-    assert all(0 < row.ratio < np.inf for row in rows)  # how much is for the benchmark to say
+    assert all(
+        0 < row.ratio < np.inf for row in rows
+    )  # how much is for the benchmark to say
     text = capsys.readouterr().out
     assert all(way in text for way in bench_steps.WAYS)
     assert kept["batch"] == bench_steps.BATCH

@@ -17,7 +17,17 @@ from parts import casts, runs as on_device, tensorcores
 from parts.casts import checksum
 from parts.part import Setting
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Overflow, Rounding, decode, round_to
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    Overflow,
+    Rounding,
+    decode,
+    round_to,
+)
 from mplab.arithmetic import mma
 from mplab.hardware import load
 from mplab.hardware.probes import partner
@@ -45,7 +55,8 @@ LONG, SLOW = ("tensorcores", "training", "speed"), pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    "part", ["casts", "larger", "exponents", *[pytest.param(p, marks=SLOW) for p in LONG]]
+    "part",
+    ["casts", "larger", "exponents", *[pytest.param(p, marks=SLOW) for p in LONG]],
 )
 def test_each_part_rehearses_on_a_cpu_and_says_nothing_about_the_place(part, tmp_path):
     made = recorded(part, tmp_path / "private-folder")
@@ -53,11 +64,16 @@ def test_each_part_rehearses_on_a_cpu_and_says_nothing_about_the_place(part, tmp
     path = tmp_path / "private-folder" / f"{made.name}.json"
     assert load(part, where=path.parent).provenance["device"] == "CPU"
     assert not made.provenance["cuda"]
-    assert "private-folder" not in path.read_text() and str(tmp_path) not in path.read_text()
+    assert (
+        "private-folder" not in path.read_text()
+        and str(tmp_path) not in path.read_text()
+    )
     assert platform.node() not in path.read_text() or len(platform.node()) < 4
 
 
-def test_an_error_in_one_part_is_recorded_and_the_others_go_on(tmp_path, monkeypatch, capsys):
+def test_an_error_in_one_part_is_recorded_and_the_others_go_on(
+    tmp_path, monkeypatch, capsys
+):
     def broken(to):
         yield "parameters", 7
         raise OSError("cannot read /root/secret/file.txt")
@@ -84,13 +100,25 @@ def test_recording_needs_no_more_than_torch_numpy_numba_and_ml_dtypes(tmp_path):
         "import record; raise SystemExit(record.main(sys.argv[2:]))"
     )
     names = "casts,training,larger,speed,exponents"
-    arguments = [Path(record.__file__).parent, "--only", names, "--rehearse", "--out", tmp_path]
+    arguments = [
+        Path(record.__file__).parent,
+        "--only",
+        names,
+        "--rehearse",
+        "--out",
+        tmp_path,
+    ]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert not [row for row in load("training", where=tmp_path).data["runs"] if "problem" in row]
+    assert not [
+        row for row in load("training", where=tmp_path).data["runs"] if "problem" in row
+    ]
 
 
 def test_the_time_that_a_part_leaves_goes_to_those_after_it(tmp_path, monkeypatch):
@@ -110,7 +138,9 @@ def test_the_time_that_a_part_leaves_goes_to_those_after_it(tmp_path, monkeypatc
     record.main([*command, "--only", "training"])
     assert given["training"] == pytest.approx(360, abs=1)
     assert record.MINUTES * 60 < 480
-    assert {*record.PARTS, "audit"} == set(SCHEMA)  # which is read, but recorded no more
+    assert {*record.PARTS, "audit"} == set(
+        SCHEMA
+    )  # which is read, but recorded no more
 
 
 # Parts -----------------------------------------------------------------------------------
@@ -132,12 +162,16 @@ def test_casts_count_differences_under_both_overflow_rules():
 
 def test_a_wrong_cast_is_counted(monkeypatch):
     def towards_zero(x, fmt, *, overflow=Overflow.IEEE, out=None):
-        result = round_to(x.numpy(), fmt, rounding=Rounding.TOWARD_ZERO, overflow=overflow)
+        result = round_to(
+            x.numpy(), fmt, rounding=Rounding.TOWARD_ZERO, overflow=overflow
+        )
         return torch.from_numpy(np.asarray(result))
 
     monkeypatch.setattr(casts, "round_tensor", towards_zero)
     data = dict(record.PARTS["casts"].make(rehearsal()))
-    assert all(min(row["differing"].values()) > 1000 for row in data["formats"].values())
+    assert all(
+        min(row["differing"].values()) > 1000 for row in data["formats"].values()
+    )
     for code, native, ours in data["formats"]["FP16"]["first"]["IEEE"]:
         x = float(np.array(int(code, 16), np.uint32).view(np.float32))
         assert native != ours
@@ -163,7 +197,9 @@ def model_product(**how):
     def product(a, b, fmt, *, fast=True):
         options = how if not fast or "architecture" in how else {}
         formats = fmt, partner(fmt)
-        result = mma(a.double().numpy(), b.double().numpy(), input_format=formats, **options)
+        result = mma(
+            a.double().numpy(), b.double().numpy(), input_format=formats, **options
+        )
         return torch.from_numpy(result)
 
     return product
@@ -178,8 +214,12 @@ def test_blocks_that_a_model_answers_agree_with_it_alone(monkeypatch):
     assert row["differing"]["ampere"] == row["differing"]["ada"] == 0
     assert min(row["differing"][name] for name in ("volta", "hopper")) > 1000
     assert len(row["wrong"]) == 32
-    for kept in row["wrong"]:  # the operands and the result are enough to ask any model again
-        left, right, result = (from_hex(text, fmt) for text, fmt in zip(kept, HELD, strict=True))
+    for kept in row[
+        "wrong"
+    ]:  # the operands and the result are enough to ask any model again
+        left, right, result = (
+            from_hex(text, fmt) for text, fmt in zip(kept, HELD, strict=True)
+        )
         assert mma(left[None], right[:, None], architecture="ampere")[0, 0] == result
         assert mma(left[None], right[:, None], architecture="hopper")[0, 0] != result
 
@@ -218,7 +258,9 @@ def test_a_sweep_asks_for_what_it_says():
     for sweep in tensorcores.SWEEPS:
         for fmt in sweep.formats:
             made = {k: sweep.make(k, fmt) for k in sweep.exponents}
-            sums = [np.prod(np.array(terms), axis=1) for terms in made.values() if terms]
+            sums = [
+                np.prod(np.array(terms), axis=1) for terms in made.values() if terms
+            ]
             assert 8 < len(sums) <= 128, (sweep.terms, fmt)
     one = tensorcores.SWEEPS[0].make(-25, FP16)
     assert np.prod(np.array(one), axis=1).tolist() == [1.0, 2.0**-25, -1.0]
@@ -233,14 +275,20 @@ def test_sweeps_and_samples_keep_what_the_models_can_be_asked_again(monkeypatch)
     """Operands and results that come back from a file give each model its own answers."""
     monkeypatch.setattr(tensorcores, "product", model_product(architecture="hopper"))
     to = Setting(CPU, True, lambda: 60.0)
-    held = [("sample", kept) for rows in tensorcores._samples(FP16, to).values() for kept in rows]
+    held = [
+        ("sample", kept)
+        for rows in tensorcores._samples(FP16, to).values()
+        for kept in rows
+    ]
     for row in tensorcores._sweeps(to):
         if row["format"] == "FP16":
             assert len(row["sums"]) == len(row["exponents"])
             held += [(row["terms"], kept) for kept in row["sums"]]
     differing = {"ampere": 0, "hopper": 0}
     for _, kept in held:
-        left, right, result = (from_hex(text, fmt) for text, fmt in zip(kept, HELD, strict=True))
+        left, right, result = (
+            from_hex(text, fmt) for text, fmt in zip(kept, HELD, strict=True)
+        )
         for name in differing:
             answer = mma(left[None], right[:, None], architecture=name)[0, 0]
             differing[name] += not np.array_equal(answer, result[0], equal_nan=True)
@@ -267,8 +315,13 @@ def parts_of(make, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_part_that_takes_its_process_with_it_is_recorded_so_far(tmp_path, monkeypatch):
-    for make, problem in ((dying, "ended with exit code 3"), (hanging, "hung and was ended")):
+def test_a_part_that_takes_its_process_with_it_is_recorded_so_far(
+    tmp_path, monkeypatch
+):
+    for make, problem in (
+        (dying, "ended with exit code 3"),
+        (hanging, "hung and was ended"),
+    ):
         parts_of(make, monkeypatch)
         made = record.record_apart("larger", asked("larger", tmp_path), most=2)
         assert made.problem == f"its process {problem}"
@@ -276,7 +329,9 @@ def test_a_part_that_takes_its_process_with_it_is_recorded_so_far(tmp_path, monk
         assert load("larger", where=tmp_path) == made
 
 
-def test_what_is_complete_is_kept_and_what_is_not_is_recorded_again(tmp_path, monkeypatch, capsys):
+def test_what_is_complete_is_kept_and_what_is_not_is_recorded_again(
+    tmp_path, monkeypatch, capsys
+):
     def made(to):
         yield "parameters", len(calls)
         calls.append(1)
@@ -306,4 +361,7 @@ def test_one_run_that_fails_does_not_take_the_others_with_it(monkeypatch):
     monkeypatch.setattr(on_device, "train", failing)
     runs = dict(on_device.training(rehearsal()))["runs"]
     assert len(runs) == len(on_device.plan(seeds=(0,)))
-    assert {row["problem"].partition(":")[0] for row in runs} == {"AssertionError", "KeyError"}
+    assert {row["problem"].partition(":")[0] for row in runs} == {
+        "AssertionError",
+        "KeyError",
+    }

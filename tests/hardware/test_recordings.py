@@ -10,8 +10,15 @@ from mplab.hardware import Recording, caption, first, load
 
 
 def small(**changes):
-    origin = {name: "x" for name in ("driver", "torch", "numpy", "python", "mplab", "command")}
-    origin |= {"device": "CPU", "cuda": False, "date": "2026-01-02 00:00 UTC", "seeds": [0]}
+    origin = {
+        name: "x" for name in ("driver", "torch", "numpy", "python", "mplab", "command")
+    }
+    origin |= {
+        "device": "CPU",
+        "cuda": False,
+        "date": "2026-01-02 00:00 UTC",
+        "seeds": [0],
+    }
     facts = {
         "part": "larger",
         "provenance": origin | {"rehearsal": True, "seconds": 1.0},
@@ -39,7 +46,9 @@ def test_a_recording_comes_back_as_it_was_saved(tmp_path):
         ('"complete":true', '"complete":true '),
     ],
 )
-def test_an_edited_recording_is_refused_but_white_space_is_not_an_edit(tmp_path, old, new):
+def test_an_edited_recording_is_refused_but_white_space_is_not_an_edit(
+    tmp_path, old, new
+):
     path = store(small(), tmp_path)
     text = path.read_text()
     assert old in text
@@ -72,12 +81,16 @@ def test_what_is_not_in_the_schema_is_neither_written_nor_read(tmp_path, changes
         load("larger", where=tmp_path)
 
 
-def test_foreign_files_and_names_are_refused_and_a_missing_one_says_how_to_make_it(tmp_path):
+def test_foreign_files_and_names_are_refused_and_a_missing_one_says_how_to_make_it(
+    tmp_path,
+):
     for text in ("", "[]", "{}", '{"mplab recording": 99}', "\x00"):
         (tmp_path / "casts-x.json").write_text(text)
         with pytest.raises(ValueError, match=r"load: casts-x.json must be a recording"):
             load("casts-x", where=tmp_path)
-    with pytest.raises(ValueError, match=r"0\. .*python data/record.py --only larger --out"):
+    with pytest.raises(
+        ValueError, match=r"0\. .*python data/record.py --only larger --out"
+    ):
         load("larger", where=tmp_path)
     with pytest.raises(ValueError, match="must be that of one recording"):
         load("../secret", where=tmp_path)
@@ -90,5 +103,7 @@ def test_the_words_say_where_and_when_or_how_to_make_one(tmp_path):
     assert missing.startswith("There is no recording of larger yet.\nTo make one")
     store(small(), tmp_path)
     words = caption("larger", where=tmp_path)
-    assert re.fullmatch(r"recorded on CPU on \d{4}-\d\d-\d\d, a rehearsal with tiny sizes", words)
+    assert re.fullmatch(
+        r"recorded on CPU on \d{4}-\d\d-\d\d, a rehearsal with tiny sizes", words
+    )
     assert small(complete=False).words.endswith(", unfinished")

@@ -20,7 +20,9 @@ def made():
     sizes = (64, 256, 1024)
     rates = {"FP32": (1e10, 8e10, 1e11), "FP16": (1e10, 1.6e11, 8e11)}
     products = (
-        Product(n, fmt, rate, rooflines.work_per_byte(n, {"FP32": FP32, "FP16": FP16}[fmt]))
+        Product(
+            n, fmt, rate, rooflines.work_per_byte(n, {"FP32": FP32, "FP16": FP16}[fmt])
+        )
         for fmt, row in rates.items()
         for n, rate in zip(sizes, row, strict=True)
     )
@@ -29,7 +31,9 @@ def made():
 
 def test_work_per_byte_counts_operations_and_the_bytes_of_three_matrices():
     for n in (1, 16, 100):
-        assert rooflines.work_per_byte(n, BF16) == pytest.approx(2 * n**3 / (3 * n * n * 2))
+        assert rooflines.work_per_byte(n, BF16) == pytest.approx(
+            2 * n**3 / (3 * n * n * 2)
+        )
 
 
 def test_products_are_timed_and_slow_ones_left_out():
@@ -46,7 +50,13 @@ def test_products_are_timed_and_slow_ones_left_out():
 
 def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
     rows = [
-        {"size": 256, "format": "FP16", "seconds": 1e-5, "per_second": 3e12, "per_byte": 85.0},
+        {
+            "size": 256,
+            "format": "FP16",
+            "seconds": 1e-5,
+            "per_second": 3e12,
+            "per_byte": 85.0,
+        },
         {"size": 512, "format": "TF32", "problem": "refused"},
     ]
     origin = {
@@ -54,7 +64,12 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
         **{"python": "3", "mplab": "0", "date": "2026-01-01 00:00 UTC", "command": "x"},
         **{"seeds": [0], "rehearsal": False, "seconds": 1.0},
     }
-    data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows, "round_to": {}, "steps": []}
+    data = {
+        "copy": {"bytes_per_second": 2e12},
+        "matmul": rows,
+        "round_to": {},
+        "steps": [],
+    }
     monkeypatch.setattr("mplab.hardware.recordings.folder", lambda: tmp_path)
     assert rooflines.recorded() is None
     store(Recording("speed", origin, data, True), tmp_path)
@@ -65,7 +80,9 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
     assert json.dumps(roof)
 
 
-def test_a_short_call_is_repeated_and_on_cuda_a_lap_ends_when_the_work_is_done(monkeypatch):
+def test_a_short_call_is_repeated_and_on_cuda_a_lap_ends_when_the_work_is_done(
+    monkeypatch,
+):
     """A pretended stream: work is done only when somebody waits for the event after it."""
     assert 0.002 <= rooflines.seconds_of(lambda: time.sleep(0.002), "cpu") < 0.02
     stream = []
@@ -86,19 +103,26 @@ def test_a_short_call_is_repeated_and_on_cuda_a_lap_ends_when_the_work_is_done(m
             return sum(stream[self.place : end.place])
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    assert rooflines.seconds_of(lambda: stream.append(2), "cuda", turn=0.01, warm=2) == 0.002
+    assert (
+        rooflines.seconds_of(lambda: stream.append(2), "cuda", turn=0.01, warm=2)
+        == 0.002
+    )
     assert len(stream) == 2 + 1 + 3 * 5
 
 
 def test_formats_that_torch_does_not_store_are_refused():
-    with pytest.raises(ValueError, match="formats must be formats that torch stores; got 'TF32'"):
+    with pytest.raises(
+        ValueError, match="formats must be formats that torch stores; got 'TF32'"
+    ):
         rooflines.measured((2,), (TF32,))  # it would measure FP32
 
 
 def test_errors_are_those_of_products_of_rounded_matrices():
     rows = rooflines.matmul_errors((4,), (FP16, FP32), seed=3)
     generator = torch.Generator().manual_seed(3)
-    a, b = (torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2))
+    a, b = (
+        torch.randn(4, 4, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
     low = (a.half() @ b.half()).double()
     assert rows[0].error == float((low - a @ b).norm() / (a @ b).norm())
     assert rows[1].error < rows[0].error / 1000
@@ -120,10 +144,17 @@ def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():
 
 
 def test_the_figure_of_errors_says_the_last_ones():
-    rows = [ProductError(n, f, e * n) for f, e in (("FP16", 1e-5), ("BF16", 1e-4)) for n in (8, 64)]
+    rows = [
+        ProductError(n, f, e * n)
+        for f, e in (("FP16", 1e-5), ("BF16", 1e-4))
+        for n in (8, 64)
+    ]
     picture = l11.plot_matmul_errors(rows)
     assert_legible(picture)
-    assert picture.claim == "Relative errors of products of size 64: FP16 0.0006, BF16 0.006"
+    assert (
+        picture.claim
+        == "Relative errors of products of size 64: FP16 0.0006, BF16 0.006"
+    )
 
 
 def test_the_model_machine_gains_by_what_limits_it():

@@ -116,7 +116,9 @@ def trained(optimizer, wrapper, *, watched, kind=Health, **options):
         if watched:
             health.step(loss)
     health.close()
-    states = [t for state in stepper.state.values() for t in state.values() if t is not None]
+    states = [
+        t for state in stepper.state.values() for t in state.values() if t is not None
+    ]
     numbers = [*losses, *model.parameters(), *states, torch.get_rng_state()]
     return [torch.as_tensor(t).detach().clone() for t in numbers], health
 
@@ -138,7 +140,9 @@ def test_a_watched_run_has_the_bits_of_an_unwatched_one(optimizer, wrapper, ever
 def test_a_run_with_digests_has_the_bits_of_one_without(optimizer, wrapper):
     alone, _ = trained(optimizer, wrapper, watched=False)
     for every in (1, 2):
-        seen, digest = trained(optimizer, wrapper, watched=True, kind=Digesting, every=every)
+        seen, digest = trained(
+            optimizer, wrapper, watched=True, kind=Digesting, every=every
+        )
         assert all(torch.equal(a, b) for a, b in zip(alone, seen, strict=True))
         assert digest.record.error == ""
         assert list(digest.record.steps) == list(range(0, STEPS, every))
@@ -154,7 +158,9 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()  # of other tests, too
         model, (x, y) = seeded(lambda: mlp(activation=nn.GELU)), regression()
-        loss_of = torch.compile(lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y))
+        loss_of = torch.compile(
+            lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y)
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         health = Health(model, optimizer)
         if watched:
@@ -170,7 +176,9 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
         frames = torch._dynamo.utils.counters["frames"]["ok"]
         results.append((frames, [p.detach().clone() for p in model.parameters()]))
     assert results[0][0] == results[1][0] > 0
-    assert all(torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(results[0][1], results[1][1], strict=True)
+    )
     assert [f.code for f in health.report().findings if f.level != "note"] == []
     assert "modules-unseen" in [f.code for f in health.report().findings]
 
@@ -182,10 +190,15 @@ def test_processes_that_train_together_get_the_bits_of_unwatched_ones(tmp_path):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         alone, together = found.pop("bad")
         assert ("after step 1" in alone[0]) == (rank == 0)  # it sees but the weights
-        assert together[0].startswith("Rank 1 first: The unscaled loss was not finite in 3 of 4")
+        assert together[0].startswith(
+            "Rank 1 first: The unscaled loss was not finite in 3 of 4"
+        )
         assert set(found) == {"ddp", "ddp scaled", "fsdp2", "fsdp2, first alone"}
         for case, told in found.items():
-            assert (told["equal"], told["error"], told["codes"]) == (True, "", []), (case, rank)
+            assert (told["equal"], told["error"], told["codes"]) == (True, "", []), (
+                case,
+                rank,
+            )
             assert told["updated"] > 0 or told["alone"], (case, rank)
 
 
@@ -248,7 +261,10 @@ def test_rows_of_large_weights_stand_for_all_of_them():
 
 def test_weights_of_a_learning_rate_of_zero_are_not_expected_to_move():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    groups = [{"params": model[0].parameters(), "lr": 0.0}, {"params": model[1].parameters()}]
+    groups = [
+        {"params": model[0].parameters(), "lr": 0.0},
+        {"params": model[1].parameters()},
+    ]
     optimizer = torch.optim.SGD(groups, lr=0.1)
     with Health(model, optimizer) as health:
         loss = model(torch.ones(3, 4)).square().mean()

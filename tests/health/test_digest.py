@@ -19,7 +19,14 @@ from torch.nn import functional as F
 
 from mplab import FP16
 from mplab.health import Digest, compare, digest as digest_module
-from mplab.health.digest import _CHUNK, _FACTOR, _WEIGHTS, SAMPLED, _elsewhere, numbers_of
+from mplab.health.digest import (
+    _CHUNK,
+    _FACTOR,
+    _WEIGHTS,
+    SAMPLED,
+    _elsewhere,
+    numbers_of,
+)
 from mplab.simulation import simulated
 
 STEPS = 4
@@ -74,7 +81,10 @@ def one_ulp(name, index=3):
 # Only looking: what optimizers and wrappers do is in test_bits.py ---------------------------
 def test_under_a_simulation_and_autocast_a_run_keeps_its_bits_and_has_digests():
     x, y = regression()
-    for context in (lambda: simulated(FP16), lambda: torch.autocast("cpu", torch.bfloat16)):
+    for context in (
+        lambda: simulated(FP16),
+        lambda: torch.autocast("cpu", torch.bfloat16),
+    ):
         weights, digests = [], []
         for seen in (False, True, True):
             model = seeded(network)
@@ -111,7 +121,10 @@ def test_an_error_of_the_digest_ends_it_and_not_the_run_and_is_told(monkeypatch)
         optimizer.step()
     found = compare(right, digest)
     assert not found.equal
-    assert "watch of run_b met an error of its own and stopped: ZeroDivisionError" in repr(found)
+    assert (
+        "watch of run_b met an error of its own and stopped: ZeroDivisionError"
+        in repr(found)
+    )
 
 
 def test_copies_of_a_watched_model_have_no_digests_and_can_be_stored():
@@ -147,7 +160,9 @@ def test_a_step_that_a_loss_scaler_skips_belongs_to_the_next():
             scaler.step(optimizer)
             scaler.update(2.0**10)
     assert list(digest.record.steps) == [0, 1]
-    calls = [s.call for s in digest.record.sites if s.place[:3] == ("forward", "0", "output")]
+    calls = [
+        s.call for s in digest.record.sites if s.place[:3] == ("forward", "0", "output")
+    ]
     assert calls == [0, 1]
 
 
@@ -212,7 +227,13 @@ def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
     """Their sums of bits are equal, and most of their bits are zeros."""
     g = torch.Generator().manual_seed(seed)
     x = torch.randint(0, 2, (60, 8), generator=g)
-    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64):
+    for dtype in (
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.float64,
+        torch.int64,
+    ):
         rows = x.to(dtype)
         for i in range(59):
             other = rows.clone()
@@ -247,7 +268,9 @@ class Between(nn.Module):
 
 
 def test_what_lies_between_modules_is_named_by_the_next_one_s_input():
-    found = compare(run(make=lambda: Between(1.0)), run(make=lambda: Between(1 + 2.0**-23)))
+    found = compare(
+        run(make=lambda: Between(1.0)), run(make=lambda: Between(1 + 2.0**-23))
+    )
     assert place(found) == (0, "forward", "a", "input")  # not by the alphabet
     assert found.before == "step 0, forward: the output of z (Linear)"
 
@@ -271,11 +294,15 @@ def test_a_backward_pass_is_named_where_its_gradient_comes_out():
         layers = nn.Linear(8, 8), nn.Linear(8, 8), Within(middle), nn.Linear(8, 4)
         return nn.Sequential(*layers)
 
-    one, other = (run(make=partial(make, by)) for by in (torch.clone, OtherGradient.apply))
+    one, other = (
+        run(make=partial(make, by)) for by in (torch.clone, OtherGradient.apply)
+    )
     found = compare(one, other)
     assert place(found) == (0, "backward", "1", "output")
     assert (found.first.ulps, found.first.moved) == (1, 1)
-    assert found.before.startswith("step 0, backward: the gradient with respect to the output of 2")
+    assert found.before.startswith(
+        "step 0, backward: the gradient with respect to the output of 2"
+    )
 
 
 def test_clipping_is_named_as_the_update():
@@ -295,7 +322,11 @@ def test_a_layer_that_runs_twice_is_told_by_its_call():
     class Twice(nn.Module):
         def __init__(self, factor):
             super().__init__()
-            self.layer, self.last, self.factor = nn.Linear(8, 8), nn.Linear(8, 4), factor
+            self.layer, self.last, self.factor = (
+                nn.Linear(8, 8),
+                nn.Linear(8, 4),
+                factor,
+            )
 
         def forward(self, x):
             return self.last(self.layer(self.layer(x).tanh() * self.factor))
@@ -341,11 +372,15 @@ def test_an_even_number_of_signs_of_zero_is_seen_wherever_they_stand():
         assert numbers_of(x).tolist()[1] != numbers_of(torch.zeros(n)).tolist()[1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
 def test_units_are_those_of_the_exact_difference(dtype):
     """Between neighbours in one binade, the difference in ulps is that of the numbers."""
     g = np.random.default_rng(0)
-    wide = {torch.float16: 10, torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}[dtype]
+    wide = {torch.float16: 10, torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}[
+        dtype
+    ]
     for _ in range(50):
         codes = g.integers(0, 1 << min(wide, 20), 2)
         one, two = (1 + Fraction(int(c), 1 << wide) for c in codes)
@@ -363,7 +398,9 @@ def test_signs_and_binades_are_crossed_by_counting_the_numbers_between():
     assert pair([below], [above]).first.ulps == 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64]
+)
 @pytest.mark.parametrize("size", [1, 2, 7, 8, 9, 64, 65_537, 200_000])
 def test_the_sums_are_those_of_python_s_integers(dtype, size):
     x = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
@@ -411,8 +448,17 @@ def test_every_kind_of_tensor_has_numbers():
         torch.tensor([[0, 0, 1]]), torch.ones(3), (2,), check_invariants=True
     )
     tensors = [
-        *(torch.tensor([True, False]), torch.tensor(3), torch.zeros(0), torch.ones(2) * 1j),
-        *(torch.ones(2).to(torch.float8_e4m3fn), torch.arange(5), (torch.ones(2) * 1j).conj()),
+        *(
+            torch.tensor([True, False]),
+            torch.tensor(3),
+            torch.zeros(0),
+            torch.ones(2) * 1j,
+        ),
+        *(
+            torch.ones(2).to(torch.float8_e4m3fn),
+            torch.arange(5),
+            (torch.ones(2) * 1j).conj(),
+        ),
         sparse,
     ]
     for t in tensors:
@@ -479,7 +525,10 @@ def test_the_report_prints_and_is_a_table_in_jupyter():
     found = compare(run(), run(at(2, one_ulp("4.bias"))))
     lines = repr(found).splitlines()
     assert lines[0] == "The runs part in step 2, forward: the output of 4 (Linear)."
-    assert any(line.startswith("equal until   step 2, forward: the output of 3") for line in lines)
+    assert any(
+        line.startswith("equal until   step 2, forward: the output of 3")
+        for line in lines
+    )
     page = found._repr_html_()
     assert page.startswith("<p><b>The runs part in step 2")
     assert page.count("<table>") == 2
@@ -552,8 +601,19 @@ def test_processes_need_paths_of_their_own(monkeypatch, tmp_path):
 def broken_files():
     """Files of another kind, and a good one with one thing wrong."""
     head = b'{"mplab digest": 2}\n'
-    yield from (b"", b"{", b"[]", b"null", b'{"mplab digest": 1}\n', b"\xff\xfe", b"[" * 100_000)
-    site, row = ["forward", "0", "Linear", "output", 0, "float32", [1]], [0] * (2 + SAMPLED)
+    yield from (
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"mplab digest": 1}\n',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    )
+    site, row = (
+        ["forward", "0", "Linear", "output", 0, "float32", [1]],
+        [0] * (2 + SAMPLED),
+    )
     good = {"step": 0, "new": [site], "sites": [0], "rows": [row]}
     for wrong in (
         {"new": [[1, 2]]}, {"new": [[*site[:5], "system", [1]]]}, {"rows": [[1, 2]]},
@@ -561,14 +621,20 @@ def broken_files():
         {"sites": [], "rows": []}, {"new": None},
     ):  # fmt: skip
         yield head + json.dumps(good | wrong).encode() + b"\n"
-    yield head + json.dumps({k: v for k, v in good.items() if k != "rows"}).encode() + b"\n"
+    yield (
+        head
+        + json.dumps({k: v for k, v in good.items() if k != "rows"}).encode()
+        + b"\n"
+    )
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
     path, good = tmp_path / "b.json", run(steps=1)
     for content in broken_files():
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"^compare: run_b must hold a digest of version 2;"):
+        with pytest.raises(
+            ValueError, match=r"^compare: run_b must hold a digest of version 2;"
+        ):
             compare(good, path)
     with pytest.raises(OSError, match="nowhere"):
         compare(tmp_path / "nowhere.json", good)

@@ -88,7 +88,11 @@ def test_a_gradient_without_a_value_at_any_scale_is_told_from_a_scale_too_high()
     report = sick_runs.Loop(model, sick_runs.regression(), scale=8.0).run(12)
     assert "backward-never-finite" in report.codes
     origin = next(o for step in report.steps for o in step.origins)
-    assert (origin.phase, origin.module, origin.operation) == ("backward", "1 (Layer)", "div")
+    assert (origin.phase, origin.module, origin.operation) == (
+        "backward",
+        "1 (Layer)",
+        "div",
+    )
 
 
 class Spoils(nn.Module):
@@ -102,7 +106,11 @@ class Spoils(nn.Module):
         self.calls += 1
         if self.calls <= self.step:
             return x
-        return torch.log(-1 - x.abs()) if self.phase == "forward" else x + (x - x.detach()).sqrt()
+        return (
+            torch.log(-1 - x.abs())
+            if self.phase == "forward"
+            else x + (x - x.detach()).sqrt()
+        )
 
 
 def unscaled(
@@ -157,12 +165,19 @@ def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_
                 bad = Spoils(step, phase)
                 layers = nn.Linear(8, 8), nn.Tanh(), bad, nn.Tanh(), nn.Linear(8, 4)
                 report = unscaled(nn.Sequential(*layers), 16, every=every, low=low)
-                origin = next(o for s in report.steps for o in s.origins if o.phase == phase)
+                origin = next(
+                    o for s in report.steps for o in s.origins if o.phase == phase
+                )
                 by_weights = phase == "backward" and every == 10 and step in (2, 7, 13)
                 told = re.sub(r"weight|bias", "…", origin.module)
-                assert told == ("0.…, or an operation after it," if by_weights else "2 (Spoils)")
+                assert told == (
+                    "0.…, or an operation after it," if by_weights else "2 (Spoils)"
+                )
                 assert origin.step == step
-                finding = {"forward": "overflow-forward", "backward": "nonfinite-weights"}[phase]
+                finding = {
+                    "forward": "overflow-forward",
+                    "backward": "nonfinite-weights",
+                }[phase]
                 (found,) = (f for f in report.findings if f.code == finding)
                 assert str(origin) in found.observed + found.check
 
@@ -184,15 +199,21 @@ def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
 def test_nothing_is_said_about_a_scaler_that_is_not_there():
     for updates, level in ((0, "problem"), (4, "problem"), (1, None)):
         report = unscaled(sick_runs.seeded(sick_runs.mlp), 8, updates=updates)
-        assert [(f.code, f.level) for f in report.findings] == [("no-update", level)] * bool(level)
-    report = unscaled(sick_runs.seeded(sick_runs.mlp), 8, after=lambda loss: loss * math.nan)
+        assert [(f.code, f.level) for f in report.findings] == [
+            ("no-update", level)
+        ] * bool(level)
+    report = unscaled(
+        sick_runs.seeded(sick_runs.mlp), 8, after=lambda loss: loss * math.nan
+    )
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert told.means.endswith("no loss scale has acted.")
 
 
 def test_a_backward_pass_that_was_never_called_is_named():
     for updates in (0, 1):
-        codes = unscaled(sick_runs.seeded(sick_runs.mlp), 4, updates=updates, backward=False).codes
+        codes = unscaled(
+            sick_runs.seeded(sick_runs.mlp), 4, updates=updates, backward=False
+        ).codes
         assert codes == ["no-gradients", *["no-update"][updates:]]
 
 
@@ -218,7 +239,7 @@ def test_clipping_after_unscale_is_right_and_no_clipping_too():
 def test_a_second_step_beside_the_scaler_is_counted():
     for beside, codes in ((True, ["step-beside-scaler"]), (False, [])):
         data = sick_runs.regression()
-        report = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), data, scale=1024.0).run(
-            4, beside=beside
-        )
+        report = sick_runs.Loop(
+            sick_runs.seeded(sick_runs.mlp), data, scale=1024.0
+        ).run(4, beside=beside)
         assert report.codes == codes and report.evidence.outside_scaler == 4 * beside

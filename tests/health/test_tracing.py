@@ -19,7 +19,11 @@ class Spread(nn.Module):
 
     def __init__(self, *, inplace):
         super().__init__()
-        self.first, self.second, self.third = nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)
+        self.first, self.second, self.third = (
+            nn.Linear(4, 4),
+            nn.ReLU(),
+            nn.Linear(4, 4),
+        )
         self.bad = InPlace() if inplace else OutOfPlace()
 
     def forward(self, x):
@@ -77,7 +81,11 @@ def test_infinities_that_are_told_to_be_there_are_no_fault():
     class Masked(nn.Module):
         def forward(self, x):
             x = x.masked_fill(x > 0, -torch.inf)
-            return torch.where(x < 0, x, torch.full_like(x, -torch.inf)).softmax(-1).nan_to_num()
+            return (
+                torch.where(x < 0, x, torch.full_like(x, -torch.inf))
+                .softmax(-1)
+                .nan_to_num()
+            )
 
     model = Masked()
     with Health(model) as health:
@@ -90,7 +98,10 @@ class MaskThenOverflow(nn.Module):
 
     def __init__(self, weight):
         super().__init__()
-        self.attention, self.layer = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 4)
+        self.attention, self.layer = (
+            nn.MultiheadAttention(4, 2, batch_first=True),
+            nn.Linear(4, 4),
+        )
         with torch.no_grad():
             self.layer.weight.fill_(weight)
 
@@ -141,7 +152,9 @@ def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss()
         with torch.no_grad():
             model[place].weight.fill_(1e5)
         with Health(model) as health, simulated(FP16, model=model):
-            for _ in range(2):  # in the second step the copy of the weight is there already
+            for _ in range(
+                2
+            ):  # in the second step the copy of the weight is there already
                 health.step(model(torch.ones(2, 4)).tanh().softmax(-1).mean().detach())
         origins = [step.origins[0][2:] for step in health.steps]
         assert origins == [(f"{place} (Linear)", "cast", "infinity")] * 2
@@ -151,8 +164,12 @@ def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss()
 
 def test_memory_that_a_cast_has_not_filled_yet_is_not_looked_at(monkeypatch):
     empty = torch.empty_like
-    monkeypatch.setattr(torch, "empty_like", lambda *args: empty(*args).fill_(torch.nan))
-    model = nn.Sequential(nn.Linear(4, 4), Within(lambda x: torch.empty_like(x).bernoulli_()))
+    monkeypatch.setattr(
+        torch, "empty_like", lambda *args: empty(*args).fill_(torch.nan)
+    )
+    model = nn.Sequential(
+        nn.Linear(4, 4), Within(lambda x: torch.empty_like(x).bernoulli_())
+    )
     with Health(model) as health, simulated(FP16):
         health.step(model(torch.ones(2, 4)).mean().detach())
     assert health.steps[0].origins == []
@@ -162,7 +179,9 @@ def test_the_logarithms_of_zero_within_a_loss_are_no_fault():
     model = nn.LogSoftmax(-1)
     with Health(model) as health:
         steps = model(torch.randn(6, 1, 3, requires_grad=True))
-        loss = F.ctc_loss(steps, torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2]))
+        loss = F.ctc_loss(
+            steps, torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2])
+        )
         loss.backward()
         health.step(loss.detach())
     assert health.steps[0].origins == []
@@ -209,7 +228,9 @@ def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
         return loss
 
     with Health(model, optimizer) as health:
-        for _ in range(6):  # it converges on the way, and then stays, whatever gradient is left
+        for _ in range(
+            6
+        ):  # it converges on the way, and then stays, whatever gradient is left
             health.step(optimizer.step(closure))
     assert health.report().codes == []
 
@@ -232,5 +253,7 @@ def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
 
 @pytest.mark.parametrize("option", ["every", "trace_every"])
 def test_an_interval_of_no_steps_is_refused_before_the_run(option):
-    with pytest.raises(ValueError, match=f"Health: {option} must be an integer, at least 1; got 0"):
+    with pytest.raises(
+        ValueError, match=f"Health: {option} must be an integer, at least 1; got 0"
+    ):
         Health(nn.Linear(1, 1), **{option: 0})

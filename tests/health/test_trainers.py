@@ -13,7 +13,9 @@ from mplab.health import compare
 from mplab.health.trainers import lightning_callback, transformers_callback
 
 HOW = "needs the extra mplab[trainers]"
-quiet = pytest.mark.filterwarnings("ignore")  # of the trainers, about processors and workers
+quiet = pytest.mark.filterwarnings(
+    "ignore"
+)  # of the trainers, about processors and workers
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,8 @@ def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
         nn.init.constant_(module.net[2].weight, weight)
     loader = torch.utils.data.DataLoader(dataset(rows), batch_size=8)
     trainer = lightning.Trainer(
-        **{"max_epochs": 2, "callbacks": callbacks, "default_root_dir": folder} | options,
+        **{"max_epochs": 2, "callbacks": callbacks, "default_root_dir": folder}
+        | options,
         **{"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
         **{"enable_progress_bar": False, "enable_model_summary": False},
     )
@@ -111,7 +114,9 @@ def test_in_lightning_an_overflow_is_named(lightning, tmp_path):
 def test_lightning_ends_at_a_loss_that_is_not_finite_if_told_to(lightning, tmp_path):
     """The digests of the steps before are in their file."""
     path = tmp_path / "run.json"
-    callback = lightning_callback(told=str, on_nonfinite="raise", digest=path, trace_every=1)
+    callback = lightning_callback(
+        told=str, on_nonfinite="raise", digest=path, trace_every=1
+    )
     with pytest.raises(
         FloatingPointError, match=r"^health: the loss of step 0 is (inf|nan): .* made"
     ):
@@ -180,14 +185,25 @@ def train(transformers, folder, callbacks, *, returns_loss=True, **options):
     arguments = transformers.TrainingArguments(
         str(folder),
         **{"max_steps": 6, "per_device_train_batch_size": 4, "logging_steps": 1},
-        **{"use_cpu": True, "report_to": "none", "save_strategy": "no", "disable_tqdm": True},
+        **{
+            "use_cpu": True,
+            "report_to": "none",
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        },
         **options,
     )
     trainer = Trainer(
-        model=model, args=arguments, train_dataset=data, eval_dataset=data, callbacks=callbacks
+        model=model,
+        args=arguments,
+        train_dataset=data,
+        eval_dataset=data,
+        callbacks=callbacks,
     )
     trainer.train()
-    losses = [float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+    losses = [
+        float(entry["loss"]) for entry in trainer.state.log_history if "loss" in entry
+    ]
     return [p.detach().clone() for p in model.parameters()], losses
 
 
@@ -207,7 +223,9 @@ def test_transformers_trains_as_without_the_callback(transformers, tmp_path, opt
     watched, losses = train(transformers, tmp_path, [callback], **options)
     alone, _ = train(transformers, tmp_path, [], **options)
     assert all(torch.equal(a, b) for a, b in zip(watched, alone, strict=True))
-    assert [step.loss for step in callback.report.steps] == pytest.approx(losses, rel=1e-4)
+    assert [step.loss for step in callback.report.steps] == pytest.approx(
+        losses, rel=1e-4
+    )
     assert callback.report.codes == []
     assert len(said) == 3
     assert said[-1] == repr(callback.report)
@@ -217,12 +235,18 @@ def test_transformers_trains_as_without_the_callback(transformers, tmp_path, opt
 
 @quiet
 @pytest.mark.slow
-def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(transformers, tmp_path):
+def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(
+    transformers, tmp_path
+):
     callback = transformers_callback(told=str, on_nonfinite="raise", trace_every=1)
-    with pytest.raises(FloatingPointError, match=r"^health: the loss of step \d is (inf|nan): "):
+    with pytest.raises(
+        FloatingPointError, match=r"^health: the loss of step \d is (inf|nan): "
+    ):
         train(transformers, tmp_path, [callback], learning_rate=1e30, warmup_steps=0)
     callback.close()
-    assert not callback.health.model._forward_hooks and 1 <= len(callback.report.steps) < 6
+    assert (
+        not callback.health.model._forward_hooks and 1 <= len(callback.report.steps) < 6
+    )
 
 
 @quiet
@@ -233,9 +257,15 @@ def test_a_model_that_returns_no_loss_is_told_of_at_the_end(transformers, tmp_pa
     assert callback.report.codes == ["no-steps"]
 
 
-def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(monkeypatch):
+def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(
+    monkeypatch,
+):
     monkeypatch.setattr("mplab.numbers.installation.find_spec", lambda package: None)
-    with pytest.raises(ModuleNotFoundError, match="lightning_callback needs lightning, which"):
+    with pytest.raises(
+        ModuleNotFoundError, match="lightning_callback needs lightning, which"
+    ):
         lightning_callback()
-    with pytest.raises(ModuleNotFoundError, match="transformers_callback needs transformers"):
+    with pytest.raises(
+        ModuleNotFoundError, match="transformers_callback needs transformers"
+    ):
         transformers_callback()

@@ -32,7 +32,11 @@ from mplab.simulation.casts import SCALINGS
 
 def test_shares_of_a_gradient_are_counted_in_its_own_format_and_of_fp32_in_the_one_asked_for():
     for dtype, values, counted in (
-        (torch.float16, [0.0, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf], (6, 1, 2, 1, 1, 1)),
+        (
+            torch.float16,
+            [0.0, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf],
+            (6, 1, 2, 1, 1, 1),
+        ),
         (torch.float32, [0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0], (5, 1, 2, 1, 0, 0)),
     ):
         x = torch.zeros(len(values), dtype=dtype, requires_grad=True)
@@ -51,14 +55,18 @@ def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to
         F.mse_loss(model(x), y).backward()
     health.step(0.0)
     layers = health.steps[0].layers
-    assert [s[:3] for s in layers.values()] == [(fmt.name, False, 64 * n) for n in (16, 16, 4)]
+    assert [s[:3] for s in layers.values()] == [
+        (fmt.name, False, 64 * n) for n in (16, 16, 4)
+    ]
 
 
 def test_gradients_that_a_simulation_is_about_to_flush_are_lost():
     model = sick_runs.seeded(sick_runs.mlp)
     with Health(model) as health, simulated(FP16, model=model):
         for step in range(3):
-            (1e-9 * F.mse_loss(model(x := sick_runs.regression()[0]), 1 - x[:, :4])).backward()
+            (
+                1e-9 * F.mse_loss(model(x := sick_runs.regression()[0]), 1 - x[:, :4])
+            ).backward()
             health.step(step + 1.0)
     assert health.report().codes == ["gradient-underflow"]
 
@@ -92,7 +100,9 @@ def test_updates_are_measured_in_ulps_of_their_weights():
 
 
 def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
-    assert measures.ulps(torch.tensor([0.0, -0.0, 1.0]), FP16).tolist() == [2.0**-24] * 2 + [2**-10]
+    assert measures.ulps(torch.tensor([0.0, -0.0, 1.0]), FP16).tolist() == [
+        2.0**-24
+    ] * 2 + [2**-10]
 
 
 @pytest.mark.parametrize(("start", "codes"), [
@@ -102,7 +112,10 @@ def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
 ])  # fmt: skip
 def test_the_scaler_s_own_numbers_are_no_symptom(start, codes):
     model = nn.Linear(2, 1)
-    optimizer, scaler = torch.optim.SGD(model.parameters()), torch.amp.GradScaler("cpu", start)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters()),
+        torch.amp.GradScaler("cpu", start),
+    )
     with Health(model, optimizer, scaler=scaler) as health:
         for _ in range(200 if start == 2.0**16 else 3):
             scaler.scale(loss := model(torch.ones(1, 2)).sum()).backward()
@@ -121,7 +134,9 @@ def test_watching_changes_nothing(make):
     results = []
     for watched in (False, True):
         model = sick_runs.seeded(sick_runs.mlp)
-        loop = sick_runs.Loop(model, sick_runs.regression(), optimizer=make, lr=1e-2, scale=2.0**20)
+        loop = sick_runs.Loop(
+            model, sick_runs.regression(), optimizer=make, lr=1e-2, scale=2.0**20
+        )
         if watched:
             loop.run(6)
         else:
@@ -144,7 +159,9 @@ def test_watching_does_not_disturb_a_simulation():
                 health.step(0.0)
         tallies.append((sim.by_layer, [p.grad.clone() for p in model.parameters()]))
     assert tallies[0][0] == tallies[1][0]
-    assert all(torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True)
+    )
 
 
 @pytest.mark.slow
@@ -160,11 +177,15 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
             for _ in range(3):
                 F.mse_loss(model(x), y).backward()
                 health.step(0.0)
-        assert all(layer.on_cast is None for layer in model if isinstance(layer, Fp8Linear))
+        assert all(
+            layer.on_cast is None for layer in model if isinstance(layer, Fp8Linear)
+        )
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     roles = {name.split()[-1] for name in health.steps[0].fp8}
-    again = SCALINGS[scaling].input.block is not None  # cast anew for the second product
+    again = (
+        SCALINGS[scaling].input.block is not None
+    )  # cast anew for the second product
     assert {"input", "weight", "grad_output"} == roles - {"grad_weight", "grad_input"}
     assert len(roles) == 3 + 2 * again
     snr = [cast.snr for step in health.steps for cast in step.fp8.values()]
@@ -175,7 +196,9 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
 @pytest.mark.parametrize("scale", [2.0**-9, 1.0, 100.0])
 def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     """Halfway to the smallest number, one step of float32 to both sides, and around the largest."""
-    ends = torch.tensor([fmt.min_subnormal / 2, fmt.min_subnormal, fmt.max_finite]) / scale
+    ends = (
+        torch.tensor([fmt.min_subnormal / 2, fmt.min_subnormal, fmt.max_finite]) / scale
+    )
     sides = [torch.nextafter(ends, torch.tensor(to)) for to in (0.0, math.inf)]
     x = torch.cat([ends, *sides, torch.tensor([0.0, 3.0])])
     x = torch.cat([x, -x])
@@ -190,18 +213,34 @@ def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     assert found[4] == tally((x * scale).numpy(), fmt).overflow > 0
     assert found[5] == ((at_e5m2 == 0) & some).sum()
     wide, noise = x.double(), x.double() - (cast / scale).double()
-    assert found[6:] == pytest.approx([float((t**2).sum()) for t in (wide, noise)], rel=1e-12)
+    assert found[6:] == pytest.approx(
+        [float((t**2).sum()) for t in (wide, noise)], rel=1e-12
+    )
 
 
 @pytest.mark.slow
-def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothing(monkeypatch):
+def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothing(
+    monkeypatch,
+):
     """Each operand of each product: their numbers are those of the tensors that torchao made."""
-    from torchao.float8 import Float8LinearConfig, convert_to_float8_training, float8_linear
+    from torchao.float8 import (
+        Float8LinearConfig,
+        convert_to_float8_training,
+        float8_linear,
+    )
     from torchao.prototype.moe_training import mxfp8_linear
 
-    cast, kernel = float8_linear.hp_tensor_to_float8_dynamic, mxfp8_linear.KernelPreference.EMULATED
+    cast, kernel = (
+        float8_linear.hp_tensor_to_float8_dynamic,
+        mxfp8_linear.KernelPreference.EMULATED,
+    )
     made = []
-    for recipe, names in (("tensorwise", 6), ("rowwise", 12), ("rowwise_with_gw_hp", 8), (None, 8)):
+    for recipe, names in (
+        ("tensorwise", 6),
+        ("rowwise", 12),
+        ("rowwise_with_gw_hp", 8),
+        (None, 8),
+    ):
         weights = []
         for watched in (False, True):
             model = sick_runs.seeded(lambda: sick_runs.mlp(inputs=32, outputs=32))
@@ -214,7 +253,12 @@ def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothin
                 config = Float8LinearConfig.from_recipe_name(recipe)
                 convert_to_float8_training(model, config=replace(config, emulate=True))
             if watched and recipe:
-                seen = lambda *args, **kw: made.append((args[0], cast(*args, **kw))) or made[-1][1]  # noqa: E731
+
+                def seen(*args, **kw):
+                    result = cast(*args, **kw)
+                    made.append((args[0], result))
+                    return result
+
                 monkeypatch.setattr(float8_linear, "hp_tensor_to_float8_dynamic", seen)
             x, y = sick_runs.regression(inputs=32, outputs=32)
             with Health(model) if watched else MagicMock() as health:
@@ -225,10 +269,15 @@ def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothin
             weights.append([p.grad for p in model.parameters()])
         assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
         assert len(health.steps[0].fp8) == names and not health.seen.uncounted
-        assert all(25 < c.snr < 33 and not c.saturated for c in health.steps[0].fp8.values())
+        assert all(
+            25 < c.snr < 33 and not c.saturated for c in health.steps[0].fp8.values()
+        )
         for operand in health.steps[1].fp8.values() if recipe else ():
             found = (casts_of(*of_torchao(*one), FORMATS[operand.fmt]) for one in made)
-            assert any([*operand[2:]] == pytest.approx(one.tolist(), rel=1e-12) for one in found)
+            assert any(
+                [*operand[2:]] == pytest.approx(one.tolist(), rel=1e-12)
+                for one in found
+            )
         assert ("no-fp8-scale" in health.report().codes) == bool(recipe)  # below 1e-12
 
 
@@ -294,7 +343,9 @@ def test_weights_rounded_by_hand_are_compared_after_the_rounding():
 
 
 def test_after_closing_nothing_of_the_watch_is_left():
-    loop = sick_runs.Loop(sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0)
+    loop = sick_runs.Loop(
+        sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scale=1024.0
+    )
     loop.run(2)
     model = loop.model
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -315,7 +366,9 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
     one.step(loss, 8.0, False)
     one.close()
     assert watch.watches == [one] and one.steps[0].scale == 8.0
-    assert one.steps[0].norm_at_optimizer == pytest.approx(8 * one.steps[0].gradient_norm)
+    assert one.steps[0].norm_at_optimizer == pytest.approx(
+        8 * one.steps[0].gradient_norm
+    )
     assert one.report().steps[0].layers["Linear"].fmt == "BF16"
 
 
@@ -330,7 +383,11 @@ def test_the_page_of_a_report_has_one_caption_and_names_the_rows_of_each_table()
 
 def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
     report = sick_runs.eight_bits("delayed", spike=3e5)
-    table = [line.split("  ") for line in repr(report).splitlines() if "Fp8Linear) input" in line]
+    table = [
+        line.split("  ")
+        for line in repr(report).splitlines()
+        if "Fp8Linear) input" in line
+    ]
     row = [cell.strip() for cell in table[0] if cell]
     assert [*row[:2], row[4]] == ["0 (Fp8Linear) input", "FP8_E4M3", "4 steps"]
     assert "<td" in report._repr_html_().split("operand in FP8")[1]
@@ -342,7 +399,8 @@ def test_the_report_has_a_table_of_fp8_operands_and_only_where_there_are_some():
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow(["underflow", "overflow", "clip", "meter"], ["underflow", "clip"])
+    "name",
+    mostly_slow(["underflow", "overflow", "clip", "meter"], ["underflow", "clip"]),
 )
 def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
     report = {
@@ -387,7 +445,10 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
 ], ids=str)  # fmt: skip
 def test_our_scaler_is_watched_as_torch_s(options, code):
     seen, start = [], {"init_scale": 2.0**22, "growth_interval": 3}
-    for scaler in (torch.amp.GradScaler("cpu", **start), GradScaler(LossScaler(**start))):
+    for scaler in (
+        torch.amp.GradScaler("cpu", **start),
+        GradScaler(LossScaler(**start)),
+    ):
         loop = sick_runs.Loop(
             sick_runs.seeded(sick_runs.mlp), sick_runs.regression(), scaler=scaler
         )
@@ -453,7 +514,9 @@ def test_a_watch_that_was_never_told_of_a_step_says_so():
     model = sick_runs.seeded(sick_runs.mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Health(model, optimizer) as health:
-        F.mse_loss(model(sick_runs.regression()[0]), sick_runs.regression()[1]).backward()
+        F.mse_loss(
+            model(sick_runs.regression()[0]), sick_runs.regression()[1]
+        ).backward()
         optimizer.step()
     report = health.report()
     assert report.codes == ["no-steps"]
@@ -468,7 +531,9 @@ def test_a_loop_that_calls_another_model_is_told():
     model, twin = sick_runs.seeded(sick_runs.mlp), sick_runs.seeded(sick_runs.mlp)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Health(model, optimizer) as health:
-        F.mse_loss(twin(sick_runs.regression()[0]), sick_runs.regression()[1]).backward()
+        F.mse_loss(
+            twin(sick_runs.regression()[0]), sick_runs.regression()[1]
+        ).backward()
         optimizer.step()
         health.step(1.0)
     assert [f.code for f in health.report().findings] == ["modules-unseen"]
@@ -510,7 +575,9 @@ def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
     low = copy.deepcopy(model).half()
     masters = torch.optim.SGD([p.detach().float() for p in low.parameters()], lr=0.1)
     assert watch(low, masters).optimizer is masters
-    frozen = sick_runs.seeded(sick_runs.mlp).requires_grad_(False)  # what is trained is its input
+    frozen = sick_runs.seeded(sick_runs.mlp).requires_grad_(
+        False
+    )  # what is trained is its input
     prompt = torch.optim.SGD([beside], lr=0.1)
     assert watch(frozen, prompt).optimizer is prompt
 
@@ -525,7 +592,11 @@ def test_the_numbers_of_a_step_are_a_flat_dictionary():
         health.step(torch.tensor(math.inf))
     scalars = health.scalars()
     assert all(type(x) is float for x in scalars.values())
-    assert (scalars["loss"], scalars["loss_scale"], scalars["skipped"]) == (math.inf, 1.0, 0.0)
+    assert (scalars["loss"], scalars["loss_scale"], scalars["skipped"]) == (
+        math.inf,
+        1.0,
+        0.0,
+    )
     assert scalars["gradient_norm"] == health.steps[0].gradient_norm
     assert scalars["flushed/0 (Fp8Linear) input"] == 1.0
     assert scalars["zeros/0 (Fp8Linear)"] == 0.0
@@ -545,7 +616,9 @@ def test_a_watch_that_is_paused_looks_at_nothing():
     assert health.steps[0].layers["0 (Linear)"].total == 32
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device beside the CPU")
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="needs a CUDA device beside the CPU"
+)
 def test_a_model_on_two_devices_is_watched():
     class Split(nn.Module):
         def __init__(self):
@@ -560,7 +633,9 @@ def test_a_model_on_two_devices_is_watched():
     with Health(model, optimizer) as health:
         for _ in range(3):
             optimizer.zero_grad()
-            loss = F.mse_loss(model(sick_runs.regression()[0]), sick_runs.regression()[1])
+            loss = F.mse_loss(
+                model(sick_runs.regression()[0]), sick_runs.regression()[1]
+            )
             loss.backward()
             optimizer.step()
             health.step(loss)

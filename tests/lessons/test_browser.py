@@ -42,7 +42,9 @@ def test_a_first_visit_is_not_asked_about_news_unless_its_user_wants_that(
 ):
     """What is chosen in JupyterLab's settings wins over what `mplab lab` brings."""
     notification = "apputils-extension/notification"
-    monkeypatch.setitem(lab_browser.SETTINGS, notification, {"fetchNews": chosen} if chosen else {})
+    monkeypatch.setitem(
+        lab_browser.SETTINGS, notification, {"fetchNews": chosen} if chosen else {}
+    )
     with open_lesson(LESSONS[0], snapshots=False) as lesson:
         found = lesson.page.evaluate(FETCH_NEWS)
         assert found == (chosen or "false")
@@ -77,7 +79,9 @@ def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
     with open_lesson(LESSONS[1]) as lesson:
         lesson.run_all()
         assert lesson.errors() == []
-        bit = lesson.page.locator(f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']:visible")
+        bit = lesson.page.locator(
+            f"{lab_browser.OUTPUT} button[title='bit 15, sign: 0']:visible"
+        )
         bit.focus()
         bit.press("Space")
         said = lesson.page.locator(f"{lab_browser.OUTPUT} [role=status]").first
@@ -127,9 +131,16 @@ def test_no_key_pressed_in_an_explorer_reaches_the_notebook(open_lesson, tmp_pat
     name = every_explorer.write(tmp_path / "lessons", *IN_THE_PAGE)
     with open_lesson(name, snapshots=False) as lesson:
         lesson.run_all()
-        heard = {name: each.heard() for name, each in every_explorer.explorers(lesson).items()}
-        assert {name: keys for name, keys in heard.items() if keys} == {} and len(heard) > 15
-        handles = lesson.page.locator(f"{lab_browser.OUTPUT} .noUi-handle").filter(visible=True)
+        heard = {
+            name: each.heard()
+            for name, each in every_explorer.explorers(lesson).items()
+        }
+        assert {name: keys for name, keys in heard.items() if keys} == {} and len(
+            heard
+        ) > 15
+        handles = lesson.page.locator(f"{lab_browser.OUTPUT} .noUi-handle").filter(
+            visible=True
+        )
         said = handles.evaluate_all("""all => all.map(handle => [
             handle.ariaLabel, handle.ariaValueText,
             handle.closest('.widget-inline-hbox').querySelector('.widget-readout')?.innerText])""")
@@ -149,7 +160,9 @@ IN_KERNEL = """async code => {
 }"""
 
 
-def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(open_lesson, tmp_path):
+def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(
+    open_lesson, tmp_path
+):
     write_notebook(tmp_path / "lessons", *IN_THE_PAGE)
     with open_lesson("sample.ipynb", snapshots=False) as lesson:
         lesson.run_all()
@@ -167,14 +180,18 @@ def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(open_less
         lesson.page.evaluate(IN_KERNEL, f"{code}; bits.entry = '0xC4'")
         said.filter(has_text="FP8_E4M3 0xC4").wait_for()
         assert told.read_text() == "0x2E65"
-        lesson.page.get_by_label("bits of").select_option("FP16")  # the code changes with it
+        lesson.page.get_by_label("bits of").select_option(
+            "FP16"
+        )  # the code changes with it
         said.filter(has_text="FP16 0xC200").wait_for()
         lesson.page.get_by_role("slider", name="width").press("ArrowLeft")
         lesson.page.get_by_role("slider", name="eighths").press("ArrowRight")
         said.filter(has_text="From 0.5 to 1.5").wait_for()
         said.filter(has_text="17.25 in FP8_E4M3").wait_for()
         code = f"open({str(told)!r}, 'w').write(f'{{line.zoom}} {{lab.eighths}} {{lab.seed}}')"
-        lesson.page.evaluate(IN_KERNEL, f"{code}; line.around = '12'; lab.mode = 'TOWARD_ZERO'")
+        lesson.page.evaluate(
+            IN_KERNEL, f"{code}; line.around = '12'; lab.mode = 'TOWARD_ZERO'"
+        )
         said.filter(has_text="From 11.5 to 12.5").wait_for()
         said.filter(has_text="Toward zero gives 16 (0x58)").wait_for()
         assert told.read_text() == f"0 1 {2**64 - 1}"
@@ -198,7 +215,10 @@ display(w.VBox([slider, text, picture]))
 def write_notebook(folder, *sources):
     folder.mkdir()
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
+    kernel = {
+        "name": "python3",
+        "display_name": "Python 3",
+    }  # else JupyterLab asks which
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, folder / "sample.ipynb")
 
@@ -238,8 +258,13 @@ def test_every_lesson_runs_and_every_slider_moves_by_keyboard(open_lesson, name)
         controls = lesson.controls()
         for i in range(controls.count()):
             control = controls.nth(i)
-            if control.is_visible() and control.get_attribute("aria-disabled") != "true":
-                most = control.get_attribute("aria-valuemax") or control.get_attribute("max")
+            if (
+                control.is_visible()
+                and control.get_attribute("aria-disabled") != "true"
+            ):
+                most = control.get_attribute("aria-valuemax") or control.get_attribute(
+                    "max"
+                )
                 last = lesson.state(control)["value"] == most
                 lesson.press(control, "ArrowLeft" if last else "ArrowRight")
         assert lesson.errors() == complaints(lesson) == []

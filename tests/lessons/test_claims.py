@@ -11,7 +11,17 @@ import pytest
 import torch
 from prose import prose, source
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, arithmetic, round_to, ulp
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    Rounding,
+    arithmetic,
+    round_to,
+    ulp,
+)
 from mplab.arithmetic import backward_error, freezes, integrate, refine
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
@@ -35,7 +45,10 @@ every_seed = pytest.mark.parametrize("seed", range(5))
 
 @pytest.mark.parametrize("seed", [3, 0])
 def test_no_gradient_of_the_first_step_is_a_normal_number_of_fp16(seed):
-    assert "Layer 1, at the input, has the smallest gradients. Not one bar is filled" in prose(1)
+    assert (
+        "Layer 1, at the input, has the smallest gradients. Not one bar is filled"
+        in prose(1)
+    )
     how = {"steps": 1, "progress": False, "record_gradients_at": (0,)}
     layers = train("digits-autoencoder", "fp32", seed=seed, **how).gradients[0]
     largest = [int(histogram.exponents.max()) for histogram in layers.values()]
@@ -56,7 +69,9 @@ class Start:
 
 @pytest.mark.parametrize("rate", [1e-2, 10.0])
 def test_the_first_step_in_fp16_changes_no_weight_of_layer_1_at_any_learning_rate(rate):
-    assert "By how much does each weight of layer 1 change in the first step" in prose(1)
+    assert "By how much does each weight of layer 1 change in the first step" in prose(
+        1
+    )
     task = replace(
         TASKS["digits-autoencoder"],
         optimizer=lambda parameters: torch.optim.Adam(parameters, lr=rate),
@@ -68,10 +83,15 @@ def test_the_first_step_in_fp16_changes_no_weight_of_layer_1_at_any_learning_rat
 
 
 def test_fp32_at_ten_times_its_learning_rate_ends_on_the_plateau_of_fp16():
-    assert "At ten times its learning rate the FP32 run ends on the same plateau" in prose(1)
+    assert (
+        "At ten times its learning rate the FP32 run ends on the same plateau"
+        in prose(1)
+    )
     task = TASKS["digits-autoencoder"]
     rate = task.optimizer([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
-    fast = replace(task, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=10 * rate))
+    fast = replace(
+        task, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=10 * rate)
+    )
     fp32 = train(fast, "fp32", seed=3, progress=False)
     fp16 = train(task, "fp16-naive", seed=3, progress=False)
     assert fp32.loss[-1] == pytest.approx(fp16.loss[-1], rel=0.01)
@@ -98,10 +118,18 @@ def test_the_window_begins_above_2_to_the_16_which_flushes_next_to_nothing(seed)
 
 @pytest.mark.parametrize("seed", [3, 0])
 def test_the_scale_falls_far_below_the_ceiling_and_never_settles(seed):
-    assert "it loses twenty, down to 2²⁰, far below RangeMap's ceiling of 2³⁰" in prose(1)
+    assert "it loses twenty, down to 2²⁰, far below RangeMap's ceiling of 2³⁰" in prose(
+        1
+    )
     assert "Nor does it settle" in prose(1)
     impatient = replace(RECIPES["fp16-scaled"], init_scale=2.0**40, growth_interval=25)
-    run = train("digits-autoencoder", impatient, seed=seed, progress=False, record_gradients_at=())
+    run = train(
+        "digits-autoencoder",
+        impatient,
+        seed=seed,
+        progress=False,
+        record_gradients_at=(),
+    )
     first, scale = int(np.argmin(run.skipped)), np.log2(run.loss_scale)
     assert 19 <= first <= 22 and scale[first] == 40 - first
     assert scale[first:].max() >= 25
@@ -135,22 +163,30 @@ def fates(start):
     found, far = {}, start + math.copysign(2, start)
     for eighths, pattern in enumerate(product((0, 1), repeat=3)):
         x = start + math.copysign(eighths / 4, start)
-        found[pattern] = {mode: round_to(x, FP8_E4M3, rounding=mode) == far for mode in MODES}
+        found[pattern] = {
+            mode: round_to(x, FP8_E4M3, rounding=mode) == far for mode in MODES
+        }
     return found
 
 
-MODES = [mode for mode in Rounding if mode not in (Rounding.STOCHASTIC, Rounding.TO_ODD)]
+MODES = [
+    mode for mode in Rounding if mode not in (Rounding.STOCHASTIC, Rounding.TO_ODD)
+]
 
 
 def test_whether_16_or_18_is_the_start_matters_at_100_alone():
     assert "Whether you start at 16 or at 18 matters at 100 alone" in prose(3)
     even, odd = fates(16.0), fates(18.0)
     assert [pattern for pattern in even if even[pattern] != odd[pattern]] == [(1, 0, 0)]
-    assert odd[1, 0, 0][Rounding.TIES_TO_EVEN] and not even[1, 0, 0][Rounding.TIES_TO_EVEN]
+    assert (
+        odd[1, 0, 0][Rounding.TIES_TO_EVEN] and not even[1, 0, 0][Rounding.TIES_TO_EVEN]
+    )
 
 
 def test_the_sign_matters_wherever_modes_disagree():
-    assert "The sign matters wherever modes disagree: −16 gives the same bits" in prose(3)
+    assert "The sign matters wherever modes disagree: −16 gives the same bits" in prose(
+        3
+    )
     plus, minus = fates(16.0), fates(-16.0)
     directed = {Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE}
     for pattern, modes in plus.items():
@@ -222,7 +258,9 @@ def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
 
 def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
     assert "about two fifths of the sum are lost" in prose(5)
-    large, small = (l05.measure_product_errors(most=1024, below=x).errors for x in (1.0, 2.0**-12))
+    large, small = (
+        l05.measure_product_errors(most=1024, below=x).errors for x in (1.0, 2.0**-12)
+    )
     assert large[FP16, FP32][-1] < large[FP16, FP32][0] / 5
     assert large[FP16, FP32][-1] < FP16.unit_roundoff
     assert small[FP16, FP32][-1] == pytest.approx(2 / 5, abs=0.02)
@@ -236,7 +274,11 @@ def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
 def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
     text, step = prose(6), MatrixStep()
     for unit, large, gone in (
-        ("Hopper, E4M3", 4, "at 2⁴, nothing is left of the small one from 2⁻¹⁰ downward"),
+        (
+            "Hopper, E4M3",
+            4,
+            "at 2⁴, nothing is left of the small one from 2⁻¹⁰ downward",
+        ),
         ("Hopper, E4M3", 5, "with the large one at 2⁵, from 2⁻⁹ downward"),
         ("Hopper, FP16", 15, "beside 2¹⁵ the small one is gone from 2⁻¹¹ downward"),
     ):
@@ -247,15 +289,23 @@ def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
             written[small] = float(step.step.rows[-1].value)
         last = max(small for small, value in written.items() if value == 0)
         assert gone in text
-        assert "⁻" + str(-last).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")) in gone
+        assert (
+            "⁻" + str(-last).translate(str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹"))
+            in gone
+        )
         assert large - last == (14 if "E4M3" in unit else 26)
 
 
 def test_most_of_the_cut_is_that_of_the_products():
     text = prose(6)
-    errors, unit = l06.measure_cut_errors(architecture="hopper", terms=4096), FP32.unit_roundoff
+    errors, unit = (
+        l06.measure_cut_errors(architecture="hopper", terms=4096),
+        FP32.unit_roundoff,
+    )
     all_cuts, writing = -errors.cut.mean() / unit, -errors.written.mean() / unit
-    assert f"make {writing:.0f} of the {all_cuts:.0f} *u*; five sixths come from" in text
+    assert (
+        f"make {writing:.0f} of the {all_cuts:.0f} *u*; five sixths come from" in text
+    )
     assert (all_cuts - writing) / all_cuts == pytest.approx(5 / 6, abs=0.01)
     assert f"within some {np.abs(errors.rounded).max() / unit:.0f} *u*" in text
     assert f"{-errors.cut.mean() * 1e5:.1f}·10⁻⁵ of the result" in text
@@ -269,11 +319,15 @@ def test_most_of_the_cut_is_that_of_the_products():
 def test_errors_grow_with_the_length_for_positive_products_and_hardly_for_signed_ones():
     text = prose(6)
     assert "about in proportion to K" in text and "with positive products" in text
-    positive, signed = (l06.measure_depth_errors(signed=x, most=4096) for x in (False, True))
+    positive, signed = (
+        l06.measure_depth_errors(signed=x, most=4096) for x in (False, True)
+    )
     steps = positive.chained[1:] / positive.chained[:-1]
     assert np.all((steps > 1.8) & (steps < 2.6))
     assert positive.promoted[-1] < positive.promoted[0]
-    assert "From K = 128 to 4,096 the error of the unit alone does not even triple" in text
+    assert (
+        "From K = 128 to 4,096 the error of the unit alone does not even triple" in text
+    )
     assert 2 < signed.chained[-1] / signed.chained[0] < 3
     assert signed.promoted[-1] < signed.promoted[0] / 5
 
@@ -284,7 +338,9 @@ def test_errors_grow_with_the_length_for_positive_products_and_hardly_for_signed
 def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
     assert "(d). Some rows have a variance below zero" in prose(14)
     for seed in range(5):
-        x = round_to(4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32)
+        x = round_to(
+            4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32
+        )
         how = {"axis": 0, "accumulator_format": FP32, "order": "pairwise"}
         found = arithmetic.variance(x, method="one-pass", **how)
         assert found.min() < 0 and found.max() > 2
@@ -297,7 +353,9 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
 def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
     text = prose(14)
     assert "One pass is lost at a mean of 2⁴ deviations" in text
-    assert "grows fourfold from point to point, with the square of condition × u" in text
+    assert (
+        "grows fourfold from point to point, with the square of condition × u" in text
+    )
     assert "The line reaches 2⁰ at 2⁷" in text
     found = l14.measure_formula_errors("variance", BF16, draws=256, seed=seed)
     bad, good = map(l14.medians, found.errors.values())
@@ -307,8 +365,13 @@ def test_one_pass_in_bf16_is_lost_long_before_two_and_two_before_the_data(seed):
     due = np.median(found.conditions, axis=1) * BF16.unit_roundoff
     assert due[6] < 0.7 < 1 < due[7]
     assert np.all(good[5:8] < due[5:8] ** 2)
-    good = l14.medians(l14.measure_formula_errors("variance", FP16, seed=seed).errors[TWO_PASSES])
-    assert "two passes are off by less than half a percent. At 2⁸ and 2⁹ they fail too" in text
+    good = l14.medians(
+        l14.measure_formula_errors("variance", FP16, seed=seed).errors[TWO_PASSES]
+    )
+    assert (
+        "two passes are off by less than half a percent. At 2⁸ and 2⁹ they fail too"
+        in text
+    )
     assert max(good[:8]) < 0.005 and min(good[8:10]) == 1
 
 
@@ -316,10 +379,16 @@ TWO_PASSES = "mean of squared distances"
 
 
 def test_softmax_shifts_and_the_logarithm_after_it_finds_zeros():
-    assert "a logarithm taken afterwards finds the zeros to which small shares" in prose(14)
+    assert (
+        "a logarithm taken afterwards finds the zeros to which small shares"
+        in prose(14)
+    )
     for top, gap in ((0.0, 200.0), (1000.0, 150.0), (-500.0, 1e4)):
         scores = torch.tensor([top, top - gap])
-        assert torch.softmax(scores, 0).tolist() == [1, 0]  # no NaN: the exponent was shifted
+        assert torch.softmax(scores, 0).tolist() == [
+            1,
+            0,
+        ]  # no NaN: the exponent was shifted
         assert torch.softmax(scores, 0).log()[1] == -torch.inf
         assert torch.log_softmax(scores, 0)[1] == -gap
 
@@ -363,7 +432,9 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     low = arithmetic.lu(round_to(a, FP16), FP16)
 
     def solve(r):
-        return np.linalg.solve(low.upper, np.linalg.solve(low.lower, r[low.permutation]))
+        return np.linalg.solve(
+            low.upper, np.linalg.solve(low.lower, r[low.permutation])
+        )
 
     found, errors, off = solve(b), [], []
     for _ in range(9):
@@ -383,8 +454,18 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
     assert 0.002 < perfect < 0.006
     assert 4 < off[0] / perfect < 11  # "most of a digit and no more"
     assert "**What happened?** The error is gone: x is whole numbers" in text
-    ends, loop = {}, source(15, "exact").replace("print(", "ends[name] = found  # print(")
-    given = {"np": np, "Fraction": Fraction, "a": a, "b": b, "solve": solve, "ends": ends}
+    ends, loop = (
+        {},
+        source(15, "exact").replace("print(", "ends[name] = found  # print("),
+    )
+    given = {
+        "np": np,
+        "Fraction": Fraction,
+        "a": a,
+        "b": b,
+        "solve": solve,
+        "ends": ends,
+    }
     exec(loop, given)
     assert share_off(x, ends["exact"]) < 2.0**-60
     assert 2.0**-53 < share_off(x, ends["FP64"]) < 128 * 2.0**-52
@@ -393,9 +474,15 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
 
 @every_seed
 def test_refinement_ends_where_its_residual_ends(seed):
-    assert "Each ends near the u of its residual: 2⁻¹² in FP16, where it began" in prose(15)
+    assert (
+        "Each ends near the u of its residual: 2⁻¹² in FP16, where it began"
+        in prose(15)
+    )
     a, b, _ = l15.random_system(2**7, seed=seed)
-    runs = [refine(a, b, factor_format=FP16, residual_format=fmt) for fmt in (FP16, FP32, None)]
+    runs = [
+        refine(a, b, factor_format=FP16, residual_format=fmt)
+        for fmt in (FP16, FP32, None)
+    ]
     low, middle, exact = (run.backward_errors for run in runs)
     assert 2.0**-13 < low[-1] < 2.0**-11
     assert 2.0**-26 < middle[-1] < 2.0**-24
@@ -412,12 +499,16 @@ def test_bf16_takes_twice_the_steps_of_fp16_and_e4m3_gets_nowhere(seed):
     assert (steps[FP32], steps[FP16]) == (2, 7)
     assert 2 <= steps[BF16] / 7 < 3.5
     e4m3 = refine(a, b, factor_format=FP8_E4M3)
-    assert e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4 and not e4m3.converged
+    assert (
+        e4m3.backward_errors.min() > e4m3.backward_errors[0] / 4 and not e4m3.converged
+    )
 
 
 @pytest.mark.parametrize("seed", [0, 5])
 def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
-    assert "within a factor of four of 1/u, the dotted lines: 2²⁴, 2¹¹ and 2⁸" in prose(15)
+    assert "within a factor of four of 1/u, the dotted lines: 2²⁴, 2¹¹ and 2⁸" in prose(
+        15
+    )
     for fmt in (FP32, FP16, BF16):
         reach = l15.measure_refinement_costs(fmt, seed=seed).reach
         assert 1 / 4 <= reach * fmt.unit_roundoff <= 4
@@ -427,7 +518,10 @@ def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
 @every_seed
 def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
     text = prose(15)
-    assert "A patient loop gets there, in some 50 to 400 steps, though no longer at" in text
+    assert (
+        "A patient loop gets there, in some 50 to 400 steps, though no longer at"
+        in text
+    )
     for level, ends in ((0, True), (4, False)):
         a, b, _ = l15.random_system(2.0**level, seed=seed)
         low = arithmetic.lu(round_to(8 * a, FP8_E4M3), FP8_E4M3)
@@ -467,16 +561,24 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
 
 
 @every_seed
-def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_changes(seed):
+def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_changes(
+    seed,
+):
     text = prose(15)
-    assert "more than half the entries become 0, and the others one of a few multiples" in text
+    assert (
+        "more than half the entries become 0, and the others one of a few multiples"
+        in text
+    )
     assert "takes the same seven steps as before, bit for bit" in text
     a, b, _ = l15.random_system(2**7, seed=seed)
     large, small = 2.0**20 * a, 2.0**-20 * a
     assert not refine(large, b, factor_format=FP16, scale=False).steps
     stored = round_to(small, FP16)
     assert np.mean(stored == 0) > 0.5
-    assert np.unique(abs(stored) * 2**24).tolist() in ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0])
+    assert np.unique(abs(stored) * 2**24).tolist() in (
+        [0.0, 1.0, 2.0],
+        [0.0, 1.0, 2.0, 3.0],
+    )
     found = refine(small, b, factor_format=FP16, scale=False)
     assert not found.converged
     assert 0.02 < found.backward_errors.min() <= found.backward_errors.max() < 0.1
@@ -489,7 +591,10 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
 
 def test_the_explorer_answers_what_the_lesson_says():
     assert "The factors alone are enough up to condition 2¹⁴" in prose(15)
-    assert "no factors from 2¹⁸ on. At 2⁻¹⁴ it takes 42 corrections, at 2⁻¹⁵ more" in prose(15)
+    assert (
+        "no factors from 2¹⁸ on. At 2⁻¹⁴ it takes 42 corrections, at 2⁻¹⁵ more"
+        in prose(15)
+    )
     assert "than the 50 allowed, and from 2⁻¹⁶ down none helps" in prose(15)
     refiner = Refiner()
     refiner.level.value = 14
@@ -519,7 +624,10 @@ def coffee(t):
 
 
 def test_the_finest_step_leaves_the_cup_at_more_than_35_degrees():
-    assert "With a hundredth of a minute the cup stops at 35.625 °C after 13 minutes" in prose(16)
+    assert (
+        "With a hundredth of a minute the cup stops at 35.625 °C after 13 minutes"
+        in prose(16)
+    )
     path = integrate(coffee, 90.0, 0.01, 3000, FP16)
     assert path[-1] == 35.625
     assert 13 < np.flatnonzero(np.diff(path))[-1] * 0.01 < 13.5
@@ -528,8 +636,14 @@ def test_the_finest_step_leaves_the_cup_at_more_than_35_degrees():
 
 
 def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
-    assert "exactly half a gap, 2⁻⁶: a tie, and the even neighbour is 35.625 itself" in prose(16)
-    assert "the tie is at 20.078125, which is odd: the cup moves on, one gap, to 20" in prose(16)
+    assert (
+        "exactly half a gap, 2⁻⁶: a tie, and the even neighbour is 35.625 itself"
+        in prose(16)
+    )
+    assert (
+        "the tie is at 20.078125, which is odd: the cup moves on, one gap, to 20"
+        in prose(16)
+    )
     for t, gap, dt, even in (
         (35.625, 2**-5, 0.01, True),
         (20.78125, 2**-6, 0.1, True),
@@ -544,14 +658,19 @@ def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
 
 
 def test_e4m3_loses_every_step_of_half_a_minute():
-    said = "In E4M3 a step of half a minute already loses everything: 90 is stored as 88"
+    said = (
+        "In E4M3 a step of half a minute already loses everything: 90 is stored as 88"
+    )
     assert said in prose(16)
     assert integrate(coffee, 90.0, 0.5, 200, FP8_E4M3).tolist() == [88.0] * 201
 
 
 @every_seed
 def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
-    assert "Kahan needs no chance and no wider format, but stops at 24 °C with" in prose(16)
+    assert (
+        "Kahan needs no chance and no wider format, but stops at 24 °C with"
+        in prose(16)
+    )
     assert integrate(coffee, 90.0, 0.1, 1000, FP8_E4M3, method="kahan")[-1] == 24
     assert integrate(coffee, 90.0, 0.01, 1000, FP8_E4M3, method="kahan")[-1] == 88
     for method in ("stochastic", "master"):
@@ -561,7 +680,10 @@ def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
 
 def test_kahan_doubles_the_bits_and_no_more():
     text = prose(16)
-    assert "upward steps as long as 2⁻². With Kahan's method steps of 2⁻⁹ still arrive" in text
+    assert (
+        "upward steps as long as 2⁻². With Kahan's method steps of 2⁻⁹ still arrive"
+        in text
+    )
     assert freezes(lambda t: 1.0, 64.0, 2.0**-2, BF16)
     for step, moves in ((2.0**-9, True), (2.0**-10, False)):
         path = integrate(lambda t: 1.0, 64.0, step, 1000, BF16, method="kahan")
@@ -582,14 +704,23 @@ def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
 
 @every_seed
 def test_nearest_has_a_best_step_of_a_tenth_of_a_degree_and_kahan_none(seed):
-    assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(16)
+    assert "lowest point lies between 2⁻⁵ and 2⁻³ minutes, at about a tenth" in prose(
+        16
+    )
     assert "stays below a degree where nearest is off by nearly forty" in prose(16)
-    found = [l16.measure_step_errors(FP16, method=method, seed=seed) for method in METHODS]
+    found = [
+        l16.measure_step_errors(FP16, method=method, seed=seed) for method in METHODS
+    ]
     nearest, stochastic, kahan = (curve.errors for curve in found)
     assert 2**-5 < found[0].x[nearest.argmin()] < 2**-3
-    assert "near 0.09 minutes in FP16, where g = 2⁻⁵, and near four times that in BF16" in prose(16)
+    assert (
+        "near 0.09 minutes in FP16, where g = 2⁻⁵, and near four times that in BF16"
+        in prose(16)
+    )
     for fmt, estimate in ((FP16, 0.09), (BF16, 0.36)):
-        assert estimate == pytest.approx(0.3 * ulp(33, fmt) * (10 / estimate) ** 0.5, rel=0.1)
+        assert estimate == pytest.approx(
+            0.3 * ulp(33, fmt) * (10 / estimate) ** 0.5, rel=0.1
+        )
         curve = l16.measure_step_errors(fmt, seed=seed)
         assert 1 / 2 < curve.x[curve.errors.argmin()] / estimate < 2
     assert 0.08 < nearest.min() < 0.15
@@ -620,10 +751,18 @@ def rod_error(u):
 
 @every_seed
 def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
-    assert "gets errors of 17, 47 and 75 percent: the rod freezes on its way" in prose(16)
-    assert "near 1 percent (stochastic) and 0.2 percent (Kahan), which is half of BF16" in prose(16)
+    assert "gets errors of 17, 47 and 75 percent: the rod freezes on its way" in prose(
+        16
+    )
+    assert (
+        "near 1 percent (stochastic) and 0.2 percent (Kahan), which is half of BF16"
+        in prose(16)
+    )
     assert "come closer to each other (0.28, 0.19, 0.05 of" in prose(16)
-    assert "relative to themselves the results differ by a half to three quarters" in prose(16)
+    assert (
+        "relative to themselves the results differ by a half to three quarters"
+        in prose(16)
+    )
     if not seed:
         nearest = l16.measure_grid_errors(BF16).errors
         assert np.round(100 * nearest[1:]).tolist() == [17, 47, 75]
@@ -649,7 +788,10 @@ def weather(state):
 
 
 def test_the_weather_enters_a_cycle_that_its_start_chooses():
-    assert "a cycle of 40 states, round and round one wing. From (1, 2, 20) it enters" in prose(16)
+    assert (
+        "a cycle of 40 states, round and round one wing. From (1, 2, 20) it enters"
+        in prose(16)
+    )
     assert "another, of 2,609, after 829 steps, as from most of the starts" in prose(16)
     how = {"dt": 1 / 64, "steps": 5000, "fmt": BF16, "scheme": "rk4"}
     path = integrate(weather, [1, 1, 1], **how)
@@ -657,7 +799,9 @@ def test_the_weather_enters_a_cycle_that_its_start_chooses():
     assert len(set(np.sign(path[-40:, 0]))) == 1
     assert cycle(integrate(weather, [1, 2, 20], **how)) == (829 + 2609, 2609)
     starts = np.random.default_rng(2).uniform((-15, -15, 10), (15, 15, 40), (4, 3))
-    assert sum(cycle(integrate(weather, start, **how))[1] == 2609 for start in starts) >= 3
+    assert (
+        sum(cycle(integrate(weather, start, **how))[1] == 2609 for start in starts) >= 3
+    )
     for seed in range(3):
         path = integrate(weather, [1, 2, 20], **how, method="stochastic", seed=seed)
         states, length = cycle(path)
@@ -666,11 +810,15 @@ def test_the_weather_enters_a_cycle_that_its_start_chooses():
 
 @every_seed
 def test_random_walkers_have_a_variance_too_large_by_the_gap_over_the_step(seed):
-    assert "too large by gap/δ, here 8, and 2 for half a gap. Kahan is right" in prose(16)
+    assert "too large by gap/δ, here 8, and 2 for half a gap. Kahan is right" in prose(
+        16
+    )
     signs = np.random.default_rng(seed).choice([-1.0, 1.0], (256, 4000))
     for delta, ratio in ((2.0**-10, 8), (2.0**-8, 2)):
         for method, factor in (("nearest", 0), ("stochastic", ratio), ("kahan", 1)):
-            walkers = arithmetic.Weights(np.full(4000, 1.5), BF16, method=method, seed=seed)
+            walkers = arithmetic.Weights(
+                np.full(4000, 1.5), BF16, method=method, seed=seed
+            )
             for sign in signs:
                 walkers.add(delta * sign)
             found = walkers.values.var() / (256 * delta**2)
@@ -690,7 +838,9 @@ def energies(dt, method, seed=0):
 
 
 def test_at_other_steps_kahan_gains_and_nearest_spreads():
-    assert "at some other steps it gains. Nor is nearest safe: steps of 1/256" in prose(16)
+    assert "at some other steps it gains. Nor is nearest safe: steps of 1/256" in prose(
+        16
+    )
     assert energies(1 / 32, "kahan").min() > 1
     spread = energies(1 / 256, "nearest")
     assert spread.min() < 0.82 and spread.max() > 1.18

@@ -38,12 +38,17 @@ def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
                 rest = rest - found[-1]
         for n in (3, 6):
             pairs = [(s, t) for s in range(n) for t in range(n - s)]
-            sums = sum(mma(pieces[0][s], pieces[1][t], input_format=BF16) for s, t in pairs)
+            sums = sum(
+                mma(pieces[0][s], pieces[1][t], input_format=BF16) for s, t in pairs
+            )
             errors[n] = emulation_error(sums, *matrices)
         assert kind == "normal" or 1e-12 < errors[6] < 1e-10
     assert 2.0**-25 < min(errors.values()) < max(errors.values()) < 2.0**-23
     assert 0.9 < errors[3] / errors[6] < 1.5
-    assert max(np.abs(x - sum(p)).max() for x, p in zip((a, b), pieces, strict=True)) < 2.0**-46
+    assert (
+        max(np.abs(x - sum(p)).max() for x, p in zip((a, b), pieces, strict=True))
+        < 2.0**-46
+    )
     leading = pieces[0][0], pieces[1][0]  # "in the very first product"
     first = emulation_error(mma(*leading, input_format=BF16), *leading)
     assert 2.0**-25.5 < first < 2.0**-22
@@ -51,7 +56,10 @@ def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
 
 @every_seed
 def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
-    assert "Every slice brings 9 to 10 bits, and with six the error is less than NumPy's" in PROSE
+    assert (
+        "Every slice brings 9 to 10 bits, and with six the error is less than NumPy's"
+        in PROSE
+    )
     code = source(17, "slices").partition("on_a_grid")[0]
     exec(code, space := {"np": np, "mma": mma, "split": split})
     a, b, _ = factors(seed)
@@ -67,7 +75,10 @@ def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
 
 
 def test_the_rule_gives_the_bits_that_the_lesson_lists():
-    assert "10, 9, 8 and 7 in FP16. BF16 stays at 9, its p + 1, until the sum leaves" in PROSE
+    assert (
+        "10, 9, 8 and 7 in FP16. BF16 stays at 9, its p + 1, until the sum leaves"
+        in PROSE
+    )
     ks = 64, 256, 1024, 4096
     assert [slice_bits(k, FP16, 24) for k in ks] == [10, 9, 8, 7]
     assert [slice_bits(k, BF16, 24) for k in ks] == [9, 9, 8, 7]
@@ -76,17 +87,28 @@ def test_the_rule_gives_the_bits_that_the_lesson_lists():
 
 @every_seed
 def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
-    assert "a fifth to a third of the positive sums wrong, and nearly all sums of nearly" in PROSE
-    assert "*With random signs not one is wrong*, and with two bits too many still none" in PROSE
+    assert (
+        "a fifth to a third of the positive sums wrong, and nearly all sums of nearly"
+        in PROSE
+    )
+    assert (
+        "*With random signs not one is wrong*, and with two bits too many still none"
+        in PROSE
+    )
     found = l17.measure_wrong_sums(64, seed=seed)
     assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
     assert 0.18 < found.shares["positive"][-2] < 0.35
-    assert found.shares["nearly equal"][-2] > 0.9 and not found.shares["random signs"].any()
+    assert (
+        found.shares["nearly equal"][-2] > 0.9
+        and not found.shares["random signs"].any()
+    )
     assert not any(shares[:-2].any() for shares in found.shares.values())
     a, b, _ = factors(seed)
     left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
     one = np.sqrt(np.mean(left**2) * np.mean(right**2))
-    assert 7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9  # "about eight times one of them"
+    assert (
+        7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9
+    )  # "about eight times one of them"
 
 
 def test_the_explorer_answers_what_the_lesson_says():
@@ -101,11 +123,15 @@ def test_the_explorer_answers_what_the_lesson_says():
 
 @every_seed
 def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
-    assert "FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21, 28" in PROSE
+    assert (
+        "FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21, 28"
+        in PROSE
+    )
     a, b, _ = factors(seed)
     for unit, n in ((FP16, 6), (BF16, 7), ("INT8", 8), (FP8_E4M3, 12), ("moduli", 15)):
         fewer, enough = (
-            emulation_error(matmul_fp64(a, b, unit=unit, slices=s), a, b) for s in (n - 1, n)
+            emulation_error(matmul_fp64(a, b, unit=unit, slices=s), a, b)
+            for s in (n - 1, n)
         )
         assert enough <= 2.0**-52 < fewer
         last = emulation_error(matmul_fp64(a, b, unit=unit, slices=n + 1), a, b)
@@ -121,7 +147,10 @@ def test_by_peaks_36_products_lose_and_15_win():
 @every_seed
 def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128(seed):
     assert "Without promotion all sums are wrong, by up to one or two percent" in PROSE
-    assert "every 128, all or nearly all, by less. Promoted every 64 products, none" in PROSE
+    assert (
+        "every 128, all or nearly all, by less. Promoted every 64 products, none"
+        in PROSE
+    )
     x, y = np.random.default_rng(seed).uniform(0.5, 1, (2, 16, 1024))
     left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
     exact = left @ right
@@ -148,13 +177,18 @@ def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
 
 
 @every_seed
-def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_eighteen(seed):
+def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_eighteen(
+    seed,
+):
     assert "With six and ten slices not one digit is right" in PROSE
     assert "It takes 17 or 18 slices" in PROSE
     a, b, rng = factors(seed, 8)
     power = 2.0 ** rng.integers(-60, 61, 64)
     a, b = a * power, b / power[:, None]
-    error = {n: emulation_error(matmul_fp64(a, b, slices=n), a, b) for n in (6, 10, 16, 17, 18)}
+    error = {
+        n: emulation_error(matmul_fp64(a, b, slices=n), a, b)
+        for n in (6, 10, 16, 17, 18)
+    }
     assert min(error[6], error[10]) > 0.1 and error[16] > 2.0**-52 > error[18]
     assert error[17] < 1e-14
     assert emulation_error(a @ b, a, b) < 5e-16  # "FP64 … notices nothing"
@@ -164,7 +198,9 @@ def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_ei
 @every_seed
 def test_the_order_changes_most_of_numpy_s_bits_and_none_of_ours(seed):
     assert "More than four fifths of NumPy's elements change, and none of ours" in PROSE
-    assert "more than four fifths of ours are correctly rounded, against one in" in PROSE
+    assert (
+        "more than four fifths of ours are correctly rounded, against one in" in PROSE
+    )
     a, b, rng = factors(seed)
     order = rng.permutation(64)
     assert 0.78 < np.mean(a @ b != a[:, order] @ b[order]) < 0.9

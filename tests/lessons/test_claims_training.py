@@ -16,15 +16,38 @@ from tiers import mostly_full
 from torch.nn import functional as F
 
 import mplab
-from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, Rounding, Stream, arithmetic, round_to, scaling
+from mplab import (
+    FP4_E2M1,
+    FP8_E4M3,
+    FP16,
+    FP32,
+    Rounding,
+    Stream,
+    arithmetic,
+    round_to,
+    scaling,
+)
 from mplab.course.files import course_folder
 from mplab.lessons.l10.explorer import PolicyExplorer
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l18.explorer import OUTLIERS, PLACE, WAYS, FourBitBlock
-from mplab.scaling import MX_BLOCK, DoublingScaler, LossScaler, ScaleRule, fake_quantize, play
-from mplab.simulation import EVERYTHING, KERAS_MIXED, SCALINGS, convert_linears, simulated
+from mplab.scaling import (
+    MX_BLOCK,
+    DoublingScaler,
+    LossScaler,
+    ScaleRule,
+    fake_quantize,
+    play,
+)
+from mplab.simulation import (
+    EVERYTHING,
+    KERAS_MIXED,
+    SCALINGS,
+    convert_linears,
+    simulated,
+)
 from mplab.simulation.casts import ROLES
 from mplab.training import RECIPES, TASKS, train
 
@@ -58,18 +81,29 @@ def ends(task, recipe, seed, **how):
 
 
 @pytest.mark.parametrize("seed", mostly_full([0, 4, 5], [4]))
-@pytest.mark.parametrize(("function", "widths"), [(torch.nn.Sigmoid, SIX), (torch.nn.SiLU, TEN)])
-def test_with_adam_a_summed_loss_in_unscaled_fp16_trains_as_fp32_does(function, widths, seed):
+@pytest.mark.parametrize(
+    ("function", "widths"), [(torch.nn.Sigmoid, SIX), (torch.nn.SiLU, TEN)]
+)
+def test_with_adam_a_summed_loss_in_unscaled_fp16_trains_as_fp32_does(
+    function, widths, seed
+):
     """Measured on seeds 0 and 1: sigmoid .346 and .271 against .350 and .270."""
     assert "unscaled FP16 with the summed loss learns as FP32 does" in prose(8)
     task = autoencoder(function, widths)
-    summed = replace(task, loss=lambda output, target: F.mse_loss(output, target, reduction="sum"))
-    wide, low = (ends(*of, seed).metrics["r2"] for of in ((task, "fp32"), (summed, "fp16-naive")))
+    summed = replace(
+        task, loss=lambda output, target: F.mse_loss(output, target, reduction="sum")
+    )
+    wide, low = (
+        ends(*of, seed).metrics["r2"] for of in ((task, "fp32"), (summed, "fp16-naive"))
+    )
     assert abs(wide - low) < (0.05 if function is torch.nn.Sigmoid else 0.2)
 
 
 def test_with_sgd_a_summed_loss_needs_a_learning_rate_that_shrinks_with_the_batch():
-    assert "With plain SGD the learning rate would have to shrink as the batch grows" in prose(8)
+    assert (
+        "With plain SGD the learning rate would have to shrink as the batch grows"
+        in prose(8)
+    )
     generator = torch.Generator().manual_seed(8)
     for n in (32, 256):
         x, found = torch.randn(n, 8, generator=generator, dtype=torch.float64), []
@@ -95,12 +129,16 @@ def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoi
 
     def table(*network):
         run = train(autoencoder(*network), "fp16-naive", **how)
-        return np.array([[a / b for a, b in run.flushed[step].values()] for step in SEVEN])
+        return np.array(
+            [[a / b for a, b in run.flushed[step].values()] for step in SEVEN]
+        )
 
     learns, stalls = table(torch.nn.SiLU, TEN), table(torch.nn.Sigmoid, SIX)
     assert (learns[3:] < 0.92).all()
     assert 0.3 < learns[-1, 0] < 0.75  # "half of layer 1 is still flushed at the end"
-    assert (learns[-1, 5:8] > learns[1, 5:8]).any()  # "in some middle layers the share rises"
+    assert (
+        learns[-1, 5:8] > learns[1, 5:8]
+    ).any()  # "in some middle layers the share rises"
     assert (stalls[:6, :2] > 0.99).all()
 
 
@@ -117,19 +155,28 @@ def test_the_losses_of_the_sigmoid_network_part_long_after_its_gradients():
 
 
 @pytest.mark.parametrize("seed", mostly_full([0, 2], [0]))
-def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_loses(seed):
+def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_loses(
+    seed,
+):
     """Measured, R²: FP32 .350 and .398, without a scaler .110 and .000, with one .350 and .398."""
     text = prose(8)
     assert "with `GradScaler` it follows FP32, without it the loss stays behind" in text
-    assert "the first two layers receive nothing for the first hundred steps, in real" in text
+    assert (
+        "the first two layers receive nothing for the first hundred steps, in real"
+        in text
+    )
     task, how = autoencoder(torch.nn.Sigmoid, SIX), {"seed": seed, "progress": False}
     names = ("fp32", "fp16-naive", "amp-fp16-naive", "fp16-scaled", "amp-fp16")
     runs = [train(task, name, record_gradients_at=SEVEN, **how) for name in names]
     wide, _, naive, _, scaled = (run.metrics["r2"] for run in runs)
     ours, real = (run.samples[0]["layer 3"].stored for run in runs[1:3])
-    assert abs(ours - real).max() <= 2.0**-24  # "where the two runs differ it is by one unit"
+    assert (
+        abs(ours - real).max() <= 2.0**-24
+    )  # "where the two runs differ it is by one unit"
     assert abs(wide - scaled) < 0.05 and naive < 0.7 * wide
-    lost = [[[a / b for a, b in run.flushed[s].values()] for s in SEVEN] for run in runs]
+    lost = [
+        [[a / b for a, b in run.flushed[s].values()] for s in SEVEN] for run in runs
+    ]
     _, ours, real, ours_scaled, real_scaled = np.array(lost)
     assert min(ours[:5, :2].min(), real[:5, :2].min()) > 0.95
     assert abs(ours[:5] - real[:5]).max() < 0.15
@@ -141,7 +188,10 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
 def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
     """Measured, steps skipped of 160: 15, 15 and 15 by ours, 14, 15 and 15 by torch's."""
     assert "The first descent is the same, and for most of the run both" in prose(9)
-    names, how = ("fp16-scaled", "amp-fp16"), {"init_scale": 2.0**28, "growth_interval": 25}
+    names, how = (
+        ("fp16-scaled", "amp-fp16"),
+        {"init_scale": 2.0**28, "growth_interval": 25},
+    )
     rules = (replace(RECIPES[name], **how) for name in names)
     ours, real = (ends("digits-cnn", rule, seed) for rule in rules)
     late = np.flatnonzero(ours.skipped)[8:]  # "mostly between steps 35 and 60"
@@ -277,10 +327,18 @@ def test_in_four_of_the_twelve_cases_the_remedy_is_another_learning_rate():
 
 def test_no_curve_of_a_loss_names_its_fault():
     assert "four end in NaN, five do not move, and the other three could" in prose(13)
-    losses = [[step.loss for step in case.broken().report.steps] for case in CASES.values()]
+    losses = [
+        [step.loss for step in case.broken().report.steps] for case in CASES.values()
+    ]
     ends = [float(loss[-1]) for loss in losses]
     assert sum(map(math.isnan, ends)) == 4
-    assert sum(abs(loss[0] - end) < 1e-4 * end for loss, end in zip(losses, ends, strict=True)) == 5
+    assert (
+        sum(
+            abs(loss[0] - end) < 1e-4 * end
+            for loss, end in zip(losses, ends, strict=True)
+        )
+        == 5
+    )
 
 
 def masked_rows(dtype):
@@ -288,7 +346,10 @@ def masked_rows(dtype):
     x = torch.arange(1.0, 5.0).reshape(1, 4, 1).repeat(1, 1, 8).to(dtype)
     hidden = torch.zeros(1, 4, 4, dtype=torch.bool)
     scores, added = x @ x.mT, torch.full((1, 4, 4), -1e9).to(dtype)
-    by_hand = {"added": scores + added, "Boolean": scores.masked_fill(~hidden, -torch.inf)}
+    by_hand = {
+        "added": scores + added,
+        "Boolean": scores.masked_fill(~hidden, -torch.inf),
+    }
     return {
         name: (
             float((by_hand[name].softmax(-1) @ x)[0, 0, 0]),
@@ -303,7 +364,10 @@ def test_in_fp16_the_kernel_decides_and_in_fp32_an_added_mask_gives_a_mean():
     assert found["added"][1] == found["Boolean"][1] == wide["Boolean"][1] == 0
     assert np.isnan([found["added"][0], found["Boolean"][0]]).all()
     assert wide["added"] == (2.5, 2.5)
-    assert "there the added mask gives 2.5, the mean of all that it should hide" in prose(13)
+    assert (
+        "there the added mask gives 2.5, the mean of all that it should hide"
+        in prose(13)
+    )
 
 
 def test_whether_a_mean_overflows_depends_on_the_kernel():
@@ -315,22 +379,42 @@ def test_whether_a_mean_overflows_depends_on_the_kernel():
 
 
 def test_the_summary_of_the_claims_counts_their_verdicts():
-    text = prose(13).partition("## 6. Claims under test")[2].partition("## Exercises")[0]
+    text = (
+        prose(13).partition("## 6. Claims under test")[2].partition("## Exercises")[0]
+    )
     verdicts = []
     for number in range(1, 9):
         after = text.partition(f"**Claim {number}.**")[2].partition("**Answer.** ")[2]
         verdicts.append("false" if after.startswith("False") else after.split()[0])
-    assert verdicts == ["false", "Whether", "false", "True:", "True", "false", "false", "True"]
-    assert "In all, four of the eight are false, three depend on the kernel or the machine" in text
+    assert verdicts == [
+        "false",
+        "Whether",
+        "false",
+        "True:",
+        "True",
+        "false",
+        "false",
+        "True",
+    ]
+    assert (
+        "In all, four of the eight are false, three depend on the kernel or the machine"
+        in text
+    )
 
 
 # Lesson 18: four bits --------------------------------------------------------------------
 NEAREST = replace(SCALINGS["nvfp4"].grad_output, rounding=Rounding.TIES_TO_EVEN)
-PLAIN = replace(SCALINGS["nvfp4"], **dict.fromkeys(ROLES, NEAREST), hadamard=False, keep_ends=False)
+PLAIN = replace(
+    SCALINGS["nvfp4"], **dict.fromkeys(ROLES, NEAREST), hadamard=False, keep_ends=False
+)
 
 
 def trained(task, way, seed):
-    used = replace(task, model=lambda: convert_linears(task.model(), scaling=way)) if way else task
+    used = (
+        replace(task, model=lambda: convert_linears(task.model(), scaling=way))
+        if way
+        else task
+    )
     (score,) = train(used, "fp32", seed=seed, record_gradients_at=()).metrics.values()
     return score
 
@@ -372,7 +456,10 @@ def test_how_well_the_largest_of_a_block_comes_back(seed):
     said = "the largest of a block comes back within a sixteenth; in MXFP4 it may be off by a fifth"
     assert said in prose(18)
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(4096, 16, generator=generator) * torch.rand(4096, 1, generator=generator).exp2()
+    x = (
+        torch.randn(4096, 16, generator=generator)
+        * torch.rand(4096, 1, generator=generator).exp2()
+    )
     largest = x.abs().argmax(1, keepdim=True)
     worst = []
     for rule in (ScaleRule.NVFP4, ScaleRule.RCEIL):
@@ -424,7 +511,9 @@ def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
         kept.append(float((step[1:] != 0).float().mean()))
         weights = weights - step / 50
     assert np.mean(kept[200:]) < 0.05 < np.mean(kept[:50])
-    assert 0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45  # "a third"
+    assert (
+        0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45
+    )  # "a third"
 
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
@@ -434,7 +523,9 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     text = prose(18)
     assert "much of the R² that four bits cost: on most seeds more than half" in text
     assert "Stochastic rounding of everything is the worst of all" in text
-    assert "Of the gradients alone it neither helps nor harms: on eight seeds R²" in text
+    assert (
+        "Of the gradients alone it neither helps nor harms: on eight seeds R²" in text
+    )
     task, full = replace(TASKS["regression"], batch=256), SCALINGS["nvfp4"]
     ways = {
         "fp32": None,
@@ -454,7 +545,10 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_last_layer_counts_for_more_than_the_first(seed):
     """On one processor the first layer was 0.008 ahead, with seed 4."""
-    assert "with that layer alone in FP32 we found an R² of 0.957 to 0.980 on five" in prose(18)
+    assert (
+        "with that layer alone in FP32 we found an R² of 0.957 to 0.980 on five"
+        in prose(18)
+    )
     task, found = replace(TASKS["regression"], batch=256), {}
     for left in ("0", "4"):
 
@@ -480,7 +574,9 @@ def test_digits_do_not_notice_four_bits(seed):
 # The instructor's guide ------------------------------------------------------------------
 def model_answers():
     """By lesson, the model answers by their numbers."""
-    parts = re.split(r"^## (\d+) · (.*)$", (FOLDER / "ANSWERS.md").read_text("utf-8"), flags=re.M)
+    parts = re.split(
+        r"^## (\d+) · (.*)$", (FOLDER / "ANSWERS.md").read_text("utf-8"), flags=re.M
+    )
     found = {}
     for number, title, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
         answers = re.split(r"^\*\*(\d)\.\*\* ", text, flags=re.M)
@@ -498,12 +594,22 @@ def test_every_question_with_a_pencil_has_a_model_answer(number):
 
 
 def test_the_numbers_among_the_model_answers_pass_their_checks():
-    text = "\n".join(answer for _, found in model_answers().values() for answer in found.values())
+    text = "\n".join(
+        answer for _, found in model_answers().values() for answer in found.values()
+    )
     found = re.findall(r"`(\w+) = ([^`=]+)`", text)
-    values = {name: eval(value) for name, value in found if name in mplab.course.EXERCISES}
-    asked = {n for n, exercise in mplab.course.EXERCISES.items() if not callable(exercise.answer)}
+    values = {
+        name: eval(value) for name, value in found if name in mplab.course.EXERCISES
+    }
+    asked = {
+        n
+        for n, exercise in mplab.course.EXERCISES.items()
+        if not callable(exercise.answer)
+    }
     assert set(values) == asked
-    assert [name for name, value in values.items() if not mplab.check(name, value).passed] == []
+    assert [
+        name for name, value in values.items() if not mplab.check(name, value).passed
+    ] == []
 
 
 def test_the_figures_of_the_model_answers_come_out():
@@ -535,7 +641,10 @@ def test_the_fusion_of_the_model_answer_survives_fp16_without_fp32():
         def forward(self, a, b):
             return (length_one(a) * length_one(b)).sum(-1)
 
-    a, b = (x * 300 for x in torch.randn(2, 20, 256, generator=torch.Generator().manual_seed(0)))
+    a, b = (
+        x * 300
+        for x in torch.randn(2, 20, 256, generator=torch.Generator().manual_seed(0))
+    )
     with simulated(FP16, policy=EVERYTHING):
         found = Fusion()(a, b)
     assert torch.allclose(found, F.cosine_similarity(a, b), atol=5e-3)
@@ -549,7 +658,9 @@ def test_the_45_minute_path_names_sections_and_exercises_that_exist():
         text = prose(int(number))
         headings = re.findall(r"^## (\d\. .*)$", text, flags=re.M)
         assert set(sections.split(" · ")) < set(headings), number
-        assert set(exercises.split(", ")) <= set(re.findall(r"^[✍⌨] \*\*(\d)\.", text, flags=re.M))
+        assert set(exercises.split(", ")) <= set(
+            re.findall(r"^[✍⌨] \*\*(\d)\.", text, flags=re.M)
+        )
 
 
 @pytest.mark.parametrize("number", LESSONS)
@@ -561,11 +672,15 @@ def test_a_lesson_and_the_guide_state_the_same_range_of_minutes(number):
 
 @pytest.mark.parametrize("name", [f"a{n}" for n in range(1, 10)])
 def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
-    row = next(line for line in GUIDE.splitlines() if line.startswith(f"| {name.upper()} · "))
+    row = next(
+        line for line in GUIDE.splitlines() if line.startswith(f"| {name.upper()} · ")
+    )
     section = GUIDE.partition(f"\n### {name.upper()} · ")[2].partition("\n### ")[0]
     title, asks, minutes, wrong, *_ = section.split("\n\n")
     assert f"[{title}]" in row
-    notebook = nbformat.read(FOLDER / "assignments" / name / f"{name}.ipynb", as_version=4)
+    notebook = nbformat.read(
+        FOLDER / "assignments" / name / f"{name}.ipynb", as_version=4
+    )
     marks = [cell.metadata.get("nbgrader", {}) for cell in notebook.cells]
     graded = [mark for mark in marks if mark.get("grade")]
     parts = re.findall(r"\d: (\d+), (\d+)", minutes)
@@ -574,13 +689,21 @@ def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
     assert [int(n) for n in re.findall(r"\((\d+)\)", minutes)] == sums
     assert [int(n) for n in row.split("|")[2:4]] == sums
     for words in (asks, wrong):
-        assert re.findall(r"`(\w+)`", words)[:5] == [cell.grade_id for cell in graded[:-1]]
+        assert re.findall(r"`(\w+)`", words)[:5] == [
+            cell.grade_id for cell in graded[:-1]
+        ]
 
 
 def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons():
     weeks = GUIDE.partition("### A semester")[2].partition("###")[0]
-    rows, taught, given = re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M), [], []
-    needs = dict(re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", GUIDE, re.M))
+    rows, taught, given = (
+        re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M),
+        [],
+        [],
+    )
+    needs = dict(
+        re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", GUIDE, re.M)
+    )
     for lessons, assignment in rows:
         taught += map(int, lessons.split(", "))
         if assignment:
@@ -593,10 +716,16 @@ def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons
 def test_the_quiz_bank_holds_each_prediction_with_its_answer():
     for number in LESSONS:
         notebook = nbformat.read(LESSONS[number], as_version=4)
-        asked = sum(len(re.findall(make_quiz.PREDICTION, cell.source)) for cell in notebook.cells)
+        asked = sum(
+            len(re.findall(make_quiz.PREDICTION, cell.source))
+            for cell in notebook.cells
+        )
         found = list(make_quiz.predictions(notebook))
         assert (
-            sum(len(re.findall(make_quiz.PREDICTION, question)) for _, question, _ in found)
+            sum(
+                len(re.findall(make_quiz.PREDICTION, question))
+                for _, question, _ in found
+            )
             == asked
         )
         assert all("**" in answer for _, _, answer in found)
@@ -621,7 +750,9 @@ def test_students_do_not_get_the_model_answers(tmp_path):
 def test_a_static_scale_that_the_first_batches_bear_is_lost_for_good():
     moving = replace(RECIPES["fp16-scaled"], init_scale=2.0**18, growth_interval=25)
     fixed = replace(moving, dynamic=False)
-    lost, well = (train("digits-cnn", rule, seed=0, progress=False) for rule in (fixed, moving))
+    lost, well = (
+        train("digits-cnn", rule, seed=0, progress=False) for rule in (fixed, moving)
+    )
     assert np.isfinite(lost.loss[:10]).all()
     assert not np.isfinite(lost.loss[-1])
     assert np.isfinite(well.loss).all()

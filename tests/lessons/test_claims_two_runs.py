@@ -47,7 +47,9 @@ def test_twenty_seven_fp32_sums_agree_in_five_digits(capsys):
 def test_four_splits_make_four_rows_and_a_fixed_one_makes_one(capsys):
     assert "Four splits make four versions of row 0; a fixed split makes one" in PROSE
     exec(cell("setup") + "\n" + cell("batch"), {})
-    assert capsys.readouterr().out == ("by batch: 4 different rows\nalways 4: 1 different rows\n")
+    assert capsys.readouterr().out == (
+        "by batch: 4 different rows\nalways 4: 1 different rows\n"
+    )
 
 
 def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
@@ -66,8 +68,13 @@ def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
 
 def test_in_longer_rows_a_stored_number_changes_now_and_then():
     assert "in longer rows a number near a tie now and then changes" in PROSE
-    rng, how = np.random.default_rng(1), {"accumulator_format": FP32, "output_format": BF16}
-    x, w = (round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 16384)))
+    rng, how = (
+        np.random.default_rng(1),
+        {"accumulator_format": FP32, "output_format": BF16},
+    )
+    x, w = (
+        round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 16384))
+    )
     whole, cut = (arithmetic.matmul(x, w, split_k=parts, **how) for parts in (1, 16))
     assert 0 < np.mean(whole != cut) < 0.002
 
@@ -82,22 +89,34 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert space["compare"](plain, again).equal
     assert space["compare"](plain, nudged).first.site.direction == "start"
     bias, other = (m.layers[0].self_attn.in_proj_bias for m in (a, b))
-    gradient, apart = (t.detach().view(3, 32).norm(dim=1) for t in (bias.grad, bias - other))
+    gradient, apart = (
+        t.detach().view(3, 32).norm(dim=1) for t in (bias.grad, bias - other)
+    )
     assert "a gradient of less than 10⁻⁹: rounding errors" in PROSE
     assert 1e-10 < gradient[1] < 1e-9
     assert min(gradient[0], gradient[2]) > 1e-3
-    assert "after one step key biases are about a hundred thousand times farther apart" in PROSE
+    assert (
+        "after one step key biases are about a hundred thousand times farther apart"
+        in PROSE
+    )
     ratios = (apart[1] / apart[::2]).tolist()
     assert 5e4 < min(ratios) <= max(ratios) < 2.5e5
     assert "they move a hundredth as far" in PROSE
     moved = bias.detach().view(3, 32).norm(dim=1).tolist()
     assert 0.005 < moved[1] / moved[0] < 0.02
-    assert moved[::2] == pytest.approx([0.003 * 32**0.5] * 2, rel=1e-3)  # quotients of 1 or −1
+    assert moved[::2] == pytest.approx(
+        [0.003 * 32**0.5] * 2, rel=1e-3
+    )  # quotients of 1 or −1
     between = [
-        (p - q).detach().double().norm() ** 2 for p, q in zip(*map(weights, (a, b)), strict=True)
+        (p - q).detach().double().norm() ** 2
+        for p, q in zip(*map(weights, (a, b)), strict=True)
     ]
     keys = [
-        (m.self_attn.in_proj_bias - n.self_attn.in_proj_bias).detach()[32:64].double().norm() ** 2
+        (m.self_attn.in_proj_bias - n.self_attn.in_proj_bias)
+        .detach()[32:64]
+        .double()
+        .norm()
+        ** 2
         for m, n in zip(a.layers, b.layers, strict=True)
     ]
     assert float(sum(keys) / sum(between)) > 0.99**2
@@ -116,7 +135,10 @@ def test_the_attention_layers_move_millions_of_ulps_apart():
     assert 1 < np.median(forward) < 1000
     updates = [d for d in found.differences if d.site.direction == "update"]
     attention = [d.ulps for d in updates if d.site.what == "in_proj_bias"]
-    assert sum(p.numel() for p in TASKS["sequence-transformer"].model().parameters()) == 18_058
+    assert (
+        sum(p.numel() for p in TASKS["sequence-transformer"].model().parameters())
+        == 18_058
+    )
     assert max(attention) > 1e6
     assert np.median([d.ulps for d in updates if "self_attn" not in d.site.layer]) < 100
 
@@ -138,7 +160,10 @@ class Still:
 
 @SEEDS
 def test_key_biases_do_not_set_the_other_weights_apart(seed):
-    assert "We kept them at 0 in both runs, and all other weights were as far apart" in PROSE
+    assert (
+        "We kept them at 0 in both runs, and all other weights were as far apart"
+        in PROSE
+    )
     task, apart = TASKS["sequence-transformer"], []
     x, y = task.data().train
     for still in (False, True):
@@ -158,7 +183,11 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
             assert still == (not any(key.any() for key in keys))
             for key in keys:
                 key.zero_()
-            found.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().double())
+            found.append(
+                torch.nn.utils.parameters_to_vector(model.parameters())
+                .detach()
+                .double()
+            )
         apart.append(float((found[0] - found[1]).norm()))
     assert apart[0] == pytest.approx(apart[1], rel=0.1)
 
@@ -170,7 +199,9 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
     step 24 to 44 on the others. Accuracy: FP32 the same, BF16 up to 0.0132 apart."""
     assert "after 150 steps they are still less than 10⁻⁵ apart" in PROSE
     assert "thousands of times farther apart than those in FP32" in PROSE
-    assert "In FP32 both runs of a pair have the same accuracy, to the last digit" in PROSE
+    assert (
+        "In FP32 both runs of a pair have the same accuracy, to the last digit" in PROSE
+    )
     assert "they differ, but by less than 0.02" in PROSE
     how = {"seed": seed, "steps": 150, "without": "in_proj_bias"}
     wide, narrow = (

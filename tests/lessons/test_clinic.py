@@ -20,22 +20,32 @@ def test_there_are_twelve_cases_each_with_its_words():
 
 
 @every_case
-def test_the_observable_tells_the_broken_run_from_the_cured_one_and_the_usual_remedy_fails(case):
+def test_the_observable_tells_the_broken_run_from_the_cured_one_and_the_usual_remedy_fails(
+    case,
+):
     assert not case.is_healthy(case.broken()) and not case.is_healthy(case.wrong_fix())
     assert case.is_healthy(case.fixed())
 
 
 @every_case
-def test_the_health_report_names_the_fault_of_all_twelve_and_says_nothing_of_the_cured_run(case):
+def test_the_health_report_names_the_fault_of_all_twelve_and_says_nothing_of_the_cured_run(
+    case,
+):
     findings = {c.finding for c in CASES.values()}
     assert findings & set(case.broken().report.codes) == {case.finding}
-    assert case.finding in case.wrong_fix().report.codes and case.fixed().report.codes == []
+    assert (
+        case.finding in case.wrong_fix().report.codes
+        and case.fixed().report.codes == []
+    )
 
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, QUICK))
 def test_a_run_is_the_same_each_time_and_leaves_torch_s_randomness_alone(name):
     case, state = CASES[name], torch.get_rng_state()
-    runs = case.run("broken"), Case.run.__wrapped__(case, "broken")  # not from the cache
+    runs = (
+        case.run("broken"),
+        Case.run.__wrapped__(case, "broken"),
+    )  # not from the cache
     assert torch.equal(state, torch.get_rng_state())
     first, second = ([x.hex() for x in (run.observed, *run.losses)] for run in runs)
     assert first == second
@@ -58,7 +68,9 @@ def test_a_scale_too_high_skips_as_well_but_its_loss_is_finite():
 
 
 def test_a_floor_under_the_scale_keeps_the_scale_and_not_the_run():
-    scales = [CASES["endless-backoff"].run(t).report.steps[-1].scale for t in TREATMENTS]
+    scales = [
+        CASES["endless-backoff"].run(t).report.steps[-1].scale for t in TREATMENTS
+    ]
     assert scales[0] < 1 and scales[1:] == [128, 65536]
 
 
@@ -74,14 +86,21 @@ def test_zero_gradients_are_told_from_zero_updates():
 def test_frozen_weights_are_told_from_a_stale_forward_pass():
     """Neither loss changes; in one the weights do not move, in the other they do."""
     frozen, stale = CASES["frozen-weights"].broken(), CASES["one-block"].broken()
-    weights = [{step.weight_norm for step in run.report.steps} for run in (frozen, stale)]
+    weights = [
+        {step.weight_norm for step in run.report.steps} for run in (frozen, stale)
+    ]
     assert [len(found) for found in weights] == [1, 8]
 
 
 def test_the_two_ways_to_nan_weights_differ_in_when_and_in_the_calls():
-    half, second = CASES["half-adam"].broken().report, CASES["second-step"].broken().report
+    half, second = (
+        CASES["half-adam"].broken().report,
+        CASES["second-step"].broken().report,
+    )
     assert half.steps[0].nonfinite_weights
-    assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [True] * 4
+    assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [
+        True
+    ] * 4
     assert (half.evidence.outside_scaler, second.evidence.outside_scaler) == (0, 10)
     assert CASES["second-step"].fixed().report.steps[6].skipped
 
@@ -107,5 +126,7 @@ def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
     assert case.broken().observed == 16 and case.wrong_fix().observed == 40 - 12
     broken, cured = case.broken().losses, case.fixed().losses
     assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
-    assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])  # all that was learnt is unheard of
+    assert (
+        min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])
+    )  # all that was learnt is unheard of
     assert broken[-1] < 0.05  # and it was not lost

@@ -90,7 +90,10 @@ def test_the_title_of_a_figure_says_what_it_shows(name):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_can_be_read_and_is_described(name):
     picture = assert_legible(drawn(name))
-    assert picture.alt.startswith(picture.claim) and len(picture.alt) > len(picture.claim) + 20
+    assert (
+        picture.alt.startswith(picture.claim)
+        and len(picture.alt) > len(picture.claim) + 20
+    )
     assert not re.search(r"\bnan\b|\binf\b", picture.alt)
 
 
@@ -102,7 +105,9 @@ def test_bits_are_those_of_the_code():
     filled = [cell.get_facecolor()[:3] != (1, 1, 1) for cell in picture.axes[0].patches]
     start = FP32.bits + TF32.bits
     sixteen = int(np.array(0.1, np.float16).view(np.uint16))
-    assert filled[start : start + 16] == [bool(sixteen >> k & 1) for k in range(15, -1, -1)]
+    assert filled[start : start + 16] == [
+        bool(sixteen >> k & 1) for k in range(15, -1, -1)
+    ]
     assert f"FP16 {sixteen:016b} = 0.0999756" in picture.alt
 
 
@@ -140,15 +145,21 @@ def test_a_code_table_holds_what_ml_dtypes_decodes(fmt, dtype):
 
 
 def test_gaps_are_those_of_numpy():
-    lines = l02.spacing([FP32, FP16]).axes[0].lines[:4:2]  # each has a leader to its name
+    lines = (
+        l02.spacing([FP32, FP16]).axes[0].lines[:4:2]
+    )  # each has a leader to its name
     for line, dtype in zip(lines, (np.float32, np.float16), strict=True):
         x, gap = 2.0 ** line.get_xdata()[:-1], 2.0 ** line.get_ydata()[:-1]
         np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
     claim = l02.spacing([FP16, BF16]).claim
-    assert claim == "At 1 the next number is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8 away"
+    assert (
+        claim == "At 1 the next number is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8 away"
+    )
 
 
-@pytest.mark.parametrize("formats", [SIX, [FP32, FP16, BF16, FP8_E4M3]], ids=["six", "four"])
+@pytest.mark.parametrize(
+    "formats", [SIX, [FP32, FP16, BF16, FP8_E4M3]], ids=["six", "four"]
+)
 def test_no_two_lines_of_gaps_are_led_to_their_names_on_one_way(formats):
     lines = l02.spacing(formats).axes[0].lines[1::2]
     ends = [leader.get_ydata()[-1] for leader in lines]
@@ -163,7 +174,9 @@ def test_ranges_go_from_the_smallest_to_the_largest_number():
     bars = l02.dynamic_ranges([FP16]).axes[0].patches
     info = np.finfo(np.float16)
     edges = [bars[0].get_x(), bars[1].get_x(), bars[1].get_x() + bars[1].get_width()]
-    expected = [np.log2(float(v)) for v in (info.smallest_subnormal, info.tiny, info.max)]
+    expected = [
+        np.log2(float(v)) for v in (info.smallest_subnormal, info.tiny, info.max)
+    ]
     assert edges == pytest.approx(expected, abs=1e-12)
     assert l02.dynamic_ranges([FP16, FP8_E4M3]).claim == (
         "From its smallest to its largest number FP16 spans 40 powers of two, INT8 7"
@@ -197,7 +210,9 @@ def test_the_first_of_two_roundings_is_magnified_until_it_can_be_seen():
     near = picture.axes[1]
     way = next(line for line in near.lines if list(line.get_ydata()) == [0, 1])
     assert list(way.get_xdata()) == [17.004, 17.0]
-    (x0, _), (x1, _) = near.transData.transform(np.column_stack([way.get_xdata(), [0, 1]]))
+    (x0, _), (x1, _) = near.transData.transform(
+        np.column_stack([way.get_xdata(), [0, 1]])
+    )
     assert abs(x1 - x0) > 20  # pixels; 0.6 in the panel of E4M3's numbers
     assert {"17.004", "17\nmiddle", "17.0156"} <= words_of(picture)
 
@@ -218,8 +233,12 @@ def test_sums_end_where_adding_in_the_format_ends():
         total += np.float16(2)
     assert "FP16 ends at 4096" in drawn("long sums").claim
     assert total == 4096
-    ends = re.search(r"BF16 ends at 1 and BF16 stochastic ends at ([\d.]+)", drawn("sums").claim)
-    deviation = np.sqrt(1000 * 0.128 * 0.872) * BF16.epsilon  # of 1,000 coins, up once in 7.8
+    ends = re.search(
+        r"BF16 ends at 1 and BF16 stochastic ends at ([\d.]+)", drawn("sums").claim
+    )
+    deviation = (
+        np.sqrt(1000 * 0.128 * 0.872) * BF16.epsilon
+    )  # of 1,000 coins, up once in 7.8
     assert abs(float(ends[1]) - 2) < 4 * deviation
 
 
@@ -238,7 +257,9 @@ def test_the_gap_at_zero_is_compared():
 
 def test_fates_add_up_to_all_numbers():
     picture = drawn("fates")
-    widths = np.array([bar.get_width() for bar in picture.axes[0].patches]).reshape(4, 4).T
+    widths = (
+        np.array([bar.get_width() for bar in picture.axes[0].patches]).reshape(4, 4).T
+    )
     np.testing.assert_allclose(widths.sum(axis=1), 100)
     sixteen = mplab.tally(LOG_UNIFORM, FP16)
     assert widths[0, 2] == pytest.approx(100 * sixteen.flushed / sixteen.total)

@@ -21,12 +21,21 @@ def test_errors_are_measured_against_exact_sums():
 
 
 def test_error_growth_names_every_curve_and_both_bounds():
-    kinds = [(FP16, "sequential"), (FP16, "pairwise"), (FP16, "kahan"), (FP32, "sequential")]
-    curves = [figures.measure_sum_errors(f, order=o, most=8192, draws=4) for f, o in kinds]
+    kinds = [
+        (FP16, "sequential"),
+        (FP16, "pairwise"),
+        (FP16, "kahan"),
+        (FP32, "sequential"),
+    ]
+    curves = [
+        figures.measure_sum_errors(f, order=o, most=8192, draws=4) for f, o in kinds
+    ]
     picture = assert_legible(figures.plot_sum_errors(curves, bounds_of=FP16))
     named = {"FP16 sequential", "FP16 pairwise", "FP32 sequential", "n·u for FP16"}
     assert named <= words_of(picture)
-    assert "in FP16 sequential" in picture.claim and "in FP32 sequential" in picture.claim
+    assert (
+        "in FP16 sequential" in picture.claim and "in FP32 sequential" in picture.claim
+    )
 
 
 def test_stagnation_says_where_each_format_stops():
@@ -37,7 +46,9 @@ def test_stagnation_says_where_each_format_stops():
 
 
 def test_mixed_signs_hide_the_growth_of_errors():
-    positive, mixed = (figures.measure_sum_errors(FP16, signed=x) for x in (False, True))
+    positive, mixed = (
+        figures.measure_sum_errors(FP16, signed=x) for x in (False, True)
+    )
     assert mixed.errors[-1] < positive.errors[-1] / 1000
     picture = assert_legible(figures.plot_sum_errors([positive, mixed], bounds_of=FP16))
     assert {"FP16 sequential", "FP16 sequential, mixed signs"} <= words_of(picture)

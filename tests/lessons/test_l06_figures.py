@@ -17,24 +17,33 @@ pytestmark = pytest.mark.slow
 
 def test_promotion_repairs_fp8_on_hopper_but_has_little_to_repair_on_blackwell():
     hopper, blackwell = (
-        figures.measure_depth_errors(architecture=x, most=1024) for x in ("hopper", "blackwell")
+        figures.measure_depth_errors(architecture=x, most=1024)
+        for x in ("hopper", "blackwell")
     )
     assert hopper.depths.tolist() == [128, 256, 512, 1024]
     assert hopper.chained[-1] > 10 * hopper.promoted[-1]
     assert blackwell.chained[-1] < 2.0**-18
     picture = assert_legible(figures.plot_depth_errors(hopper))
-    assert picture.claim.startswith("Products of one sign: at K = 1024 the unit alone is off by ")
+    assert picture.claim.startswith(
+        "Products of one sign: at K = 1024 the unit alone is off by "
+    )
 
 
 def test_products_of_either_sign_lose_little_and_the_figure_says_of_which_sign_they_are():
-    one, either = (figures.measure_depth_errors(signed=x, most=1024) for x in (False, True))
+    one, either = (
+        figures.measure_depth_errors(signed=x, most=1024) for x in (False, True)
+    )
     assert either.chained[-1] < one.chained[-1] / 50
     rng = np.random.default_rng(0)
     a, b = (round_to(rng.standard_normal((32, 1024)), FP8_E4M3) for _ in range(2))
-    off = np.abs(mma(a, b.T, input_format=FP8_E4M3) - a @ b.T) / (np.abs(a) @ np.abs(b).T)
+    off = np.abs(mma(a, b.T, input_format=FP8_E4M3) - a @ b.T) / (
+        np.abs(a) @ np.abs(b).T
+    )
     assert either.chained[-1] == off.max()
     picture = assert_legible(figures.plot_depth_errors(either))
-    assert picture.claim.startswith("Products of either sign: at K = 1024 the unit alone is off")
+    assert picture.claim.startswith(
+        "Products of either sign: at K = 1024 the unit alone is off"
+    )
     assert f"up to {either.chained[-1] * 100:.2g}%;" in picture.claim
 
 
@@ -49,7 +58,9 @@ def test_bits_of_a_step_shows_what_is_cut():
     assert "1.5·2⁻⁶ × 1.5·2⁻⁷" in words and "kept" in words and "cut" in words
     a, b = np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0])
     sixteen = assert_legible(figures.bits_of_a_step(a, b, input_format=FP16))
-    assert sixteen.claim.startswith("0 of 3 terms lose bits to the alignment; what Hopper writes ")
+    assert sixteen.claim.startswith(
+        "0 of 3 terms lose bits to the alignment; what Hopper writes "
+    )
 
 
 def test_the_cells_of_a_row_are_its_bits():
@@ -77,7 +88,9 @@ def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
     assert np.min(errors.rounded) < 0 < np.max(errors.rounded)
     assert abs(errors.rounded.mean()) < abs(errors.cut.mean()) / 20
     picture = assert_legible(figures.plot_cut_errors(errors))
-    assert picture.claim.startswith("FP16 operands in [½, 1]: all 256 cut sums are too small, by ")
+    assert picture.claim.startswith(
+        "FP16 operands in [½, 1]: all 256 cut sums are too small, by "
+    )
 
 
 def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
@@ -90,7 +103,10 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     assert 400 < cut < 450
     assert written < cut / 5
     picture = assert_legible(figures.plot_cut_errors(errors))
-    assert f"Cutting only what it writes would cost {written:.0f} u, rounding" in picture.claim
+    assert (
+        f"Cutting only what it writes would cost {written:.0f} u, rounding"
+        in picture.claim
+    )
     assert f"by {cut:.0f} u on average." in picture.claim
     assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
 
@@ -113,10 +129,22 @@ def test_the_bits_of_a_step_of_two_formats_have_the_least_exponent_of_each():
     mixed = {"input_format": (FP8_E4M3, FP8_E5M2)}
     step = step_bits([2.0**-9, 1.0], [2.0**15, 2.0**-5], **mixed)
     assert (step.top, step.low, step.losing) == (9, -4, 1)
-    assert step_bits([2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1])
-    other = [(MatrixUnit(4, 8, **x), FP16) for x in ({"zeros_align": True}, {"exponent_floor": 0})]
-    for architecture, fmt in (("cdna3", FP16), ("cdna1", FP16), ("hopper", float), *other):
-        with pytest.raises(ValueError, match=r"^step_bits: architecture must be one whose"):
+    assert step_bits(
+        [2.0**15, 1.0], [2.0**-9, 2.0**-5], input_format=mixed["input_format"][::-1]
+    )
+    other = [
+        (MatrixUnit(4, 8, **x), FP16)
+        for x in ({"zeros_align": True}, {"exponent_floor": 0})
+    ]
+    for architecture, fmt in (
+        ("cdna3", FP16),
+        ("cdna1", FP16),
+        ("hopper", float),
+        *other,
+    ):
+        with pytest.raises(
+            ValueError, match=r"^step_bits: architecture must be one whose"
+        ):
             step_bits([1.0], [1.0], architecture=architecture, input_format=fmt)
 
 

@@ -27,7 +27,9 @@ def test_the_staircase_is_the_limit_of_rounding():
         weights, limits = line.get_xdata(), line.get_ydata()
         on = round_to(weights, fmt) == weights
         assert on.sum() > 10
-        above, below = (round_to(weights[on] + k * limits[on], fmt) for k in (1.01, 0.99))
+        above, below = (
+            round_to(weights[on] + k * limits[on], fmt) for k in (1.01, 0.99)
+        )
         assert np.all(above > weights[on]) and np.all(below == weights[on])
     assert f"2⁻⁸ in {BF16.name}" in picture.claim
     assert ulp(1.0, BF16) == 2.0**-7
@@ -35,9 +37,13 @@ def test_the_staircase_is_the_limit_of_rounding():
 
 
 def test_descents_compare_losses_and_the_weights_that_move():
-    runs = [descend(BF16, method=m, steps=1500) for m in ("nearest", "master", "stochastic")]
+    runs = [
+        descend(BF16, method=m, steps=1500) for m in ("nearest", "master", "stochastic")
+    ]
     picture = assert_legible(figures.descents(runs))
-    said = f"With BF16 weights the last loss is {runs[0].loss[-1]:.2g} to nearest (0%), "
+    said = (
+        f"With BF16 weights the last loss is {runs[0].loss[-1]:.2g} to nearest (0%), "
+    )
     assert picture.claim.startswith(said)
     np.testing.assert_array_equal(picture.axes[0].lines[0].get_ydata(), runs[0].loss)
     assert {"BF16, to nearest", "BF16, FP32 master", "loss"} <= words_of(picture)

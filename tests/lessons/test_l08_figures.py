@@ -31,7 +31,11 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
         "A flushes the most gradients at first, 60%, and reaches test R² 0.70 (FP32: 0.80); "
         "B 40%, and reaches test R² 0.10 (FP32: 0.80)"
     )
-    marks = [line.get_xydata()[0].tolist() for line in picture.axes[0].lines if line.get_marker()]
+    marks = [
+        line.get_xydata()[0].tolist()
+        for line in picture.axes[0].lines
+        if line.get_marker()
+    ]
     for mark in ([60, 0.8], [60, 0.7], [40, 0.8], [40, 0.1]):
         assert any(np.allclose(mark, found) for found in marks)
 
@@ -57,7 +61,10 @@ def test_the_table_holds_every_share_of_every_step():
     )
     for axes, each in zip(picture.axes, (SLEEPY, STALLED), strict=True):
         table = axes.images[0].get_array()
-        want = [[each.flushed[s][f"layer {n}"][0] / 1000 for s in (0, 10)] for n in (1, 2, 3)]
+        want = [
+            [each.flushed[s][f"layer {n}"][0] / 1000 for s in (0, 10)]
+            for n in (1, 2, 3)
+        ]
         np.testing.assert_array_equal(table, want)
         cells = [text.get_text() for text in axes.texts]
         assert cells == [f"{100 * share:.0f}" for row in want for share in row]

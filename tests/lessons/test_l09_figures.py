@@ -24,7 +24,10 @@ def traces():
         "a floor of 1": FlooredScaler(1024.0, growth_interval=40),
         "a static scale": LossScaler(1024.0, dynamic=False, static_skips=True),
     }
-    return {name: play(rule, limits(), mean_abs_gradient=1e-9) for name, rule in rules.items()}
+    return {
+        name: play(rule, limits(), mean_abs_gradient=1e-9)
+        for name, rule in rules.items()
+    }
 
 
 def test_the_figure_of_rules_counts_the_steps_that_each_skips():
@@ -55,4 +58,6 @@ def test_the_figure_of_clipping_says_which_order_depends_on_the_scale():
 
 
 def test_one_panel_is_enough():
-    assert_legible(figures.scale_rules({"the dynamic rule": traces()["the dynamic rule"]}))
+    assert_legible(
+        figures.scale_rules({"the dynamic rule": traces()["the dynamic rule"]})
+    )

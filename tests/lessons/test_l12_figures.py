@@ -14,12 +14,17 @@ def test_the_error_of_a_block_is_measured_within_the_block():
     near = exact.copy()
     near[:32] += 0.25
     near[32] = 0.0
-    picture = assert_legible(figures.block_errors(exact, {"zeros": 0 * exact, "near": near}))
+    picture = assert_legible(
+        figures.block_errors(exact, {"zeros": 0 * exact, "near": near})
+    )
     zeros, close = (line.get_ydata() for line in picture.axes[0].get_lines())
     assert zeros[:2].tolist() == [0.0, 0.0]
     np.testing.assert_allclose(close[:2], np.log2([0.25, 32**-0.5]), rtol=1e-12)
     assert np.isnan([zeros[2], close[2]]).all()
-    assert picture.claim == "The median error of 3 blocks is 100% with zeros and 17.7% with near"
+    assert (
+        picture.claim
+        == "The median error of 3 blocks is 100% with zeros and 17.7% with near"
+    )
     assert {"zeros", "near"} <= words_of(picture)
 
 

@@ -31,7 +31,12 @@ def test_three_flat_losses_have_three_patterns_of_shares():
     found = [shares(case.broken().report.steps) for case in cases]
     assert found == [(100, 0, 0), (0, 100, 0), (0, 0, 100)]
     picture = assert_legible(figures.look_alikes(cases))
-    assert picture.claim == "3 losses that never change, and 3 different patterns of shares"
+    assert (
+        picture.claim
+        == "3 losses that never change, and 3 different patterns of shares"
+    )
     widths = [[bar.get_width() for bar in axes.patches] for axes in picture.axes]
-    assert [list(row) for row in zip(*widths, strict=True)] == [list(row) for row in found]
+    assert [list(row) for row in zip(*widths, strict=True)] == [
+        list(row) for row in found
+    ]
     assert re.search("frozen-weights: .*updates that are lost 100%", picture.alt)

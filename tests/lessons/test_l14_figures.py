@@ -27,7 +27,9 @@ def drawn(name, fmt, draws=3):
 def test_the_condition_is_what_small_changes_of_the_data_do_at_most(name):
     """Against random changes of proportion 2^-30, which it bounds and nearly reaches."""
     problem, rng, tiny = PROBLEMS[name], np.random.default_rng(2), 2.0**-30
-    for data in drawn(name, FP32)[3:]:  # before, the roots move by more than a first order
+    for data in drawn(name, FP32)[
+        3:
+    ]:  # before, the roots move by more than a first order
         exact, condition = problem.exact(data), problem.condition(data)
         reached = np.zeros_like(condition)
         for _ in range(200):
@@ -40,7 +42,9 @@ def test_the_condition_is_what_small_changes_of_the_data_do_at_most(name):
 
 def test_exact_results_are_those_of_fractions():
     for data in drawn("variance", FP16, 2):
-        for column, found in zip(data[0].T, PROBLEMS["variance"].exact(data), strict=True):
+        for column, found in zip(
+            data[0].T, PROBLEMS["variance"].exact(data), strict=True
+        ):
             x = [Fraction(v) for v in column.tolist()]
             mean = sum(x) / len(x)
             wanted = sum((v - mean) ** 2 for v in x) / len(x)
@@ -80,7 +84,9 @@ def test_where_rounding_leaves_nothing_to_find_there_is_no_error():
 @every_problem
 @pytest.mark.parametrize("fmt", [FP32, FP16, BF16])
 def test_formulas_are_legible_and_name_both(name, fmt):
-    picture = figures.plot_formula_errors(figures.measure_formula_errors(name, fmt, draws=8))
+    picture = figures.plot_formula_errors(
+        figures.measure_formula_errors(name, fmt, draws=8)
+    )
     assert_legible(picture)
     assert {"condition × u", *PROBLEMS[name].formulas} <= words_of(picture)
     assert PROBLEMS[name].asks in picture.claim
@@ -104,4 +110,6 @@ def test_the_best_step_of_a_difference_quotient_is_the_root_of_u():
         assert math.sqrt(u) / 4 <= curve.errors.min() <= math.sqrt(u)
         assert curve.errors[-1] == 1  # here h no longer moves x, or only by a tie
     picture = assert_legible(figures.plot_derivative_errors(curves))
-    assert picture.claim.startswith("The best step and its error: FP32: 0.0002 at 2⁻¹¹;")
+    assert picture.claim.startswith(
+        "The best step and its error: FP32: 0.0002 at 2⁻¹¹;"
+    )

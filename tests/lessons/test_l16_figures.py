@@ -47,7 +47,10 @@ def test_errors_of_cups_are_those_of_a_loop():
 def test_a_cycle_is_what_repeats_until_the_end():
     states = np.array([5, 1, 2, 3, 1, 2, 3, 1.0])[:, None]
     assert cycle(states) == (4, 3)
-    assert cycle(np.array([1, 2, 1, 3.0])[:, None]) == (3, 0)  # a state again, and then another
+    assert cycle(np.array([1, 2, 1, 3.0])[:, None]) == (
+        3,
+        0,
+    )  # a state again, and then another
     assert cycle(np.array([7, 7.0])[:, None]) == (1, 1)
     assert cycle(np.arange(4.0)[:, None]) == (4, 0)
 
@@ -63,7 +66,9 @@ def test_courses_are_legible_and_say_where_they_end():
 def test_the_freezing_lines_are_legible_and_count_their_runs():
     steps, line = 2.0 ** np.arange(-7, 1), np.linspace(90, 30, 8)
     found = FreezingPoints(FP16, steps, line, steps[::-1], line[::-1])
-    picture = figures.plot_freezing_points([found, found._replace(fmt=BF16, reached=line)])
+    picture = figures.plot_freezing_points(
+        [found, found._replace(fmt=BF16, reached=line)]
+    )
     assert_legible(picture)
     assert picture.claim.startswith("8 of 16 runs stop where the rule says")
 
@@ -81,7 +86,9 @@ def test_errors_are_legible_and_name_the_least():
 
 def test_orbits_are_legible_and_count_states():
     run = np.array([[1.0, 0, 2], [3, 0, 4], [5, 0, 6]])[[0, 1, 2, 1, 2]]
-    picture = assert_legible(figures.orbits({"one": run, "two": np.arange(15.0).reshape(5, 3)}))
+    picture = assert_legible(
+        figures.orbits({"one": run, "two": np.arange(15.0).reshape(5, 3)})
+    )
     assert picture.claim == (
         "Different states in 4 steps: 3 (one, the last 2 again and again); 5 (two)."
     )

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 def test_an_error_is_that_of_fractions(spread):
     rng = np.random.default_rng(spread)
     exponents = range(-spread, spread + 1)
-    a, b = (np.ldexp(rng.standard_normal(s), rng.choice(exponents, s)) for s in ((3, 4), (4, 5)))
+    a, b = (
+        np.ldexp(rng.standard_normal(s), rng.choice(exponents, s))
+        for s in ((3, 4), (4, 5))
+    )
     left, right, found = (
         np.vectorize(Fraction, otypes="O")(x.astype(object)) for x in (a, b, a @ b)
     )
@@ -29,7 +32,9 @@ def test_an_error_where_nothing_is_added_is_0_or_infinite():
     zero, one = np.zeros((1, 1)), np.ones((1, 1))
     assert figures.emulation_error(zero, zero, one) == 0
     assert figures.emulation_error(one, zero, one) == np.inf
-    assert figures.emulation_error(1e300 * one, 1e-300 * one, one) == np.inf  # past float64
+    assert (
+        figures.emulation_error(1e300 * one, 1e-300 * one, one) == np.inf
+    )  # past float64
     assert figures.emulation_error([[5e-324]], [[2.0**-537]], [[2.0**-537]]) == 0
 
 
@@ -72,10 +77,15 @@ def test_errors_are_legible_and_the_title_says_who_arrives():
         {"FP16": [1e-3, 1e-9, 1e-17, 0.0], "BF16 alone": [1e-3, 6e-8]}
     )
     assert_legible(picture)
-    assert picture.claim == "An error of 2⁻⁵² at most: FP16 with 3; BF16 alone ends at 6e-08."
+    assert (
+        picture.claim
+        == "An error of 2⁻⁵² at most: FP16 with 3; BF16 alone ends at 6e-08."
+    )
     assert {"FP16", "BF16 alone"} <= words_of(picture)
     line = picture.axes[0].lines[0]
-    np.testing.assert_array_equal(line.get_xdata(), np.maximum([1e-3, 1e-9, 1e-17, 0], 2.0**-58))
+    np.testing.assert_array_equal(
+        line.get_xdata(), np.maximum([1e-3, 1e-9, 1e-17, 0], 2.0**-58)
+    )
     np.testing.assert_array_equal(line.get_ydata(), [1, 2, 3, 4])
     assert figures.plot_emulation_errors({"x": [0.5]}).claim == "x ends at 5e-01."
 

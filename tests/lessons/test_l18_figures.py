@@ -22,7 +22,10 @@ def entered(x, scale):
 def test_errors_by_magnitude_are_those_of_a_table_of_values(size):
     found = figures.measure_scale_errors()
     at = list(found.x).index(2.0**size)
-    x = torch.randn(4096, generator=torch.Generator().manual_seed(0)).double().numpy() * 2.0**size
+    x = (
+        torch.randn(4096, generator=torch.Generator().manual_seed(0)).double().numpy()
+        * 2.0**size
+    )
     wide, narrow = x.reshape(-1, 32), x.reshape(-1, 16)
     power = 2.0 ** np.ceil(np.log2(np.abs(wide).max(1) / 6))
     whole = np.abs(x).max() / 2688
@@ -47,7 +50,12 @@ def in_e4m3(scale):
 @pytest.mark.parametrize("seed", range(5))
 def test_a_hadamard_transform_helps_mxfp4_and_hurts_nvfp4(seed):
     curves = figures.measure_outlier_errors(seed=seed).curves
-    assert list(curves) == ["MXFP4", "MXFP4 with Hadamard", "NVFP4", "NVFP4 with Hadamard"]
+    assert list(curves) == [
+        "MXFP4",
+        "MXFP4 with Hadamard",
+        "NVFP4",
+        "NVFP4 with Hadamard",
+    ]
     mx, mx_turned, nv, nv_turned = curves.values()
     assert np.all(mx_turned[3:6] < 0.95 * mx[3:6])
     assert np.all(nv_turned[4:] > 1.05 * nv[4:])

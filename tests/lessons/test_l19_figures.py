@@ -26,7 +26,11 @@ def test_the_sums_of_all_orders_are_those_of_a_loop():
         for j in {*range(4)} - {i}:
             first, second = (terms[k] for k in {*range(4)} - {i, j})
             total = float(round_to(first + second, FP16))
-            sums.add(float(round_to(float(round_to(total + terms[j], FP16)) + terms[i], FP16)))
+            sums.add(
+                float(
+                    round_to(float(round_to(total + terms[j], FP16)) + terms[i], FP16)
+                )
+            )
     wanted = sorted(float((Fraction(s) - exact) / abs(exact)) * 2**11 for s in sums)
     np.testing.assert_allclose(found.offsets["FP16"], wanted, rtol=1e-12, atol=1e-12)
 
@@ -71,7 +75,9 @@ def test_only_the_second_run_begins_one_ulp_off():
 
 @pytest.mark.parametrize("without", ["bias", ""])
 def test_tensors_left_out_do_not_count(without):
-    def optimizer(parameters):  # moves biases alone, and apart: the second run's twice as far
+    def optimizer(
+        parameters,
+    ):  # moves biases alone, and apart: the second run's twice as far
         weights = list(parameters)
         seen.append(weights)
         rate = 0.1 * len(seen)
@@ -93,7 +99,10 @@ def test_pairs_of_runs_are_legible_also_where_one_never_parts():
         RunsApart("amp-bf16", 1, never, (0.9, 0.9), None),
     ]
     picture = assert_legible(figures.plot_runs_apart(pairs))
-    assert "5e-04 to 1e-03 apart in fp32 and 0e+00 to 9e-03 apart in amp-bf16" in picture.claim
+    assert (
+        "5e-04 to 1e-03 apart in fp32 and 0e+00 to 9e-03 apart in amp-bf16"
+        in picture.claim
+    )
     words = words_of(picture)
     assert "amp-bf16, seed 0" in words
     assert "amp-bf16, seed 1" not in words  # its line is not there to be named

@@ -12,7 +12,9 @@ from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l08 import figures as l08
 from mplab.lessons.l11 import figures as l11
 
-ABOUT = dict.fromkeys(("driver", "torch", "numpy", "python", "mplab", "command"), "1") | {
+ABOUT = dict.fromkeys(
+    ("driver", "torch", "numpy", "python", "mplab", "command"), "1"
+) | {
     **{"device": "NVIDIA H200", "cuda": True, "date": "2026-12-01 10:00 UTC"},
     **{"seeds": [0, 1, 2], "rehearsal": False, "seconds": 1.0},
 }
@@ -31,7 +33,9 @@ def drawn(folder, part, data):
 
 def run(recipe, seed, score, *, task="digits-autoencoder", tf32=False, **more):
     row = {"task": task, "recipe": recipe, "seed": seed, "tf32": tf32}
-    return row | ({"problem": "RuntimeError"} if score is None else {"metrics": {"r2": score}})
+    return row | (
+        {"problem": "RuntimeError"} if score is None else {"metrics": {"r2": score}}
+    )
 
 
 RUNS = [
@@ -43,15 +47,28 @@ RUNS = [
     *(run("amp-fp16", seed, 0.5) for seed in range(3)),
 ]
 MEASURED = {
-    **{"fp32": (1000.0, 8000), "fp32-tf32": (1500.0, 8000), "amp-fp16-naive": (2400.0, 5000)},
-    **{"amp-fp16": (2300.0, 5000), "amp-bf16": (2500.0, 4800), "fp32-checkpointed": (700.0, 4000)},
+    **{
+        "fp32": (1000.0, 8000),
+        "fp32-tf32": (1500.0, 8000),
+        "amp-fp16-naive": (2400.0, 5000),
+    },
+    **{
+        "amp-fp16": (2300.0, 5000),
+        "amp-bf16": (2500.0, 4800),
+        "fp32-checkpointed": (700.0, 4000),
+    },
 }
 NETWORK = [
     {"recipe": recipe, "words_per_second": rate, "peak_bytes": memory}
     for recipe, (rate, memory) in MEASURED.items()
 ]
 LAYERS = {
-    f"blocks.{i}.{name}": {"lowest": -30 + i, "counts": [100] * 12, "zeros": 3, "nonfinite": 0}
+    f"blocks.{i}.{name}": {
+        "lowest": -30 + i,
+        "counts": [100] * 12,
+        "zeros": 3,
+        "nonfinite": 0,
+    }
     for i in range(8)
     for name in ("attention.inward", "attention.outward", "wide", "narrow")
 }
@@ -87,7 +104,10 @@ def test_there_is_a_figure_only_of_a_recording_legible_and_named_so(part, tmp_pa
         ("training", {"runs": [run("fp32", 0, 0.5), run("amp-fp16", 1, 0.5)]}),
         ("larger", {"parameters": 1}),
         ("larger", {"runs": NETWORK[:1]}),
-        ("larger", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}, *NETWORK[1:]]}),
+        (
+            "larger",
+            {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}, *NETWORK[1:]]},
+        ),
         ("exponents", {"runs": []}),
         ("exponents", {"runs": [{"recipe": "amp-bf16", "layers": LAYERS}]}),
         ("exponents", {"runs": [{"recipe": "fp32", "problem": "OutOfMemoryError"}]}),
@@ -102,8 +122,13 @@ def test_a_recording_that_broke_off_too_early_gives_no_figure(part, data, tmp_pa
 def test_runs_are_compared_on_the_seeds_that_all_recipes_have(tmp_path):
     claim = drawn(tmp_path, "training", FULL["training"]).claim
     assert "on each of 2 seeds" in claim
-    assert "−0.400 to −0.300 with FP16 without scaling and 0.000 with FP16 with loss" in claim
-    two = pictures.recorded_runs("digits-autoencoder", recipes=("fp32", "amp-fp16"), where=tmp_path)
+    assert (
+        "−0.400 to −0.300 with FP16 without scaling and 0.000 with FP16 with loss"
+        in claim
+    )
+    two = pictures.recorded_runs(
+        "digits-autoencoder", recipes=("fp32", "amp-fp16"), where=tmp_path
+    )
     assert "on each of 3 seeds: 0.000 with FP16 with loss scaling" in two.claim
 
 
@@ -112,7 +137,14 @@ def test_speed_and_memory_are_multiples_of_fp32(tmp_path):
     assert picture.claim.startswith(
         "BF16 trains a transformer of 70,000,000 parameters 2.50× as fast as FP32, in 0.60× the "
     )
-    assert [bar.get_width() for bar in picture.axes[0].patches] == [1, 1.5, 2.4, 2.3, 2.5, 0.7]
+    assert [bar.get_width() for bar in picture.axes[0].patches] == [
+        1,
+        1.5,
+        2.4,
+        2.3,
+        2.5,
+        0.7,
+    ]
     unmeasured = [row | {"peak_bytes": None} for row in NETWORK]
     picture = drawn(tmp_path, "larger", {"parameters": 7, "runs": unmeasured})
     assert len(picture.axes) == 1 and "memory" not in picture.claim
@@ -126,7 +158,9 @@ def test_what_a_format_would_flush_is_counted_by_exponent(tmp_path):
     assert f"FP16 without a loss scale flushes {share} to 0" in claim
     assert "most in blocks.0.attention.inward (41.7%)" in claim
     wide = l08.recorded_gradients(fmt=FP8_E5M2, where=tmp_path)
-    assert "FP8_E5M2 without a loss scale flushes 78.1% to 0" in wide.claim  # below 2^-17
+    assert (
+        "FP8_E5M2 without a loss scale flushes 78.1% to 0" in wide.claim
+    )  # below 2^-17
 
 
 def test_only_models_without_a_wrong_bit_are_named(tmp_path):

@@ -11,9 +11,36 @@ import numpy as np
 import pytest
 from oracle import table_of, value_of_code
 
-from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E8M0, FP16, FP32, FP64, TF32
-from mplab.numbers import Event, Format, Rounding, Specials, events, fields, round_to, ulp, values
-from mplab.numbers.codes import decode, encode, from_ml_dtypes, next_down, next_up, to_ml_dtypes
+from mplab import (
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+)
+from mplab.numbers import (
+    Event,
+    Format,
+    Rounding,
+    Specials,
+    events,
+    fields,
+    round_to,
+    ulp,
+    values,
+)
+from mplab.numbers.codes import (
+    decode,
+    encode,
+    from_ml_dtypes,
+    next_down,
+    next_up,
+    to_ml_dtypes,
+)
 
 STORED = [fmt for fmt in FORMATS.values() if fmt.dtype is not None]
 
@@ -26,7 +53,9 @@ def codes_of(fmt):
     rng = np.random.default_rng(fmt.bits)
     starts = np.arange(0, 2**fmt.bits, trailing)[:, None]
     offsets = [0, 1, 2, trailing // 2, trailing - 2, trailing - 1]
-    return np.unique(np.concatenate([starts + offsets, starts + rng.integers(0, trailing, 4)], 1))
+    return np.unique(
+        np.concatenate([starts + offsets, starts + rng.integers(0, trailing, 4)], 1)
+    )
 
 
 @pytest.fixture(params=cases.sized([*cases.TABLED, *cases.WIDER]))
@@ -67,7 +96,9 @@ def test_every_value_encodes_to_the_code_it_came_from(fmt):
 def test_fields_put_together_give_the_code_again(fmt):
     codes = codes_of(fmt)
     if fmt.specials is Specials.TWOS_COMPLEMENT:
-        with pytest.raises(ValueError, match=r"^fields: fmt must have fields .*; got MXINT8, "):
+        with pytest.raises(
+            ValueError, match=r"^fields: fmt must have fields .*; got MXINT8, "
+        ):
             fields(codes, fmt)
         return
     sign, exponent, trailing = (part.astype(np.int64) for part in fields(codes, fmt))
@@ -89,7 +120,9 @@ def test_next_up_and_down_walk_through_all_values_in_order(name):
     past = np.inf if fmt.has_infinity else np.nan if fmt.has_nan else fmt.max_finite
     cases.assert_same_bits(next_up(ladder, fmt), np.append(up[1:], past), ladder)
     if fmt.signed:
-        cases.assert_same_bits(next_down(ladder, fmt), np.append(-past, down[:-1]), ladder)
+        cases.assert_same_bits(
+            next_down(ladder, fmt), np.append(-past, down[:-1]), ladder
+        )
     else:
         cases.assert_same_bits(next_down(ladder[1:], fmt), down[:-1], ladder[1:])
     if fmt.has_infinity:
@@ -142,14 +175,22 @@ def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
     known = values(fmt)
     for x in neighbours_that_are_no_values(fmt, 400):
         for number in (x, -x):
-            with pytest.raises(ValueError, match=r"^encode: x must hold values of ") as refusal:
+            with pytest.raises(
+                ValueError, match=r"^encode: x must hold values of "
+            ) as refusal:
                 encode(np.array([number, 1e999]), fmt)
             message = str(refusal.value)
             assert f"got {float(number)!r}" in message
-            if abs(x) > fmt.max_finite or (number < 0 and not fmt.signed) or x < known[0]:
+            if (
+                abs(x) > fmt.max_finite
+                or (number < 0 and not fmt.signed)
+                or x < known[0]
+            ):
                 assert "between" not in message
                 continue
-            pair = re.search(r"between (\S+) \(0x(\w+)\) and (\S+) \(0x(\w+)\)", message)
+            pair = re.search(
+                r"between (\S+) \(0x(\w+)\) and (\S+) \(0x(\w+)\)", message
+            )
             assert pair, message
             low, high = float(pair[1]), float(pair[3])
             assert low < number < high
@@ -160,7 +201,9 @@ def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
 
 
 def test_encode_shows_both_neighbours_in_a_format_without_zero():
-    with pytest.raises(ValueError, match=r"between 0\.0625 \(0x7B\) and 0\.125 \(0x7C\)"):
+    with pytest.raises(
+        ValueError, match=r"between 0\.0625 \(0x7B\) and 0\.125 \(0x7C\)"
+    ):
         encode(0.1, FP8_E8M0)
 
 
@@ -173,7 +216,9 @@ LACKING = {
 @pytest.mark.parametrize("fmt", LACKING, ids=lambda fmt: fmt.name)
 def test_encode_refuses_specials_that_the_format_lacks(fmt):
     for x in LACKING[fmt]:
-        with pytest.raises(ValueError, match=rf"^encode: x must hold .* {fmt.name}; got {x}"):
+        with pytest.raises(
+            ValueError, match=rf"^encode: x must hold .* {fmt.name}; got {x}"
+        ):
             encode(x, fmt)
 
 
@@ -196,7 +241,9 @@ GFLOAT["MXINT8"] = gfloat.formats.format_info_ocp_int8
 def test_gfloat_reads_every_code_of_p3109_and_of_mxint8_as_decode_does(name):
     theirs = [gfloat.decode_float(GFLOAT[name], code).fval for code in range(256)]
     cases.assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
-    at_one = {"MXINT8": 64}.get(name, 1 << 6)  # P3109: 1 lies in the middle of the codes
+    at_one = {"MXINT8": 64}.get(
+        name, 1 << 6
+    )  # P3109: 1 lies in the middle of the codes
     assert encode(1.0, FORMATS[name]) == at_one
 
 
@@ -204,15 +251,24 @@ def test_the_least_code_of_two_s_complement_is_read_but_no_number_gets_it():
     fmt = FORMATS["MXINT8"]
     assert decode(0x80, fmt) == -2.0
     assert next_down(-127 / 64, fmt) == -127 / 64
-    with pytest.raises(ValueError, match=r"got -2\.0, past the largest finite value 1\.984375"):
+    with pytest.raises(
+        ValueError, match=r"got -2\.0, past the largest finite value 1\.984375"
+    ):
         encode(-2.0, fmt)
     x = np.array([-2.0, -1.995, -np.inf, 2.0])
     for rounding in set(Rounding) - {Rounding.STOCHASTIC}:
-        assert round_to(x, fmt, rounding=rounding).tolist() == [*[-127 / 64] * 3, 127 / 64]
+        assert round_to(x, fmt, rounding=rounding).tolist() == [
+            *[-127 / 64] * 3,
+            127 / 64,
+        ]
     assert events(-2.0, fmt) == Event.OVERFLOW | Event.INEXACT
-    with pytest.raises(ValueError, match=r"^encode: x must hold .*; got -0\.0\. Round first"):
+    with pytest.raises(
+        ValueError, match=r"^encode: x must hold .*; got -0\.0\. Round first"
+    ):
         encode(-0.0, fmt)
-    with pytest.raises(ValueError, match=r"between -0\.015625 \(0xFF\) and 0\.0 \(0x00\)"):
+    with pytest.raises(
+        ValueError, match=r"between -0\.015625 \(0xFF\) and 0\.0 \(0x00\)"
+    ):
         encode(-0.01, fmt)
 
 
@@ -221,7 +277,9 @@ def test_a_nan_for_a_format_without_is_refused_and_not_sent_to_rounding_which_ke
     assert len(without) >= 4
     for fmt in without:
         assert np.isnan(round_to(np.nan, fmt))
-        with pytest.raises(ValueError, match=r"; got nan\. The format has none: replace it"):
+        with pytest.raises(
+            ValueError, match=r"; got nan\. The format has none: replace it"
+        ):
             encode(np.array([1.0, np.nan]), fmt)
 
 
@@ -234,43 +292,66 @@ def test_ml_dtypes_and_numpy_read_every_code_as_decode_does_and_keep_it(fmt):
     cases.assert_same_bits(from_ml_dtypes(codes.view(fmt.dtype)), numbers)
     array = to_ml_dtypes(numbers, fmt)
     assert array.dtype == fmt.dtype
-    expected = np.where(np.isnan(numbers), fmt.nan_code, codes) if fmt.has_nan else codes
+    expected = (
+        np.where(np.isnan(numbers), fmt.nan_code, codes) if fmt.has_nan else codes
+    )
     cases.assert_same_bits(array.view(codes.dtype), expected.astype(codes.dtype))
     cases.assert_same_bits(from_ml_dtypes(array), numbers)
 
 
 def test_from_ml_dtypes_takes_any_layout():
     assert from_ml_dtypes(np.array([1.5, 2.0], ">f2")).tolist() == [1.5, 2.0]
-    assert from_ml_dtypes(np.arange(6, dtype=ml_dtypes.bfloat16)[::-2]).tolist() == [5, 3, 1]
+    assert from_ml_dtypes(np.arange(6, dtype=ml_dtypes.bfloat16)[::-2]).tolist() == [
+        5,
+        3,
+        1,
+    ]
     assert from_ml_dtypes(np.array(1.5, np.float16)).shape == ()
     assert from_ml_dtypes(np.zeros((0, 3), np.float16)).shape == (0, 3)
 
 
 def test_to_ml_dtypes_refuses_formats_without_dtype():
-    with pytest.raises(TypeError, match=r"^to_ml_dtypes: fmt must have .* TF32 has none\."):
+    with pytest.raises(
+        TypeError, match=r"^to_ml_dtypes: fmt must have .* TF32 has none\."
+    ):
         to_ml_dtypes(np.ones(2), TF32)
 
 
 @pytest.mark.parametrize("function", [decode, fields])
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP4_E2M1, TF32, FP16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP8_E4M3, FP4_E2M1, TF32, FP16], ids=lambda fmt: fmt.name
+)
 def test_codes_out_of_range_are_refused(function, fmt):
     top = 2**fmt.bits - 1
     function(np.array([0, top]), fmt)
-    for wrong in (-1, top + 1, np.array([0, top + 1], np.uint64), np.array([2**64 - 1], np.uint64)):
-        with pytest.raises(ValueError, match=rf"^{function.__name__}: codes must lie in 0 \.\. 0x"):
+    for wrong in (
+        -1,
+        top + 1,
+        np.array([0, top + 1], np.uint64),
+        np.array([2**64 - 1], np.uint64),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^{function.__name__}: codes must lie in 0 \.\. 0x"
+        ):
             function(wrong, fmt)
 
 
 def test_values_refuses_formats_with_too_many():
-    with pytest.raises(ValueError, match=r"^values: fmt must have at most 20 bits; got FP32"):
+    with pytest.raises(
+        ValueError, match=r"^values: fmt must have at most 20 bits; got FP32"
+    ):
         values(FP32)
 
 
 def test_shapes_are_kept_also_empty_and_zero_dimensional():
     for fmt in (FP16, FP32):
         codes = np.arange(24).reshape(2, 3, 4).transpose(2, 0, 1)[::-1]
-        cases.assert_same_bits(decode(codes, fmt), decode(np.ascontiguousarray(codes), fmt))
-        cases.assert_same_bits(encode(decode(codes, fmt), fmt), codes.astype(f"u{fmt.bits // 8}"))
+        cases.assert_same_bits(
+            decode(codes, fmt), decode(np.ascontiguousarray(codes), fmt)
+        )
+        cases.assert_same_bits(
+            encode(decode(codes, fmt), fmt), codes.astype(f"u{fmt.bits // 8}")
+        )
         assert decode(np.zeros((0, 2), int), fmt).shape == (0, 2)
         assert encode(np.zeros((3, 0)), fmt).shape == (3, 0)
         assert type(decode(1, fmt)) is np.float64
@@ -281,7 +362,14 @@ def test_shapes_are_kept_also_empty_and_zero_dimensional():
 
 
 def test_encode_and_ulp_take_half_bfloat_and_byte_swapped_numbers():
-    for dtype in (np.float16, ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ">f4", ">f8", ">f2"):
+    for dtype in (
+        np.float16,
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+        ">f4",
+        ">f8",
+        ">f2",
+    ):
         x = np.array([1.5, -0.0, 2.0]).astype(dtype)
         assert encode(x, FP16).tolist() == [0x3E00, 0x8000, 0x4000]
         assert ulp(x, FP16).tolist() == [2.0**-10, 2.0**-24, 2.0**-9]
@@ -333,19 +421,27 @@ def test_codes_are_unchanged_where_the_processor_flushes_subnormals():
     assert cases.run_script(UNDER_FLUSHING, beside=__file__) == "same\n"
 
 
-@pytest.mark.parametrize("specials", [Specials.IEEE, Specials.NAN_ALL_ONES, Specials.NONE])
+@pytest.mark.parametrize(
+    "specials", [Specials.IEEE, Specials.NAN_ALL_ONES, Specials.NONE]
+)
 def test_below_the_least_value_of_a_format_without_sign_there_is_no_number(specials):
     fmt = Format("U", exponent_bits=4, precision=4, specials=specials, signed=False)
     below = next_down(np.array([0.0, fmt.min_subnormal]), fmt)
-    cases.assert_same_bits(below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0]))
+    cases.assert_same_bits(
+        below, np.array([0.0 if specials is Specials.NONE else np.nan, 0.0])
+    )
 
 
 def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
     codes = np.random.default_rng(0).integers(0, 2**64, 10_000, dtype=np.uint64)
     codes[:4] = 0, 1 << 63, 0x7FF << 52, (1 << 63) - 1
     numbers = decode(codes, FP64)
-    cases.assert_same_bits(numbers[~np.isnan(numbers)], codes.view(np.float64)[~np.isnan(numbers)])
-    cases.assert_same_bits(encode(numbers, FP64)[~np.isnan(numbers)], codes[~np.isnan(numbers)])
+    cases.assert_same_bits(
+        numbers[~np.isnan(numbers)], codes.view(np.float64)[~np.isnan(numbers)]
+    )
+    cases.assert_same_bits(
+        encode(numbers, FP64)[~np.isnan(numbers)], codes[~np.isnan(numbers)]
+    )
     for x in numbers[np.isfinite(numbers)].tolist():
         sign, exponent, trailing = map(int, fields(encode(x, FP64), FP64))
         held = math.ldexp(trailing + (exponent > 0) * 2**52, max(exponent, 1) - 1075)
@@ -356,8 +452,12 @@ def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
     cases.assert_same_bits(next_down(x, FP64), np.nextafter(x, -math.inf))
     facts = np.finfo(np.float64)
     assert (FP64.max_finite, FP64.epsilon, FP64.bias) == (facts.max, facts.eps, 1023)
-    assert FP64.min_subnormal == facts.smallest_subnormal and "64 = 1 sign + 11" in str(FP64)
-    assert next_up(facts.max, FP64) == math.inf  # without a warning, as in the other formats
+    assert FP64.min_subnormal == facts.smallest_subnormal and "64 = 1 sign + 11" in str(
+        FP64
+    )
+    assert (
+        next_up(facts.max, FP64) == math.inf
+    )  # without a warning, as in the other formats
     for x in (0.1, np.ones(2)):
         with pytest.raises(ValueError, match="fmt must have at most 32 bits"):
             round_to(x, FP64)

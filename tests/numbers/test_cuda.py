@@ -31,7 +31,11 @@ def problems_in(tree):
     if isinstance(tree, dict):
         own = [tree["problem"]] if tree.get("problem") else []
         return own + [found for value in tree.values() for found in problems_in(value)]
-    return [found for value in tree for found in problems_in(value)] if type(tree) is list else []
+    return (
+        [found for value in tree for found in problems_in(value)]
+        if type(tree) is list
+        else []
+    )
 
 
 # The pretended device itself ---------------------------------------------------------------
@@ -42,20 +46,28 @@ def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
     with pytest.raises(RuntimeError, match="on the same device"):
         there + here
     assert (there + 1.0).cpu().sum() == 24
-    assert (there * torch.tensor(2.0)).device.type == "cuda"  # a scalar may come from anywhere
+    assert (
+        there * torch.tensor(2.0)
+    ).device.type == "cuda"  # a scalar may come from anywhere
     with pytest.raises(TypeError, match="can't convert cuda"):
         there.numpy()
 
 
 def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
-    four, five, one = torch.float8_e4m3fn, torch.float8_e5m2, torch.ones((), device=cuda)
+    four, five, one = (
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.ones((), device=cuda),
+    )
     for kind, length, other, width, wrong in (
         (five, 32, five, 16, "e5m2 matrices"), (four, 24, four, 16, "divisible by 16"),
         (four, 32, four, 10, "divisible by 16"), (four, 32, four, 16, ""), (five, 32, four, 16, ""),
     ):  # fmt: skip
         a = torch.ones(3, length, device=cuda).to(kind)
         b = torch.ones(width, length, device=cuda).to(other).t()
-        product = partial(torch._scaled_mm, a, scale_a=one, scale_b=one, out_dtype=torch.float32)
+        product = partial(
+            torch._scaled_mm, a, scale_a=one, scale_b=one, out_dtype=torch.float32
+        )
         if wrong:
             with pytest.raises((RuntimeError, ValueError), match=wrong):
                 product(b)
@@ -79,22 +91,31 @@ def test_every_recipe_keeps_its_tensors_on_the_device(cuda, recipe):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_keeps_its_tensors_on_the_device(cuda, task):
     for recipe in ("fp32", "fp16-scaled", "bf16-pure", "amp-fp16", "amp-fp8-current"):
-        assert len(train(task, recipe, steps=2, device="cuda", progress=False).loss) == 2
+        assert (
+            len(train(task, recipe, steps=2, device="cuda", progress=False).loss) == 2
+        )
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "amp-bf16"])
 def test_memory_and_times_of_a_step_are_measured_on_the_device(cuda, recipe):
     for checkpointed in (False, True):
-        found = stages.memory("digits-cnn", recipe, device="cuda", checkpointed=checkpointed)
+        found = stages.memory(
+            "digits-cnn", recipe, device="cuda", checkpointed=checkpointed
+        )
         assert 0 < found.peak <= torch.cuda.max_memory_allocated()
         assert found.kept > 0
     times = stages.stage_times("digits-cnn", recipe, device="cuda", steps=1)
-    assert (times.device, set(times.seconds)) == (torch.cuda.get_device_name(), set(stages.STAGES))
+    assert (times.device, set(times.seconds)) == (
+        torch.cuda.get_device_name(),
+        set(stages.STAGES),
+    )
 
 
 @pytest.mark.parametrize("check", mostly_slow(same_bits.CHECKS, same_bits.CHECKS[2:]))
 def test_the_device_has_the_bits_and_the_counts_of_the_cpu(cuda, check):
-    found = {what: same_bits.difference(here, there) for what, here, there in check(cuda)}
+    found = {
+        what: same_bits.difference(here, there) for what, here, there in check(cuda)
+    }
     assert found and {what: words for what, words in found.items() if words} == {}
 
 
@@ -113,7 +134,9 @@ def test_the_probes_are_asked_and_reported(cuda, capsys):
     said = capsys.readouterr().out
     assert said.startswith(f"GPU: {torch.cuda.get_device_name()}, torch ")
     asked = [p for p in probes.PROBES if "hopper" in p.architectures]
-    answered, refused = (said.count(f"this GPU{x}") for x in ("   ", ", with this torch, cannot"))
+    answered, refused = (
+        said.count(f"this GPU{x}") for x in ("   ", ", with this torch, cannot")
+    )
     assert answered + refused == len(probes.PROBES)
     assert answered >= len(asked)  # some CPUs multiply more pairs than a GPU does
 

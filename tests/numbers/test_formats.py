@@ -75,11 +75,16 @@ def test_derived_facts_are_what_counting_the_codes_gives(name):
     assert values[fmt.max_code] == positive[-1]
     assert fmt.min_subnormal == positive[0]
     assert fmt.min_normal == least_normal(fmt)
-    assert (fmt.emin, fmt.emax) == (exponent_of(least_normal(fmt)), exponent_of(positive[-1]))
+    assert (fmt.emin, fmt.emax) == (
+        exponent_of(least_normal(fmt)),
+        exponent_of(positive[-1]),
+    )
     assert fmt.has_zero == bool(zeros)
     assert fmt.has_negative_zero == ("-0.0" in zeros)
     if fmt.signed:
-        last = fmt.sign_code + (1 if fmt.specials is Specials.TWOS_COMPLEMENT else fmt.max_code)
+        last = fmt.sign_code + (
+            1 if fmt.specials is Specials.TWOS_COMPLEMENT else fmt.max_code
+        )
         assert values[last] == -positive[-1]
 
 
@@ -97,7 +102,9 @@ def test_matching_dtypes_have_the_same_extremes(name):
         assert float(info.smallest_subnormal) == fmt.min_subnormal
     assert format_of(fmt.dtype) is fmt
     assert format_of(fmt.dtype.name) is fmt
-    if fmt.torch_dtype is not None and fmt is not FP8_E8M0:  # torch has no finfo for a scale
+    if (
+        fmt.torch_dtype is not None and fmt is not FP8_E8M0
+    ):  # torch has no finfo for a scale
         assert torch.finfo(fmt.torch_dtype).max == fmt.max_finite
         assert torch.finfo(fmt.torch_dtype).tiny == fmt.min_normal
 
@@ -112,10 +119,14 @@ def test_dtypes_of_torch_are_those_of_the_same_name_and_byte_swapped_ones_are_ta
 
 def test_format_of_refuses_dtypes_of_no_format_and_what_is_no_dtype():
     for dtype in (np.float64, np.longdouble, np.int32, np.uint8, bool, object):
-        with pytest.raises(ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "):
+        with pytest.raises(
+            ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "
+        ):
             format_of(dtype)
     for dtype in ("junk", torch.float16, torch.ones(2), 3):
-        with pytest.raises((TypeError, ValueError), match=r"^format_of: dtype must be "):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"^format_of: dtype must be "
+        ):
             format_of(dtype)
 
 
@@ -132,7 +143,9 @@ def test_contradictory_facts_are_refused_with_the_rule():
         (3, 5, {"bias": -975}, "2^971 or below"), (5, 11, {"specials": "IEEE"}, "specials must be"),
         *((5, 3, {"bias": far}, "; got emin=") for far in (10**9, -(10**9), 10**5000, -(10**5000))),
     ):  # fmt: skip
-        with pytest.raises((TypeError, ValueError), match=r"^Format: .*; got ") as refusal:
+        with pytest.raises(
+            (TypeError, ValueError), match=r"^Format: .*; got "
+        ) as refusal:
             Format("Odd", exponent_bits=exponent_bits, precision=precision, **more)
         assert rule in str(refusal.value)
 
@@ -142,11 +155,15 @@ def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(labe
     for width in (33, 10**9, 10**400, 10**5000):
         facts = {"exponent_bits": 5, "precision": 3, label: width}
         begin = time.process_time()
-        with pytest.raises(ValueError, match=r"^Format: a format must have at most 32 bits; got "):
+        with pytest.raises(
+            ValueError, match=r"^Format: a format must have at most 32 bits; got "
+        ):
             Format("wide", **facts)
         assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
         for wrong in (-width, 0):
-            with pytest.raises(ValueError, match="must have an exponent and a significand"):
+            with pytest.raises(
+                ValueError, match="must have an exponent and a significand"
+            ):
                 Format("wide", **{**facts, label: wrong})
 
 
@@ -156,7 +173,10 @@ def test_formats_at_the_edge_of_float64_are_accepted():
     assert widest.min_subnormal == 2.0**-1042
     assert widest.max_finite == (2 - 2.0**-20) * 2.0**1023
     highest = Format("high", exponent_bits=3, precision=5, bias=-974)
-    assert mplab.round_to(1.5 * highest.min_subnormal, highest) == 2 * highest.min_subnormal
+    assert (
+        mplab.round_to(1.5 * highest.min_subnormal, highest)
+        == 2 * highest.min_subnormal
+    )
 
 
 def test_a_format_cannot_be_changed_and_serves_as_a_key():

@@ -28,7 +28,9 @@ def given(random, bits):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("name", sized(["FP8_E4M3", "FP16", "Binary8p1se", "MXINT8"], 16))
+@pytest.mark.parametrize(
+    "name", sized(["FP8_E4M3", "FP16", "Binary8p1se", "MXINT8"], 16)
+)
 def test_given_bits_round_as_the_definition_says(name, dtype):
     fmt = mplab.FORMATS[name]
     x = breakpoints(fmt, dtype)[0][::3]
@@ -36,7 +38,10 @@ def test_given_bits_round_as_the_definition_says(name, dtype):
     for width, overflow in itertools.product((8, 16, 32), Overflow):
         bits = rng.integers(0, 2**width, x.size, f"u{width // 8}")
         bits[::5] = 2**width - 1  # which takes up all that the bits can
-        random, rules = bits.astype(np.int64) << (32 - width), {**STOCHASTIC, "overflow": overflow}
+        random, rules = (
+            bits.astype(np.int64) << (32 - width),
+            {**STOCHASTIC, "overflow": overflow},
+        )
         expected = place.round(Rounding.STOCHASTIC, overflow, random).astype(dtype)
         assert_same_bits(round_to(x, fmt, stream=bits, **rules), expected, x)
         raised = place.events(Rounding.STOCHASTIC, overflow, Tininess.AFTER, random)
@@ -58,7 +63,10 @@ def test_over_all_values_of_few_bits_the_mean_is_the_number_cut_to_them(bits):
                 for sign in (1, -1):
                     x = sign * (low + gap * (part + rest) / 2**bits)
                     got = round_to(
-                        np.full(every.size, x), fmt, stream=given(every, bits), **STOCHASTIC
+                        np.full(every.size, x),
+                        fmt,
+                        stream=given(every, bits),
+                        **STOCHASTIC,
                     )
                     mean = sum(map(Fraction, got.tolist())) / every.size
                     cut = Fraction(low) + Fraction(gap) * int(part) / 2**bits
@@ -72,24 +80,34 @@ def test_a_stream_of_few_bits_gives_the_first_of_the_thirty_two(bits):
     random = random_array(7, 2, x.size) >> (32 - bits)
     stream = Stream(7, calls=2, bits=bits)
     got = round_to(x, FP8_E4M3, stream=stream, **STOCHASTIC)
-    assert_same_bits(got, round_to(x, FP8_E4M3, stream=given(random, bits), **STOCHASTIC))
+    assert_same_bits(
+        got, round_to(x, FP8_E4M3, stream=given(random, bits), **STOCHASTIC)
+    )
     assert repr(stream) == f"Stream(7, calls=3{f', bits={bits}' if bits < 32 else ''})"
 
 
 def test_few_bits_are_the_srff_of_gfloat():
     """Which it calls StochasticFastest."""
     theirs = gfloat.formats.format_info_ocp_e4m3
-    x = np.random.default_rng(0).uniform(-500, 500, 200) * 2.0 ** np.arange(-20, 0).repeat(10)
+    x = np.random.default_rng(0).uniform(-500, 500, 200) * 2.0 ** np.arange(
+        -20, 0
+    ).repeat(10)
     x = x.astype(np.float32).astype(np.float64)
     for random in range(8):
         expected = [
             gfloat.round_float(
-                theirs, a, gfloat.RoundMode.StochasticFastest, srbits=random, srnumbits=3
+                theirs,
+                a,
+                gfloat.RoundMode.StochasticFastest,
+                srbits=random,
+                srnumbits=3,
             )
             for a in x.tolist()
         ]
         stream = given(np.full(x.size, random), 3)
-        assert_same_bits(round_to(x, FP8_E4M3, stream=stream, **STOCHASTIC), np.array(expected), x)
+        assert_same_bits(
+            round_to(x, FP8_E4M3, stream=stream, **STOCHASTIC), np.array(expected), x
+        )
 
 
 def test_few_bits_reach_sums_and_simulations():
@@ -98,7 +116,9 @@ def test_few_bits_reach_sums_and_simulations():
     x = torch.full((200,), 2048.5)
     for bits, stays in ((1, True), (32, False)):
         rules = {**STOCHASTIC, "stream": Stream(1, bits=bits)}
-        assert (arithmetic.sum(terms, accumulator_format=FP16, **rules) == 2048) == stays
+        assert (
+            arithmetic.sum(terms, accumulator_format=FP16, **rules) == 2048
+        ) == stays
         with simulation.simulated(FP16, policy=simulation.EVERYTHING, **rules):
             assert bool((x + 0.0 == 2048).all()) == stays
 
@@ -107,18 +127,26 @@ def test_few_bits_reach_sums_and_simulations():
 def test_given_bits_do_not_depend_on_chunks_threads_or_layout(count):
     x = np.random.default_rng(0).uniform(-3, 3, 1_000_002).astype(np.float32)
     bits = np.random.default_rng(1).integers(0, 2**16, x.size, np.uint16)
-    pieces = [slice(i, i + 100_000) for i in range(0, x.size, 100_000)]  # not divided further
-    each = [round_to(x[piece], FP16, stream=bits[piece], **STOCHASTIC) for piece in pieces]
+    pieces = [
+        slice(i, i + 100_000) for i in range(0, x.size, 100_000)
+    ]  # not divided further
+    each = [
+        round_to(x[piece], FP16, stream=bits[piece], **STOCHASTIC) for piece in pieces
+    ]
     expected, before = np.concatenate(each), set_threads(count)
     assert_same_bits(round_to(x, FP16, stream=bits, **STOCHASTIC), expected)
     set_threads(before)
-    assert_same_bits(round_to(x[::-1], FP16, stream=bits[::-1], **STOCHASTIC), expected[::-1])
+    assert_same_bits(
+        round_to(x[::-1], FP16, stream=bits[::-1], **STOCHASTIC), expected[::-1]
+    )
     numbers, random = x.reshape(-1, 2).T, bits.reshape(-1, 2).T
     for order in ("<u2", ">u2"):
         got = round_to(numbers, FP16, stream=random.astype(order), **STOCHASTIC)
         assert_same_bits(got, expected.reshape(-1, 2).T)
     for stream in (random, torch.from_numpy(random.copy())):
-        got = round_tensor(torch.from_numpy(x).view(-1, 2).T, FP16, stream=stream, **STOCHASTIC)
+        got = round_tensor(
+            torch.from_numpy(x).view(-1, 2).T, FP16, stream=stream, **STOCHASTIC
+        )
         assert_same_bits(got.numpy(), expected.reshape(-1, 2).T)
 
 
@@ -126,7 +154,9 @@ def test_the_expression_for_devices_takes_given_bits():
     x, bits = np.linspace(-3, 3, 999, dtype=np.float32), np.arange(999).astype(np.uint8)
     result, facts = torch.empty(999), facts_of(FP8_E4M3, x.dtype)
     keys = checked_keys("test", Rounding.STOCHASTIC, bits, x.shape)
-    tensors._run_expression(torch.from_numpy(x), result, facts, Rounding.STOCHASTIC, keys=keys)
+    tensors._run_expression(
+        torch.from_numpy(x), result, facts, Rounding.STOCHASTIC, keys=keys
+    )
     assert_same_bits(result.numpy(), round_to(x, FP8_E4M3, stream=bits, **STOCHASTIC))
 
 
@@ -134,7 +164,11 @@ def test_the_expression_for_devices_takes_given_bits():
 def test_bits_of_another_kind_or_shape_are_refused(door):
     said = rf"^{door.__name__}: stream must be a Stream .*uint8, .* shape \(3,\); got"
     kinds = [np.zeros(3, dtype) for dtype in (np.int64, np.uint64, bool, float)]
-    odd = np.zeros(2, np.uint8), np.zeros((3, 1), np.uint8), np.ma.array([1, 2, 3], np.uint8)
+    odd = (
+        np.zeros(2, np.uint8),
+        np.zeros((3, 1), np.uint8),
+        np.ma.array([1, 2, 3], np.uint8),
+    )
     for bits in (*odd, *kinds, torch.zeros(3, dtype=torch.uint8), [1, 2, 3]):
         with pytest.raises(ValueError, match=said):
             door(np.ones(3), FP16, stream=bits, **STOCHASTIC)

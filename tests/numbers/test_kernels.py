@@ -15,7 +15,16 @@ from oracle import mix64, random_array, random_bits
 
 import mplab
 from mplab import FP8_E4M3, FP8_E5M2, FP16
-from mplab.numbers import Stream, Tally, events, kernels, round_to, tally, tensors, threads
+from mplab.numbers import (
+    Stream,
+    Tally,
+    events,
+    kernels,
+    round_to,
+    tally,
+    tensors,
+    threads,
+)
 from mplab.numbers.facts import facts_of
 from mplab.numbers.formats import Event, Overflow, Rounding, Specials, Tininess
 from mplab.numbers.rounding import _COMPILED
@@ -36,7 +45,9 @@ def thread_count(request):
 
 @pytest.mark.parametrize("seed", [0, 1, 2**32, 2**64 - 1])
 @pytest.mark.parametrize(("dtype", "step"), [(np.float64, 1), (np.float32, 512)])
-@pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (0.0, 2.0**-9)], ids=["normal", "subnormal"])
+@pytest.mark.parametrize(
+    ("low", "high"), [(1.0, 2.0), (0.0, 2.0**-9)], ids=["normal", "subnormal"]
+)
 def test_a_fraction_goes_up_exactly_when_the_published_bits_make_it_carry(
     seed, dtype, step, low, high
 ):
@@ -55,7 +66,9 @@ def test_a_fraction_goes_up_exactly_when_the_published_bits_make_it_carry(
     assert repr(stream) == f"Stream({seed}, calls=2)"
 
 
-POWERS_OF_TWO = mplab.Format("E8M0", exponent_bits=8, precision=1, specials=mplab.Specials.NONE)
+POWERS_OF_TWO = mplab.Format(
+    "E8M0", exponent_bits=8, precision=1, specials=mplab.Specials.NONE
+)
 
 
 def test_the_two_versions_of_the_mixer_in_the_oracle_agree():
@@ -78,7 +91,9 @@ def test_an_index_past_2_to_the_32_continues_in_the_next_run():
     out, start = np.empty_like(x), 2**32 + 5
     key = Stream(3).keys()(1)
     loop(x.view(np.int32), out.view(np.int32), facts.numbers, start, *key)
-    expected = [1 + 2.0**-10 * (random_bits(3, 0, start + i) >= 2**31) for i in range(64)]
+    expected = [
+        1 + 2.0**-10 * (random_bits(3, 0, start + i) >= 2**31) for i in range(64)
+    ]
     assert_same_bits(out, np.array(expected, np.float32))
 
 
@@ -120,7 +135,11 @@ def test_neighbours_calls_and_seeds_are_uncorrelated():
     count = 1 << 20
     first = random_array(1, 0, count)
     others = [first[lag:] for lag in (1, 2, 3, 64, 4096)]
-    others += [random_array(1, 1, count), random_array(2, 0, count), random_array(0, 0, count)]
+    others += [
+        random_array(1, 1, count),
+        random_array(2, 0, count),
+        random_array(0, 0, count),
+    ]
     for other in others:
         one = first[: other.size]
         correlation = np.corrcoef(one, other)[0, 1]
@@ -149,18 +168,25 @@ def correlations(toss, calls, count=1 << 20):
         xored += walsh(walsh(coins) ** 2) / count
     lags = np.arange(1, count // 2)
     pairs_twice = 2 * calls * count
-    return lagged[lags] / np.sqrt(calls * (count - lags)), xored[1:] / np.sqrt(pairs_twice)
+    return lagged[lags] / np.sqrt(calls * (count - lags)), xored[1:] / np.sqrt(
+        pairs_twice
+    )
 
 
 def by_stream(call, count):
     """Half of the numbers between 2048 and 2050 go up."""
-    return round_to(np.full(count, 2049.0), FP16, stream=Stream(call), **STOCHASTIC) == 2050
+    return (
+        round_to(np.full(count, 2049.0), FP16, stream=Stream(call), **STOCHASTIC)
+        == 2050
+    )
 
 
 @pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
 def test_elements_of_a_call_are_independent(calls):
     for z in correlations(by_stream, calls):
-        assert (np.abs(z) > 6).sum() == 0  # independence gives 2e-9 of half a million or a million
+        assert (
+            np.abs(z) > 6
+        ).sum() == 0  # independence gives 2e-9 of half a million or a million
         beyond, expected = (np.abs(z) > 3).sum(), 0.0027 * z.size
         assert abs(beyond - expected) < 6 * math.sqrt(expected)
         assert abs((z**2).mean() - 1) < 0.01
@@ -172,7 +198,9 @@ def test_elements_of_a_call_are_independent(calls):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_results_depend_neither_on_chunks_nor_on_threads(thread_count, dtype):
     rng = np.random.default_rng(0)
-    x = (rng.standard_normal(SIZES[-1]) * 2.0 ** rng.integers(-28, 18, SIZES[-1])).astype(dtype)
+    x = (
+        rng.standard_normal(SIZES[-1]) * 2.0 ** rng.integers(-28, 18, SIZES[-1])
+    ).astype(dtype)
     for size in SIZES:
         part, counts = x[:size], Tally()
         got = round_to(part, FP16, stream=Stream(4), **STOCHASTIC)
@@ -205,9 +233,13 @@ def by_hand(x, random):
     with np.errstate(invalid="ignore"):
         fraction = np.floor(np.abs(x.astype(np.float64) - down) / gap * 2.0**32)
     finite = np.where(np.isfinite(fraction), fraction, 0).astype(np.int64)
-    past = np.abs(x) > 65504  # where `up` is infinite and the gap is that of the last binade
+    past = (
+        np.abs(x) > 65504
+    )  # where `up` is infinite and the gap is that of the last binade
     assert not past.any() or np.isinf(up[past]).all()
-    finite[past] = ((np.abs(x[past].astype(np.float64)) - 65504) / 32 * 2.0**32).astype(np.int64)
+    finite[past] = ((np.abs(x[past].astype(np.float64)) - 65504) / 32 * 2.0**32).astype(
+        np.int64
+    )
     return np.where((finite + random >= 2**32) | (np.abs(x) >= 65536), up, down)
 
 
@@ -230,7 +262,9 @@ def test_two_python_threads_may_round_at_once():
 
 def at_once(work, arguments):
     """A Python thread for each argument; all must end."""
-    workers = [threading.Thread(target=work, args=(argument,)) for argument in arguments]
+    workers = [
+        threading.Thread(target=work, args=(argument,)) for argument in arguments
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -286,7 +320,9 @@ def test_omp_num_threads_is_respected(wanted, made):
 def test_set_threads_returns_what_it_replaced_and_refuses_what_is_no_positive_integer():
     before = threads.set_threads(3)
     for count in (0, -1, 1.5, "2"):
-        with pytest.raises((TypeError, ValueError), match=r"^set_threads: count must be .*; got "):
+        with pytest.raises(
+            (TypeError, ValueError), match=r"^set_threads: count must be .*; got "
+        ):
             threads.set_threads(count)
     assert threads.set_threads(before) == 3
 
@@ -327,7 +363,9 @@ def test_one_number_rounds_as_many_do_and_as_they_do_with_counts(name, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", ["FP16", "BF16", "FP8_E4M3", "FP4_E2M1"])
 @pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
-def test_a_number_rounds_and_counts_alike_whatever_else_is_in_its_block(rounding, name, dtype):
+def test_a_number_rounds_and_counts_alike_whatever_else_is_in_its_block(
+    rounding, name, dtype
+):
     fmt, random, size = getattr(mplab, name), np.random.default_rng(5), kernels.BLOCK
     ends = np.array([fmt.min_normal, fmt.max_finite, 0], dtype)
     normal = np.exp2(random.uniform(fmt.emin, fmt.emax, size)).astype(dtype)
@@ -363,7 +401,9 @@ def test_signaling_nans_and_ends_raise_no_flag_that_numpy_would_warn_of():
         ends = np.array([tiny, most, -most, np.inf], dtype)
         x = np.concatenate([not_a_numbers(dtype)[0], ends])
         with np.errstate(all="raise"):
-            for fmt, rounding in itertools.product((FP16, FP8_E4M3, mplab.BF16), DETERMINISTIC):
+            for fmt, rounding in itertools.product(
+                (FP16, FP8_E4M3, mplab.BF16), DETERMINISTIC
+            ):
                 for size in (*range(1, x.size), 37 * x.size):
                     round_to(np.resize(x, size), fmt, rounding=rounding)
                     round_to(np.resize(x, size)[::-1], fmt, rounding=rounding)
@@ -380,7 +420,11 @@ def test_a_small_array_comes_back_as_a_large_one_does():
     assert np.array_equal(swapped, expected)
     assert type(round_to(np.array(0.1, np.float32), FP8_E4M3)) is np.ndarray
     assert round_to(x[:0], FP8_E4M3).shape == (0, 3, 4)
-    for out in (np.empty_like(x), np.asfortranarray(x), np.empty((2, 3, 8), np.float32)[..., ::2]):
+    for out in (
+        np.empty_like(x),
+        np.asfortranarray(x),
+        np.empty((2, 3, 8), np.float32)[..., ::2],
+    ):
         assert round_to(x, FP8_E4M3, out=out) is out
         assert_same_bits(out.copy(), expected)
     for shift in (1, -1):
@@ -399,7 +443,12 @@ def test_a_small_array_is_refused_as_a_large_one_is():
     for out in (locked, np.ones((1, 3), np.float32), np.ones(3)):
         with pytest.raises(ValueError, match=r"^round_to: out must be .*; got "):
             round_to(x, FP16, out=out)
-    for rules in ({"rounding": 0}, {"flush_inputs": 0}, {"overflow": 0}, {"flush_outputs": None}):
+    for rules in (
+        {"rounding": 0},
+        {"flush_inputs": 0},
+        {"overflow": 0},
+        {"flush_outputs": None},
+    ):
         with pytest.raises(TypeError, match=r"^round_to: .* must be .*; got "):
             round_to(x, FP16, **rules)
 
@@ -408,7 +457,9 @@ def test_many_formats_one_after_the_other_keep_apart():
     x = np.array([1 + 2.0**-9, -7.3], np.float32)
     for _ in range(2):
         for precision, bias in itertools.product(range(2, 12), range(6)):
-            fmt = mplab.Format("some", exponent_bits=8, precision=precision, bias=127 - bias % 3)
+            fmt = mplab.Format(
+                "some", exponent_bits=8, precision=precision, bias=127 - bias % 3
+            )
             kept = x.view(np.int32) >> (24 - precision) << (24 - precision)
             got = round_to(x, fmt, rounding=Rounding.TOWARD_ZERO)
             assert_same_bits(got, kept.view(np.float32))
@@ -477,7 +528,9 @@ def run_where_nothing_is_writable(folder, code):
     command = [sys.executable, "-c", code]
     if os.geteuid() == 0:  # permissions do not bind root unless it gives up this right
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG"))
+    }
     environment |= {"PYTHONPATH": str(folder), "HOME": str(folder / "home")}
     options = {"capture_output": True, "text": True, "cwd": "/", "timeout": 300}
     return subprocess.run(command, env=environment, **options)
@@ -499,7 +552,10 @@ def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):
     compiled = sorted(package_copy.rglob("*.nbc"))
     assert bool(compiled) == warm
     allow_writing(package_copy, False)
-    if "PermissionError" not in run_where_nothing_is_writable(package_copy, CANNOT_WRITE).stderr:
+    if (
+        "PermissionError"
+        not in run_where_nothing_is_writable(package_copy, CANNOT_WRITE).stderr
+    ):
         pytest.skip("permissions do not bind here")
     done = run_where_nothing_is_writable(package_copy, ROUND_AND_REPORT)
     assert done.returncode == 0, done.stderr
@@ -516,9 +572,13 @@ def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
 
 
 def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
-    high = mplab.Format("high", exponent_bits=2, precision=4, bias=-115, specials=Specials.NONE)
+    high = mplab.Format(
+        "high", exponent_bits=2, precision=4, bias=-115, specials=Specials.NONE
+    )
     x = np.array([1.3, 2.5, 3.5, 14.9], np.float32) * np.float32(high.min_subnormal)
-    assert_same_bits(round_to(x, high), round_to(x.astype(np.float64), high).astype(np.float32))
+    assert_same_bits(
+        round_to(x, high), round_to(x.astype(np.float64), high).astype(np.float32)
+    )
     assert (round_to(x, high) / high.min_subnormal).tolist() == [1, 2, 4, 15]
 
 
@@ -540,4 +600,9 @@ def test_options_reach_the_loops_unchanged():
     kernels.run(x.view(np.int64), None, facts, Rounding.TOWARD_POSITIVE, flags=flags)
     assert out.tolist() == [0, 2.0**-6, 448, 0]
     underflow = kernels.INEXACT | kernels.UNDERFLOW | kernels.FLUSHED
-    assert flags.tolist() == [underflow, 0, kernels.INEXACT | kernels.OVERFLOW, underflow]
+    assert flags.tolist() == [
+        underflow,
+        0,
+        kernels.INEXACT | kernels.OVERFLOW,
+        underflow,
+    ]

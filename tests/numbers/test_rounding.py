@@ -8,12 +8,31 @@ import gfloat.formats
 import numpy as np
 import pytest
 import torch
-from cases import DTYPES, RULES, SMALL, TABLED, assert_same_bits, breakpoints, formats, stream_for
+from cases import (
+    DTYPES,
+    RULES,
+    SMALL,
+    TABLED,
+    assert_same_bits,
+    breakpoints,
+    formats,
+    stream_for,
+)
 from exhaustive import REFERENCED, compare
 from hypothesis import assume, given, strategies as st
 from oracle import events_of, random_array, round_fraction, table_of
 
-from mplab import BF16, FORMATS, FP4_E2M1, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP8_E8M0, FP16, FP32
+from mplab import (
+    BF16,
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E4M3FNUZ,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    FP32,
+)
 from mplab.arithmetic import add, sum as long_sum
 from mplab.numbers import Stream, Tally, events, round_to, tally
 from mplab.numbers.codes import decode, encode, next_down, next_up, ulp
@@ -33,10 +52,14 @@ MIRROR = {
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", cases.sized(TABLED, fast=[n for n in TABLED if n != "BF16"]))
+@pytest.mark.parametrize(
+    "name", cases.sized(TABLED, fast=[n for n in TABLED if n != "BF16"])
+)
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
-    if not cases.holds(fmt, dtype):  # then there is nothing to round from, and the library knows
+    if not cases.holds(
+        fmt, dtype
+    ):  # then there is nothing to round from, and the library knows
         assert facts_of(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
@@ -57,14 +80,21 @@ def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_prop
     fmt, table = TABLED[name], table_of(TABLED[name])
     x, signaling = breakpoints(fmt, dtype)
     if fmt.bits > 16:
-        x, signaling = x[cases.near_the_ends(x, fmt)], signaling[cases.near_the_ends(x, fmt)]
+        x, signaling = (
+            x[cases.near_the_ends(x, fmt)],
+            signaling[cases.near_the_ends(x, fmt)],
+        )
     place, random = table.place(x), random_array(7, 0, x.size)
     options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         for tininess in Tininess:
-            got = events(x, fmt, stream=stream_for(rounding), tininess=tininess, **rules)
-            expected = place.events(tininess=tininess, random=random, signaling=signaling, **rules)
+            got = events(
+                x, fmt, stream=stream_for(rounding), tininess=tininess, **rules
+            )
+            expected = place.events(
+                tininess=tininess, random=random, signaling=signaling, **rules
+            )
             assert_same_bits(got, expected, x)
             if tininess is Tininess.AFTER:
                 result = place.round(random=random, **rules)
@@ -94,7 +124,11 @@ def test_the_table_oracle_agrees_with_fractions(name):
     x, signaling = breakpoints(fmt, np.float64)
     rng = np.random.default_rng(0)
     chosen = rng.choice(x.size, min(x.size, 40), replace=False)
-    x, signaling, random = x[chosen], signaling[chosen], rng.integers(0, 2**32, chosen.size)
+    x, signaling, random = (
+        x[chosen],
+        signaling[chosen],
+        rng.integers(0, 2**32, chosen.size),
+    )
     place = table.place(x)
     for (rounding, overflow), flush in itertools.product(RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
@@ -103,7 +137,9 @@ def test_the_table_oracle_agrees_with_fractions(name):
         assert_same_bits(place.round(random=random, **rules), np.array(expected), x)
         for tininess in Tininess:
             more = {**rules, "tininess": tininess}
-            expected = [events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in trials]
+            expected = [
+                events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in trials
+            ]
             got = place.events(random=random, signaling=signaling, **more)
             assert_same_bits(got, np.array(expected, np.uint8), x)
 
@@ -113,8 +149,12 @@ def test_wide_formats_round_as_fractions_say(name, record_property):
     fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
     with np.errstate(all="ignore"):
         narrow = np.unique(x.astype(np.float32))[::5]
-    inputs = {np.float64: x} | ({np.float32: narrow} if name in ("FP32", "E7M23") else {})
-    for (dtype, numbers), (rounding, overflow) in itertools.product(inputs.items(), RULES):
+    inputs = {np.float64: x} | (
+        {np.float32: narrow} if name in ("FP32", "E7M23") else {}
+    )
+    for (dtype, numbers), (rounding, overflow) in itertools.product(
+        inputs.items(), RULES
+    ):
         rules = {"rounding": rounding, "overflow": overflow}
         random = random_array(7, 0, numbers.size).tolist()
         pairs = zip(numbers.tolist(), random, strict=True)
@@ -143,7 +183,9 @@ def test_fp32_from_float64_is_numpys_cast_in_every_exponent():
     bits = (np.arange(2048, dtype=np.uint64) << 52)[:, None] + rng.integers(
         0, 2**52, (2048, 200), np.uint64
     )
-    ties = (bits >> 29 << 29) + (2**28 + rng.integers(-1, 2, bits.shape)).astype(np.uint64)
+    ties = (bits >> 29 << 29) + (2**28 + rng.integers(-1, 2, bits.shape)).astype(
+        np.uint64
+    )
     x = np.concatenate([bits, ties, bits >> 29 << 29]).view(np.float64).ravel()
     x = np.concatenate([x, -x])
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -193,7 +235,9 @@ print(total)
 
 
 @pytest.mark.full
-def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(record_property):
+def test_breakpoints_round_alike_where_the_processor_flushes_subnormals(
+    record_property,
+):
     record_property("comparisons", int(cases.run_script(UNDER_FLUSHING)))
 
 
@@ -210,7 +254,9 @@ def test_every_float32_rounds_as_another_library_casts_it(name, record_property)
 
 def test_e4m3_overflow_without_saturation_gives_nan():
     x = np.array([448.0, 463.9, 464.0, 464.1, 1e9, -464.1, np.inf])
-    assert_same_bits(round_to(x, FP8_E4M3), np.array([448.0, 448.0, 448.0, *[np.nan] * 4]), x)
+    assert_same_bits(
+        round_to(x, FP8_E4M3), np.array([448.0, 448.0, 448.0, *[np.nan] * 4]), x
+    )
     saturated = round_to(x, FP8_E4M3, overflow=Overflow.SATURATE)
     assert_same_bits(saturated, np.array([448.0] * 5 + [-448.0, 448.0]), x)
     raised = events(x, FP8_E4M3)
@@ -219,19 +265,46 @@ def test_e4m3_overflow_without_saturation_gives_nan():
 
 
 INF, NAN, TOP, UNSIGNED = np.inf, np.nan, 65504.0, cases.ODD_FORMATS["UE4M4"]
-ENDS, NEAR = [1e9, -1e9, INF, -INF], [FP16.min_normal * (1 - 2.0**-12), FP16.min_normal / 2]
-UP, DOWN, ZERO = Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_ZERO
+ENDS, NEAR = (
+    [1e9, -1e9, INF, -INF],
+    [FP16.min_normal * (1 - 2.0**-12), FP16.min_normal / 2],
+)
+UP, DOWN, ZERO = (
+    Rounding.TOWARD_POSITIVE,
+    Rounding.TOWARD_NEGATIVE,
+    Rounding.TOWARD_ZERO,
+)
 CHOICES = {
     "E5M2 overflows at the tie": (FP8_E5M2, [61439.9, 61440.0], {}, [57344.0, INF]),
-    "upward, overflow stops below": (FP16, ENDS, {"rounding": UP}, [INF, -TOP, INF, -INF]),
-    "downward, it stops above": (FP16, ENDS, {"rounding": DOWN}, [TOP, -INF, INF, -INF]),
+    "upward, overflow stops below": (
+        FP16,
+        ENDS,
+        {"rounding": UP},
+        [INF, -TOP, INF, -INF],
+    ),
+    "downward, it stops above": (
+        FP16,
+        ENDS,
+        {"rounding": DOWN},
+        [TOP, -INF, INF, -INF],
+    ),
     "toward zero it stops": (FP16, ENDS, {"rounding": ZERO}, [TOP, -TOP, INF, -INF]),
-    "FP4 saturates, and keeps NaN": (FP4_E2M1, [7.0, -1e9, INF, NAN], {}, [6, -6, 6, NAN]),
+    "FP4 saturates, and keeps NaN": (
+        FP4_E2M1,
+        [7.0, -1e9, INF, NAN],
+        {},
+        [6, -6, 6, NAN],
+    ),
     "FP4, asked to": (FP4_E2M1, ENDS, {"overflow": Overflow.SATURATE}, [6, -6, 6, -6]),
     "underflow keeps the sign": (FP8_E4M3, [-1e-9, -0.0, 1e-9], {}, [-0.0, -0.0, 0.0]),
     "where zero has one": (FP8_E4M3FNUZ, [-1e-9, -0.0, 1e-9], {}, [0.0] * 3),
     "no sign: NaN": (UNSIGNED, [-1.0, -1e-300, -INF, -0.0], {}, [NAN, NAN, NAN, 0.0]),
-    "but for what is flushed": (UNSIGNED, [-1e-9, 1e-9], {"flush_inputs": True}, [0.0, 0.0]),
+    "but for what is flushed": (
+        UNSIGNED,
+        [-1e-9, 1e-9],
+        {"flush_inputs": True},
+        [0.0, 0.0],
+    ),
     "no zero: the least value": (FP8_E8M0, [0.0, -0.0], {}, [2.0**-127] * 2),
     "subnormal numbers": (FP16, NEAR, {}, [FP16.min_normal, NEAR[1]]),
     "flushed before": (FP16, NEAR, {"flush_inputs": True}, [0, 0]),
@@ -250,7 +323,9 @@ def test_a_number_that_becomes_nan_is_tallied_as_inexact():
     assert counts == Tally(total=2, inexact=2, infinite=1)
 
 
-@pytest.mark.parametrize("name", ["FP16", "FP8_E4M3", "FP4_E2M1", "FP8_E8M0", "E9M3", "E5M10_LOW"])
+@pytest.mark.parametrize(
+    "name", ["FP16", "FP8_E4M3", "FP4_E2M1", "FP8_E8M0", "E9M3", "E5M10_LOW"]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_signaling_nans_raise_invalid_and_quiet_ones_do_not(name, dtype):
     nans, signaling = cases.not_a_numbers(dtype)
@@ -264,7 +339,9 @@ def test_values_of_the_format_round_to_themselves():
     for name in SMALL:
         fmt = TABLED[name]
         x = decode(np.arange(2**fmt.bits), fmt)
-        x = x[np.abs(x) <= fmt.max_finite]  # neither NaN nor the least code of two's complement
+        x = x[
+            np.abs(x) <= fmt.max_finite
+        ]  # neither NaN nor the least code of two's complement
         assert_same_bits(round_to(x, fmt), x)
         assert not events(x, fmt).any()
 
@@ -292,7 +369,9 @@ def test_to_odd_with_two_bits_more_and_then_in_any_mode_is_rounding_once(
 ):
     narrow = Format("narrow", exponent_bits=3, precision=precision, specials=specials)
     for more in (1, 2, 3):
-        wide = Format("wide", exponent_bits=3, precision=precision + more, specials=specials)
+        wide = Format(
+            "wide", exponent_bits=3, precision=precision + more, specials=specials
+        )
         x = breakpoints(wide, np.float64)[0]
         found = {mode: through(wide, narrow, x, mode) for mode in DETERMINISTIC}
         nearest_first = through(wide, narrow, x, NEAREST[0], NEAREST[0])
@@ -304,7 +383,9 @@ def test_to_odd_with_two_bits_more_and_then_in_any_mode_is_rounding_once(
         record_property("comparisons", x.size * len(DETERMINISTIC))
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 def test_fp32_to_odd_on_the_way_from_float64_costs_no_second_rounding(fmt):
     x = breakpoints(fmt, np.float64)[0]
     for mode in DETERMINISTIC:
@@ -339,7 +420,9 @@ def test_to_odd_past_an_even_largest_value_stays_there_and_overflows():
     inexact, both = Event.INEXACT, Event.INEXACT | Event.OVERFLOW
     raised = events(x, FP8_E4M3, rounding=Rounding.TO_ODD)
     assert raised.tolist() == [inexact, 0, both, both, both, inexact | Event.INVALID]
-    assert FP16.max_code % 2 == 1  # then what lies in the last gap goes there without overflow
+    assert (
+        FP16.max_code % 2 == 1
+    )  # then what lies in the last gap goes there without overflow
     assert events(65535.0, FP16, rounding=Rounding.TO_ODD) == inexact
 
 
@@ -354,7 +437,10 @@ def test_at_one_bit_of_precision_to_odd_cuts_but_never_to_zero():
 
 
 def test_tallies_add_and_go_through_dictionaries():
-    one, other = tally(np.array([1e-9, np.nan]), FP16), tally(np.array([1e9, 1.0, np.inf]), FP16)
+    one, other = (
+        tally(np.array([1e-9, np.nan]), FP16),
+        tally(np.array([1e9, 1.0, np.inf]), FP16),
+    )
     both = one + other
     assert both == Tally(5, 2, 2, 1, 1, 0, 1, 1, 1)
     assert Tally.from_dict(both.as_dict()) == both
@@ -364,7 +450,9 @@ def test_tallies_add_and_go_through_dictionaries():
     assert list(both.as_dict()) == list(COUNTED)
 
 
-@pytest.mark.parametrize("size", [0, 1, 7, 4095, 4096, 4097, 8192, 131072, 262143, 262144, 300001])
+@pytest.mark.parametrize(
+    "size", [0, 1, 7, 4095, 4096, 4097, 8192, 131072, 262143, 262144, 300001]
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tally_is_the_sum_of_events_across_blocks_and_chunks(size, dtype):
     rng = np.random.default_rng(size)
@@ -383,8 +471,12 @@ def test_every_option_of_a_tally_agrees_with_the_rounding_it_accompanies():
     for (rounding, overflow), flush in itertools.product(RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         counts, out = Tally(), np.empty_like(x)
-        round_to(x, FP8_E5M2, tally=counts, out=out, stream=stream_for(rounding), **rules)
-        assert_same_bits(out, round_to(x, FP8_E5M2, stream=stream_for(rounding), **rules))
+        round_to(
+            x, FP8_E5M2, tally=counts, out=out, stream=stream_for(rounding), **rules
+        )
+        assert_same_bits(
+            out, round_to(x, FP8_E5M2, stream=stream_for(rounding), **rules)
+        )
         assert counts == tally(x, FP8_E5M2, stream=stream_for(rounding), **rules)
 
 
@@ -468,7 +560,9 @@ def test_float32_and_float64_input_give_the_same_result(numbers, fmt, rules):
 
 # Agreement with others -----------------------------------------------------------------
 
-CAST = [f for f in FORMATS.values() if f.dtype is not None and f not in (FP32, FP8_E8M0)]
+CAST = [
+    f for f in FORMATS.values() if f.dtype is not None and f not in (FP32, FP8_E8M0)
+]
 
 
 def cast(x, fmt):
@@ -487,13 +581,17 @@ def torch_cast(x, fmt):
 
 
 @pytest.mark.parametrize("fmt", CAST, ids=lambda fmt: fmt.name)
-def test_numpy_and_ml_dtypes_casts_agree_from_float32_and_numpy_s_float16_from_float64(fmt):
+def test_numpy_and_ml_dtypes_casts_agree_from_float32_and_numpy_s_float16_from_float64(
+    fmt,
+):
     for dtype in (np.float32, np.float64) if fmt is FP16 else (np.float32,):
         x = inputs_for(fmt, dtype)
         assert_same_bits(round_to(x, fmt), cast(x, fmt), x)
 
 
-@pytest.mark.parametrize("fmt", [f for f in CAST if f.torch_dtype], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [f for f in CAST if f.torch_dtype], ids=lambda fmt: fmt.name
+)
 def test_torch_casts_agree_from_float32(fmt):
     x = breakpoints(fmt, np.float32)[0]
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -516,15 +614,26 @@ def test_gfloat_rounds_to_p3109_alike_but_for_ties_at_one_bit(p):
     """There P3109 takes the even code, and IEEE 754-2019 §4.3.1 the larger magnitude."""
     fmt, theirs = FORMATS[f"Binary8p{p}se"], gfloat.formats.format_info_p3109(8, p)
     x = breakpoints(fmt, np.float32)[0][::3]  # gfloat adds 1/2 to fractions in float64
-    x = np.concatenate([x[~np.isnan(x)], table_of(fmt).midpoints, [np.nan]], dtype=np.float64)
-    for (mode, their_mode), overflow in itertools.product(GFLOAT_MODES.items(), Overflow):
+    x = np.concatenate(
+        [x[~np.isnan(x)], table_of(fmt).midpoints, [np.nan]], dtype=np.float64
+    )
+    for (mode, their_mode), overflow in itertools.product(
+        GFLOAT_MODES.items(), Overflow
+    ):
         saturate = overflow is Overflow.SATURATE
-        expected = [gfloat.round_float(theirs, a, their_mode, saturate) for a in x.tolist()]
-        got, expected = round_to(x, fmt, rounding=mode, overflow=overflow), np.array(expected)
+        expected = [
+            gfloat.round_float(theirs, a, their_mode, saturate) for a in x.tolist()
+        ]
+        got, expected = (
+            round_to(x, fmt, rounding=mode, overflow=overflow),
+            np.array(expected),
+        )
         if p == 1 and mode is Rounding.TIES_TO_EVEN:
             differing = (got != expected) & ~np.isnan(x)
             beyond = np.abs(x[differing]) > fmt.max_finite
-            assert (got[differing] == np.where(beyond, np.inf, 2) * expected[differing]).all()
+            assert (
+                got[differing] == np.where(beyond, np.inf, 2) * expected[differing]
+            ).all()
             assert np.isin(x[differing], table_of(fmt).midpoints).all()
             assert np.unique(x[differing & (x > 0)]).size == 63 - saturate
         else:
@@ -545,5 +654,7 @@ def test_a_stream_is_refused_where_it_would_do_nothing():
         partial(simulated, FP8_E4M3, **how),
     ]
     for call in calls:
-        with pytest.raises(ValueError, match=r"stream must be None without Rounding\.STOCHASTIC"):
+        with pytest.raises(
+            ValueError, match=r"stream must be None without Rounding\.STOCHASTIC"
+        ):
             call()

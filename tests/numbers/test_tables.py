@@ -20,13 +20,20 @@ def test_a_table_escapes_what_it_shows():
 @pytest.mark.parametrize(
     ("caption", "header", "text", "tags"),
     [
-        ("Formats", ("name", "bits"), "Formats\nname  bits\nFP16  16\nFP32  32", (1, 1)),
+        (
+            "Formats",
+            ("name", "bits"),
+            "Formats\nname  bits\nFP16  16\nFP32  32",
+            (1, 1),
+        ),
         ("Formats", (), "Formats\nFP16  16\nFP32  32", (1, 0)),
         ("", ("name", "bits"), "name  bits\nFP16  16\nFP32  32", (0, 1)),
         ("", (), "FP16  16\nFP32  32", (0, 0)),
     ],
 )
-def test_a_table_leaves_out_an_empty_caption_and_empty_headings(caption, header, text, tags):
+def test_a_table_leaves_out_an_empty_caption_and_empty_headings(
+    caption, header, text, tags
+):
     table = Table(caption, header, ROWS)
     assert repr(table) == text
     page = table._repr_html_()

@@ -34,8 +34,12 @@ def test_tensors_round_as_arrays_do(name, dtype):
     for (rounding, overflow), flush in itertools.product(cases.RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
         ours, theirs = Tally(), Tally()
-        got = round_tensor(tensor, fmt, stream=cases.stream_for(rounding), tally=ours, **rules)
-        expected = round_to(x, fmt, stream=cases.stream_for(rounding), tally=theirs, **rules)
+        got = round_tensor(
+            tensor, fmt, stream=cases.stream_for(rounding), tally=ours, **rules
+        )
+        expected = round_to(
+            x, fmt, stream=cases.stream_for(rounding), tally=theirs, **rules
+        )
         cases.assert_same_bits(got.numpy(), expected, x)
         assert ours == theirs
 
@@ -56,7 +60,9 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     numbers = [int(n) for n in facts.numbers]
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None
-    theirs, their_flags = tensors._round_bits(bits, numbers, int(rounding), random, True)
+    theirs, their_flags = tensors._round_bits(
+        bits, numbers, int(rounding), random, True
+    )
     alone, none = tensors._round_bits(bits, numbers, int(rounding), random, False)
     assert none is None
     assert torch.equal(alone, theirs)
@@ -82,7 +88,9 @@ NOT_IN_FLOAT32 = {
         pytest.param("TF32", marks=pytest.mark.full),  # has by far the most codes
     ],
 )
-def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype, record_property):
+def test_the_expression_for_devices_equals_the_loops_flags_included(
+    name, dtype, record_property
+):
     if name in cases.TABLED:
         fmt, x = cases.TABLED[name], cases.breakpoints(cases.TABLED[name], dtype)[0]
     else:
@@ -96,7 +104,9 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(name, dtype,
     if fmt.bits <= 16:
         options.append((cases.FLUSHES[0], Tininess.BEFORE))
     compared = 0
-    for (rounding, overflow), (flush, tininess) in itertools.product(cases.RULES, options):
+    for (rounding, overflow), (flush, tininess) in itertools.product(
+        cases.RULES, options
+    ):
         rules = {"overflow": overflow, "tininess": tininess, **flush}
         with np.errstate(over="ignore"):
             pair = both_bodies(x, fmt, rounding, Stream(3), **rules)
@@ -119,9 +129,13 @@ def test_running_the_expression_gives_results_and_counts(rounding):
     counts, counted = np.zeros(8, np.int64), Tally()
     tensors._run_expression(source, result, facts, rounding, keys=keys, counts=counts)
     counted.add_counts(x.size, counts)
-    expected = round_to(x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding))
+    expected = round_to(
+        x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding)
+    )
     cases.assert_same_bits(result.numpy(), expected)
-    assert counted == tally(x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding))
+    assert counted == tally(
+        x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding)
+    )
 
 
 UNDER_FLUSHING = """
@@ -160,7 +174,9 @@ def test_tensors_round_alike_where_the_processor_flushes_subnormals():
 
 
 def layouts(dtype):
-    base = torch.from_numpy(np.random.default_rng(0).random((4, 6, 8, 10)) + 0.01).to(dtype)
+    base = torch.from_numpy(np.random.default_rng(0).random((4, 6, 8, 10)) + 0.01).to(
+        dtype
+    )
     return {
         "contiguous": base, "channels last": base.contiguous(memory_format=torch.channels_last),
         "transposed": base.transpose(1, 3), "permuted": base.permute(2, 0, 3, 1),
@@ -188,17 +204,25 @@ def test_any_layout_rounds_as_its_contiguous_copy(layout, fmt, rounding, dtype):
     cases.assert_same_bits(as_array(x), before)
     assert counts.total == x.numel()
     out = torch.empty(x.shape, dtype=dtype)
-    assert round_tensor(x, fmt, out=out, stream=cases.stream_for(rounding), **rules) is out
+    assert (
+        round_tensor(x, fmt, out=out, stream=cases.stream_for(rounding), **rules) is out
+    )
     cases.assert_same_bits(as_array(out), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC])
-@pytest.mark.parametrize("layout", sorted(set(layouts(torch.float32)) - {"expanded", "unfolded"}))
+@pytest.mark.parametrize(
+    "layout", sorted(set(layouts(torch.float32)) - {"expanded", "unfolded"})
+)
 def test_any_layout_rounds_in_place(layout, rounding, dtype):
     x = layouts(dtype)[layout]
-    expected = round_to(as_array(x), FP16, rounding=rounding, stream=cases.stream_for(rounding))
-    same = round_tensor(x, FP16, rounding=rounding, stream=cases.stream_for(rounding), out=x)
+    expected = round_to(
+        as_array(x), FP16, rounding=rounding, stream=cases.stream_for(rounding)
+    )
+    same = round_tensor(
+        x, FP16, rounding=rounding, stream=cases.stream_for(rounding), out=x
+    )
     assert same is x
     cases.assert_same_bits(as_array(x), expected)
 
@@ -246,7 +270,9 @@ def test_calls_on_tensors_and_arrays_take_turns_on_one_stream():
     rules = {"rounding": Rounding.STOCHASTIC}
     first = round_tensor(x, FP8_E4M3, stream=stream, **rules)
     second = round_to(x.numpy(), FP8_E4M3, stream=stream, **rules)
-    cases.assert_same_bits(first.numpy(), round_to(x.numpy(), FP8_E4M3, stream=Stream(3), **rules))
+    cases.assert_same_bits(
+        first.numpy(), round_to(x.numpy(), FP8_E4M3, stream=Stream(3), **rules)
+    )
     again = round_tensor(x, FP8_E4M3, stream=Stream(3, calls=1), **rules)
     cases.assert_same_bits(again.numpy(), second)
 
@@ -259,24 +285,39 @@ def test_what_is_no_dense_float_tensor_is_refused():
     odd = [*(torch.ones(2, dtype=kind) for kind in kinds), torch.eye(2).to_sparse()]
     odd += [torch.eye(2).to_mkldnn()] if torch.backends.mkldnn.is_available() else []
     for x in (*odd, np.ones(2), [1.0], 1.0, None):
-        with pytest.raises(TypeError, match=r"^round_tensor: x must be a dense float.*; got .*\. "):
+        with pytest.raises(
+            TypeError, match=r"^round_tensor: x must be a dense float.*; got .*\. "
+        ):
             round_tensor(x, FP16)
 
 
 def test_an_out_that_does_not_match_is_refused():
     said = r"^round_tensor: out must be a dense torch\.float32 tensor of shape \(2,\) .*; got .*\."
-    arrays = np.empty(2, np.float32), torch.empty(2, device="meta"), torch.zeros(2).to_sparse()
-    for out in (torch.empty(2, dtype=torch.float64), torch.empty(3), torch.empty(1, 2), *arrays):
+    arrays = (
+        np.empty(2, np.float32),
+        torch.empty(2, device="meta"),
+        torch.zeros(2).to_sparse(),
+    )
+    for out in (
+        torch.empty(2, dtype=torch.float64),
+        torch.empty(3),
+        torch.empty(1, 2),
+        *arrays,
+    ):
         with pytest.raises(ValueError, match=said):
             round_tensor(torch.ones(2), FP16, out=out)
-    with pytest.raises((ValueError, RuntimeError), match=r"single memory location|out must"):
+    with pytest.raises(
+        (ValueError, RuntimeError), match=r"single memory location|out must"
+    ):
         round_tensor(torch.ones(2), FP16, out=torch.empty(1).expand(2))
 
 
 def test_float32_that_cannot_hold_the_result_is_refused():
     wide = cases.TABLED["E8M5_HIGH"]
     x = torch.tensor([3.4e38])
-    with pytest.raises(ValueError, match=r"^round_tensor: x must be float64 here; got float32"):
+    with pytest.raises(
+        ValueError, match=r"^round_tensor: x must be float64 here; got float32"
+    ):
         round_tensor(x, wide)
     assert round_tensor(x.double(), wide).item() == 2.0**128
     assert round_tensor(torch.ones(1), wide).item() == 1

@@ -34,7 +34,9 @@ def cells(axes):
 def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
     found = compare(digest(), digest(change=3))
     picture = assert_legible(figures.parting(found))
-    assert picture.claim == "The runs part in step 3, forward: the output of 1 (Linear)."
+    assert (
+        picture.claim == "The runs part in step 3, forward: the output of 1 (Linear)."
+    )
     forward, backward, update = picture.axes[:3]
     assert [label.get_text() for label in forward.get_yticklabels()][:2] == ["1", "0"]
     assert [line.get_xydata().tolist() for line in forward.lines] == [[[3.5, 0.5]]]

@@ -23,7 +23,11 @@ STEPS = 60
 def history(named, seed=0, factor=1.0, **changes):
     """A small run without training."""
     facts = {
-        **{"task": "digits-autoencoder", "seed": seed, "metrics": {"r2": 0.5 + seed / 10}},
+        **{
+            "task": "digits-autoencoder",
+            "seed": seed,
+            "metrics": {"r2": 0.5 + seed / 10},
+        },
         "loss": factor * (0.03 + 0.2 * 0.9 ** np.arange(STEPS)) * (1 + seed / 10),
         "loss_scale": np.full(STEPS, RECIPES[named].init_scale or 1.0),
         "environment": {"torch": "2.13.0", "platform": "<machine>"},
@@ -74,7 +78,9 @@ def test_the_page_needs_nothing_from_outside_and_is_well_formed():
     assert all(image["src"].startswith("data:image/png;base64,") for image in images)
     assert all(len(image["alt"]) > 60 for image in images)
     assert not {tag for tag, _ in page.tags} & {"script", "link", "iframe"}
-    assert not [a for _, a in page.tags if a.get("href") or a.get("src", "data:")[:5] != "data:"]
+    assert not [
+        a for _, a in page.tags if a.get("href") or a.get("src", "data:")[:5] != "data:"
+    ]
 
 
 def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
@@ -83,7 +89,13 @@ def test_the_page_says_what_the_runs_show_and_where_they_come_from(tmp_path):
     words = " ".join(Page(report(several(), source=source)).words)
     digest, claim = hashlib.sha256(b"runs").hexdigest(), loss_curves(several()).claim
     machines = ("cpu, NVIDIA H100", "<machine>")  # escaped in the source
-    for said in (claim, digest, "digits-autoencoder, seeds 0, 1 and 2", "kahan", *machines):
+    for said in (
+        claim,
+        digest,
+        "digits-autoencoder, seeds 0, 1 and 2",
+        "kahan",
+        *machines,
+    ):
         assert said in words
 
 
@@ -109,8 +121,15 @@ def test_seeds_share_a_line_with_their_range_behind_it():
 
 
 def test_recipes_that_look_alike_are_kept_apart_by_their_names():
-    runs = [history("fp32"), history("fp16-scaled"), history("fp16-overflow", factor=2.0)]
-    first, second = "FP16 with loss scaling (fp16-scaled)", "FP16 with loss scaling (fp16-overflow)"
+    runs = [
+        history("fp32"),
+        history("fp16-scaled"),
+        history("fp16-overflow", factor=2.0),
+    ]
+    first, second = (
+        "FP16 with loss scaling (fp16-scaled)",
+        "FP16 with loss scaling (fp16-overflow)",
+    )
     assert [row[0] for row in results_table(runs).rows] == ["FP32", first, second]
     assert loss_curves(runs).claim == (
         f"{second} ends at 2.0× FP32's loss; {first} ends within 10% of it"
@@ -118,7 +137,10 @@ def test_recipes_that_look_alike_are_kept_apart_by_their_names():
 
 
 def test_settings_in_the_page_are_words_and_one_is_not_yes():
-    runs = [history("fp32", settings={"max_norm": norm}, recipe=str(norm)) for norm in (1.0, None)]
+    runs = [
+        history("fp32", settings={"max_norm": norm}, recipe=str(norm))
+        for norm in (1.0, None)
+    ]
     page = report(runs)
     assert ">1.0</td>" in page and ">–</td>" in page and ">yes</td>" not in page
 
@@ -133,20 +155,29 @@ def test_the_table_has_the_median_and_the_range_of_the_seeds():
     assert row[3] == "0.600 (0.500 to 0.700)"
     (row,) = results_table([history("bf16", 1)]).rows
     assert row[3] == "0.600"
-    (row,) = results_table([history("bf16", s, metrics={"r2": np.nan}) for s in (0, 1)]).rows
+    (row,) = results_table(
+        [history("bf16", s, metrics={"r2": np.nan}) for s in (0, 1)]
+    ).rows
     assert "nan" in row[3]
 
 
-@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp32", "fp16-scaled", "amp-fp16"]))
+@pytest.mark.parametrize(
+    "recipe", mostly_slow(RECIPES, ["fp32", "fp16-scaled", "amp-fp16"])
+)
 def test_every_recipe_has_a_curve_that_can_be_read(recipe):
     other = history(recipe, factor=1.7)
     figure = assert_legible(loss_curves([history("fp32"), other]))
-    names = {re.split(" on | ends| \\(", text.get_text())[0] for text in figure.axes[-1].texts}
+    names = {
+        re.split(" on | ends| \\(", text.get_text())[0]
+        for text in figure.axes[-1].texts
+    }
     assert len(names) == 2 or recipe == "fp32"
 
 
 def test_all_recipes_together_can_be_read():
-    assert_legible(loss_curves([history(r, factor=1 + i / 9) for i, r in enumerate(RECIPES)]))
+    assert_legible(
+        loss_curves([history(r, factor=1 + i / 9) for i, r in enumerate(RECIPES)])
+    )
     renamed = replace(history("bf16"), recipe="mine")
     assert loss_curves([renamed]).claim.startswith("BF16 ends")
 
@@ -161,7 +192,9 @@ PARTS = {
 
 
 def test_the_title_names_the_part_that_the_fewest_have_right():
-    picture = class_parts({name: dict(zip(KINDS, n, strict=True)) for name, n in PARTS.items()})
+    picture = class_parts(
+        {name: dict(zip(KINDS, n, strict=True)) for name, n in PARTS.items()}
+    )
     assert picture.claim == (
         "“value: infinity and NaN” is right in 9 of 20 submissions, the fewest of all parts"
     )
@@ -174,4 +207,6 @@ def test_the_title_names_the_part_that_the_fewest_have_right():
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_one_part_and_many_can_be_read(size):
-    assert_legible(class_parts({f"part {i}": dict.fromkeys(KINDS, i) for i in range(size)}))
+    assert_legible(
+        class_parts({f"part {i}": dict.fromkeys(KINDS, i) for i in range(size)})
+    )

@@ -27,8 +27,12 @@ def key(picture):
     ],
 )
 def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
-    picture = assert_legible(figures.plot_stage_times([times(recipe) for recipe in recipes]))
-    assert key(picture) == stages and ("scaler 0%" in picture.alt) == ("scaler" in stages)
+    picture = assert_legible(
+        figures.plot_stage_times([times(recipe) for recipe in recipes])
+    )
+    assert key(picture) == stages and ("scaler 0%" in picture.alt) == (
+        "scaler" in stages
+    )
 
 
 def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():

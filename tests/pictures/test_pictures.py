@@ -21,7 +21,12 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
 from mplab.course.files import course_folder
 from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
-from mplab.training import ExponentHistogram, History, exponent_histogram, exponents as ranges
+from mplab.training import (
+    ExponentHistogram,
+    History,
+    exponent_histogram,
+    exponents as ranges,
+)
 
 COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()
@@ -37,7 +42,9 @@ def history(recipe="fp16-naive", **changes):
         "compute_format": recipe.removeprefix("amp-").partition("-")[0].upper(),
         "simulated": recipe != "fp32" and not recipe.startswith("amp"),
         "loss": 0.03 + 0.2 * 0.9 ** np.arange(STEPS),
-        "loss_scale": np.full(STEPS, 65536.0 if recipe in ("fp16-scaled", "amp-fp16") else 1.0),
+        "loss_scale": np.full(
+            STEPS, 65536.0 if recipe in ("fp16-scaled", "amp-fp16") else 1.0
+        ),
         **{"skipped": np.zeros(STEPS, dtype=bool), "metrics": {"r2": 0.5}},
         **{name: {} for name in ("gradients", "flushed", "tally", "environment")},
     }
@@ -49,7 +56,10 @@ def histogram(low, counts, zeros=0):
     return ExponentHistogram(exponents, np.array(counts, dtype=np.int64), zeros, 0)
 
 
-LAYERS = {"encoder 1": histogram(-30, [1, 2, 1]), "encoder 2": histogram(-26, [1, 2, 1])}
+LAYERS = {
+    "encoder 1": histogram(-30, [1, 2, 1]),
+    "encoder 2": histogram(-26, [1, 2, 1]),
+}
 
 
 # Palette ---------------------------------------------------------------------------------
@@ -62,7 +72,9 @@ def test_a_colour_stands_out_from_white():
 
 def on_a_dark_page(colour):
     """A colour after the filter of a dark page, by the definitions of CSS Filter Effects 1."""
-    share = float(re.search(r"invert\((.*?)\) hue-rotate\(180deg\)", canvas.CARD_STYLE)[1])
+    share = float(
+        re.search(r"invert\((.*?)\) hue-rotate\(180deg\)", canvas.CARD_STYLE)[1]
+    )
     light = np.array([0.213, 0.715, 0.072])
     turned = 2 * light - np.eye(3)  # hue-rotate by half a turn
     seen = turned @ (share + (1 - 2 * share) * np.array(colour))
@@ -79,7 +91,9 @@ def test_words_in_and_on_a_colour_can_be_read_also_on_a_dark_page(look):
 
 
 @pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
-@pytest.mark.parametrize(("method", "least"), [("machado", 17.5), ("vienot", 14), ("brettel", 12)])
+@pytest.mark.parametrize(
+    ("method", "least"), [("machado", 17.5), ("vienot", 14), ("brettel", 12)]
+)
 def test_two_colours_differ_whatever_the_reader_s_colour_vision(sight, method, least):
     """Least difference measured: 17.8, 14.3 and 12.4, the last two between FP16 and BF16."""
     seen = {name: Color(c).filter(sight, method=method) for name, c in COLOURS.items()}
@@ -95,11 +109,21 @@ def test_a_format_s_colour_and_dash_mean_the_format_and_nothing_else():
     for neutral, look in product(canvas.NEUTRAL, canvas.STYLES.values()):
         assert Color(neutral.colour).delta_e(Color(look.colour), method="2000") > 18
         assert neutral.marker != look.marker
-        assert neutral.dash in ("solid", canvas.REFERENCE.dash) or neutral.dash != look.dash
+        assert (
+            neutral.dash in ("solid", canvas.REFERENCE.dash)
+            or neutral.dash != look.dash
+        )
     formats = "|".join(look.colour for look in canvas.STYLES.values())
-    drawing = [*Path(mplab.__file__).parent.rglob("*.py"), *course_folder("lessons").rglob("*.py")]
+    drawing = [
+        *Path(mplab.__file__).parent.rglob("*.py"),
+        *course_folder("lessons").rglob("*.py"),
+    ]
     by_hand = rf'{formats}|STYLES\["'
-    found = {path.name for path in drawing if re.search(by_hand, path.read_text("utf-8"), re.I)}
+    found = {
+        path.name
+        for path in drawing
+        if re.search(by_hand, path.read_text("utf-8"), re.I)
+    }
     assert found == {"canvas.py"}
 
 
@@ -120,7 +144,9 @@ def test_a_power_of_two_is_required_where_exponents_are_shifted():
 
 
 def test_labels_are_moved_apart_in_their_order_and_stay_inside_their_row():
-    places = canvas.spread([5.0, 5.0, 5.5, 40.0], [4.0, 2.0, 4.0, 2.0], low=0.0, high=50.0)
+    places = canvas.spread(
+        [5.0, 5.0, 5.5, 40.0], [4.0, 2.0, 4.0, 2.0], low=0.0, high=50.0
+    )
     assert places == sorted(places)
     assert np.all(np.diff(places) >= [3.0, 3.0, 3.0])
     assert places[3] == 40.0
@@ -131,7 +157,9 @@ def test_labels_are_moved_apart_in_their_order_and_stay_inside_their_row():
 # Ranges ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 @pytest.mark.parametrize("shift", [0, 7, 30])
 def test_shares_agree_with_rounding(fmt, shift):
     # Significands between 1.2 and 1.7: in no format does rounding move these past a limit
@@ -156,7 +184,9 @@ def test_the_limits_are_where_rounding_changes():
 
 
 def test_pooling_keeps_every_number():
-    every = ranges.pooled([histogram(-3, [1, 2], zeros=4), histogram(1, [5]), histogram(0, [])])
+    every = ranges.pooled(
+        [histogram(-3, [1, 2], zeros=4), histogram(1, [5]), histogram(0, [])]
+    )
     assert every.exponents.tolist() == [-3, -2, -1, 0, 1]
     assert every.counts.tolist() == [1, 2, 0, 0, 5] and every.zeros == 4
 
@@ -165,7 +195,9 @@ def test_pooling_keeps_every_number():
 
 
 BUMPY = {
-    f"encoder.layer{i}.linear": histogram(start, [1, 3, 9, 27, 80, 200, 500, 900, 400, 30])
+    f"encoder.layer{i}.linear": histogram(
+        start, [1, 3, 9, 27, 80, 200, 500, 900, 400, 30]
+    )
     for i, start in enumerate(range(-50, -24, 5))
 }
 """Six layers, as wide and as deep as a real network's."""
@@ -186,7 +218,9 @@ FLUSHED = {
 GPU = "NVIDIA H200 141GB HBM3e"
 
 FIGURES = {
-    "two loss curves": lambda: pictures.loss_curves([history("fp32"), history(loss=STALLED)]),
+    "two loss curves": lambda: pictures.loss_curves(
+        [history("fp32"), history(loss=STALLED)]
+    ),
     "all loss curves": lambda: pictures.loss_curves(
         [
             history("fp32"),
@@ -202,12 +236,16 @@ FIGURES = {
         [history("fp32"), history("fp16-naive", loss=BROKEN)]
     ),
     "gradients unscaled": lambda: pictures.gradient_exponents(BUMPY, FP16),
-    "gradients scaled": lambda: pictures.gradient_exponents(BUMPY, FP16, loss_scale=2.0**36),
+    "gradients scaled": lambda: pictures.gradient_exponents(
+        BUMPY, FP16, loss_scale=2.0**36
+    ),
     "gradients in BF16": lambda: pictures.gradient_exponents(BUMPY, BF16),
     "gradients in E4M3": lambda: pictures.gradient_exponents(BUMPY, FP8_E4M3),
     "one layer": lambda: pictures.gradient_exponents({"all": histogram(-9, [1])}, FP16),
     "flushed at three steps": lambda: figures.flushed_share(history(flushed=FLUSHED)),
-    "flushed at one step": lambda: figures.flushed_share(history(flushed={0: FLUSHED[0]})),
+    "flushed at one step": lambda: figures.flushed_share(
+        history(flushed={0: FLUSHED[0]})
+    ),
     "a loss scale that falls": lambda: pictures.loss_scale([high("fp16-scaled")]),
     "two loss scales": lambda: pictures.loss_scale(
         [high("fp16-scaled"), high("amp-fp16", device=GPU)]
@@ -288,7 +326,9 @@ def test_the_legibility_check_sees_faint_words_on_what_is_behind_them():
 
 def test_the_reader_s_settings_neither_change_a_figure_nor_are_changed():
     plain = FIGURES["two loss curves"]().png()
-    with matplotlib.rc_context({"axes.facecolor": "black", "font.size": 30, "lines.linewidth": 9}):
+    with matplotlib.rc_context(
+        {"axes.facecolor": "black", "font.size": 30, "lines.linewidth": 9}
+    ):
         assert FIGURES["two loss curves"]().png() == plain
         assert matplotlib.rcParams["font.size"] == 30
 
@@ -299,7 +339,9 @@ def test_a_saved_figure_carries_its_description(tmp_path):
         figure.save(tmp_path / name)
     with Image.open(tmp_path / "figure.png") as image:
         assert image.text["Description"] == figure.alt
-    assert escape(figure.alt, quote=False) in (tmp_path / "figure.svg").read_text("utf-8")
+    assert escape(figure.alt, quote=False) in (tmp_path / "figure.svg").read_text(
+        "utf-8"
+    )
 
 
 def test_the_loss_title_says_what_the_runs_show():
@@ -343,11 +385,18 @@ def test_only_mixed_precision_is_called_amp():
         return pictures.results_table([run]).rows[0][1]
 
     assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on cpu"
-    assert place(weight_format="BF16") == place(fp8="current") == place("FP32") == "torch on cpu"
+    assert (
+        place(weight_format="BF16")
+        == place(fp8="current")
+        == place("FP32")
+        == "torch on cpu"
+    )
 
 
 def test_a_format_without_a_colour_is_drawn_in_black():
-    figure = pictures.loss_curves([history("fp32"), history("mine", compute_format="FP12")])
+    figure = pictures.loss_curves(
+        [history("fp32"), history("mine", compute_format="FP12")]
+    )
     assert figure.claim == "FP12 ends within 10% of FP32"
     assert figure.axes[0].lines[1].get_color() == canvas.REFERENCE.colour
 
@@ -371,9 +420,16 @@ def test_runs_of_one_format_differ_in_dash_and_marker():
     runs += [history("fp16-scaled"), history("fp16-naive"), history("bf16")]
     for draw in (pictures.loss_curves, pictures.loss_scale):
         picture = draw(runs)
-        lines = [line for line in picture.axes[0].lines if len(line.get_xdata()) == STEPS]
+        lines = [
+            line for line in picture.axes[0].lines if len(line.get_xdata()) == STEPS
+        ]
         looks = {
-            (line.get_color(), str(line._dash_pattern), line.get_fillstyle(), hollow(line))
+            (
+                line.get_color(),
+                str(line._dash_pattern),
+                line.get_fillstyle(),
+                hollow(line),
+            )
             for line in lines
         }
         assert len(lines) == len(looks) == 4
@@ -407,7 +463,10 @@ def test_the_gradient_title_counts_what_is_lost():
         "and overflows on none"
     )
     over = pictures.gradient_exponents(LAYERS, FP16, loss_scale=2.0**41).claim
-    assert over == "With the loss scaled by 2⁴¹, FP16 overflows on 37.5% (75% in encoder 2)"
+    assert (
+        over
+        == "With the loss scaled by 2⁴¹, FP16 overflows on 37.5% (75% in encoder 2)"
+    )
 
 
 def test_bands_lie_at_the_limits_of_the_format():
@@ -415,13 +474,20 @@ def test_bands_lie_at_the_limits_of_the_format():
         axes = pictures.gradient_exponents(LAYERS, fmt).axes[0]
         edges = ranges.zones(fmt)
         bands = sorted(
-            (p.get_x(), p.get_x() + p.get_width()) for p in axes.patches if p.get_height() == 1
+            (p.get_x(), p.get_x() + p.get_width())
+            for p in axes.patches
+            if p.get_height() == 1
         )
         assert bands[0] == (axes.get_xlim()[0], edges.flushed)
         assert bands[1] == (edges.flushed, edges.subnormal)
         assert bands[2] == (edges.overflow, axes.get_xlim()[1])
         words = [text.get_text() for text in axes.texts]
-        assert words[-4:] == ["flushed to 0", "subnormal", f"normal in {fmt.name}", "overflow"]
+        assert words[-4:] == [
+            "flushed to 0",
+            "subnormal",
+            f"normal in {fmt.name}",
+            "overflow",
+        ]
 
 
 def test_lost_gradients_are_hollow():
@@ -432,7 +498,9 @@ def test_lost_gradients_are_hollow():
 
 
 def test_a_layer_without_nonzero_gradients_is_named_so():
-    figure = pictures.gradient_exponents({"dead": histogram(0, [], zeros=9), **LAYERS}, FP16)
+    figure = pictures.gradient_exponents(
+        {"dead": histogram(0, [], zeros=9), **LAYERS}, FP16
+    )
     assert "dead: all are 0;" in figure.alt
     assert_legible(figure)
 
@@ -471,7 +539,19 @@ def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():
 def test_the_table_has_headings_for_screen_readers():
     table = pictures.results_table([history("fp32"), high("fp16-scaled")])
     page = table._repr_html_()
-    assert page.count('scope="col"') == len(table.header) and page.count('scope="row"') == 2
+    assert (
+        page.count('scope="col"') == len(table.header)
+        and page.count('scope="row"') == 2
+    )
     assert "<caption" in page
-    assert table.rows[0] == ("FP32", "torch on cpu", "0.0307", "0.500", "0 of 60", "none")
-    assert table.rows[1][3:] == ("0.500", "10 of 60", "2³⁰") and "10 of 60" in str(table)
+    assert table.rows[0] == (
+        "FP32",
+        "torch on cpu",
+        "0.0307",
+        "0.500",
+        "0 of 60",
+        "none",
+    )
+    assert table.rows[1][3:] == ("0.500", "10 of 60", "2³⁰") and "10 of 60" in str(
+        table
+    )

@@ -40,7 +40,9 @@ def test_one_layer_has_no_others():
 
 
 def test_where_all_layers_cost_about_as_much_none_is_named():
-    picture = pictures.sensitivity({BF16: {"left": 0.0049, "right": 0.0048, "fusion": 0.0046}})
+    picture = pictures.sensitivity(
+        {BF16: {"left": 0.0049, "right": 0.0048, "fusion": 0.0046}}
+    )
     assert picture.claim == "Alone in BF16, no layer costs more than 0.49%"
 
 
@@ -49,7 +51,11 @@ class Weak(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.faint, self.peak = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+        self.stem, self.faint, self.peak = (
+            nn.Linear(2, 2),
+            nn.Linear(2, 2),
+            nn.Linear(2, 2),
+        )
         nn.init.constant_(self.peak.weight, 1e5)
 
     def forward(self, x):
@@ -63,10 +69,14 @@ def measured():
         torch.manual_seed(0)
         model = Weak()
     batches, formats = [torch.ones(2, 2)], [FP16, BF16]
-    return sensitivity(model, batches, lambda m, x: m(x).mean(), formats, progress=False)
+    return sensitivity(
+        model, batches, lambda m, x: m(x).mean(), formats, progress=False
+    )
 
 
-def test_what_was_measured_has_a_panel_for_each_pass_and_names_the_layers_far_off(measured):
+def test_what_was_measured_has_a_panel_for_each_pass_and_names_the_layers_far_off(
+    measured,
+):
     picture = assert_legible(pictures.sensitivity(measured))
     most = max(max(m[1:3]) for (_, fmt), m in measured.measures.items() if fmt is BF16)
     assert picture.claim == (
@@ -74,16 +84,23 @@ def test_what_was_measured_has_a_panel_for_each_pass_and_names_the_layers_far_of
         f"faint; in BF16 by at most {100 * most:.2g}%"
     )
     assert "FP16 forward: stem" in picture.alt and "peak all" in picture.alt
-    assert [axes.get_title(loc="left") for axes in picture.axes] == ["forward", "backward"]
+    assert [axes.get_title(loc="left") for axes in picture.axes] == [
+        "forward",
+        "backward",
+    ]
     words = [text for text, _ in drawn_texts(picture)]
     assert words.count("half") == words.count("inf, NaN") == 2
     assert {"stem", "faint", "peak", "FP16", "BF16"} <= set(words)
 
 
-def test_marks_of_a_layer_stand_apart_in_its_row_and_infinite_errors_in_the_band(measured):
+def test_marks_of_a_layer_stand_apart_in_its_row_and_infinite_errors_in_the_band(
+    measured,
+):
     forward, backward = pictures.sensitivity(measured).axes
     for axes, error in ((forward, "output_error"), (backward, "gradient_error")):
-        for line, fmt, off in zip(axes.get_lines(), (FP16, BF16), (-0.1, 0.1), strict=True):
+        for line, fmt, off in zip(
+            axes.get_lines(), (FP16, BF16), (-0.1, 0.1), strict=True
+        ):
             of_format = [m for (_, each), m in measured.measures.items() if each is fmt]
             rows = {row + off: getattr(m, error) for row, m in enumerate(of_format)}
             found = dict(zip(line.get_ydata(), line.get_xdata(), strict=True))

@@ -9,13 +9,17 @@ from mplab.scaling import CurrentScaling, DelayedScaling
 
 def windows():
     generator = np.random.default_rng(0)
-    tensors = [generator.normal(size=500) * (3e5 if step == 20 else 1) for step in range(50)]
+    tensors = [
+        generator.normal(size=500) * (3e5 if step == 20 else 1) for step in range(50)
+    ]
     scalings = {
         "delayed scaling, history 16": DelayedScaling(FP8_E4M3, amax_history_len=16),
         "most recent": DelayedScaling(FP8_E4M3, amax_compute="most_recent"),
         "current scaling": CurrentScaling(FP8_E4M3),
     }
-    return {name: figures.follow(scaling, tensors) for name, scaling in scalings.items()}
+    return {
+        name: figures.follow(scaling, tensors) for name, scaling in scalings.items()
+    }
 
 
 def test_the_figure_of_windows_counts_the_tensors_that_a_spike_costs():

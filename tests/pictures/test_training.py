@@ -25,10 +25,16 @@ def test_the_claim_compares_seed_by_seed_and_not_the_ranges():
 def test_each_seed_is_a_mark_in_the_row_of_its_way():
     axes = pictures.by_seed(RESULTS, metric="test R²").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == list(RESULTS)
-    for row, (line, scores) in enumerate(zip(axes.get_lines(), RESULTS.values(), strict=True)):
+    for row, (line, scores) in enumerate(
+        zip(axes.get_lines(), RESULTS.values(), strict=True)
+    ):
         assert line.get_xdata().tolist() == scores and set(line.get_ydata()) == {row}
-    claim = pictures.by_seed(RESULTS | {"FP32 again": RESULTS["FP32"]}, metric="test R²").claim
-    assert "lowest −0.930 to −0.850 with E4M3 and highest 0.000 with FP32 again" in claim
+    claim = pictures.by_seed(
+        RESULTS | {"FP32 again": RESULTS["FP32"]}, metric="test R²"
+    ).claim
+    assert (
+        "lowest −0.930 to −0.850 with E4M3 and highest 0.000 with FP32 again" in claim
+    )
 
 
 def test_one_seed_and_no_change_have_their_own_words():

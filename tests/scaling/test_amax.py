@@ -10,10 +10,26 @@ from hypothesis import given, strategies as st
 from oracle import exponent_of, mx_exponent
 from tiers import mostly_slow
 
-from mplab import BF16, FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E5M2, FP16, FP32
+from mplab import (
+    BF16,
+    FORMATS,
+    FP4_E2M1,
+    FP6_E2M3,
+    FP6_E3M2,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+)
 from mplab.arithmetic import emulation_bound, matmul_fp64, refine, split
 from mplab.numbers import Overflow, decode, round_to
-from mplab.scaling import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule, scale_for
+from mplab.scaling import (
+    CurrentScaling,
+    DelayedScaling,
+    FixedScaling,
+    ScaleRule,
+    scale_for,
+)
 
 
 def slow_delayed(amaxes, length, most_recent, fmt):
@@ -21,14 +37,18 @@ def slow_delayed(amaxes, length, most_recent, fmt):
     scale, scales = 1.0, []
     for step, _ in enumerate(amaxes):
         window = amaxes[max(0, step - length) : step]
-        known = [a for a in (window[-1:] if most_recent else window) if not math.isnan(a)]
+        known = [
+            a for a in (window[-1:] if most_recent else window) if not math.isnan(a)
+        ]
         if known and 0 < max(known) < math.inf:
             scale = scale_for(max(known), fmt)
         scales.append(scale)
     return scales
 
 
-AMAXES = st.floats(0, 1e6, width=32) | st.sampled_from([0.0, math.inf, math.nan, 1.0, 448.0])
+AMAXES = st.floats(0, 1e6, width=32) | st.sampled_from(
+    [0.0, math.inf, math.nan, 1.0, 448.0]
+)
 
 
 @given(
@@ -37,7 +57,9 @@ AMAXES = st.floats(0, 1e6, width=32) | st.sampled_from([0.0, math.inf, math.nan,
     amax_compute=st.sampled_from(["max", "most_recent"]),
     fmt=st.sampled_from([FP8_E4M3, FP8_E5M2]),
 )
-def test_a_delayed_scale_follows_from_the_amaxes_before_it(amaxes, length, amax_compute, fmt):
+def test_a_delayed_scale_follows_from_the_amaxes_before_it(
+    amaxes, length, amax_compute, fmt
+):
     scaling = DelayedScaling(fmt, amax_history_len=length, amax_compute=amax_compute)
     got = [scaling.update(amax) for amax in amaxes]
     assert got == slow_delayed(amaxes, length, amax_compute == "most_recent", fmt)
@@ -67,7 +89,9 @@ def spike_run(scaling, *, overflow=Overflow.SATURATE):
         scale = scaling.update(float(np.abs(x).max()))
         got = cast(x, scale, overflow)
         clipped = np.mean(np.abs(x * scale) > 464) if scale else 0
-        rows.append((clipped, np.mean((got == 0) & (x != 0)), bool(np.isnan(got).any())))
+        rows.append(
+            (clipped, np.mean((got == 0) & (x != 0)), bool(np.isnan(got).any()))
+        )
     return np.array(rows)
 
 
@@ -76,7 +100,11 @@ def spike_run(scaling, *, overflow=Overflow.SATURATE):
     [
         (DelayedScaling(FP8_E4M3, amax_history_len=16), True, 16),
         (DelayedScaling(FP8_E4M3, amax_history_len=4), True, 4),
-        (DelayedScaling(FP8_E4M3, amax_history_len=16, amax_compute="most_recent"), True, 1),
+        (
+            DelayedScaling(FP8_E4M3, amax_history_len=16, amax_compute="most_recent"),
+            True,
+            1,
+        ),
         (CurrentScaling(FP8_E4M3), False, 0),
     ],
     ids=["history 16", "history 4", "most recent", "current"],
@@ -122,7 +150,9 @@ def test_a_longer_history_than_there_is_room_for_is_refused():
 
 def test_a_history_of_no_length_and_a_misspelt_choice_are_refused():
     for wrong in ({"amax_history_len": 0}, {"amax_compute": "mean"}):
-        with pytest.raises(ValueError, match=f"^DelayedScaling: {next(iter(wrong))} must be"):
+        with pytest.raises(
+            ValueError, match=f"^DelayedScaling: {next(iter(wrong))} must be"
+        ):
             DelayedScaling(FP8_E4M3, **wrong)
 
 
@@ -131,7 +161,9 @@ def test_a_history_of_no_length_and_a_misspelt_choice_are_refused():
 EXPONENTS = (-149, -148, -127, -126, -100, -1, 0, 1, 8, 100, 126, 127)
 EXTREMES = [m * 2.0**e for e in EXPONENTS for m in (1, 1.5)]
 EXTREMES = np.float32([*EXTREMES, FP32.max_finite, 448.0, 0.9999999403953552, 3.0])
-MARGINS = sorted({*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30})
+MARGINS = sorted(
+    {*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30}
+)
 ONE_BY_ONE = [rule for rule in ScaleRule if rule is not ScaleRule.NVFP4]
 MX_RULES = [ScaleRule.FLOOR, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL]
 NARROW = [fmt for fmt in {**FORMATS, **ODD_FORMATS}.values() if fmt.emax < 300]
@@ -165,8 +197,12 @@ def test_no_margin_makes_a_scale_zero_or_infinite(fmt, rule):
                 assert scale == float(round_to(expected, FP32))
             else:
                 assert scale == expected
-    assert np.isnan(scale_for(np.float32([np.nan, np.inf]), fmt, rule=rule, margin=9)).all()
-    assert scale_for(0.0, fmt, rule=rule, margin=9) == (2.0**127 if rule in MX_RULES else 1.0)
+    assert np.isnan(
+        scale_for(np.float32([np.nan, np.inf]), fmt, rule=rule, margin=9)
+    ).all()
+    assert scale_for(0.0, fmt, rule=rule, margin=9) == (
+        2.0**127 if rule in MX_RULES else 1.0
+    )
 
 
 def fits(amax, scale, fmt, rule):
@@ -190,7 +226,9 @@ def fits(amax, scale, fmt, rule):
     ),
 ])  # fmt: skip
 @pytest.mark.parametrize("rule", MX_RULES)
-@pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1], ids=str)
+@pytest.mark.parametrize(
+    "fmt", [FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1], ids=str
+)
 def test_the_scale_of_every_amax_is_the_largest_e8m0_that_the_rule_allows(
     codes, rule, fmt, record_property
 ):
@@ -204,7 +242,9 @@ def test_the_scale_of_every_amax_is_the_largest_e8m0_that_the_rule_allows(
 
 def test_the_rules_of_mx_part_where_they_should():
     scales = {
-        rule: (1 / scale_for(np.float32([4, 4.5, 6, 6.5, 7, 7.5]), FP4_E2M1, rule=rule)).tolist()
+        rule: (
+            1 / scale_for(np.float32([4, 4.5, 6, 6.5, 7, 7.5]), FP4_E2M1, rule=rule)
+        ).tolist()
         for rule in MX_RULES
     }
     assert scales[ScaleRule.FLOOR] == [1, 1, 1, 1, 1, 1]
@@ -216,7 +256,9 @@ def test_the_rules_of_mx_part_where_they_should():
 
 @pytest.mark.parametrize("power_of_two", [True, False])
 @pytest.mark.parametrize("margin", [-126, -60, 0, 60, 300, 10**30])
-def test_neither_current_nor_delayed_scaling_gives_zero_or_infinity(margin, power_of_two):
+def test_neither_current_nor_delayed_scaling_gives_zero_or_infinity(
+    margin, power_of_two
+):
     options = {"margin": margin, "power_of_two": power_of_two}
     current = CurrentScaling(FP8_E4M3, **options)
     delayed = DelayedScaling(FP8_E4M3, amax_compute="most_recent", **options)
@@ -240,7 +282,13 @@ def test_scales_and_slices_do_not_depend_on_what_numpy_raises():
     def found():
         x = refine(narrow, np.array([1.0, 1e-30], np.float32), factor_format=FP16).x
         bound = emulation_bound(a, a, slices=3)
-        return x, split(a, 3, 8)[0], bound, matmul_fp64(a, a, slices=3), scale_for(1e-300, FP8_E4M3)
+        return (
+            x,
+            split(a, 3, 8)[0],
+            bound,
+            matmul_fp64(a, a, slices=3),
+            scale_for(1e-300, FP8_E4M3),
+        )
 
     usual = found()
     with np.errstate(all="raise"):

@@ -8,7 +8,14 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from mplab.scaling import DoublingScaler, FlooredScaler, GradScaler, LossScaler, NudgedScaler, turns
+from mplab.scaling import (
+    DoublingScaler,
+    FlooredScaler,
+    GradScaler,
+    LossScaler,
+    NudgedScaler,
+    turns,
+)
 
 # Sequences of calls --------------------------------------------------------------------
 
@@ -20,7 +27,9 @@ class Side:
 
     def __init__(self, scaler):
         self.scaler = scaler
-        self.weights = [nn.Parameter(torch.linspace(-1, 1, 4) + i) for i in range(LAYERS)]
+        self.weights = [
+            nn.Parameter(torch.linspace(-1, 1, 4) + i) for i in range(LAYERS)
+        ]
         self.optimizers = [
             torch.optim.SGD(self.weights[:2], lr=0.1, momentum=0.5),
             torch.optim.Adam(self.weights[2:], lr=0.01),
@@ -39,7 +48,9 @@ class Side:
 
     def clip(self, number):
         weights = self.optimizers[number].param_groups[0]["params"]
-        return torch.nn.utils.clip_grad_norm_([w for w in weights if w.grad is not None], 1e-3)
+        return torch.nn.utils.clip_grad_norm_(
+            [w for w in weights if w.grad is not None], 1e-3
+        )
 
     def do(self, call, *arguments):
         """Make a call; the kind of error it gives, or None."""
@@ -69,7 +80,9 @@ NUMBER = st.integers(0, 1)
 CALL = st.one_of(
     st.tuples(
         st.just("backward"),
-        st.lists(st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=2),
+        st.lists(
+            st.tuples(st.integers(0, LAYERS - 1), st.sampled_from(BAD)), max_size=2
+        ),
     ),
     st.tuples(st.sampled_from(["unscale", "step", "drop"]), NUMBER),
     st.tuples(st.sampled_from(["step", "update", "load", "clip"]), NUMBER),
@@ -85,7 +98,9 @@ OPTIONS = st.fixed_dictionaries(
 
 
 def both(options):
-    return Side(GradScaler(LossScaler(**options))), Side(torch.amp.GradScaler("cpu", **options))
+    return Side(GradScaler(LossScaler(**options))), Side(
+        torch.amp.GradScaler("cpu", **options)
+    )
 
 
 def assert_alike(ours, theirs):
@@ -124,14 +139,22 @@ def test_any_calls_in_any_order_do_what_they_do_in_torch(calls, options):
 def test_training_with_clipping_and_two_optimizers_goes_as_in_torch():
     calls = []
     for bad in ([], [(0, math.inf)], [], [(2, math.nan)], [], []):
-        calls += [("drop", 0), ("drop", 1), ("backward", bad), ("unscale", 0), ("clip", 0)]
+        calls += [
+            ("drop", 0),
+            ("drop", 1),
+            ("backward", bad),
+            ("unscale", 0),
+            ("clip", 0),
+        ]
         calls += [("step", 0), ("step", 1), ("update", 0)]
     side = play(calls, {"growth_interval": 2})
     assert side.steps == [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
 
 
 def test_an_overflow_in_one_optimizer_lets_the_other_step_and_halves_for_both():
-    side = play([("backward", [(2, math.inf)]), ("step", 0), ("step", 1), ("update", 0)], {})
+    side = play(
+        [("backward", [(2, math.inf)]), ("step", 0), ("step", 1), ("update", 0)], {}
+    )
     assert side.steps == [0]
     assert side.scaler.get_scale() == 32768.0
 
@@ -191,14 +214,20 @@ def test_sparse_gradients_are_unscaled_where_they_are_stored():
 
 def test_losses_and_nested_lists_are_scaled_as_in_torch():
     def flat(x):
-        return [x] if isinstance(x, torch.Tensor) else [t for part in x for t in flat(part)]
+        return (
+            [x]
+            if isinstance(x, torch.Tensor)
+            else [t for part in x for t in flat(part)]
+        )
 
     for outputs in (
         torch.ones((), dtype=torch.float16),
         torch.ones(3, dtype=torch.float16),
         [torch.ones(2), (torch.ones(1), torch.ones((), dtype=torch.float64))],
     ):
-        got, expected = (side.scaler.scale(outputs) for side in both({"init_scale": 1024.0}))
+        got, expected = (
+            side.scaler.scale(outputs) for side in both({"init_scale": 1024.0})
+        )
         assert type(got) is type(expected)
         for one, other in zip(flat(got), flat(expected), strict=True):
             assert_same(one, other)
@@ -227,7 +256,10 @@ def test_a_fused_optimizer_ends_at_the_weights_of_torch():
 
 
 def test_half_precision_weights_are_refused_before_any_gradient_is_touched():
-    weights = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.float16))]
+    weights = [
+        nn.Parameter(torch.ones(2)),
+        nn.Parameter(torch.ones(2, dtype=torch.float16)),
+    ]
     for scaler in (GradScaler(), torch.amp.GradScaler("cpu")):
         scaler.scale(torch.zeros(()))
         for w in weights:
@@ -260,7 +292,9 @@ def stepped(rule, gradient):
 
 
 @pytest.mark.parametrize("skips", [True, False])
-def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weights(skips):
+def test_a_static_scale_that_skips_stays_and_one_that_does_not_spoils_the_weights(
+    skips,
+):
     rule = LossScaler(8.0, dynamic=False, static_skips=skips)
     weight, scaler = stepped(rule, torch.full((4,), math.inf))
     assert weight.isfinite().all() == skips
@@ -330,7 +364,10 @@ class Wrapped:
 
 def test_what_wraps_an_optimizer_is_unscaled_stepped_and_skipped_like_one():
     weight = nn.Parameter(torch.zeros(2))
-    wrapped, scaler = Wrapped(torch.optim.SGD([weight], lr=1.0)), GradScaler(LossScaler(8.0))
+    wrapped, scaler = (
+        Wrapped(torch.optim.SGD([weight], lr=1.0)),
+        GradScaler(LossScaler(8.0)),
+    )
     for factor in (1.0, math.inf):
         weight.grad = None
         scaler.scale((weight * factor).sum()).backward()

@@ -35,7 +35,9 @@ class Dense(nn.Module):
 
     def __init__(self, width, activation):
         super().__init__()
-        self.weight, self.bias = (nn.Parameter(torch.randn(n, width)) for n in (width, 1))
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(n, width)) for n in (width, 1)
+        )
         self.activation = activation
 
     def forward(self, x):
@@ -47,7 +49,9 @@ def test_a_network_of_dense_layers_equals_that_of_keras_bit_for_bit(fmt):
     """Of width two, on a batch of two, so that no sum depends on its order."""
     for trial in range(10):
         torch.manual_seed(trial)
-        ours = nn.Sequential(Dense(2, torch.tanh), Dense(2, torch.relu), Dense(2, nn.Identity()))
+        ours = nn.Sequential(
+            Dense(2, torch.tanh), Dense(2, torch.relu), Dense(2, nn.Identity())
+        )
         names = ("tanh", "relu", None)
         theirs = [keras.layers.Dense(2, activation=a, dtype=MIXED[fmt]) for a in names]
         for layer, dense in zip(theirs, ours, strict=True):
@@ -68,15 +72,25 @@ def test_a_network_of_dense_layers_equals_that_of_keras_bit_for_bit(fmt):
         assert value.item() == pytest.approx(loss.item(), rel=1e-6)
         for layer, dense in zip(theirs, ours, strict=True):
             for variable, p in ((layer.kernel, dense.weight), (layer.bias, dense.bias)):
-                assert torch.equal(p.grad.view(variable.shape), on_cpu(variable.value.grad)), trial
+                assert torch.equal(
+                    p.grad.view(variable.shape), on_cpu(variable.value.grad)
+                ), trial
 
 
 @every_format
 def test_layer_norm_and_embedding_compute_in_fp32_and_give_the_low_format(fmt):
     x = torch.randn(5, 4) * 1e3
     for theirs, ours, given in (
-        (keras.layers.LayerNormalization(epsilon=1e-5, dtype=MIXED[fmt]), nn.LayerNorm(4), x),
-        (keras.layers.Embedding(7, 4, dtype=MIXED[fmt]), nn.Embedding(7, 4), torch.arange(5)),
+        (
+            keras.layers.LayerNormalization(epsilon=1e-5, dtype=MIXED[fmt]),
+            nn.LayerNorm(4),
+            x,
+        ),
+        (
+            keras.layers.Embedding(7, 4, dtype=MIXED[fmt]),
+            nn.Embedding(7, 4),
+            torch.arange(5),
+        ),
     ):
         theirs.build(tuple(given.shape))
         for variable, p in zip(theirs.weights, ours.parameters(), strict=True):
@@ -94,7 +108,10 @@ def test_layer_norm_and_embedding_compute_in_fp32_and_give_the_low_format(fmt):
 
 @every_format
 def test_batch_norm_takes_a_rounded_input_and_keeps_its_variables_in_fp32(fmt):
-    theirs, ours = keras.layers.BatchNormalization(dtype=MIXED[fmt]), nn.BatchNorm1d(4, eps=1e-3)
+    theirs, ours = (
+        keras.layers.BatchNormalization(dtype=MIXED[fmt]),
+        nn.BatchNorm1d(4, eps=1e-3),
+    )
     x = torch.randn(64, 4) + 60
     expected = on_cpu(theirs(x, training=True))
     with simulated(fmt, policy=KERAS_MIXED, model=ours):
@@ -104,7 +121,9 @@ def test_batch_norm_takes_a_rounded_input_and_keeps_its_variables_in_fp32(fmt):
     assert {w.dtype for w in theirs.weights} == {"float32"}
     assert not is_low(ours.running_mean, fmt)
     spread = (actual - expected).abs().max()
-    assert spread <= 4 * 2.0**-fmt.precision, "one unit: the sums are in FP32, in another order"
+    assert spread <= 4 * 2.0**-fmt.precision, (
+        "one unit: the sums are in FP32, in another order"
+    )
     unrounded = F.batch_norm(x, None, None, training=True, eps=1e-3)
     assert (actual - unrounded).abs().max() > 2 * spread, "the input was not rounded"
 

@@ -94,7 +94,10 @@ def test_the_scale_is_a_float32():
 
 
 def test_a_state_moves_between_this_scaler_and_torch_in_both_directions():
-    ours, (theirs, step) = LossScaler(growth_interval=4), torch_scaler(growth_interval=4)
+    ours, (theirs, step) = (
+        LossScaler(growth_interval=4),
+        torch_scaler(growth_interval=4),
+    )
     for found in (True, False, False):
         ours.update(found)
     theirs.load_state_dict(ours.state_dict())
@@ -107,11 +110,24 @@ def test_a_state_moves_between_this_scaler_and_torch_in_both_directions():
 
 @pytest.mark.parametrize("kind", [LossScaler, KerasScaler])
 def test_factors_and_scales_out_of_their_range_are_refused(kind):
-    for wrong in ({"init_scale": 0.0}, {"init_scale": math.inf}, {"growth_interval": 0}):
-        with pytest.raises(ValueError, match=f"^{kind.__name__}: {next(iter(wrong))} must"):
+    for wrong in (
+        {"init_scale": 0.0},
+        {"init_scale": math.inf},
+        {"growth_interval": 0},
+    ):
+        with pytest.raises(
+            ValueError, match=f"^{kind.__name__}: {next(iter(wrong))} must"
+        ):
             kind(**wrong)
-    for change in ({"extra": 1}, {"scale": -1.0}, {"growth_factor": 1.0}, {"_growth_tracker": -1}):
+    for change in (
+        {"extra": 1},
+        {"scale": -1.0},
+        {"growth_factor": 1.0},
+        {"_growth_tracker": -1},
+    ):
         scaler = kind()
         with pytest.raises(ValueError, match=f"^{kind.__name__}: "):
-            scaler.load_state_dict(scaler.state_dict() | {"growth_interval": 7} | change)
+            scaler.load_state_dict(
+                scaler.state_dict() | {"growth_interval": 7} | change
+            )
         assert scaler.state_dict() == kind().state_dict()

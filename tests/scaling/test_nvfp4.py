@@ -9,9 +9,26 @@ import torch
 from cases import assert_same_bits
 from oracle import power, round_fraction
 
-from mplab import FORMATS, FP4_E2M1, FP8_E4M3, FP8_E8M0, FP32, Format, Overflow, Rounding, Stream
+from mplab import (
+    FORMATS,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E8M0,
+    FP32,
+    Format,
+    Overflow,
+    Rounding,
+    Stream,
+)
 from mplab.numbers.formats import Specials
-from mplab.scaling import Quantized, ScaleRule, dequantize, fake_quantize, hadamard, quantize
+from mplab.scaling import (
+    Quantized,
+    ScaleRule,
+    dequantize,
+    fake_quantize,
+    hadamard,
+    quantize,
+)
 
 NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}
 LEAST = power(-121)
@@ -45,7 +62,9 @@ def slow_nvfp4(x, block, tensor_scale=None):
     scales, values = {}, [[0.0] * len(row) for row in exact]
     for i in range(len(exact) // down):
         for j in range(len(exact[0]) // along):
-            places = [(i * down + a, j * along + b) for a in range(down) for b in range(along)]
+            places = [
+                (i * down + a, j * along + b) for a in range(down) for b in range(along)
+            ]
             scale = block_scale(max(abs(exact[a][b]) for a, b in places), whole)
             factor = enter(enter(1 / whole, FP32) / scale, FP32)
             for a, b in places:
@@ -90,7 +109,9 @@ def test_quotients_are_rounded_one_by_one_where_that_decides():
         found = quantize(amax, **NVFP4)
         assert found.tensor_scale.item() == float(whole)
         blocks = (6 * ties * float(whole))[::3]  # near the ties of E4M3
-        scales = quantize(blocks, **NVFP4, block=(1,), tensor_scale=float(whole)).scale_codes
+        scales = quantize(
+            blocks, **NVFP4, block=(1,), tensor_scale=float(whole)
+        ).scale_codes
         expected = [float(block_scale(Fraction(float(b)), whole)) for b in blocks]
         assert scales.view(torch.float8_e4m3fn).float().tolist() == expected
 
@@ -98,7 +119,9 @@ def test_quotients_are_rounded_one_by_one_where_that_decides():
 def test_every_block_scale_comes_back_from_what_multiplied_beside_every_tensor_scale():
     codes = torch.arange(0x08, 0x7F, dtype=torch.uint8)
     scales = codes.view(torch.float8_e4m3fn).float()
-    for whole in [m * 2.0**e for e in range(-121, 116, 4) for m in (1.0, 1.3, 1.9999999)]:
+    for whole in [
+        m * 2.0**e for e in range(-121, 116, 4) for m in (1.0, 1.3, 1.9999999)
+    ]:
         whole = float(np.float32(whole))
         got = quantize(6 * scales * whole, **NVFP4, block=(1,), tensor_scale=whole)
         assert torch.equal(got.scale_codes, codes), whole
@@ -113,7 +136,9 @@ def test_the_scale_of_the_tensor_keeps_a_small_tensor():
 
 
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
-def test_what_is_not_finite_spoils_all_under_one_scale_and_one_block_under_a_given_one(bad):
+def test_what_is_not_finite_spoils_all_under_one_scale_and_one_block_under_a_given_one(
+    bad,
+):
     x = normal(2, 32)
     x[0, 3] = bad
     assert fake_quantize(x, **NVFP4, block=(16,)).isnan().all()
@@ -130,12 +155,16 @@ def test_scales_that_nvfp4_does_not_find_are_refused():
     codes = torch.zeros(16, dtype=torch.uint8)
     made = Quantized(codes, torch.tensor(1.0), FP4_E2M1, None, torch.tensor(0.3))
     for use in (dequantize, lambda q: q.scale_codes):
-        with pytest.raises(ValueError, match=r"^Quantized: scale must be one that .*NVFP4 finds"):
+        with pytest.raises(
+            ValueError, match=r"^Quantized: scale must be one that .*NVFP4 finds"
+        ):
             use(made)
 
 
 def test_a_float64_is_rounded_once_and_stays():
-    x = torch.tensor([6.0, 1.25 + 2.0**-40], dtype=torch.float64)  # just past the tie 1, 1.5
+    x = torch.tensor(
+        [6.0, 1.25 + 2.0**-40], dtype=torch.float64
+    )  # just past the tie 1, 1.5
     got = fake_quantize(x, **NVFP4, tensor_scale=1.0)
     assert got.dtype == torch.float64
     assert got.tolist() == [6.0, 1.5]
@@ -161,15 +190,21 @@ def sylvester(n):
 
 
 def signs_of(n, seed=0):
-    return torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return (
+        torch.randint(0, 2, (n,), generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    )
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 8, 16, 32, 64, 128])
 def test_hadamard_is_sylvester_s_matrix_times_the_signs(n):
-    x = torch.randint(-999, 1000, (5, 3 * n), generator=torch.Generator().manual_seed(n))
+    x = torch.randint(
+        -999, 1000, (5, 3 * n), generator=torch.Generator().manual_seed(n)
+    )
     signs = signs_of(n)
     blocks = (x.reshape(-1, n) * signs).numpy().astype(object)
-    sums = (blocks @ np.array(sylvester(n), object)).astype(np.float32)  # integers: exact
+    sums = (blocks @ np.array(sylvester(n), object)).astype(
+        np.float32
+    )  # integers: exact
     got = hadamard(x.float(), signs).numpy()
     assert_same_bits(got, (sums / np.float32(math.sqrt(n))).reshape(5, 3 * n))
 
@@ -184,14 +219,21 @@ def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
 @pytest.mark.parametrize("n", [2, 16, 32, 128])
 def test_hadamard_s_error_stays_within_its_roundings(n):
     x, signs = normal(64, 256, seed=n, spread=8), signs_of(n)
-    exact = (x.double().reshape(-1, n) * signs) @ torch.tensor(sylvester(n)).double() / n**0.5
+    exact = (
+        (x.double().reshape(-1, n) * signs)
+        @ torch.tensor(sylvester(n)).double()
+        / n**0.5
+    )
     magnitudes = x.double().abs().reshape(-1, n).sum(-1, keepdim=True) / n**0.5
-    bound = (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes  # sums, the root, the division
+    bound = (
+        (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes
+    )  # sums, the root, the division
     assert ((hadamard(x, signs).reshape(-1, n) - exact).abs() <= bound).all()
     back = hadamard(hadamard(x, signs), signs, inverse=True).reshape(-1, n)
     norm = x.double().reshape(-1, n).norm(dim=-1, keepdim=True)
     assert (
-        (back - x.reshape(-1, n)).abs() <= 2 * n**0.5 * (math.log2(n) + 2) * norm * 2**-24
+        (back - x.reshape(-1, n)).abs()
+        <= 2 * n**0.5 * (math.log2(n) + 2) * norm * 2**-24
     ).all()
 
 
@@ -201,13 +243,20 @@ def test_gradients_pass_through_hadamard():
         y = hadamard(x, signs, inverse=inverse)
         weights = normal(2, 32, seed=9).double()
         (gradient,) = torch.autograd.grad((y * weights).sum(), x)
-        assert torch.allclose(gradient, hadamard(weights, signs, inverse=not inverse), atol=1e-14)
+        assert torch.allclose(
+            gradient, hadamard(weights, signs, inverse=not inverse), atol=1e-14
+        )
 
 
 def test_what_is_not_finite_stays_in_its_block():
     x = normal(2, 32)
     x[1, 20] = math.inf
-    assert hadamard(x).isfinite().reshape(4, 16).all(1).tolist() == [True, True, True, False]
+    assert hadamard(x).isfinite().reshape(4, 16).all(1).tolist() == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken():
@@ -218,19 +267,31 @@ def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken()
         try:
             got = fake_quantize(x, fmt, scale=ScaleRule.NVFP4, block=(16,))
         except ValueError as error:
-            assert str(error).startswith("fake_quantize: fmt must be signed, and 448 times")
+            assert str(error).startswith(
+                "fake_quantize: fmt must be signed, and 448 times"
+            )
             refused.add(name)
         else:
             assert (got - x).norm() < 0.3 * x.norm(), name
     assert refused == {"FP32", "TF32", "BF16", "FP8_E8M0", "U4"}
-    with pytest.raises(ValueError, match=r"^quantize: fmt must be signed.*; got FP8_E8M0"):
+    with pytest.raises(
+        ValueError, match=r"^quantize: fmt must be signed.*; got FP8_E8M0"
+    ):
         quantize(x, FP8_E8M0, scale=ScaleRule.NVFP4, block=(16,))
-    with pytest.raises(ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"):
+    with pytest.raises(
+        ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"
+    ):
         quantize(x, **NVFP4, block=(16,), tensor_scale=torch.ones(1))
 
 
 def test_a_negative_number_is_not_stored_as_zero_by_an_unsigned_format_without_nan():
-    fmt = Format("U5", exponent_bits=3, precision=3, specials=Specials.NONE, signed=False)
-    assert quantize(torch.tensor([0.0, -0.0, 2.0]), fmt, scale=1.0).codes.tolist() == [0, 0, 16]
+    fmt = Format(
+        "U5", exponent_bits=3, precision=3, specials=Specials.NONE, signed=False
+    )
+    assert quantize(torch.tensor([0.0, -0.0, 2.0]), fmt, scale=1.0).codes.tolist() == [
+        0,
+        0,
+        16,
+    ]
     with pytest.raises(ValueError, match=r"negative numbers, which U5 lacks; got -1.0"):
         quantize(torch.tensor([0.5, -1.0]), fmt)

@@ -8,11 +8,26 @@ import numpy as np
 import pytest
 import torch
 from cases import assert_same_bits, stream_for
-from oracle import exponent_of, largest, mx_exponent, power, round_fraction, value_of_code
+from oracle import (
+    exponent_of,
+    largest,
+    mx_exponent,
+    power,
+    round_fraction,
+    value_of_code,
+)
 
 from mplab import FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E5M2, FP8_E8M0
 from mplab.numbers import Overflow, Rounding, decode, round_to
-from mplab.scaling import MX_BLOCK, Quantized, ScaleRule, amax_of, dequantize, quantize, scale_for
+from mplab.scaling import (
+    MX_BLOCK,
+    Quantized,
+    ScaleRule,
+    amax_of,
+    dequantize,
+    quantize,
+    scale_for,
+)
 from mplab.scaling.quantized import fake_quantize, multiply_and_round
 
 EIGHT_BITS = [fmt for fmt in FORMATS.values() if fmt.bits == 8 and fmt.torch_dtype]
@@ -54,7 +69,9 @@ def test_all_codes_of_ml_dtypes_are_ours(fmt):
     ours = Quantized(torch.from_numpy(codes), torch.tensor(1.0), fmt)
     assert_same_bits(dequantize(ours).numpy(), numbers)
     known = ~np.isnan(numbers)
-    back = quantize(torch.from_numpy(numbers[known]), fmt, scale=1.0, overflow=Overflow.IEEE)
+    back = quantize(
+        torch.from_numpy(numbers[known]), fmt, scale=1.0, overflow=Overflow.IEEE
+    )
     assert back.codes.tolist() == codes[known].tolist()
 
 
@@ -62,7 +79,9 @@ def test_all_codes_of_ml_dtypes_are_ours(fmt):
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
 def test_codes_are_those_of_torch_s_product_and_cast(fmt, scale):
     x = normal(4000, spread=20) * 2.0**-4
-    x = x.clamp(-fmt.max_finite / scale, fmt.max_finite / scale)  # torch saturates since 2.12
+    x = x.clamp(
+        -fmt.max_finite / scale, fmt.max_finite / scale
+    )  # torch saturates since 2.12
     got = quantize(x, fmt, scale=scale)
     assert torch.equal(got.codes, (x * scale).to(fmt.torch_dtype).view(torch.uint8))
 
@@ -74,7 +93,9 @@ def test_other_dtypes_are_taken_at_their_values(dtype):
 
 
 def test_a_float64_is_rounded_once():
-    x = torch.tensor([1.0625 + 2.0**-40], dtype=torch.float64)  # just past a midpoint of E4M3
+    x = torch.tensor(
+        [1.0625 + 2.0**-40], dtype=torch.float64
+    )  # just past a midpoint of E4M3
     assert dequantize(quantize(x, FP8_E4M3, scale=1.0)).item() == 1.125
     assert dequantize(quantize(x.float(), FP8_E4M3, scale=1.0)).item() == 1.0
 
@@ -82,7 +103,10 @@ def test_a_float64_is_rounded_once():
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rounding", Rounding)
 def test_every_way_in_hands_its_options_to_the_one_door(rounding, overflow):
-    x, how = torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])]), {"rounding": rounding}
+    x, how = (
+        torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])]),
+        {"rounding": rounding},
+    )
     for way in (
         lambda **options: quantize(x, FP8_E4M3, scale=1.0, **options).values,
         lambda **options: fake_quantize(x, FP8_E4M3, scale=1.0, **options),
@@ -95,7 +119,9 @@ def test_every_way_in_hands_its_options_to_the_one_door(rounding, overflow):
 
 def test_a_transposed_or_parameter_tensor_is_quantized_as_its_copy():
     x = normal(6, 8)
-    assert torch.equal(quantize(x.T, FP8_E4M3).codes, quantize(x.T.contiguous(), FP8_E4M3).codes)
+    assert torch.equal(
+        quantize(x.T, FP8_E4M3).codes, quantize(x.T.contiguous(), FP8_E4M3).codes
+    )
     got = quantize(torch.nn.Parameter(x), FP8_E4M3)
     assert not got.scale.requires_grad
     assert torch.equal(x, normal(6, 8))
@@ -120,10 +146,16 @@ def slow_scale(amax, fmt, rule):
 @every_element
 @pytest.mark.parametrize("rule", ONE_BY_ONE)
 def test_scales_are_those_of_the_rules_in_fractions(fmt, rule):
-    around = [m * 2.0**e for e in (-149, -148, -130, -126, -100, -1, 0, 60, 127) for m in (1, 1.5)]
+    around = [
+        m * 2.0**e
+        for e in (-149, -148, -130, -126, -100, -1, 0, 60, 127)
+        for m in (1, 1.5)
+    ]
     edges = [float(largest(fmt)) * 2.0**e for e in (-60, 0, 60)]
     x = np.array([*around, *edges, *np.abs(normal(200, spread=60).numpy())], np.float32)
-    x = np.concatenate([x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(2e38))])
+    x = np.concatenate(
+        [x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(2e38))]
+    )
     x = x[(x > 0) & np.isfinite(x)]
     got = scale_for(x, fmt, rule=rule)
     for amax, scale in zip(x, got, strict=True):
@@ -161,7 +193,9 @@ def test_an_infinity_or_a_nan_is_never_taken_for_a_number(fmt, bad):
 def test_the_margin_leaves_room():
     assert scale_for(1.0, FP8_E4M3, margin=3) == scale_for(1.0, FP8_E4M3) / 8
     ratio = ScaleRule.RATIO
-    assert scale_for(0.7, FP8_E4M3, rule=ratio, margin=1) == scale_for(1.4, FP8_E4M3, rule=ratio)
+    assert scale_for(0.7, FP8_E4M3, rule=ratio, margin=1) == scale_for(
+        1.4, FP8_E4M3, rule=ratio
+    )
 
 
 # Blocks --------------------------------------------------------------------------------
@@ -203,7 +237,9 @@ def test_mx_blocks_are_those_of_the_rules_in_fractions(fmt, rule):
 def test_the_top_of_an_mx_block_may_saturate():
     x = torch.zeros(32)
     x[0] = 1.9375  # 1.9375 · 2^8 = 496 lies past 448
-    assert dequantize(quantize(x, FP8_E4M3, scale=ScaleRule.MX, block=MX_BLOCK))[0] == 1.75
+    assert (
+        dequantize(quantize(x, FP8_E4M3, scale=ScaleRule.MX, block=MX_BLOCK))[0] == 1.75
+    )
     assert dequantize(quantize(x, FP8_E4M3, block=MX_BLOCK))[0] == 2.0
 
 
@@ -225,7 +261,9 @@ def test_one_scale_a_row_is_a_block_of_the_last_axis():
     x = normal(3, 5, 48, seed=9, spread=9)
     got = quantize(x, FP8_E4M3, scale=ScaleRule.RATIO, block=x.shape[-1:])
     assert got.scale.shape == (3, 5, 1)
-    assert_same_bits(got.scale.numpy(), np.float32(448) / x.abs().amax(-1, keepdim=True).numpy())
+    assert_same_bits(
+        got.scale.numpy(), np.float32(448) / x.abs().amax(-1, keepdim=True).numpy()
+    )
     assert (got.values.abs().amax(-1) == 448).all()
 
 
@@ -242,10 +280,16 @@ def test_blocks_keep_small_numbers_beside_large_ones():
 def test_what_cannot_be_quantized_is_refused_with_advice():
     x, nan = torch.ones(4), torch.tensor([math.nan])
     for message, call in {
-        r"must have the shape \(2,\)": lambda: quantize(x, FP8_E4M3, scale=x[:3], block=(2,)),
-        "not hold NaN, which FP4_E2M1 lacks": lambda: quantize(nan, FP4_E2M1, scale=1.0),
+        r"must have the shape \(2,\)": lambda: quantize(
+            x, FP8_E4M3, scale=x[:3], block=(2,)
+        ),
+        "not hold NaN, which FP4_E2M1 lacks": lambda: quantize(
+            nan, FP4_E2M1, scale=1.0
+        ),
         "got FP4_E2M1": lambda: quantize(x, FP4_E2M1).data,
-        "one that needs a single amax": lambda: scale_for(1.0, FP4_E2M1, rule=ScaleRule.NVFP4),
+        "one that needs a single amax": lambda: scale_for(
+            1.0, FP4_E2M1, rule=ScaleRule.NVFP4
+        ),
     }.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()
@@ -254,15 +298,22 @@ def test_what_cannot_be_quantized_is_refused_with_advice():
 def test_scales_that_are_no_powers_of_two_have_no_e8m0_code():
     with pytest.raises(ValueError, match="must hold values of FP8_E8M0"):
         _ = quantize(torch.tensor([3.0]), FP8_E4M3, scale=ScaleRule.RATIO).scale_codes
-    assert decode(quantize(torch.tensor([3.0]), FP8_E4M3).scale_codes.item(), FP8_E8M0) == 2.0**-7
+    assert (
+        decode(quantize(torch.tensor([3.0]), FP8_E4M3).scale_codes.item(), FP8_E8M0)
+        == 2.0**-7
+    )
 
 
-@pytest.mark.parametrize("fmt", [f for f in SMALL if f.signed], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [f for f in SMALL if f.signed], ids=lambda fmt: fmt.name
+)
 def test_fake_quantization_is_there_and_back(fmt):
     x = normal(6, 8, seed=8, spread=4)
     for rule, block in itertools.product(ScaleRule, (None, (8,), (3, 4))):
         expected = dequantize(quantize(x, fmt, scale=rule, block=block))
-        assert_same_bits(fake_quantize(x, fmt, scale=rule, block=block).numpy(), expected.numpy())
+        assert_same_bits(
+            fake_quantize(x, fmt, scale=rule, block=block).numpy(), expected.numpy()
+        )
 
 
 def test_no_gradient_passes_unless_a_zero_that_has_one_is_added():
@@ -285,7 +336,13 @@ def test_products_with_powers_of_two_are_exact_past_the_ends_of_float32(rounding
     wide = quantize(x.double(), FP8_E4M3, scale=quantized.scale, block=MX_BLOCK, **how)
     assert torch.equal(quantized.codes, wide.codes) or rounding is Rounding.STOCHASTIC
     large = quantize(
-        torch.tensor([2.0**100]), FP8_E5M2, scale=2.0**100, overflow=Overflow.IEEE, **how
+        torch.tensor([2.0**100]),
+        FP8_E5M2,
+        scale=2.0**100,
+        overflow=Overflow.IEEE,
+        **how,
     )
     inward = (Rounding.TOWARD_ZERO, Rounding.TOWARD_NEGATIVE, Rounding.TO_ODD)
-    assert large.values.item() == (FP8_E5M2.max_finite if rounding in inward else math.inf)
+    assert large.values.item() == (
+        FP8_E5M2.max_finite if rounding in inward else math.inf
+    )

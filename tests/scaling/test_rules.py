@@ -24,7 +24,10 @@ LIMITS = np.full(2000, 2.0**15)
 # The rules -----------------------------------------------------------------------------
 
 
-@given(events=st.lists(st.booleans(), max_size=60), most=st.sampled_from([2.0**17, 2.0**24]))
+@given(
+    events=st.lists(st.booleans(), max_size=60),
+    most=st.sampled_from([2.0**17, 2.0**24]),
+)
 def test_doubling_goes_up_at_every_good_step_and_stops_at_the_maximum(events, most):
     scaler, expected = scaling.DoublingScaler(max_scale=most), 65536.0
     for found in events:
@@ -38,7 +41,11 @@ STEPS = st.tuples(st.booleans(), st.sampled_from([1e-3, 1e-7, 0.99e-7, 0.0]))
 
 @given(steps=st.lists(STEPS, max_size=60))
 def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps):
-    scaler, scale, good = scaling.NudgedScaler(2.0**12, growth_interval=5), np.float32(2.0**12), 0
+    scaler, scale, good = (
+        scaling.NudgedScaler(2.0**12, growth_interval=5),
+        np.float32(2.0**12),
+        0,
+    )
     for found, mean in steps:
         assert scaler.update(found, mean_abs_gradient=mean) == found
         good = 0 if found else good + 1
@@ -52,7 +59,11 @@ def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps)
 
 @given(events=st.lists(st.booleans(), max_size=60), least=st.sampled_from([1.0, 128.0]))
 def test_a_floored_scale_is_the_dynamic_one_that_never_falls_below(events, least):
-    scaler, scale, good = scaling.FlooredScaler(256.0, min_scale=least, growth_interval=3), 256.0, 0
+    scaler, scale, good = (
+        scaling.FlooredScaler(256.0, min_scale=least, growth_interval=3),
+        256.0,
+        0,
+    )
     for found in events:
         assert scaler.update(found) == found
         good = 0 if found else good + 1
@@ -82,7 +93,9 @@ def keras_scaler(**options):
 
     assert keras.backend.backend() == "torch"
     variable = keras.Variable([0.0])
-    optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), **options)
+    optimizer = keras.optimizers.LossScaleOptimizer(
+        keras.optimizers.SGD(1.0), **options
+    )
     optimizer.build([variable])
 
     def step(found):
@@ -95,14 +108,23 @@ def keras_scaler(**options):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # those that Keras gives when imported are its own
+@pytest.mark.filterwarnings(
+    "default"
+)  # those that Keras gives when imported are its own
 def test_keras_has_this_rule_event_for_event():
-    assert (scaling.KerasScaler().scale, scaling.KerasScaler().state_dict()["growth_interval"]) == (
+    assert (
+        scaling.KerasScaler().scale,
+        scaling.KerasScaler().state_dict()["growth_interval"],
+    ) == (
         2.0**15,
         2000,
     )
     generator = np.random.default_rng(0)
-    for interval, share, start in ((1, 0.5, 2.0**15), (3, 0.2, 3.0), (2, 0.0, 2.0**120)):
+    for interval, share, start in (
+        (1, 0.5, 2.0**15),
+        (3, 0.2, 3.0),
+        (2, 0.0, 2.0**120),
+    ):
         theirs, step = keras_scaler(initial_scale=start, dynamic_growth_steps=interval)
         ours = scaling.KerasScaler(start, growth_interval=interval)
         for found in generator.random(40) < share:
@@ -123,7 +145,9 @@ def test_doubling_at_every_step_loses_every_second_step():
 
 
 def test_nudging_for_small_gradients_climbs_over_the_same_overflow_again_and_again():
-    _, scales, skips = scaling.play(scaling.NudgedScaler(), LIMITS, mean_abs_gradient=1e-9)
+    _, scales, skips = scaling.play(
+        scaling.NudgedScaler(), LIMITS, mean_abs_gradient=1e-9
+    )
     standard = scaling.play(scaling.LossScaler(), LIMITS).skipped
     assert (skips.sum(), standard.sum()) == (243, 1)
     assert np.mean(np.log2(scales) % 1 == 0) < 0.2
@@ -131,7 +155,9 @@ def test_nudging_for_small_gradients_climbs_over_the_same_overflow_again_and_aga
 
 def test_a_scale_that_is_no_power_of_two_rounds_gradients_again():
     """FP16 gradients of a scaled loss are unscaled: relative errors beyond those of FP16 itself."""
-    gradients = np.random.default_rng(0).uniform(0.001, 0.002, 10_000).astype(np.float32)
+    gradients = (
+        np.random.default_rng(0).uniform(0.001, 0.002, 10_000).astype(np.float32)
+    )
     held = round_to(gradients, FP16)
     for scale, exact in ((1024.0, True), (1126.4, False)):
         back = round_to(held * np.float32(scale), FP16) / np.float32(scale)
@@ -145,7 +171,10 @@ def summed_regression(rule, steps=60):
     y = x @ torch.tensor([300.0, -200.0, 100.0, 400.0]).unsqueeze(1)
     model = torch.nn.Linear(4, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=2e-4), scaling.GradScaler(rule)
+    optimizer, scaler = (
+        torch.optim.SGD(model.parameters(), lr=2e-4),
+        scaling.GradScaler(rule),
+    )
     skips = 0
     for _ in range(steps):
         optimizer.zero_grad()
@@ -180,7 +209,9 @@ def test_where_nothing_overflows_keras_s_scale_ends_at_infinity_and_training_wit
     )
     for _ in range(200):
         for scaler in (keras, standard):
-            scaler.update(scaler.scale == math.inf)  # an infinite scale makes infinite gradients
+            scaler.update(
+                scaler.scale == math.inf
+            )  # an infinite scale makes infinite gradients
     assert (keras.scale, standard.scale) == (math.inf, 2.0**127)
     assert keras.update(True)
     assert keras.scale == math.inf
@@ -218,11 +249,17 @@ def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_prope
     doubling, skips = autoencoder(scaling.DoublingScaler(max_scale=2.0**40))
     nudged = scaling.NudgedScaler(1.0)
     blind, _ = autoencoder(nudged)
-    for name, r2 in {"dynamic": standard, "doubling": doubling, "nudging": blind}.items():
+    for name, r2 in {
+        "dynamic": standard,
+        "doubling": doubling,
+        "nudging": blind,
+    }.items():
         record_property(f"R², {name}", f"{r2:.3f}")
     assert none == 0 and 150 < skips < 200
     assert doubling < standard - 0.1
-    assert nudged.scale == 1.0  # the mean never fell below 1e-7, though whole layers were zero
+    assert (
+        nudged.scale == 1.0
+    )  # the mean never fell below 1e-7, though whole layers were zero
     assert blind < standard - 0.2
 
 
@@ -232,5 +269,7 @@ def test_clipping_before_unscaling_spoils_the_autoencoder(record_property):
     after, before = (
         autoencoder(scaling.LossScaler(), clip=when)[0] for when in ("after", "before")
     )
-    record_property("R², clipped after and before unscaling", f"{after:.3f} {before:.3f}")
+    record_property(
+        "R², clipped after and before unscaling", f"{after:.3f} {before:.3f}"
+    )
     assert before < after - 0.1

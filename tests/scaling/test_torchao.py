@@ -105,8 +105,12 @@ def torchao_nvfp4(x, whole):
 def test_nvfp4_is_torchao_s_code_by_code(tensor_scale, record_property):
     elements = blocks = other_scale = other_code = other_ulp = 0
     for name, x in pairs():
-        whole = {"given": torch.tensor(0.37), "none": torch.tensor(1.0)}.get(tensor_scale)
-        got = quantize(x, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,), tensor_scale=whole)
+        whole = {"given": torch.tensor(0.37), "none": torch.tensor(1.0)}.get(
+            tensor_scale
+        )
+        got = quantize(
+            x, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,), tensor_scale=whole
+        )
         if whole is None:
             found = nvfp4_tensor.per_tensor_amax_to_scale(x.abs().amax())
             assert torch.equal(got.tensor_scale, found), name
@@ -127,13 +131,22 @@ def test_nvfp4_is_torchao_s_code_by_code(tensor_scale, record_property):
         other_code += int((nearest != got.values.numpy()).sum())
 
         tensor = nvfp4_tensor.NVFP4Tensor.to_nvfp4(x, per_tensor_scale=theirs)
-        values, back = dequantize(got).double(), tensor.dequantize(torch.float32).double()
+        values, back = (
+            dequantize(got).double(),
+            tensor.dequantize(torch.float32).double(),
+        )
         other_ulp += int((values != back).sum())
-        assert ((values - back).abs() <= values.abs() * 2.0**-23 + 2.0**-149).all(), name
-        rounded_once = (got.values.double() * stored.repeat_interleave(16, 1) * step).float()
+        assert ((values - back).abs() <= values.abs() * 2.0**-23 + 2.0**-149).all(), (
+            name
+        )
+        rounded_once = (
+            got.values.double() * stored.repeat_interleave(16, 1) * step
+        ).float()
         assert torch.equal(values.float(), rounded_once), name
     record_property("elements and scales equal", elements + blocks)
-    record_property("block scales that are not nearest to the exact quotient", other_scale)
+    record_property(
+        "block scales that are not nearest to the exact quotient", other_scale
+    )
     record_property("elements that are not nearest to the exact quotient", other_code)
     record_property("values that torchao rounds twice, one ulp away", other_ulp)
     assert other_scale < blocks / 500 and other_code < elements / 500

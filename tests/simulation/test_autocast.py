@@ -125,7 +125,9 @@ def parted(calls):
     return [call.strip() for call in calls.split(";")]
 
 
-EXPRESSIONS = [call.format(name) for call, names in TEMPLATES.items() for name in names.split()]
+EXPRESSIONS = [
+    call.format(name) for call, names in TEMPLATES.items() for name in names.split()
+]
 EXPRESSIONS += parted(OTHERS)
 CALLS = {call: eval(f"lambda x, y: {call}") for call in EXPRESSIONS}
 
@@ -135,8 +137,12 @@ def step(function, tensors, *, backward):
     out = function(*tensors)
     if not backward:
         return None
-    ends = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
-    return lambda: torch.autograd.backward(ends, [torch.full_like(t, 0.7) for t in ends])
+    ends = [
+        t for t in tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad
+    ]
+    return lambda: torch.autograd.backward(
+        ends, [torch.full_like(t, 0.7) for t in ends]
+    )
 
 
 def observed(function, tensors, dtype, *, backward):
@@ -144,7 +150,11 @@ def observed(function, tensors, dtype, *, backward):
     observer = Observer()
     try:
         within = nullcontext() if backward else observer
-        with torch.autocast("cpu", dtype=dtype), torch.set_grad_enabled(backward), within:
+        with (
+            torch.autocast("cpu", dtype=dtype),
+            torch.set_grad_enabled(backward),
+            within,
+        ):
             back = step(function, tensors, backward=backward)
         if backward:
             with observer:
@@ -170,7 +180,12 @@ def simulated_kernels(function, tensors, fmt, low, *, backward):
     return kernels_in(recorder.rows, fmt)
 
 
-VARIANTS = {"all FP32": (0, 0), "all low": (1, 1), "first low": (1, 0), "second low": (0, 1)}
+VARIANTS = {
+    "all FP32": (0, 0),
+    "all low": (1, 1),
+    "first low": (1, 0),
+    "second low": (0, 1),
+}
 
 
 BACKWARD_DIFFERS = {
@@ -190,7 +205,11 @@ BACKWARD_DIFFERS = {
 """Where the simulated backward pass rounds at other places than torch's, and why."""
 
 
-NO_BACKWARD = ["torch.geqrf(x)", "F.soft_margin_loss(x, y, **NONE)", "x.renorm(2, 0, 1.0)"]
+NO_BACKWARD = [
+    "torch.geqrf(x)",
+    "F.soft_margin_loss(x, y, **NONE)",
+    "x.renorm(2, 0, 1.0)",
+]
 NO_BACKWARD += ["x.scatter_add(1, labels.view(4, 1), y)"]
 """torch has none, or none in half on the CPU; that of `renorm` computes in float64."""
 
@@ -200,7 +219,9 @@ def directed(calls):
     for call in calls:
         yield pytest.param(call, False, id=f"{call}-forward")
         if call not in NO_BACKWARD:
-            yield pytest.param(call, True, id=f"{call}-backward", marks=pytest.mark.slow)
+            yield pytest.param(
+                call, True, id=f"{call}-backward", marks=pytest.mark.slow
+            )
 
 
 @pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
@@ -245,7 +266,9 @@ ELSEWHERE = {"_native_multi_head_attention", "_grid_sampler_2d_cpu_fallback"}
 
 def test_the_table_names_what_the_dispatcher_has_registered_for_autocast_on_the_cpu():
     every = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
-    registered = {name[6:].partition(".")[0] for name in every if name.startswith("aten::")}
+    registered = {
+        name[6:].partition(".")[0] for name in every if name.startswith("aten::")
+    }
     assert {"mm", "cross_entropy_loss"} <= registered
     assert "exp" not in registered
     listed = CPU_AUTOCAST.lower | CPU_AUTOCAST.wide
@@ -257,7 +280,9 @@ def test_the_table_names_what_the_dispatcher_has_registered_for_autocast_on_the_
 
 def policies_of_torch():
     """Operations that come whole to autocast, so that it would have to name them."""
-    names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
+    names = torch._C._dispatch_get_registrations_for_dispatch_key(
+        "CompositeImplicitAutograd"
+    )
     return {name.partition("::")[2].partition(".")[0] for name in names}
 
 
@@ -325,4 +350,6 @@ def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt
         for q, grad in zip(p, real, strict=True):
             assert (q.grad is None) == (grad is None)
             if grad is not None:  # NaN, where both overflow
-                assert torch.equal(q.grad.nan_to_num(7.0), grad.nan_to_num(7.0)), f"seed {seed}"
+                assert torch.equal(q.grad.nan_to_num(7.0), grad.nan_to_num(7.0)), (
+                    f"seed {seed}"
+                )

@@ -11,7 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Rounding, Stream
-from mplab.scaling import CurrentScaling, DelayedScaling, ScaleRule, dequantize, hadamard, quantize
+from mplab.scaling import (
+    CurrentScaling,
+    DelayedScaling,
+    ScaleRule,
+    dequantize,
+    hadamard,
+    quantize,
+)
 from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling
 from mplab.simulation.casts import ROLES, turned
 
@@ -24,14 +31,18 @@ every_way_in_blocks = pytest.mark.parametrize("name", IN_BLOCKS)
 def spread(*shape, seed=0, sigma=1.0):
     """Normal numbers of many magnitudes."""
     g = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=g) * torch.exp(sigma * torch.randn(shape, generator=g))
+    return torch.randn(shape, generator=g) * torch.exp(
+        sigma * torch.randn(shape, generator=g)
+    )
 
 
 # The operands --------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(record_property):
+def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(
+    record_property,
+):
     """The other ways read what `quantize` stores, which is compared with torchao code by code."""
     from torchao.float8.config import ScalingGranularity
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
@@ -69,23 +80,38 @@ def layer_by_torchao(name, linear):
         return convert_to_float8_training(nn.Sequential(linear), config=config)[0]
     dtype = {"mxfp8": torch.float8_e4m3fn, "mxfp4": torch.float4_e2m1fn_x2}[name]
     kernels = mx.MXFP8Dim0CastKernelChoice.TORCH, mx.MXFP8Dim1CastKernelChoice.TORCH
-    how = (*(dtype,) * 3, 32, KernelPreference.EMULATED, *kernels, ScaleCalculationMode.RCEIL)
+    how = (
+        *(dtype,) * 3,
+        32,
+        KernelPreference.EMULATED,
+        *kernels,
+        ScaleCalculationMode.RCEIL,
+    )
     return lambda x: mx.mx_mm.apply(x, linear.weight, *how, False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["current", "fp8-rowwise", "mxfp8", "mxfp4"])
-def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(name, record_property):
+def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(
+    name, record_property
+):
     linear, found = nn.Linear(96, 32, bias=False), []
-    for layer in (Fp8Linear.from_linear(linear, scaling=name), layer_by_torchao(name, linear)):
+    for layer in (
+        Fp8Linear.from_linear(linear, scaling=name),
+        layer_by_torchao(name, linear),
+    ):
         x, linear.weight.grad = spread(64, 96).requires_grad_(), None
         output = layer(x)
         output.backward(spread(64, 32, seed=1) * 1e-4)
         found.append([output.detach(), x.grad, linear.weight.grad])
     for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=2e-6 * float(theirs.abs().max()))
+        torch.testing.assert_close(
+            ours, theirs, rtol=0, atol=2e-6 * float(theirs.abs().max())
+        )
     equal = sum(map(torch.equal, *found))
-    record_property(f"{name}, tensors of torchao's layer equal bit for bit", f"{equal} of 3")
+    record_property(
+        f"{name}, tensors of torchao's layer equal bit for bit", f"{equal} of 3"
+    )
 
 
 def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once():
@@ -133,7 +159,9 @@ def explicit(cast, x, columns=None):
     if cast.rounding is Rounding.STOCHASTIC:
         stream = Stream(int(torch.randint(2**63 - 1, ())))
     how = {"scale": cast.scale, "block": (down, along), "rounding": cast.rounding}
-    return dequantize(quantize(padded, cast.fmt, **how, stream=stream))[: x.shape[0], : x.shape[1]]
+    return dequantize(quantize(padded, cast.fmt, **how, stream=stream))[
+        : x.shape[0], : x.shape[1]
+    ]
 
 
 def products(way, x, weight, grad):
@@ -143,8 +171,14 @@ def products(way, x, weight, grad):
     left, right = grad.T, x.T
     if way.hadamard:
         signs = 2 * torch.randint(2, (16,)) - 1
-        left, right = (hadamard(F.pad(m, (0, -len(x) % 16)), signs) for m in (left, right))
-    return output, grad_input, explicit(way.grad_output, left) @ explicit(way.input, right).T
+        left, right = (
+            hadamard(F.pad(m, (0, -len(x) % 16)), signs) for m in (left, right)
+        )
+    return (
+        output,
+        grad_input,
+        explicit(way.grad_output, left) @ explicit(way.input, right).T,
+    )
 
 
 @pytest.mark.parametrize("sizes", [(4, 64, 32), (40, 33, 5), (3, 5, 7), (1, 1, 1)])
@@ -159,13 +193,17 @@ def test_all_three_products_read_what_quantize_stores(name, sizes):
     output.backward(grad)
     torch.manual_seed(5)
     expected = products(SCALINGS[name], x.detach(), layer.weight.detach(), grad)
-    for got, wanted in zip((output.detach(), x.grad, layer.weight.grad), expected, strict=True):
+    for got, wanted in zip(
+        (output.detach(), x.grad, layer.weight.grad), expected, strict=True
+    ):
         assert torch.equal(got, wanted)
 
 
 def test_a_role_cast_once_goes_with_one_cast_in_blocks():
     wide = Cast(FP8_E4M3, CurrentScaling)
-    layer = Fp8Linear(64, 32, scaling=replace(SCALINGS["mxfp8"], name="mine", weight=wide))
+    layer = Fp8Linear(
+        64, 32, scaling=replace(SCALINGS["mxfp8"], name="mine", weight=wide)
+    )
     seen = []
     layer.on_cast = lambda name, *cast: seen.append(name)
     x = spread(5, 64)
@@ -261,7 +299,10 @@ def test_parts_that_do_not_go_together_are_refused():
         (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), blocks),
         (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), blocks),
         (lambda: Cast(FP8_E4M3, "current"), blocks),
-        (lambda: replace(plain, hadamard=True), "hadamard must be False where input or grad_out"),
+        (
+            lambda: replace(plain, hadamard=True),
+            "hadamard must be False where input or grad_out",
+        ),
         *(
             (partial(Fp8Linear, 4, 4, scaling=name, real=True), "real must be")
             for name in IN_BLOCKS
@@ -275,5 +316,7 @@ def test_formats_that_are_asked_for_replace_those_of_the_way():
     layer = Fp8Linear(4, 4, scaling="mxfp8", backward_format=FP8_E5M2)
     assert [layer.formats[role] for role in ROLES] == [FP8_E4M3, FP8_E4M3, FP8_E5M2]
     assert layer.how.grad_output.block == (1, 32)
-    assert Fp8Linear(4, 4, scaling="mxfp8", forward_format=FP16).formats["weight"] == FP16
+    assert (
+        Fp8Linear(4, 4, scaling="mxfp8", forward_format=FP16).formats["weight"] == FP16
+    )
     assert isinstance(layer.how, Scaling)

@@ -111,7 +111,9 @@ def beside(model, x):
 
 
 ENDS = {
-    "cross entropy": lambda model, x: F.cross_entropy(model(x), torch.tensor([0, 1, 2, 0])),
+    "cross entropy": lambda model, x: F.cross_entropy(
+        model(x), torch.tensor([0, 1, 2, 0])
+    ),
     "another result after the loss": beside,
     "output alone": lambda model, x: model(x),
     "one of several views": lambda model, x: model(x).unbind()[1],
@@ -136,7 +138,9 @@ def test_a_backward_pass_after_the_context_is_refused(end, further):
             value = value if not value.dim() else value.sum()
     if further:
         value = 2 * value.sum()
-    with pytest.raises(RuntimeError, match=r"backward\(\) must run inside the with statement"):
+    with pytest.raises(
+        RuntimeError, match=r"backward\(\) must run inside the with statement"
+    ):
         value.backward()
     with simulated(FP16):  # which is the way out
         end(model, x).sum().backward()
@@ -187,7 +191,11 @@ def test_a_view_that_torch_refuses_to_differentiate_does_not_end_the_context():
 
 def test_a_format_that_float32_cannot_hold_and_random_bits_from_nowhere_are_refused():
     wide = mplab.Format("wide", exponent_bits=11, precision=20)
-    for how in ({"fmt": mplab.FP8_E8M0}, {"fmt": wide}, {"rounding": Rounding.STOCHASTIC}):
+    for how in (
+        {"fmt": mplab.FP8_E8M0},
+        {"fmt": wide},
+        {"rounding": Rounding.STOCHASTIC},
+    ):
         with pytest.raises(ValueError, match=r"simulated: (fmt|stream) must "):
             simulated(**{"fmt": FP16, **how})
 
@@ -195,7 +203,12 @@ def test_a_format_that_float32_cannot_hold_and_random_bits_from_nowhere_are_refu
 def test_a_context_may_be_entered_again_but_not_twice_at_once():
     sim, silent, x = simulated(FP16), simulated(FP16, tally=False), torch.randn(3, 3)
     for _ in range(3):
-        with sim, pytest.raises(RuntimeError, match="must be left before it is entered again"):
+        with (
+            sim,
+            pytest.raises(
+                RuntimeError, match="must be left before it is entered again"
+            ),
+        ):
             x.mm(x)
             sim.__enter__()
         with silent:
@@ -215,13 +228,17 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
         "sigmoid backward": 4 * 5,
     }  # fmt: skip
     assert set(sim.by_layer) == {*"012", *(f"{name} backward" for name in "012")}
-    assert sum(sim.by_layer.values(), Tally()) == sum(sim.by_operation.values(), Tally())
+    assert sum(sim.by_layer.values(), Tally()) == sum(
+        sim.by_operation.values(), Tally()
+    )
     rounded = mplab.tally((round_to(x) @ round_to(x).T).numpy(), FP16)
     with simulated(FP16) as sim:
         h = x.mm(x.t())
         (h * 2.0**-30).relu_()
     assert sim.by_operation["mm"] == rounded
-    assert sim.by_operation["mul"].flushed == torch.count_nonzero(h * 2.0**-30 < 2.0**-25 + 1)
+    assert sim.by_operation["mul"].flushed == torch.count_nonzero(
+        h * 2.0**-30 < 2.0**-25 + 1
+    )
     assert "relu" not in sim.by_operation
     with simulated(FP16) as sim:
         torch.randn(2, 4, 3) @ torch.randn(3, 5)
@@ -230,7 +247,10 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
 
 def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():
     first, second = mlp(3, 3), nn.Sequential(nn.Linear(3, 3))
-    whole, x = nn.ModuleDict({"encoder": first, "decoder": nn.Linear(3, 3)}), torch.randn(2, 3)
+    whole, x = (
+        nn.ModuleDict({"encoder": first, "decoder": nn.Linear(3, 3)}),
+        torch.randn(2, 3),
+    )
     with simulated(FP16) as found:
         second(first(x))
         with pytest.raises(RuntimeError):

@@ -23,7 +23,9 @@ def seed():
 # What is computed
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2, FP8_E4M3, TF32], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E5M2, FP8_E4M3, TF32], ids=lambda f: f.name
+)
 def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
     """On numbers of one binade and one bit more than the format: every float32 sum is exact."""
     step = 2.0**-fmt.precision
@@ -56,7 +58,12 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
 
 ALONG = ("softmax", "log_softmax", "logsumexp", "prod", "cumsum", "norm")
 WIDE = [
-    *(torch.exp, F.softplus, torch.Tensor.sum, partial(F.layer_norm, normalized_shape=(4,))),
+    *(
+        torch.exp,
+        F.softplus,
+        torch.Tensor.sum,
+        partial(F.layer_norm, normalized_shape=(4,)),
+    ),
     *(partial(getattr(torch, name), dim=1) for name in ALONG),
     partial(F.group_norm, num_groups=2),
     *(lambda h: h.abs().log(), lambda h: h**3, lambda h: h.abs().rsqrt()),
@@ -230,7 +237,10 @@ def test_saturation_and_directed_rounding_reach_every_operation():
     with simulated(FP16, **up):
         actual = a.mm(b)
     networks.assert_bits(
-        actual, networks.round_to(networks.round_to(a, **up) @ networks.round_to(b, **up), **up)
+        actual,
+        networks.round_to(
+            networks.round_to(a, **up) @ networks.round_to(b, **up), **up
+        ),
     )
 
 
@@ -259,7 +269,9 @@ def test_recurrent_layers_give_low_outputs():
 
 def test_a_transformer_layer_is_simulated_in_training_and_evaluation():
     for training in (True, False):
-        model = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True).train(training)
+        model = nn.TransformerEncoderLayer(
+            8, 2, 16, dropout=0.0, batch_first=True
+        ).train(training)
         with simulated(FP16) as sim, torch.set_grad_enabled(training):
             model(torch.randn(2, 5, 8))
         assert "_scaled_dot_product_flash_attention_for_cpu" in sim.by_operation
@@ -272,8 +284,12 @@ STRANGERS = {
     r"torch\.float8_e4m3fn": lambda x: x.to(torch.float8_e4m3fn),
     r"torch\.complex64": lambda x: torch.complex(x, x),
     r"torch\.sparse_coo": torch.Tensor.to_sparse,
-    "a nested_tensor": lambda x: torch.nested.nested_tensor([x, x[:1]], layout=torch.strided),
-    "a NestedTensor": lambda x: torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged),
+    "a nested_tensor": lambda x: torch.nested.nested_tensor(
+        [x, x[:1]], layout=torch.strided
+    ),
+    "a NestedTensor": lambda x: torch.nested.nested_tensor(
+        [x, x[:1]], layout=torch.jagged
+    ),
 }
 
 
@@ -283,7 +299,10 @@ def test_tensors_that_cannot_be_simulated_are_refused_by_name(name):
     x = STRANGERS[name](torch.eye(3))
     for policy in (CUDA_AUTOCAST, EVERYTHING):
         for function in (lambda x: x * 2, nn.Linear(3, 2), torch.sigmoid):
-            with simulated(FP16, policy=policy), pytest.raises(ValueError, match=f"got .*{name}"):
+            with (
+                simulated(FP16, policy=policy),
+                pytest.raises(ValueError, match=f"got .*{name}"),
+            ):
                 function(x)
 
 
@@ -298,12 +317,18 @@ def test_quantized_and_masked_tensors_are_refused():
             torch.add(masked, masked)
 
 
-@pytest.mark.parametrize("around", [False, True], ids=["autocast within", "autocast around"])
+@pytest.mark.parametrize(
+    "around", [False, True], ids=["autocast within", "autocast around"]
+)
 def test_an_active_autocast_is_told_by_the_tensor_that_it_made(around):
     contexts = [torch.autocast("cpu", dtype=torch.bfloat16), simulated(FP16)]
     first, second = contexts if around else reversed(contexts)
     for function in (nn.Linear(3, 2), lambda x: x @ x.t()):
-        with first, second, pytest.raises(ValueError, match=r"got torch\.bfloat16, .* leave"):
+        with (
+            first,
+            second,
+            pytest.raises(ValueError, match=r"got torch\.bfloat16, .* leave"),
+        ):
             function(torch.randn(2, 3))
 
 
@@ -339,7 +364,11 @@ def test_what_torch_refuses_of_two_dtypes_is_refused():
         with torch.autocast("cpu", enabled=False):
             return a @ b
 
-    known = {"torch": torch, "at": torch.arange(3), "mask": torch.ones(3, dtype=torch.bool)}
+    known = {
+        "torch": torch,
+        "at": torch.arange(3),
+        "mask": torch.ones(3, dtype=torch.bool),
+    }
     known["off"] = off
     calls = """
         z.index_add_(0, at, low); z.index_add(0, at, low); z.index_copy_(0, at, low);
@@ -353,7 +382,10 @@ def test_what_torch_refuses_of_two_dtypes_is_refused():
         with context:
             low = torch.eye(3).mm(torch.eye(3))[0]
             try:
-                eval(call, known | {"z": torch.zeros(3), "low": low if one else low.float()})
+                eval(
+                    call,
+                    known | {"z": torch.zeros(3), "low": low if one else low.float()},
+                )
             except (RuntimeError, IndexError):
                 return True
         return False
@@ -361,7 +393,9 @@ def test_what_torch_refuses_of_two_dtypes_is_refused():
     for call in map(str.strip, calls.split(";")):
         for low in (True, False):
             real = refused(torch.autocast("cpu", dtype=torch.float16), call, low)
-            assert refused(simulated(FP16, policy=CPU_AUTOCAST), call, low) == real, call
+            assert refused(simulated(FP16, policy=CPU_AUTOCAST), call, low) == real, (
+                call
+            )
 
 
 def test_a_list_operation_on_low_tensors_is_refused_rather_than_passed():
@@ -405,18 +439,26 @@ def backward_elsewhere(sim, run):
 
 def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
     """Else each operation after it would stand for all before it, and a second pass be wrong."""
-    model = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.LayerNorm(5), nn.Linear(5, 3))
+    model = nn.Sequential(
+        nn.Linear(6, 5), nn.Sigmoid(), nn.LayerNorm(5), nn.Linear(5, 3)
+    )
     x, weights, found = torch.randn(4, 6), list(model.parameters()), []
     for call in (lambda sim, run: run(), backward_elsewhere):
         grads = []
         with simulated(FP16, model=model) as sim:
             loss, graph = model(x).square().sum(), sim._mode.graph
-            for scale in (1.0, 2.0**-12, 2.0**-20):  # as mplab.training.limits looks for the best
+            for scale in (
+                1.0,
+                2.0**-12,
+                2.0**-20,
+            ):  # as mplab.training.limits looks for the best
                 scaled = loss * scale
                 known = dict(graph.nodes), graph.next
 
                 def run(scaled=scaled, grads=grads):
-                    grads.extend(torch.autograd.grad(scaled, weights, retain_graph=True))
+                    grads.extend(
+                        torch.autograd.grad(scaled, weights, retain_graph=True)
+                    )
 
                 call(sim, run)
                 assert (graph.nodes, graph.next) == known

@@ -15,7 +15,14 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Overflow
 from mplab.simulation import CPU_AUTOCAST, EVERYTHING, simulated
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.float16, torch.bfloat16)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.int64,
+    torch.bool,
+    torch.float16,
+    torch.bfloat16,
+)
 
 
 def product():
@@ -26,7 +33,9 @@ def product():
 # What is answered
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 def test_a_low_tensor_has_the_dtype_of_its_format_until_it_leaves_the_context(fmt):
     p = nn.Parameter(torch.eye(2))
     with simulated(fmt):
@@ -34,8 +43,12 @@ def test_a_low_tensor_has_the_dtype_of_its_format_until_it_leaves_the_context(fm
         assert h.dtype is fmt.torch_dtype
         assert h.is_floating_point()
         assert torch.finfo(h.dtype).max == fmt.max_finite
-        assert {h.t().dtype, h[0].dtype, h.abs_().dtype, (h * 2).dtype} == {fmt.torch_dtype}
-        assert {p.dtype, torch.ones(2).dtype, h.float().dtype, h.sum().dtype} == {torch.float32}
+        assert {h.t().dtype, h[0].dtype, h.abs_().dtype, (h * 2).dtype} == {
+            fmt.torch_dtype
+        }
+        assert {p.dtype, torch.ones(2).dtype, h.float().dtype, h.sum().dtype} == {
+            torch.float32
+        }
         h.sum().backward()
         assert p.grad.dtype is torch.float32
     assert h.dtype is torch.float32
@@ -50,12 +63,16 @@ def test_a_format_that_torch_lacks_has_the_dtype_it_is_stored_in():
 
 @HALVES
 def test_result_types_are_those_of_real_tensors(fmt):
-    others = [torch.ones(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2, 2))]
+    others = [
+        torch.ones(shape, dtype=dtype) for dtype in DTYPES for shape in ((), (2, 2))
+    ]
     real = product().to(fmt.torch_dtype)
     expected = [torch.result_type(real, other) for other in (real, 1, 0.5, *others)]
     with simulated(fmt):
         h = product()
-        assert [torch.result_type(h, other) for other in (h, 1, 0.5, *others)] == expected
+        assert [
+            torch.result_type(h, other) for other in (h, 1, 0.5, *others)
+        ] == expected
         assert torch.result_type(tensor=torch.ones(2), other=h) is torch.float32
         assert h.type() == real.type()
 
@@ -86,7 +103,10 @@ def test_what_another_simulation_left_has_the_dtype_it_is_stored_in():
 
 
 def test_torch_itself_and_this_package_see_what_is_stored():
-    layer, x = nn.RNN(2, 2), torch.ones(3, 1, 2)  # it compares the dtypes of x and its weights
+    layer, x = (
+        nn.RNN(2, 2),
+        torch.ones(3, 1, 2),
+    )  # it compares the dtypes of x and its weights
     with simulated(FP16):
         layer(x @ torch.eye(2))
         assert product().numpy().dtype == "float32"
@@ -114,9 +134,16 @@ ASKING = {
 @HALVES
 @pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
 def test_a_conversion_rounds_as_torch_s_own(ask, fmt):
-    codes = torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(fmt.torch_dtype).float()
+    codes = (
+        torch.arange(2**16, dtype=torch.int32)
+        .to(torch.int16)
+        .view(fmt.torch_dtype)
+        .float()
+    )
     steps = codes.view(torch.int32)
-    near = [(steps + shift).view(torch.float32) for shift in (0, 1, 0x7FF, 0x1000, 0x8000)]
+    near = [
+        (steps + shift).view(torch.float32) for shift in (0, 1, 0x7FF, 0x1000, 0x8000)
+    ]
     x = torch.cat([t[t.isfinite()] for t in near])
     with simulated(fmt) as sim:
         actual = ask(x, product())
@@ -130,7 +157,14 @@ def test_a_conversion_rounds_as_torch_s_own(ask, fmt):
 def test_what_is_of_the_dtype_already_is_not_copied():
     with simulated(FP16):
         h = product()
-        same = (h.half(), h.to(h.dtype), h.to(h), h.type(h.dtype), h.type_as(h), h.view(h.dtype))
+        same = (
+            h.half(),
+            h.to(h.dtype),
+            h.to(h),
+            h.type(h.dtype),
+            h.type_as(h),
+            h.view(h.dtype),
+        )
         assert all(t.data_ptr() == h.data_ptr() for t in same)
         assert h.to(h.dtype) is h
         h.to(h.dtype).add_(1)
@@ -159,7 +193,9 @@ LIKE = {
     "a leaf like it": lambda t, **as_: torch.full_like(t, 0.1, requires_grad=True, **as_),
 }  # fmt: skip
 FROM_LOW = LIKE | {
-    "full_like of the limit": lambda h, **as_: torch.full_like(h, 2.0**128 - 2.0**104, **as_),
+    "full_like of the limit": lambda h, **as_: torch.full_like(
+        h, 2.0**128 - 2.0**104, **as_
+    ),
     "as_tensor": torch.as_tensor,
     "asarray": torch.asarray,
 }
@@ -188,13 +224,21 @@ def test_what_is_made_in_a_dtype_is_what_torch_makes(make, fmt):
         assert actual.dtype is fmt.torch_dtype
         assert (actual + 1).dtype is fmt.torch_dtype
     assert_bits(actual.float(), expected.float())
-    assert (actual.is_leaf, actual.requires_grad) == (expected.is_leaf, expected.requires_grad)
+    assert (actual.is_leaf, actual.requires_grad) == (
+        expected.is_leaf,
+        expected.requires_grad,
+    )
 
 
 def test_new_tensor_and_the_like_take_after_the_tensor_whose_methods_they_are():
     with simulated(FP16):
         h = product()
-        made = (h.new_tensor([0.1]), h.new_zeros(2), h.new_full((2,), 0.1), torch.zeros_like(h))
+        made = (
+            h.new_tensor([0.1]),
+            h.new_zeros(2),
+            h.new_full((2,), 0.1),
+            torch.zeros_like(h),
+        )
         assert {t.dtype for t in made} == {torch.float16}
     assert_bits(made[0], torch.tensor([0.1]).half().float())
 
@@ -212,7 +256,10 @@ def test_what_is_made_like_a_low_tensor_in_float32_is_in_float32(make, fmt):
         assert {actual.dtype, (actual + h[0]).dtype} == {torch.float32}
         assert make(h).dtype is fmt.torch_dtype
     assert_bits(actual, expected)
-    assert (actual.is_leaf, actual.requires_grad) == (expected.is_leaf, expected.requires_grad)
+    assert (actual.is_leaf, actual.requires_grad) == (
+        expected.is_leaf,
+        expected.requires_grad,
+    )
 
 
 def test_the_limit_of_float32_is_not_that_of_the_format_where_float64_is_asked_for():
@@ -263,15 +310,22 @@ REFUSED = [
     lambda: torch.ones(2, 2).bfloat16() @ product(),
     lambda: nn.Linear(2, 2).half()(product()),
     lambda: torch.func.vmap(lambda x: x.half() * 2)(torch.ones(2, 2)),
-    lambda: torch.func.vmap(lambda x: torch.zeros(2, dtype=torch.float16) + x)(torch.ones(2, 2)),
+    lambda: torch.func.vmap(lambda x: torch.zeros(2, dtype=torch.float16) + x)(
+        torch.ones(2, 2)
+    ),
     lambda: torch.ones(2).type("torch.HalfTensor") * 2,
-    lambda: torch.prod(torch.ones(2, 2), 0, dtype=torch.float16) * 2,  # of a product within
+    lambda: (
+        torch.prod(torch.ones(2, 2), 0, dtype=torch.float16) * 2
+    ),  # of a product within
 ]
 
 
 def test_what_is_really_of_a_low_dtype_is_refused_where_it_is_used():
     for function in REFUSED:
-        with simulated(FP16), pytest.raises(ValueError, match=r"float32; got torch\.\w*float16"):
+        with (
+            simulated(FP16),
+            pytest.raises(ValueError, match=r"float32; got torch\.\w*float16"),
+        ):
             function()
 
 
@@ -279,7 +333,9 @@ def test_codes_of_a_simulated_tensor_are_refused_in_a_view():
     with simulated(FP16):
         dtypes = {t for t in vars(torch).values() if isinstance(t, torch.dtype)}
         for dtype in dtypes - {torch.float16}:
-            with pytest.raises(ValueError, match=r"view must not ask for the codes.*got"):
+            with pytest.raises(
+                ValueError, match=r"view must not ask for the codes.*got"
+            ):
                 product().view(dtype)
         assert product().float().view(torch.int32).shape == (2, 2)
         assert product().view(4).dtype is torch.float16
@@ -343,16 +399,22 @@ def off(function):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["once", "checkpointed"]
+    "again",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["once", "checkpointed"],
 )
 @HALVES
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_that_asks_for_dtypes_equals_torch_s_autocast_bit_for_bit(program, fmt, again):
+def test_a_program_that_asks_for_dtypes_equals_torch_s_autocast_bit_for_bit(
+    program, fmt, again
+):
     part = Within(PROGRAMS[program])
 
     def run(x, p):
         h = linear(x, p)
-        return part(h), loss(checkpoint(part, h, use_reentrant=False) if again else part(h))
+        return part(h), loss(
+            checkpoint(part, h, use_reentrant=False) if again else part(h)
+        )
 
     for seed in range(4):
         torch.manual_seed(seed)

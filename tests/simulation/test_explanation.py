@@ -12,7 +12,13 @@ from torch.nn import functional as F
 from mplab import BF16, FP16, FP32
 from mplab.pictures import precision_map
 from mplab.simulation import explain, simulated
-from mplab.simulation.policies import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, POLICIES
+from mplab.simulation.policies import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    POLICIES,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +53,11 @@ def explained(policy=CUDA_AUTOCAST, blocks=1):
 
 
 def formats(found, operation, module=""):
-    return {row.format for row in found.rows if row.operation == operation and module in row.module}
+    return {
+        row.format
+        for row in found.rows
+        if row.operation == operation and module in row.module
+    }
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -63,7 +73,11 @@ def test_the_counts_of_a_run_agree_with_what_is_explained(policy):
             name = row.operation.removesuffix("_backward")
             name += " backward" if row.phase == "backward" else ""
             said[name] = said.get(name, 0) + torch.Size(row.shape).numel()
-    totals = {name: tally.total for name, tally in sim.by_operation.items() if "cast" not in name}
+    totals = {
+        name: tally.total
+        for name, tally in sim.by_operation.items()
+        if "cast" not in name
+    }
     assert said == totals
 
 
@@ -75,7 +89,11 @@ def test_layers_of_a_transformer_are_explained_under_each_policy():
     assert formats(explained(KERAS_MIXED), "native_layer_norm") == {FP16}
     for found in (cuda, cpu, every):
         assert formats(found, "addmm") == {FP16}
-        assert formats(found, "_log_softmax") == formats(found, "nll_loss_forward") == {FP32}
+        assert (
+            formats(found, "_log_softmax")
+            == formats(found, "nll_loss_forward")
+            == {FP32}
+        )
         assert formats(found, "add", "self_attn") >= {FP16}  # the bias, within linear
 
 
@@ -88,7 +106,10 @@ def test_a_choice_for_a_layer_is_seen_in_both_passes():
     assert by_layer["head"] == {FP32}
     assert by_layer["blocks.0.linear2"] == {FP16}
     assert by_layer["blocks.1.linear2"] == {BF16}
-    assert {row.phase for row in found.rows if row.module == "head"} == {"forward", "backward"}
+    assert {row.phase for row in found.rows if row.module == "head"} == {
+        "forward",
+        "backward",
+    }
     rules = {row.rule for row in found.rows if row.module == "head"}
     assert rules == {"layer choice 'head': FP32", "as its forward operation"}
 
@@ -101,7 +122,10 @@ def test_the_rules_are_named():
         "native_layer_norm",
         "listed: native_layer_norm runs in FP32",
     ) in rules
-    assert ("relu", "not listed: runs in the widest format of its inputs, FP16") in rules
+    assert (
+        "relu",
+        "not listed: runs in the widest format of its inputs, FP16",
+    ) in rules
     assert ("nll_loss_forward", "listed: nll_loss_forward runs in FP32") in rules
 
 
@@ -124,11 +148,21 @@ def test_it_prints_and_is_shown_as_a_table_and_counts_what_was_cast():
     assert (found.rows[0].operation, found.rows[0].cast) == ("addmm", 3)
     lines = repr(found).splitlines()
     assert lines[0] == "Linear under CUDA_AUTOCAST: 3 of 3 operations in a low format"
-    assert lines[1].split() == ["pass", "module", "operation", "format", "inputs", "cast", "rule"]
+    assert lines[1].split() == [
+        "pass",
+        "module",
+        "operation",
+        "format",
+        "inputs",
+        "cast",
+        "rule",
+    ]
     assert len(lines) == 2 + len(found.rows)
     assert found._repr_html_().count("<tr>") == 1 + len(found.rows)
     forward_only = explain(nn.Softmax(1), torch.randn(2, 2))
-    assert [(row.phase, row.module) for row in forward_only.rows] == [("forward", "Softmax")]
+    assert [(row.phase, row.module) for row in forward_only.rows] == [
+        ("forward", "Softmax")
+    ]
 
 
 # The picture
@@ -141,7 +175,13 @@ def test_the_map_of_a_transformer_can_be_read():
     picture = precision_map(found)
     assert_legible(picture)
     words = [text for text, _ in drawn_texts(picture)]
-    assert {"blocks.3.self_attn", "attention", "outside modules", "FP16", "BF16"} <= set(words)
+    assert {
+        "blocks.3.self_attn",
+        "attention",
+        "outside modules",
+        "FP16",
+        "BF16",
+    } <= set(words)
     counts = {f: sum(row.format == f for row in found.rows) for f in (FP16, BF16, FP32)}
     assert picture.claim == (
         f"CUDA_AUTOCAST with 2 choices of layers runs {counts[FP16]} of {len(found.rows)} "
@@ -165,7 +205,10 @@ def test_a_cell_of_two_formats_has_two_markers():
 
 
 def test_inputs_are_given_by_name_too():
-    model, x = nn.Bilinear(2, 3, 4), {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
+    model, x = (
+        nn.Bilinear(2, 3, 4),
+        {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)},
+    )
     assert explain(model, **x).rows == explain(model, *x.values()).rows
 
 

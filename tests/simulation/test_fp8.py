@@ -65,7 +65,9 @@ def test_all_three_products_take_operands_as_torch_casts_them(shape):
         w = cast_by_torch(layer.weight.detach(), torch.float8_e4m3fn)
         g = cast_by_torch(grad, torch.float8_e5m2).reshape(-1, 10)
         expected = [
-            (a @ w.T + (layer.bias.detach().double() if bias else 0)).reshape(*shape, 10),
+            (a @ w.T + (layer.bias.detach().double() if bias else 0)).reshape(
+                *shape, 10
+            ),
             (g @ w).reshape(*shape, 24),
             g.T @ a,
             *[grad.reshape(-1, 10).double().sum(0)] * bias,  # not cast
@@ -73,19 +75,35 @@ def test_all_three_products_take_operands_as_torch_casts_them(shape):
         got = run(layer, x, grad)
         for t, exact in zip(got, expected, strict=True):
             assert t.dtype == torch.float32
-            torch.testing.assert_close(t.double(), exact, rtol=1e-5, atol=1e-5 * exact.abs().max())
-        assert not torch.allclose(got[0], F.linear(x, layer.weight, layer.bias), rtol=1e-3)
+            torch.testing.assert_close(
+                t.double(), exact, rtol=1e-5, atol=1e-5 * exact.abs().max()
+            )
+        assert not torch.allclose(
+            got[0], F.linear(x, layer.weight, layer.bias), rtol=1e-3
+        )
 
 
 @pytest.mark.parametrize("scaling", ["current", "delayed", "none"])
-@pytest.mark.parametrize("sizes", [(8, 32, 16), (3, 5, 7), (1, 1, 1), (17, 16, 33)], ids=name)
 @pytest.mark.parametrize(
-    "formats", [(FP8_E4M3, FP8_E5M2), (FP8_E4M3, FP8_E4M3), (FP8_E5M2, FP8_E5M2)], ids=name
+    "sizes", [(8, 32, 16), (3, 5, 7), (1, 1, 1), (17, 16, 33)], ids=name
 )
-def test_simulated_and_real_fp8_agree_bit_for_bit_where_sums_are_exact(scaling, sizes, formats):
+@pytest.mark.parametrize(
+    "formats",
+    [(FP8_E4M3, FP8_E5M2), (FP8_E4M3, FP8_E4M3), (FP8_E5M2, FP8_E5M2)],
+    ids=name,
+)
+def test_simulated_and_real_fp8_agree_bit_for_bit_where_sums_are_exact(
+    scaling, sizes, formats
+):
     rows, inputs, outputs = sizes
-    options = {"forward_format": formats[0], "backward_format": formats[1], "scaling": scaling}
-    simulated, real = (Fp8Linear(inputs, outputs, real=r, **options) for r in (False, True))
+    options = {
+        "forward_format": formats[0],
+        "backward_format": formats[1],
+        "scaling": scaling,
+    }
+    simulated, real = (
+        Fp8Linear(inputs, outputs, real=r, **options) for r in (False, True)
+    )
     simulated.weight.data = (integers(outputs, inputs) + 0.5) / 8
     real.load_state_dict(simulated.state_dict())
     x, grad = integers(rows, inputs, seed=2) + 0.5, integers(rows, outputs, seed=3) / 4
@@ -160,13 +178,17 @@ def test_evaluation_uses_delayed_scales_and_learns_none():
 def small_model(scaling, seed=0):
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4))
-    return convert_linears(model, scaling=scaling, amax_history_len=3, filter=lambda *_: True)
+    return convert_linears(
+        model, scaling=scaling, amax_history_len=3, filter=lambda *_: True
+    )
 
 
 def train(model, optimizer, steps, start=0):
     for step in range(start, start + steps):
         optimizer.zero_grad()
-        F.mse_loss(model(deviates(32, 16, seed=step)), deviates(32, 4, seed=99)).backward()
+        F.mse_loss(
+            model(deviates(32, 16, seed=step)), deviates(32, 4, seed=99)
+        ).backward()
         optimizer.step()
 
 
@@ -176,7 +198,9 @@ def test_a_run_that_was_saved_and_loaded_goes_on_bit_for_bit(scaling, tmp_path):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     train(model, optimizer, 4)
     random = torch.get_rng_state()
-    torch.save([model.state_dict(), optimizer.state_dict(), random], tmp_path / "run.pt")
+    torch.save(
+        [model.state_dict(), optimizer.state_dict(), random], tmp_path / "run.pt"
+    )
     train(model, optimizer, 4, start=4)
     other = small_model(scaling, seed=1)
     again = torch.optim.Adam(other.parameters(), lr=0.01)
@@ -187,14 +211,18 @@ def test_a_run_that_was_saved_and_loaded_goes_on_bit_for_bit(scaling, tmp_path):
     train(other, again, 4, start=4)
     assert all(map(torch.equal, model.parameters(), other.parameters()))
     if scaling == "delayed":
-        assert model.state_dict()["0._extra_state"] == other.state_dict()["0._extra_state"]
+        assert (
+            model.state_dict()["0._extra_state"] == other.state_dict()["0._extra_state"]
+        )
 
 
 def test_without_a_state_of_its_own_a_checkpoint_is_that_of_plain_layers():
     plain = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 4))
     for scaling in SCALINGS:
         model = small_model(scaling)
-        assert (list(plain.state_dict()) == list(model.state_dict())) == (scaling != "delayed")
+        assert (list(plain.state_dict()) == list(model.state_dict())) == (
+            scaling != "delayed"
+        )
         model.load_state_dict(plain.state_dict())  # delayed scaling begins afresh
         assert torch.equal(model[0].weight, plain[0].weight)
     small_model("current").load_state_dict(small_model("delayed").state_dict())

@@ -6,13 +6,29 @@ from functools import partial
 
 import pytest
 import torch
-from networks import Within, assert_bits, assert_same_gradients, is_low, linear, loss, mlp, round_to
+from networks import (
+    Within,
+    assert_bits,
+    assert_same_gradients,
+    is_low,
+    linear,
+    loss,
+    mlp,
+    round_to,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP16, FP32
-from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, POLICIES, explain, simulated
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    POLICIES,
+    explain,
+    simulated,
+)
 from mplab.simulation.functions import whole_functions
 
 
@@ -26,7 +42,12 @@ def seed():
 
 def test_a_function_is_known_by_all_the_ways_to_call_it():
     found = whole_functions(CUDA_AUTOCAST)
-    assert {F.linear, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__} <= set(found)
+    assert {
+        F.linear,
+        torch.matmul,
+        torch.Tensor.matmul,
+        torch.Tensor.__matmul__,
+    } <= set(found)
     assert {F.l1_loss, torch.kl_div, F.kl_div, torch.cosine_similarity} <= set(found)
     assert F.cross_entropy not in found  # on CUDA its parts are on the list
     assert F.cross_entropy in whole_functions(CPU_AUTOCAST)
@@ -48,17 +69,23 @@ def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
 def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
     policy, dropout
 ):
-    mask = torch.zeros(5, 5, requires_grad=True)  # needs a gradient: torch takes it apart
+    mask = torch.zeros(
+        5, 5, requires_grad=True
+    )  # needs a gradient: torch takes it apart
     inputs = [*torch.randn(3, 1, 2, 5, 4).requires_grad_().unbind(), mask]
     attend = F.scaled_dot_product_attention
 
     def run(context):
         torch.manual_seed(1)
         with context:
-            return attend(*(t * 1 for t in inputs[:3]), attn_mask=mask, dropout_p=dropout)
+            return attend(
+                *(t * 1 for t in inputs[:3]), attn_mask=mask, dropout_p=dropout
+            )
 
     def with_gradients(output):
-        return output.float(), *torch.autograd.grad(output, inputs, torch.ones_like(output))
+        return output.float(), *torch.autograd.grad(
+            output, inputs, torch.ones_like(output)
+        )
 
     expected = with_gradients(run(torch.autocast("cpu", dtype=torch.float16)))
     with simulated(FP16, policy=policy):
@@ -70,10 +97,16 @@ def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_r
 
 def test_heads_that_share_a_value_add_its_gradients_in_fp32():
     attend = F.scaled_dot_product_attention
-    mask = torch.zeros(5, 5, requires_grad=True)  # needs a gradient: torch takes it apart
+    mask = torch.zeros(
+        5, 5, requires_grad=True
+    )  # needs a gradient: torch takes it apart
     query, value = torch.randn(1, 4, 5, 4), torch.randn(1, 1, 5, 4).requires_grad_()
-    found = explain(Within(lambda q, v: attend(q, q, v * 1, attn_mask=mask)), query, value)
-    sums = [row for row in found.rows if row.operation == "sum" and row.shape == value.shape]
+    found = explain(
+        Within(lambda q, v: attend(q, q, v * 1, attn_mask=mask)), query, value
+    )
+    sums = [
+        row for row in found.rows if row.operation == "sum" and row.shape == value.shape
+    ]
     assert [row.format for row in sums] == [FP32]
 
 
@@ -99,10 +132,16 @@ def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fmt)
     for fill in (torch.Tensor.masked_fill, torch.Tensor.masked_fill_):
         with simulated(fmt):
             scores = torch.randn(2, 3).mm(torch.randn(3, 3))
-            filled = fill(scores, torch.ones(2, 3, dtype=torch.bool), torch.finfo(scores.dtype).min)
+            filled = fill(
+                scores,
+                torch.ones(2, 3, dtype=torch.bool),
+                torch.finfo(scores.dtype).min,
+            )
             shares = filled.softmax(-1)
         assert torch.equal(filled, torch.full((2, 3), -fmt.max_finite))
-        assert torch.equal(shares, torch.full((2, 3), 1 / 3)), "not NaN: no row is empty"
+        assert torch.equal(shares, torch.full((2, 3), 1 / 3)), (
+            "not NaN: no row is empty"
+        )
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU], ids=lambda kind: kind.__name__)
@@ -130,7 +169,10 @@ def test_a_function_that_runs_as_a_whole_ends_with_an_error():
 
 
 def test_in_a_layer_in_fp32_no_function_is_low():
-    model, x = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True)), torch.randn(1, 3, 4)
+    model, x = (
+        nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True)),
+        torch.randn(1, 3, 4),
+    )
     policy = EVERYTHING.with_layers({nn.MultiheadAttention: FP32})
     with simulated(FP16, policy=policy, model=model):
         actual, _ = model[0](x, x, x, need_weights=False)
@@ -141,7 +183,9 @@ def test_in_a_layer_in_fp32_no_function_is_low():
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_plain_autograd(policy):
+def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_plain_autograd(
+    policy,
+):
     x, y, w = torch.randn(5, 1, 2), torch.randn(5, 1, 2), torch.randn(2, 2)
     layer = Within(lambda x, w: torch.tanh(x @ w))
 
@@ -161,8 +205,13 @@ def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_pla
 
 def test_gradients_within_vmap_are_refused():
     w, x = torch.randn(2, 2), torch.randn(5, 1, 2)
-    each = torch.func.vmap(torch.func.grad(lambda w, x: (x @ w).sum()), in_dims=(None, 0))
-    with simulated(FP16), pytest.raises(ValueError, match=r"must not be within torch\.func\.vmap"):
+    each = torch.func.vmap(
+        torch.func.grad(lambda w, x: (x @ w).sum()), in_dims=(None, 0)
+    )
+    with (
+        simulated(FP16),
+        pytest.raises(ValueError, match=r"must not be within torch\.func\.vmap"),
+    ):
         each(w, x)
 
 
@@ -219,7 +268,9 @@ def test_where_a_program_turns_autocast_off_nothing_is_cast(tally):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("call", [torch.Tensor.backward, torch.autograd.backward])
-def test_what_a_checkpoint_runs_again_is_seen_however_backward_is_called(reentrant, call):
+def test_what_a_checkpoint_runs_again_is_seen_however_backward_is_called(
+    reentrant, call
+):
     torch.manual_seed(0)
     plain, again, x = Protected(), Protected(), torch.randn(2, 3).requires_grad_()
     again.load_state_dict(plain.state_dict())
@@ -262,8 +313,12 @@ def constant(x, weight):
 
 @pytest.mark.parametrize("tally", [False, True])
 @pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("part", [constant, Sigmoid.apply], ids=["no_grad", "a function"])
-def test_what_a_checkpoint_runs_again_without_gradients_is_low_too(part, reentrant, tally):
+@pytest.mark.parametrize(
+    "part", [constant, Sigmoid.apply], ids=["no_grad", "a function"]
+)
+def test_what_a_checkpoint_runs_again_without_gradients_is_low_too(
+    part, reentrant, tally
+):
     plain, x = WithoutGradients(part), torch.randn(4, 8)
     again = copy.deepcopy(plain)
     results = []

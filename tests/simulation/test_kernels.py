@@ -31,7 +31,9 @@ SECOND = (0.0, 1.0, -1.0, 0.1, 0.75, 3.0, -3.0, 6e4, 6e-8, float("inf"), float("
 
 
 def codes(fmt):
-    return torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(fmt.torch_dtype)
+    return (
+        torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(fmt.torch_dtype)
+    )
 
 
 def wide(argument):
@@ -48,8 +50,12 @@ def assert_kernel(name, fmt, *args):
     assert_bits(actual.masked_fill(both, 0.0), expected.masked_fill(both, 0.0))
 
 
-@pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16], [FP16]), ids=lambda fmt: fmt.name)
-def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(fmt, record_property):
+@pytest.mark.parametrize(
+    "fmt", mostly_slow([FP16, BF16], [FP16]), ids=lambda fmt: fmt.name
+)
+def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(
+    fmt, record_property
+):
     vectorized = torch.backends.cpu.get_cpu_capability() != "DEFAULT"
     x = codes(fmt)
     for name in [*UNARY, *VECTORIZED[: int(vectorized)]]:
@@ -67,7 +73,9 @@ def test_sums_that_are_exact_in_float32_equal_torch_s_half_kernels(fmt):
     generator = torch.Generator().manual_seed(0)
 
     def eighths(*shape):
-        return (torch.randint(-8, 9, shape, generator=generator) / 8).to(fmt.torch_dtype)
+        return (torch.randint(-8, 9, shape, generator=generator) / 8).to(
+            fmt.torch_dtype
+        )
 
     a, b, x = eighths(64, 50), eighths(50, 60), eighths(64, 200)
     for first in (a, a.t().contiguous().t()):
@@ -75,11 +83,15 @@ def test_sums_that_are_exact_in_float32_equal_torch_s_half_kernels(fmt):
             assert_kernel("mm", fmt, first, second)
             assert_kernel("addmm", fmt, eighths(60), first, second)
     assert_kernel("bmm", fmt, eighths(4, 16, 20), eighths(4, 20, 18))
-    assert_kernel("baddbmm", fmt, eighths(4, 16, 18), eighths(4, 16, 20), eighths(4, 20, 18))
+    assert_kernel(
+        "baddbmm", fmt, eighths(4, 16, 18), eighths(4, 16, 20), eighths(4, 20, 18)
+    )
     assert_kernel("mv", fmt, a, eighths(50))
     assert_kernel("dot", fmt, eighths(500), eighths(500))
     once = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert_kernel("convolution", fmt, eighths(8, 3, 9, 9), eighths(5, 3, 3, 3), eighths(5), *once)
+    assert_kernel(
+        "convolution", fmt, eighths(8, 3, 9, 9), eighths(5, 3, 3, 3), eighths(5), *once
+    )
     for dim in (0, 1):
         for name in ("sum", "mean"):
             assert_kernel(name, fmt, x, [dim])

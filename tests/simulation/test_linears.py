@@ -79,9 +79,15 @@ def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(opti
 
 def test_a_filter_chooses_by_name_and_layer_also_of_the_ends_and_of_a_single_layer():
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(4, 2))
-    how = {"scaling": "nvfp4", "filter": lambda name, layer: name != "0" or layer.in_features < 8}
+    how = {
+        "scaling": "nvfp4",
+        "filter": lambda name, layer: name != "0" or layer.in_features < 8,
+    }
     convert_linears(model, **how)
-    assert conversion(model) == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 1, 2; Linear: 0"
+    assert (
+        conversion(model)
+        == "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 1, 2; Linear: 0"
+    )
     for name in SCALINGS:
         layer = convert_linears(model[1], scaling=name, filter=lambda *_: True)
         assert (layer.scaling, layer.weight is model[1].weight) == (name, True)
@@ -102,7 +108,9 @@ def test_a_conversion_that_would_convert_nothing_is_refused():
         (nn.Linear(2, 2), {"filter": lambda *_: False}, r"got model \(Linear\)"),
         (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2)), {"scaling": "nvfp4"}, ends),
     ):
-        with pytest.raises(ValueError, match=f"convert_linears: model must have .*{found}"):
+        with pytest.raises(
+            ValueError, match=f"convert_linears: model must have .*{found}"
+        ):
             convert_linears(model, **options)
 
 
@@ -120,7 +128,9 @@ def test_nvfp4_keeps_the_first_and_the_last_layer_wide():
         layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
         low = [isinstance(layer, Fp8Linear) for layer in layers]
         assert (low[0], low[-1]) == (False, False)
-        assert all(low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear))
+        assert all(
+            low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear)
+        )
 
 
 # The report ----------------------------------------------------------------------------
@@ -129,7 +139,9 @@ def test_nvfp4_keeps_the_first_and_the_last_layer_wide():
 def test_what_was_converted_and_what_was_left_is_told_and_logged(caplog):
     model = Shared()
     with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name != "head.0")
+        convert_linears(
+            model, scaling="mxfp8", filter=lambda name, layer: name != "head.0"
+        )
     told = (
         "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: first, again; Linear: head.0; "
         "NonDynamicallyQuantizableLinear: attention.out_proj"
@@ -143,9 +155,13 @@ def test_what_was_converted_and_what_was_left_is_told_and_logged(caplog):
 
 def test_a_second_conversion_tells_of_both(caplog):
     model = Shared()
-    convert_linears(model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8)
+    convert_linears(
+        model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8
+    )
     with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(model, scaling="mxfp8", filter=lambda name, layer: name == "head.0")
+        convert_linears(
+            model, scaling="mxfp8", filter=lambda name, layer: name == "head.0"
+        )
     (told,) = caplog.messages
     assert "mxfp4 scaling, simulated: first, again; FP8" in told
     assert "mxfp8 scaling, simulated: head.0" in told
@@ -153,7 +169,9 @@ def test_a_second_conversion_tells_of_both(caplog):
 
 def encoder(*, norm_first=False):
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 8, 0.0, batch_first=True, norm_first=norm_first)
+    layer = nn.TransformerEncoderLayer(
+        8, 2, 8, 0.0, batch_first=True, norm_first=norm_first
+    )
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
 
 
@@ -162,7 +180,9 @@ ENCODERS = {
     "an encoder": encoder,
     "norm first": lambda: encoder(norm_first=True),
     "an encoder of a converted layer": lambda: nn.TransformerEncoder(
-        convert_linears(encoder().layers[0], scaling="mxfp8"), 2, enable_nested_tensor=False
+        convert_linears(encoder().layers[0], scaling="mxfp8"),
+        2,
+        enable_nested_tensor=False,
     ),
     "a layer of two": lambda: convert_linears(
         encoder(), scaling="mxfp8", filter=lambda name, _: name == "layers.1.linear2"
@@ -178,7 +198,9 @@ def test_a_converted_encoder_is_so_in_evaluation_too(make):
     for name, layer in model.named_modules():
         if isinstance(layer, Fp8Linear):
             forward = layer.forward
-            layer.forward = lambda x, name=name, forward=forward: called.append(name) or forward(x)
+            layer.forward = lambda x, name=name, forward=forward: (
+                called.append(name) or forward(x)
+            )
     mask = torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]])
     for padding, grad in itertools.product((mask, None), (False, True)):
         expected = model.train()(x, src_key_padding_mask=padding)
@@ -207,10 +229,18 @@ class Turned(nn.Module):
 
 
 def test_a_matrix_that_is_no_linear_layer_is_told_as_left():
-    others = nn.Embedding(4, 4), nn.LayerNorm((2, 4)), nn.Conv1d(2, 2, 3), nn.PReLU(), nn.GRU(2, 2)
+    others = (
+        nn.Embedding(4, 4),
+        nn.LayerNorm((2, 4)),
+        nn.Conv1d(2, 2, 3),
+        nn.PReLU(),
+        nn.GRU(2, 2),
+    )
     model = nn.Sequential(nn.Linear(4, 4), Turned(), *others, nn.LazyConv1d(2, 3))
     assert conversion(model) == "Linear: 0; Turned: 1"
-    assert conversion(convert_linears(model, scaling="mxfp8")).endswith("simulated: 0; Turned: 1")
+    assert conversion(convert_linears(model, scaling="mxfp8")).endswith(
+        "simulated: 0; Turned: 1"
+    )
 
 
 @pytest.mark.slow  # to import them takes seconds
@@ -222,10 +252,16 @@ def test_a_matrix_that_is_no_linear_layer_is_told_as_left():
         ("BertModel", "BertConfig", set()),
     ],
 )
-def test_of_real_language_models_every_matrix_but_embeddings_is_told(kind, config, left):
+def test_of_real_language_models_every_matrix_but_embeddings_is_told(
+    kind, config, left
+):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "intermediate_size": 16, "vocab_size": 32}
-    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
+    sizes |= {
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 8,
+    }
     ends = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     model = getattr(transformers, kind)(getattr(transformers, config)(**sizes, **ends))
     told = dict(part.split(": ") for part in conversion(model).split("; "))
@@ -235,5 +271,7 @@ def test_of_real_language_models_every_matrix_but_embeddings_is_told(kind, confi
         name.removesuffix(".weight")
         for name, p in model.named_parameters(remove_duplicate=False)
         if p.ndim == 2
-        and not isinstance(model.get_submodule(name.removesuffix(".weight")), nn.Embedding)
+        and not isinstance(
+            model.get_submodule(name.removesuffix(".weight")), nn.Embedding
+        )
     }

@@ -25,7 +25,9 @@ def seed():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("change", ["data", "in place", "optimizer", "optimizer through data"])
+@pytest.mark.parametrize(
+    "change", ["data", "in place", "optimizer", "optimizer through data"]
+)
 def test_a_changed_weight_is_rounded_anew(change):
     class Halves(torch.optim.Optimizer):
         def step(self):
@@ -72,7 +74,9 @@ def test_memory_that_is_used_again_does_not_keep_its_format():
             address = h.data_ptr()
             del h
             new = [torch.full((size, size), 1 / 3) for _ in range(20)]
-            if (wide := next((t for t in new if t.data_ptr() == address), None)) is not None:
+            if (
+                wide := next((t for t in new if t.data_ptr() == address), None)
+            ) is not None:
                 break
         else:
             pytest.skip("the allocator did not use the memory again")
@@ -134,8 +138,12 @@ def test_a_rounder_knows_every_direction(fmt):
         one, other = stream_for(rounding), stream_for(rounding)
         into = door(fmt, rounding, overflow, one)
         for _ in range(2):  # the stream moves on alike
-            expected = round_tensor(x, fmt, rounding=rounding, overflow=overflow, stream=other)
-            assert_same_bits(into(x, torch.empty_like(x), None).numpy(), expected.numpy())
+            expected = round_tensor(
+                x, fmt, rounding=rounding, overflow=overflow, stream=other
+            )
+            assert_same_bits(
+                into(x, torch.empty_like(x), None).numpy(), expected.numpy()
+            )
 
 
 def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():

@@ -6,14 +6,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from networks import PROGRAMS, Within, assert_bits, gradients, is_low, linear, loss, mlp, round_to
+from networks import (
+    PROGRAMS,
+    Within,
+    assert_bits,
+    gradients,
+    is_low,
+    linear,
+    loss,
+    mlp,
+    round_to,
+)
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP8_E8M0, FP16, FP32, simulation
 from mplab.simulation import operations, simulated
-from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, KERAS_MIXED, POLICIES, Policy
+from mplab.simulation.policies import (
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    POLICIES,
+    Policy,
+)
 
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 
@@ -56,16 +72,25 @@ def test_every_operation_on_autocast_s_lists_is_in_ours():
 
 def test_the_header_says_what_the_dispatcher_of_this_torch_has_registered_for_cuda():
     every = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCUDA")
-    registered = {name[6:].partition(".")[0] for name in every if name.startswith("aten::")}
+    registered = {
+        name[6:].partition(".")[0] for name in every if name.startswith("aten::")
+    }
     listed = set().union(*cuda_lists())
-    elsewhere = {"cudnn_convolution", "cudnn_convolution_transpose", "binary_cross_entropy"}
+    elsewhere = {
+        "cudnn_convolution",
+        "cudnn_convolution_transpose",
+        "binary_cross_entropy",
+    }
     elsewhere |= {"_cudnn_rnn"}  # of a torch that is built for CUDA
     assert registered - listed <= elsewhere
     assert listed <= registered
 
 
 def test_every_operation_in_our_lists_exists():
-    known = {name.split("::")[1].split(".")[0] for name in torch._C._dispatch_get_all_op_names()}
+    known = {
+        name.split("::")[1].split(".")[0]
+        for name in torch._C._dispatch_get_all_op_names()
+    }
     sets = [operations.LIKE_INPUT, operations.EXACT, operations.COPIES]
     for policy in POLICIES.values():
         sets += [policy.lower, policy.wide, policy.output]
@@ -74,7 +99,12 @@ def test_every_operation_in_our_lists_exists():
 
 
 def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_two_lists():
-    assert list(POLICIES) == ["cuda-autocast", "cpu-autocast", "keras-mixed", "everything"]
+    assert list(POLICIES) == [
+        "cuda-autocast",
+        "cpu-autocast",
+        "keras-mixed",
+        "everything",
+    ]
     for name, policy in POLICIES.items():
         assert policy.name == name and policy.source
         assert getattr(simulation, policy.constant) is policy
@@ -138,7 +168,9 @@ def test_the_optimizer_unscaling_and_clipping_are_fp32(policy, above):
     ):
         kits = [(m, torch.amp.GradScaler("cpu"), make(m.parameters())) for m in models]
         for _ in range(2):
-            for inside, (model, scaler, optimizer) in zip((True, False), kits, strict=True):
+            for inside, (model, scaler, optimizer) in zip(
+                (True, False), kits, strict=True
+            ):
                 with simulated(FP16, policy=policy):
                     optimizer.zero_grad()
                     scaler.scale(F.mse_loss(model(x), y)).backward()
@@ -182,7 +214,9 @@ def test_an_optimizer_with_a_closure_is_fp32_and_its_closure_simulated(policy):
         assert all(seen)
         return model
 
-    for a, b in zip(trained(True).parameters(), trained(False).parameters(), strict=True):
+    for a, b in zip(
+        trained(True).parameters(), trained(False).parameters(), strict=True
+    ):
         assert_bits(a, b)
 
 
@@ -200,7 +234,9 @@ LOSSES = [
 @every_policy
 def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
     with simulated(FP16, policy=policy):
-        low = [Within(linear)(torch.randn(4, 4), torch.randn(4, 4)).abs() for _ in range(2)]
+        low = [
+            Within(linear)(torch.randn(4, 4), torch.randn(4, 4)).abs() for _ in range(2)
+        ]
         actual = [function(*low) for function in LOSSES]
         with torch.inference_mode():
             again = [function(*low) for function in LOSSES]
@@ -211,7 +247,9 @@ def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
         assert not is_low(value)
 
 
-@pytest.mark.parametrize("policy", [KERAS_MIXED, EVERYTHING], ids=lambda policy: policy.name)
+@pytest.mark.parametrize(
+    "policy", [KERAS_MIXED, EVERYTHING], ids=lambda policy: policy.name
+)
 def test_scalars_are_not_rounded_where_a_policy_lowers_without_a_list(policy):
     class Model(nn.Module):
         def forward(self, x):
@@ -236,7 +274,9 @@ def test_a_gradient_in_hand_is_fp32_whatever_is_done_with_it(policy):
         norm = torch.linalg.vector_norm(torch.stack([w.grad.norm(), third.norm()]))
     assert_bits(third, kept / 3)
     assert_bits(squared, (third * 7).square() + kept)
-    assert_bits(norm, torch.linalg.vector_norm(torch.stack([kept.norm(), third.norm()])))
+    assert_bits(
+        norm, torch.linalg.vector_norm(torch.stack([kept.norm(), third.norm()]))
+    )
 
 
 @every_policy
@@ -262,7 +302,11 @@ def test_checkpointing_changes_no_gradient(policy, use_reentrant):
     for block in saving.values():
         block.checkpointed = True
     x.requires_grad_()
-    for chosen in (policy, policy.with_layers({"b": BF16}), policy.with_layers({"b": FP32})):
+    for chosen in (
+        policy,
+        policy.with_layers({"b": BF16}),
+        policy.with_layers({"b": FP32}),
+    ):
         outputs = []
         for model in (plain, saving):
             model.zero_grad()
@@ -284,7 +328,9 @@ def test_under_everything_each_result_is_rounded_and_each_input_before():
         found = [x * w[0] + b]
         for function in functions:
             found.append(function(found[-1]))
-    assert_bits(found[0], round_to(round_to(round_to(x) * round_to(w[0])) + round_to(b)))
+    assert_bits(
+        found[0], round_to(round_to(round_to(x) * round_to(w[0])) + round_to(b))
+    )
     for of, actual, function in zip(found, found[1:], functions, strict=False):
         assert_bits(actual, round_to(function(of.clone())))
 
@@ -301,7 +347,9 @@ def test_under_everything_the_backward_pass_is_rounded_at_each_step():
 
 
 def test_under_everything_the_largest_is_found_among_rounded_numbers():
-    x = torch.tensor([[2049.0, 2050.0, 2048.0]])  # the first two are 2048 and 2050 in FP16
+    x = torch.tensor(
+        [[2049.0, 2050.0, 2048.0]]
+    )  # the first two are 2048 and 2050 in FP16
     with simulated(FP16, policy=EVERYTHING):
         values, places = (x + torch.zeros(1, 3)).max(1)
         also, there = torch.tensor([[2050.6, 2051.0]]).max(1)
@@ -349,7 +397,9 @@ def test_two_towers_in_two_formats_are_joined_in_fp32():
 @pytest.mark.parametrize("given", [True, False], ids=["model given", "model found"])
 def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
     model, x, hooked = Towers(), torch.randn(4, 4), []
-    with simulated(FP16, policy=policy.with_layers({"head": FP32}), model=model if given else None):
+    with simulated(
+        FP16, policy=policy.with_layers({"head": FP32}), model=model if given else None
+    ):
         output = model(x)
         model.seen[2].register_hook(hooked.append)
         g = torch.randn(4, 3)
@@ -362,7 +412,9 @@ def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
     assert_bits(output, expected)
     for a, b in zip(gradients(model.head), gradients(alone), strict=True):
         assert_bits(a, b)
-    assert_bits(hooked[0], into.grad)  # what leaves the layer is FP32; what takes it, rounds
+    assert_bits(
+        hooked[0], into.grad
+    )  # what leaves the layer is FP32; what takes it, rounds
     assert is_low(model.fusion.weight.grad)
     assert not is_low(model.head[1].weight.grad)
 
@@ -376,7 +428,9 @@ def test_a_choice_is_by_name_pattern_or_class():
         model, found = Towers(), set()
 
         def look(name, found=found):
-            return lambda module, args, output: None if is_low(output) else found.add(name)
+            return lambda module, args, output: (
+                None if is_low(output) else found.add(name)
+            )
 
         for name, module in model.named_modules():
             if not list(module.children()) and not isinstance(module, nn.LayerNorm):
@@ -412,7 +466,9 @@ def test_classes_of_layers_and_operations_can_be_put_in_fp32():
     classes = (nn.Embedding, nn.LayerNorm, nn.Softmax)
     policy = EVERYTHING.with_layers(dict.fromkeys(classes, FP32))
     policy = policy.with_operations(wide=["_softmax", "_log_softmax"])
-    model = nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(1))
+    model = nn.Sequential(
+        nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(1)
+    )
     with simulated(FP16, policy=policy, model=model):
         found = [model[0](torch.arange(5))]
         for layer in model[1:]:
@@ -421,17 +477,32 @@ def test_classes_of_layers_and_operations_can_be_put_in_fp32():
         F.mse_loss(found[3], torch.zeros(5, 4)).backward()
     assert [is_low(t) for t in found] == [False, False, True, False]
     assert_bits(functional, found[3])
-    assert [is_low(p.grad) for p in model.parameters()] == [False, False, False, True, True]
+    assert [is_low(p.grad) for p in model.parameters()] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_what_would_change_a_table_in_silence_is_refused():
-    for odd in ({"lower": "mm"}, {"lower": ["mm"]}, {"inside": "LOWER"}, {"outside": None}):
+    for odd in (
+        {"lower": "mm"},
+        {"lower": ["mm"]},
+        {"inside": "LOWER"},
+        {"outside": None},
+    ):
         with pytest.raises(ValueError, match=f"Policy: {next(iter(odd))} must be a "):
             Policy("mine", "me", **odd)
     mm, cuda = frozenset({"mm"}), CUDA_AUTOCAST
     for message, call in {
-        "must have no operation in common; got 'mm'": lambda: Policy("a", "b", lower=mm, wide=mm),
-        r"wide must have names .*; got 'softmaxx'": lambda: cuda.with_operations(wide=["softmaxx"]),
+        "must have no operation in common; got 'mm'": lambda: Policy(
+            "a", "b", lower=mm, wide=mm
+        ),
+        r"wide must have names .*; got 'softmaxx'": lambda: cuda.with_operations(
+            wide=["softmaxx"]
+        ),
         "fmt must have signs and zero": lambda: simulated(
             FP16, policy=cuda.with_layers({"head": FP8_E8M0})
         ),
@@ -444,8 +515,13 @@ def test_what_would_change_a_table_in_silence_is_refused():
 
 
 def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once():
-    sim = simulated(FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32, "head": FP32}))
-    with pytest.warns(UserWarning, match="the policy's names 'haed' fitted no layer"), sim:
+    sim = simulated(
+        FP16, policy=CUDA_AUTOCAST.with_layers({"haed": FP32, "head": FP32})
+    )
+    with (
+        pytest.warns(UserWarning, match="the policy's names 'haed' fitted no layer"),
+        sim,
+    ):
         Towers()(torch.randn(2, 4))
     with sim:
         Towers()(torch.randn(2, 4))

@@ -49,7 +49,9 @@ def task(name, steps=0, count=2, size=32):
     model = seeded(what.model)
     x, y = what.data().train
     for _ in range(steps):
-        found = torch.autograd.grad(what.loss(model(x[:128]), y[:128]), model.parameters())
+        found = torch.autograd.grad(
+            what.loss(model(x[:128]), y[:128]), model.parameters()
+        )
         with torch.no_grad():
             for p, g in zip(model.parameters(), found, strict=True):
                 p -= 0.1 * g
@@ -85,7 +87,9 @@ every_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 
 @every_policy
 @every_model
-def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(policy, make):
+def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(
+    policy, make
+):
     model, batches = make()
     last = list(dict(model.named_modules()))[-1]
     found = measured(model, batches, squares, policy=policy, layers=[last])
@@ -103,7 +107,9 @@ def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(po
         assert_bits(a, b)
     for name, module in plain.named_modules():
         own = [p.grad for p in module.parameters(recurse=False)]
-        for a, b in zip(step.gradients.get(name or type(plain).__name__, []), own, strict=True):
+        for a, b in zip(
+            step.gradients.get(name or type(plain).__name__, []), own, strict=True
+        ):
             assert_bits(a, b)
 
 
@@ -143,7 +149,9 @@ def test_a_layer_alone_gives_what_one_rounds_by_hand(fmt, low):
     found = measured(model, [x], squares, [fmt]).measures[str(low), fmt]
     errors = [relative([a], [b]) for a, b in zip(rounded[2:], exact[2:], strict=True)]
     assert found.loss == float(rounded[0])
-    assert found.output_error == pytest.approx(relative([rounded[1]], [exact[1]]), rel=1e-12)
+    assert found.output_error == pytest.approx(
+        relative([rounded[1]], [exact[1]]), rel=1e-12
+    )
     assert found.gradient_error == pytest.approx(max(errors), rel=1e-12)
     assert found.worst == str(int(np.argmax(errors)))
 
@@ -155,8 +163,14 @@ def test_a_layer_is_a_module_with_operations_of_its_own_that_the_policy_runs_low
     assert [layer for layer, _ in some.measures] == [
         *("conv", "mixed.self_attn", "mixed.linear1", "mixed.linear2", "Normed", "head")
     ]
-    assert {"norm", "mixed", "mixed.norm1", "drop"} <= {layer for layer, _ in every.measures}
-    assert all(m.output_error > 0 for (layer, _), m in every.measures.items() if layer != "drop")
+    assert {"norm", "mixed", "mixed.norm1", "drop"} <= {
+        layer for layer, _ in every.measures
+    }
+    assert all(
+        m.output_error > 0
+        for (layer, _), m in every.measures.items()
+        if layer != "drop"
+    )
 
 
 def test_what_works_in_place_keeps_the_format_of_the_layer_before_and_is_no_layer():
@@ -180,7 +194,10 @@ def test_layers_that_the_policy_puts_in_fp32_stay_there():
     policy = CUDA_AUTOCAST.with_layers({"2": FP32, "0": FP8_E4M3})
     found = measured(model, batches, squares, policy=policy)
     assert list(found.measures) == [("0", FP16)]
-    assert found.measures["0", FP16] == measured(model, batches, squares).measures["0", FP16]
+    assert (
+        found.measures["0", FP16]
+        == measured(model, batches, squares).measures["0", FP16]
+    )
 
 
 def test_the_measures_of_a_layer_are_its_alone_though_others_are_within_it():
@@ -232,7 +249,11 @@ class Planted(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.faint, self.head = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
+        self.stem, self.faint, self.head = (
+            nn.Linear(8, 8),
+            nn.Linear(8, 8),
+            nn.Linear(8, 4),
+        )
         self.peak = Peak()
 
     def forward(self, x):
@@ -303,13 +324,18 @@ def test_a_policy_is_within_its_budgets_when_it_is_run_again(name):
         assert math.fsum(each.item() for each in losses) / 2 == chosen.measure.loss
         assert abs(chosen.measure.loss - found.fp32.loss) <= budget
         exact = found._step.gradients
-        errors = [relative(own, exact[layer]) for layer, own in gradients(again).items()]
+        errors = [
+            relative(own, exact[layer]) for layer, own in gradients(again).items()
+        ]
         assert max(errors) == pytest.approx(chosen.measure.gradient_error, rel=1e-12)
         assert max(errors) <= 0.3
 
 
 def gradients(model):
-    own = {name: [p.grad for p in layer.parameters()] for name, layer in model.named_children()}
+    own = {
+        name: [p.grad for p in layer.parameters()]
+        for name, layer in model.named_children()
+    }
     return {name: found for name, found in own.items() if found}
 
 
@@ -336,7 +362,9 @@ def test_errors_that_add_up_are_seen_though_each_layer_alone_is_within_the_budge
             return self.a(x) + self.b(x)
 
     found = measured(Twins(), [torch.ones(1, 1)], lambda model, x: model(x).mean())
-    alone = {layer: m.loss - found.fp32.loss for (layer, _), m in found.measures.items()}
+    alone = {
+        layer: m.loss - found.fp32.loss for (layer, _), m in found.measures.items()
+    }
     assert alone == {"a": -(2.0**-12), "b": -(2.0**-12)}
     chosen = found.find_policy(1.5 * 2.0**-12, progress=False)
     assert [(name, fmt) for name, fmt, _ in chosen.layers] == [("a", FP16), ("b", FP32)]
@@ -344,7 +372,9 @@ def test_errors_that_add_up_are_seen_though_each_layer_alone_is_within_the_budge
     assert "loss 2.00024, 0.00024 from FP32 where 0.00037 is allowed" in repr(chosen)
     both = found.find_policy(2.0**-11, progress=False)
     assert [fmt for _, fmt, _ in both.layers] == [FP16, FP16]
-    assert found.find_policy(0, progress=False).policy == CUDA_AUTOCAST.with_layers({"*": FP32})
+    assert found.find_policy(0, progress=False).policy == CUDA_AUTOCAST.with_layers(
+        {"*": FP32}
+    )
 
 
 def test_a_search_after_more_training_still_means_the_weights_that_were_measured():
@@ -362,10 +392,19 @@ def test_a_search_after_more_training_still_means_the_weights_that_were_measured
 
 
 def state_of(model):
-    tensors = [*model.parameters(), *model.buffers(), *(p.grad for p in model.parameters())]
+    tensors = [
+        *model.parameters(),
+        *model.buffers(),
+        *(p.grad for p in model.parameters()),
+    ]
     bits = [t.detach().numpy().tobytes() for t in tensors]
     versions = [t._version for t in tensors]
-    return bits, versions, [m.training for m in model.modules()], torch.get_rng_state().tolist()
+    return (
+        bits,
+        versions,
+        [m.training for m in model.modules()],
+        torch.get_rng_state().tolist(),
+    )
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -395,7 +434,9 @@ def test_the_model_its_gradients_and_random_numbers_stay_as_they_are(fails):
 
 def test_dropout_and_shuffled_batches_are_the_same_each_time():
     model, batches = MODELS["normed"]()
-    shuffled = torch.utils.data.DataLoader(torch.cat(batches), batch_size=3, shuffle=True)
+    shuffled = torch.utils.data.DataLoader(
+        torch.cat(batches), batch_size=3, shuffle=True
+    )
     first = measured(model, shuffled, squares, layers=["conv"])
     torch.rand(3)
     assert first == measured(model, shuffled, squares, layers=["conv"])
@@ -431,7 +472,9 @@ def test_only_as_many_batches_are_drawn_as_are_used():
 
 def test_a_model_that_is_not_called_as_a_whole_is_measured_by_its_loss():
     model, batches = MODELS["mlp"]()
-    found = measured(model, batches, lambda model, x: model[2](model[0](x)).square().mean())
+    found = measured(
+        model, batches, lambda model, x: model[2](model[0](x)).square().mean()
+    )
     m = found.measures["0", FP16]
     assert 0 < m.output_error < 1e-3
     assert m.gradient_error > 0
@@ -444,10 +487,18 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
     _, found = planted((FP16, BF16))
     lines = repr(found).splitlines()
     assert lines[0] == "Planted under CUDA_AUTOCAST, one layer low, 2 batches"
-    assert lines[2].split()[:5] == ["(none)", "FP32", f"{found.fp32.loss:.6g}", "0", "0"]
+    assert lines[2].split()[:5] == [
+        "(none)",
+        "FP32",
+        f"{found.fp32.loss:.6g}",
+        "0",
+        "0",
+    ]
     assert len(lines) == 3 + 8
     assert re.search(r"peak +FP16 +nan +inf +inf +\w+ +0\.\d+ overflow", repr(found))
-    assert re.search(r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found))
+    assert re.search(
+        r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found)
+    )
     assert found._repr_html_().count("<tr>") == 1 + 9
     assert "<table>" in found.find_policy(1.0, progress=False)._repr_html_()
 
@@ -460,15 +511,21 @@ def test_what_would_cost_a_run_or_compare_with_something_else_is_refused():
     right = {"model": model, "batches": batches, "loss": squares, "formats": [FP16]}
     past, other = torch.full((2, 6), math.inf), seeded(lambda: mlp(6, 5, 4))
     for words, odd in {
-        "layers must be names of modules with .*got '1'. It has 0, 2": {"layers": ["1"]},
+        "layers must be names of modules with .*got '1'. It has 0, 2": {
+            "layers": ["1"]
+        },
         "fmt must have signs and zero": {"formats": [FP16, FP8_E8M0]},
         "batches must hold at least 1; got 0": {"batches": []},
         "batches must hold at least 3; got 2": {"steps": 3},
         "loss must be finite .*got the loss": {"batches": [past]},
-        "loss must .* finite gradients; got 0 with loss_scale=1e.39": {"loss_scale": 1e39},
+        "loss must .* finite gradients; got 0 with loss_scale=1e.39": {
+            "loss_scale": 1e39
+        },
         "got no gradient": {"loss": lambda model, x: squares(other, x)},
         # its baseline was called FP32, and its layers read eight bits
-        "no layers of few bits, .* in 0, 2. Measure": {"model": convert_linears(mlp(6, 5, 4))},
+        "no layers of few bits, .* in 0, 2. Measure": {
+            "model": convert_linears(mlp(6, 5, 4))
+        },
     }.items():
         with pytest.raises(ValueError, match=f"^sensitivity: .*{words}"):
             sensitivity(**{**right, "progress": False, **odd})
@@ -478,7 +535,11 @@ def test_inside_another_simulation_nothing_is_measured():
     model, batches = MODELS["mlp"]()
     found = measured(model, batches, squares, [FP16])
     with simulated(FP32):
-        with pytest.raises(RuntimeError, match="sensitivity: it must be called outside of"):
+        with pytest.raises(
+            RuntimeError, match="sensitivity: it must be called outside of"
+        ):
             measured(model, batches, squares, [FP16])
-        with pytest.raises(RuntimeError, match="find_policy: it must be called outside of"):
+        with pytest.raises(
+            RuntimeError, match="find_policy: it must be called outside of"
+        ):
             found.find_policy(0.1, progress=False)

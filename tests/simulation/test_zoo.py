@@ -55,7 +55,14 @@ def hear():
     return {"input_features": torch.rand(1, 8, 16), "decoder_input_ids": words}
 
 
-T5 = {"vocab_size": 32, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+T5 = {
+    "vocab_size": 32,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 1,
+    "num_heads": 2,
+}
 T5["dropout_rate"] = 0.0
 MEL = {"num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16}
 PARTS = {"text_config": TEXT, "vision_config": SEEN, "projection_dim": 8}
@@ -93,8 +100,12 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.down = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU())
-        self.low = nn.Sequential(nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8))
+        self.down = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU()
+        )
+        self.low = nn.Sequential(
+            nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        )
         self.up = nn.Sequential(nn.GELU(), nn.ConvTranspose2d(8, 4, 2, 2))
         self.last = nn.Sequential(nn.InstanceNorm2d(8, affine=True), nn.Conv2d(8, 2, 1))
 
@@ -108,8 +119,14 @@ OWN = {
     "convolutions": lambda: (Net(), [torch.rand(2, 3, 8, 8)]),
     "RNN": lambda: (nn.RNN(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
     "GRU": lambda: (nn.GRU(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
-    "encoder": lambda: (nn.TransformerEncoderLayer(8, 2, 16, 0.0), [torch.rand(4, 2, 8)]),
-    "decoder": lambda: (nn.TransformerDecoderLayer(8, 2, 16, 0.0), torch.rand(2, 4, 2, 8)),
+    "encoder": lambda: (
+        nn.TransformerEncoderLayer(8, 2, 16, 0.0),
+        [torch.rand(4, 2, 8)],
+    ),
+    "decoder": lambda: (
+        nn.TransformerDecoderLayer(8, 2, 16, 0.0),
+        torch.rand(2, 4, 2, 8),
+    ),
 }
 
 
@@ -124,7 +141,9 @@ def made(name):
     if name in OWN:
         model, inputs = OWN[name]()
         return model.train(), inputs, {}
-    transformers = pytest.importorskip("transformers", reason="pip install 'mplab[zoo]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="pip install 'mplab[zoo]'"
+    )
     configuration, inputs = MODELS[name]
     config = transformers.AutoConfig.for_model(name, **configuration)
     return transformers.AutoModel.from_config(config).train(), (), inputs()
@@ -178,7 +197,10 @@ def of_simulation(name, fmt):
 def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
     name, fmt, record_property
 ):
-    (dtypes, forward, backward), actual = of_autocast(name, fmt), of_simulation(name, fmt)
+    (dtypes, forward, backward), actual = (
+        of_autocast(name, fmt),
+        of_simulation(name, fmt),
+    )
     assert actual[:2] == (dtypes, forward)
     pairs = list(zip(actual[2], backward, strict=True))
     differing = {real[0] for ours, real in pairs if ours != real}
@@ -190,7 +212,9 @@ def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
 
 @pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
 def test_t5_clamps_what_fp16_does_not_hold_as_under_autocast(fmt):
-    transformers = pytest.importorskip("transformers", reason="pip install 'mplab[zoo]'")
+    transformers = pytest.importorskip(
+        "transformers", reason="pip install 'mplab[zoo]'"
+    )
     torch.manual_seed(0)
     model = transformers.T5EncoderModel(transformers.T5Config(**T5)).eval()
     embed, x, found = nn.Linear(4, 16), torch.randn(1, 6, 4), []
@@ -198,8 +222,13 @@ def test_t5_clamps_what_fp16_does_not_hold_as_under_autocast(fmt):
     with torch.no_grad():
         feed.wi.weight.mul_(100)
         feed.wo.weight.mul_(1e4)
-    model.encoder.block[0].register_forward_hook(lambda _, args, out: found.append(out[0]))
-    contexts = torch.autocast("cpu", dtype=fmt.torch_dtype), simulated(fmt, policy=CPU_AUTOCAST)
+    model.encoder.block[0].register_forward_hook(
+        lambda _, args, out: found.append(out[0])
+    )
+    contexts = (
+        torch.autocast("cpu", dtype=fmt.torch_dtype),
+        simulated(fmt, policy=CPU_AUTOCAST),
+    )
     for context in contexts:
         with context, torch.no_grad():
             model(inputs_embeds=embed(x))

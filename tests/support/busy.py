@@ -14,7 +14,9 @@ def crowded_processor(others=3):
     with contextlib.ExitStack() as ended:
         for _ in range(others):
             command = [sys.executable, "-c", endless]
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, start_new_session=True
+            )
             ended.callback(process.communicate)
             ended.callback(process.kill)
             process.stdout.readline()

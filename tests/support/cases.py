@@ -13,18 +13,33 @@ import pytest
 from hypothesis import strategies as st
 from oracle import table_of
 
-from mplab import FORMATS, FP32, Format, Overflow, Rounding, Specials, Stream, round_to, ulp
+from mplab import (
+    FORMATS,
+    FP32,
+    Format,
+    Overflow,
+    Rounding,
+    Specials,
+    Stream,
+    round_to,
+    ulp,
+)
 from mplab.course.files import course_folder
 
 GUIDE = course_folder("lessons").joinpath("README.md").read_text(encoding="utf-8")
-_RUNS = re.findall(r"(\d+) to (\d+)", re.search(r"Lessons (.*) need no PyTorch", GUIDE)[1])
-LESSONS_WITHOUT_TORCH = [n for low, high in _RUNS for n in range(int(low), int(high) + 1)]
+_RUNS = re.findall(
+    r"(\d+) to (\d+)", re.search(r"Lessons (.*) need no PyTorch", GUIDE)[1]
+)
+LESSONS_WITHOUT_TORCH = [
+    n for low, high in _RUNS for n in range(int(low), int(high) + 1)
+]
 """As the guide names them."""
 
 DTYPES = (np.float32, np.float64)
 RULES = list(itertools.product(Rounding, Overflow))
 FLUSHES = [
-    {"flush_inputs": i, "flush_outputs": o} for i, o in itertools.product((False, True), repeat=2)
+    {"flush_inputs": i, "flush_outputs": o}
+    for i, o in itertools.product((False, True), repeat=2)
 ]
 
 # Formats ---------------------------------------------------------------------------------
@@ -53,7 +68,11 @@ ODD_FORMATS = {fmt.name: fmt for fmt in (
 )}  # fmt: skip
 """Formats that nobody ships, one for each corner of the definition."""
 
-TABLED = {fmt.name: fmt for fmt in [*FORMATS.values(), *ODD_FORMATS.values()] if fmt.bits <= 20}
+TABLED = {
+    fmt.name: fmt
+    for fmt in [*FORMATS.values(), *ODD_FORMATS.values()]
+    if fmt.bits <= 20
+}
 SMALL = [name for name, fmt in TABLED.items() if fmt.bits <= 13]
 WIDER = {fmt.name: fmt for fmt in (
     FP32, Format("E11M20", exponent_bits=11, precision=21),
@@ -76,7 +95,15 @@ def holds(fmt, dtype):
         return bool((numbers.astype(dtype).astype(np.float64) == numbers).all())
 
 
-COMMON = ("FP16", "BF16", "FP8_E4M3", "FP8_E5M2", "FP8_E4M3FNUZ", "FP4_E2M1", "UE4M3_NOZERO")
+COMMON = (
+    "FP16",
+    "BF16",
+    "FP8_E4M3",
+    "FP8_E5M2",
+    "FP8_E4M3FNUZ",
+    "FP4_E2M1",
+    "UE4M3_NOZERO",
+)
 """Formats that stand for all where a case takes long: one of each kind of specials."""
 
 
@@ -88,7 +115,11 @@ def sized(names, least=17, fast=None):
     formats = {**TABLED, **WIDER}
 
     def is_slow(name):
-        return formats[name].bits >= least or name not in (fast or names) or name == "E5M10_LOW"
+        return (
+            formats[name].bits >= least
+            or name not in (fast or names)
+            or name == "E5M10_LOW"
+        )
 
     slow = pytest.mark.slow
     return [pytest.param(name, marks=slow if is_slow(name) else ()) for name in names]
@@ -111,7 +142,9 @@ def not_a_numbers(dtype):
     )
     payloads = [quiet, quiet | 0x12345, 2 * quiet - 1, 1, quiet >> 1, quiet - 1]
     bits = np.array([top | p for p in payloads], integer)
-    bits = np.concatenate([bits, bits | np.array(1 << (8 * bits.itemsize - 1), integer)])
+    bits = np.concatenate(
+        [bits, bits | np.array(1 << (8 * bits.itemsize - 1), integer)]
+    )
     return bits.view(dtype), (bits & np.array(quiet, integer)) == 0
 
 
@@ -133,7 +166,9 @@ def breakpoints(fmt, dtype):
         inside = [values, values + gaps / 4, table.midpoints, values + gaps * 0.75]
         base = np.concatenate([*inside, beyond, limits, floor, [0.0, 1e300]])
         narrow = _neighbours(base.astype(np.float32))
-        magnitudes = narrow if dtype == np.float32 else np.append(_neighbours(base), narrow)
+        magnitudes = (
+            narrow if dtype == np.float32 else np.append(_neighbours(base), narrow)
+        )
     magnitudes = np.unique(np.abs(magnitudes))
     nans, signaling = not_a_numbers(dtype)
     x = np.concatenate([magnitudes, -magnitudes, nans])
@@ -148,7 +183,11 @@ def directed(fmt):
     for e in sorted(ends | {*range(fmt.emin, fmt.emax, 1 if fmt is FP32 else 17)}):
         kept = p if e >= fmt.emin else max(p - (fmt.emin - e), 0)  # bits that survive
         lost = 53 - kept
-        heads = {2**52 >> lost, (2**53 - 1) >> lost, *((rng.integers(0, 2**52, 3) | 2**52) >> lost)}
+        heads = {
+            2**52 >> lost,
+            (2**53 - 1) >> lost,
+            *((rng.integers(0, 2**52, 3) | 2**52) >> lost),
+        }
         tails = {0, 1, 2**lost // 2 - 1, 2**lost // 2, 2**lost // 2 + 1, 2**lost - 1}
         for head, tail in itertools.product(heads, tails):
             if e - 52 >= -1074 and e <= 1023:
@@ -181,7 +220,9 @@ def near(draw, fmt):
     if draw(st.booleans()) and math.isfinite(x):
         x = float(round_to(x, fmt, rounding=Rounding.TOWARD_ZERO))
         x = draw(st.sampled_from([x, x + float(ulp(x, fmt)) / 2]))
-        x = draw(st.sampled_from([x, math.nextafter(x, 0), math.nextafter(x, math.inf)]))
+        x = draw(
+            st.sampled_from([x, math.nextafter(x, 0), math.nextafter(x, math.inf)])
+        )
     return draw(st.sampled_from([x, -x]))
 
 
@@ -200,14 +241,20 @@ def assert_same_bits(got, expected, x=None):
     got, expected = np.asarray(got), np.asarray(expected)
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     integer = np.dtype(f"u{got.itemsize}")
-    one, other = (np.ascontiguousarray(a).view(integer).ravel() for a in (got, expected))
+    one, other = (
+        np.ascontiguousarray(a).view(integer).ravel() for a in (got, expected)
+    )
     wrong = one != other
     if got.dtype.kind == "f":
         wrong &= ~(np.isnan(got) & np.isnan(expected)).ravel()
     where = np.flatnonzero(wrong)
     lines = [f"{where.size} of {one.size} differ"]
     for i in where[:5]:
-        given = "" if x is None else f"x = {x.flat[i].item()!r} ({float(x.flat[i]).hex()}), "
+        given = (
+            ""
+            if x is None
+            else f"x = {x.flat[i].item()!r} ({float(x.flat[i]).hex()}), "
+        )
         lines.append(
             f"[{i}] {given}expected {expected.flat[i].item()!r} (0x{other[i]:X}), "
             f"got {got.flat[i].item()!r} (0x{one[i]:X})"

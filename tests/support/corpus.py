@@ -78,7 +78,11 @@ def answer(name, exercise, source=None):
         if cell == f"{exercise}-answer" and source is not None:
             text = source
         exec(
-            "\n".join(line for line in text.splitlines() if not line.startswith("load_public(")),
+            "\n".join(
+                line
+                for line in text.splitlines()
+                if not line.startswith("load_public(")
+            ),
             space,
         )
     return space[assignment(name).graded[exercise].asks]
@@ -140,7 +144,9 @@ def _drawn(name, exercise, seed):
         return known[key]
 
     function = callable(graded.exercise.answer)
-    quick = replace(graded.exercise, misconceptions=())  # they word feedback that is not read
+    quick = replace(
+        graded.exercise, misconceptions=()
+    )  # they word feedback that is not read
     parts = [replace(p, cases=graded.cases(p, seed)) for p in hidden_parts(graded)]
     return replace(
         graded,
@@ -153,10 +159,15 @@ def judge(name, exercise, given):
     """Show an answer to the notebook's check and to the grader, as several students."""
     verdict = verdict_on(exercise, public(name)[exercise], given)
     earned = [
-        sum(outcome.earned for outcome in grade_exercise(hidden, Answering(given), lambda _: 0))
+        sum(
+            outcome.earned
+            for outcome in grade_exercise(hidden, Answering(given), lambda _: 0)
+        )
         for hidden in (_drawn(name, exercise, seed) for seed in SEEDS)
     ]
-    wanted = sum(part.points for part in hidden_parts(assignment(name).graded[exercise]))
+    wanted = sum(
+        part.points for part in hidden_parts(assignment(name).graded[exercise])
+    )
     return Judgement(verdict.passed, verdict.message, earned, wanted)
 
 
@@ -164,7 +175,9 @@ def edited(name, exercise, before, after):
     """The notebook's solution with a piece of it replaced, wherever it stands."""
     source = cells(name)[f"{exercise}-answer"]
     if before not in source:
-        raise ValueError(f"{name} {exercise}: the solution does not contain {before!r}.")
+        raise ValueError(
+            f"{name} {exercise}: the solution does not contain {before!r}."
+        )
     return answer(name, exercise, source.replace(before, after))
 
 
@@ -209,7 +222,9 @@ def main(names):
                 shown = "passed" if judgement.passed else "failed"
                 said = judgement.message.splitlines()[-1].strip()
                 edit = " ".join(f"{before} -> {after}".split())[:60]
-                print(f"{found} {name} {exercise:<16} {shown} {hidden:>5}  {edit:<60}  {said}")
+                print(
+                    f"{found} {name} {exercise:<16} {shown} {hidden:>5}  {edit:<60}  {said}"
+                )
 
 
 if __name__ == "__main__":

@@ -41,14 +41,22 @@ def outlier_task(keep=slice(None)):
 CASES = {
     "overflow in one": (outlier_task, SCALED, {}),
     "fp32": (lambda: TASKS["digits-cnn"], "fp32", {"steps": 10}),
-    "clipped": (lambda: TASKS["digits-cnn"], replace(RECIPES["fp32"], max_norm=0.1), {"steps": 10}),
+    "clipped": (
+        lambda: TASKS["digits-cnn"],
+        replace(RECIPES["fp32"], max_norm=0.1),
+        {"steps": 10},
+    ),
     "checkpointed": (
         lambda: TASKS["digits-cnn"],
         replace(RECIPES["fp32"], checkpointing=True),
         {"steps": 10},
     ),
     "simulated": (lambda: TASKS["digits-cnn"], "bf16", {"steps": 1}),
-    "odd batch": (lambda: replace(TASKS["digits-cnn"], batch=127), "fp32", {"steps": 1}),
+    "odd batch": (
+        lambda: replace(TASKS["digits-cnn"], batch=127),
+        "fp32",
+        {"steps": 1},
+    ),
 }
 
 
@@ -68,7 +76,9 @@ def watched(case):
             pass
 
     try:
-        history = train(task(), recipe, device="cpu", progress=False, watch=Keep, **options)
+        history = train(
+            task(), recipe, device="cpu", progress=False, watch=Keep, **options
+        )
     except ValueError as error:
         return {"error": str(error), "processes": processes()}
     weights = [p.detach().flatten().tolist() for p in kept[0].parameters()]
@@ -97,7 +107,11 @@ def resumed(folder):
         def close(self):
             pass
 
-    options = {"device": "cpu", "progress": False, "checkpoint": Path(folder, "checkpoint")}
+    options = {
+        "device": "cpu",
+        "progress": False,
+        "checkpoint": Path(folder, "checkpoint"),
+    }
     task, recipe, _ = CASES["overflow in one"]
     try:
         train(task(), recipe, watch=Breaking, save_every=2, **options)

@@ -63,8 +63,12 @@ def kinds(base=Live):
     import_module("mplab.explorers")
     for path in course_folder("lessons").glob("l*/explorer.py"):
         import_module(f"mplab.lessons.{path.parent.name}.explorer")
-    ours = [kind for kind in base.__subclasses__() if kind.__module__.startswith("mplab.")]
-    return {kind.__name__: kind for kind in sorted(ours, key=lambda kind: kind.__name__)}
+    ours = [
+        kind for kind in base.__subclasses__() if kind.__module__.startswith("mplab.")
+    ]
+    return {
+        kind.__name__: kind for kind in sorted(ours, key=lambda kind: kind.__name__)
+    }
 
 
 def made(name, given=""):
@@ -76,9 +80,16 @@ def made(name, given=""):
 def write(folder, *more):
     """Write a notebook into the new `folder`: a cell for each explorer, and `more`; its name."""
     folder.mkdir()
-    sources = [SETUP, *(made(name, SHOWN_WITH.get(name, "")) for name in kinds()), *more]
+    sources = [
+        SETUP,
+        *(made(name, SHOWN_WITH.get(name, "")) for name in kinds()),
+        *more,
+    ]
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
-    kernel = {"name": "python3", "display_name": "Python 3"}  # else JupyterLab asks which
+    kernel = {
+        "name": "python3",
+        "display_name": "Python 3",
+    }  # else JupyterLab asks which
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, folder / "explorers.ipynb")
     return "explorers.ipynb"
@@ -114,7 +125,9 @@ class Explorer:
     def controls(self):
         """Everything that can be operated now, and what kind of control it is."""
         found = self.area.locator(CONTROLS).filter(visible=True).all()
-        return [(control, control.evaluate("e => e.type || 'slider'")) for control in found]
+        return [
+            (control, control.evaluate("e => e.type || 'slider'")) for control in found
+        ]
 
     def operate(self):
         """Move every control by keyboard and by mouse, there and back.
@@ -127,7 +140,9 @@ class Explorer:
             for hand, way in WAYS[kind](self.page, control).items():
                 count += 1
                 before, after = self.after(way.there)
-                if after == before and way.back is None:  # such as a step back from the first
+                if (
+                    after == before and way.back is None
+                ):  # such as a step back from the first
                     self.stir(control)
                     before, after = self.after(way.there)
                 words = f"{kind} {number} by {hand}"
@@ -140,7 +155,9 @@ class Explorer:
     def heard(self):
         """Which keys pressed in a control of each kind changed the notebook, or chose nothing."""
         found = []
-        for control, kind in dict((kind, (c, kind)) for c, kind in self.controls()).values():
+        for control, kind in dict(
+            (kind, (c, kind)) for c, kind in self.controls()
+        ).values():
             control.focus()
             before = self.page.evaluate(NOTEBOOK)
             for key in (*"bddxma", "ArrowDown", "ArrowUp"):
@@ -149,7 +166,12 @@ class Explorer:
                 if self.page.evaluate(NOTEBOOK) != before:
                     return [*found, f"{key} in a {kind}"]
                 moved = control.evaluate("e => e.selectedIndex") != place
-                if key == "ArrowDown" and kind == "select-one" and place == 0 and not moved:
+                if (
+                    key == "ArrowDown"
+                    and kind == "select-one"
+                    and place == 0
+                    and not moved
+                ):
                     found.append(f"{key} does not choose from a list")
         return found
 
@@ -157,7 +179,9 @@ class Explorer:
         """Move what else moves by keyboard, each button twice."""
         control = but.element_handle()
         for other, kind in self.controls():
-            if WAYS[kind] in (slider, button) and not other.evaluate("(e, x) => e === x", control):
+            if WAYS[kind] in (slider, button) and not other.evaluate(
+                "(e, x) => e === x", control
+            ):
                 for _ in range(1 + (WAYS[kind] is button)):
                     self.after(WAYS[kind](self.page, other)["keyboard"].there)
 
@@ -165,11 +189,14 @@ class Explorer:
 def slider(page, handle):
     """An arrow key; the handle dragged a quarter of the way towards the further end."""
     value, low, high = (
-        float(handle.get_attribute(f"aria-value{which}")) for which in ("now", "min", "max")
+        float(handle.get_attribute(f"aria-value{which}"))
+        for which in ("now", "min", "max")
     )
     keys = ("ArrowRight", "ArrowLeft") if value < high else ("ArrowLeft", "ArrowRight")
     handle.scroll_into_view_if_needed()
-    track = handle.locator("xpath=ancestor::*[contains(@class, 'noUi-base')]").bounding_box()
+    track = handle.locator(
+        "xpath=ancestor::*[contains(@class, 'noUi-base')]"
+    ).bounding_box()
     start, height = middle(handle)
     there = start + track["width"] * (0.25 if value - low < high - value else -0.25)
 
@@ -178,7 +205,9 @@ def slider(page, handle):
         page.mouse.down()
         page.mouse.move(end, height)
         page.mouse.up()
-        page.evaluate(ANSWER)  # ipywidgets keeps back the last place while the kernel is busy
+        page.evaluate(
+            ANSWER
+        )  # ipywidgets keeps back the last place while the kernel is busy
 
     return {
         "keyboard": Way(*(lambda key=key: handle.press(key) for key in keys)),
@@ -205,7 +234,10 @@ def dropdown(page, select):
     def ways(open_list):
         return Way(*(lambda key=key: choose(open_list, key) for key in keys))
 
-    return {"keyboard": ways(lambda: select.press("Space")), "mouse": ways(select.click)}
+    return {
+        "keyboard": ways(lambda: select.press("Space")),
+        "mouse": ways(select.click),
+    }
 
 
 def entry(page, field):
@@ -221,13 +253,18 @@ def entry(page, field):
 
 def button(page, found):
     """Space, or a click; what undoes it is not known."""
-    return {"keyboard": Way(lambda: found.press("Space"), None), "mouse": Way(found.click, None)}
+    return {
+        "keyboard": Way(lambda: found.press("Space"), None),
+        "mouse": Way(found.click, None),
+    }
 
 
 def choice(page, found):
     """Space, or a click, on a button of several; none on the chosen one."""
     group = found.locator("xpath=..").locator("button")
-    chosen = group.evaluate_all("all => all.findIndex(e => e.classList.contains('mod-active'))")
+    chosen = group.evaluate_all(
+        "all => all.findIndex(e => e.classList.contains('mod-active'))"
+    )
     other = group.nth(chosen)
     if "mod-active" in found.get_attribute("class"):
         return {}

@@ -95,7 +95,9 @@ def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
     return oracle.round_fraction(exact, fmt, rounding, overflow)
 
 
-def exceptions(name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE, *, signaling=False):
+def exceptions(
+    name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE, *, signaling=False
+):
     """What the operation must raise, as bits; `signaling`: one of its operands is such a NaN."""
     if signaling:
         return oracle.INVALID
@@ -115,7 +117,9 @@ class Magnitudes:
 
     def __init__(self, fmt):
         self.table = oracle.table_of(fmt)
-        self.values = np.append(self.table.values, self.table.values[-1] + self.table.gaps[-1])
+        self.values = np.append(
+            self.table.values, self.table.values[-1] + self.table.gaps[-1]
+        )
 
     def round(self, compare, negative, rounding):
         """Round magnitudes known only through `compare(t)`: the sign of t − |exact|, per element.
@@ -126,11 +130,15 @@ class Magnitudes:
         low, high = np.zeros(negative.shape, int), np.full(negative.shape, last + 1)
         if compare(np.full(negative.shape, self.values[0])).max(initial=0) > 0:
             raise ValueError("a magnitude below the least value")
-        for _ in range(int(np.ceil(np.log2(last + 2)))):  # low <= |exact|, and < high or beyond
+        for _ in range(
+            int(np.ceil(np.log2(last + 2)))
+        ):  # low <= |exact|, and < high or beyond
             middle = (low + high + 1) // 2
             fits = compare(self.values[middle]) <= 0
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        place = oracle.Place(self.table, np.where(negative, -1.0, 1.0))  # found, not looked up
+        place = oracle.Place(
+            self.table, np.where(negative, -1.0, 1.0)
+        )  # found, not looked up
         beyond, place.index = low > last, np.minimum(low, last)
         exact = compare(self.values[place.index]) == 0
         place.side = -compare(self.table.midpoints[place.index])
@@ -157,7 +165,9 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
         return Magnitudes(fmt).round(lambda t: np.sign(t - exact), negative, rounding)
     if name == "sqrt":
         top = np.where(a < 0, 0.0, np.abs(a))
-        result = Magnitudes(fmt).round(lambda t: np.sign(t * t - top), np.signbit(a), rounding)
+        result = Magnitudes(fmt).round(
+            lambda t: np.sign(t * t - top), np.signbit(a), rounding
+        )
         return np.where(a < 0, nan, result)
     negative = np.signbit(a) != np.signbit(b)
     if name == "multiply":
@@ -165,10 +175,15 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
         return Magnitudes(fmt).round(lambda t: np.sign(t - exact), negative, rounding)
     if name == "divide":
         top, bottom = np.abs(a), np.where(b == 0, 1.0, np.abs(b))
-        result = Magnitudes(fmt).round(lambda t: np.sign(t * bottom - top), negative, rounding)
+        result = Magnitudes(fmt).round(
+            lambda t: np.sign(t * bottom - top), negative, rounding
+        )
         return np.where(b == 0, nan, result)
     rest = np.array(
-        [nan if y == 0 else remainder(x, y) for x, y in zip(a.flat, b.flat, strict=True)]
+        [
+            nan if y == 0 else remainder(x, y)
+            for x, y in zip(a.flat, b.flat, strict=True)
+        ]
     )
     if fmt.specials.name in oracle.ONE_ZERO:
         rest = rest + 0.0

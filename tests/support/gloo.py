@@ -15,13 +15,22 @@ def free_port():
 
 def run_two(worker, *arguments, seconds):
     """Run a script of this folder in two processes, until both have ended without an error."""
-    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    place = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+    }
     how = {"stderr": subprocess.PIPE, "text": True}
-    command, started = [sys.executable, Path(__file__).with_name(worker), *arguments], []
+    command, started = (
+        [sys.executable, Path(__file__).with_name(worker), *arguments],
+        [],
+    )
     try:
         for rank in ("0", "1"):
             own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}
-            started.append(subprocess.Popen(command, env={**os.environ, **place, **own}, **how))
+            started.append(
+                subprocess.Popen(command, env={**os.environ, **place, **own}, **how)
+            )
         errors = [process.communicate(timeout=seconds)[1] for process in started]
     finally:
         for process in started:

@@ -22,19 +22,31 @@ def in_half(rule):
     """A rule that runs an operation in half precision wherever its result is low."""
 
     def call(*args, **kwargs):
-        into = sys._getframe(1).f_locals.get("into")  # of the method that runs the operation
+        into = sys._getframe(1).f_locals.get(
+            "into"
+        )  # of the method that runs the operation
         low = None if into is None else into.fmt.torch_dtype
         if low not in (torch.float16, torch.bfloat16):
             return rule.call(*args, **kwargs)
 
         def halved(t):
-            number = isinstance(t, torch.Tensor) and t.dtype is torch.float32 and t.dim()
+            number = (
+                isinstance(t, torch.Tensor) and t.dtype is torch.float32 and t.dim()
+            )
             return t.to(low) if number else t
 
-        given = [tree_map(halved, a) if i in rule.positions else a for i, a in enumerate(args)]
-        kwargs = {name: halved(a) if name in rule.keywords else a for name, a in kwargs.items()}
+        given = [
+            tree_map(halved, a) if i in rule.positions else a
+            for i, a in enumerate(args)
+        ]
+        kwargs = {
+            name: halved(a) if name in rule.keywords else a
+            for name, a in kwargs.items()
+        }
         return tree_map(
-            lambda t: t.float() if isinstance(t, torch.Tensor) and t.dtype is low else t,
+            lambda t: (
+                t.float() if isinstance(t, torch.Tensor) and t.dtype is low else t
+            ),
             rule.call(*given, **kwargs),
         )
 
@@ -47,7 +59,9 @@ def half_kernels():
     rule_of = dispatch.rule_of
     caches = (dispatch.rules_in, functions.whole_functions, functions.known_functions)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dispatch, "rule_of", lambda *args, **named: in_half(rule_of(*args, **named)))
+        patch.setattr(
+            dispatch, "rule_of", lambda *args, **named: in_half(rule_of(*args, **named))
+        )
         patch.setattr(engines, "is_straight", lambda model, loss: False)
         try:
             for cache in caches:

@@ -34,7 +34,9 @@ def trained(make, *, watched, scale=None, bad=False):
     """The weights that this process holds after four steps, and the watch."""
     model = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=scale or 1.0, enabled=scale is not None
+    )
     health = Health(model, optimizer, scaler=scaler)
     if watched:
         health.__enter__()
@@ -60,7 +62,9 @@ def trained(make, *, watched, scale=None, bad=False):
 def compared(make, *, alone=False, **options):
     """Whether the watch changed a bit, and what it reports."""
     watched = not alone or rank() == 0
-    (bare, _), (seen, health) = (trained(make, watched=on, **options) for on in (False, watched))
+    (bare, _), (seen, health) = (
+        trained(make, watched=on, **options) for on in (False, watched)
+    )
     report = health.report()
     return {
         "equal": all(torch.equal(a, b) for a, b in zip(bare, seen, strict=True)),
@@ -71,16 +75,25 @@ def compared(make, *, alone=False, **options):
 
 def told_of_a_bad_batch():
     """What each process finds alone, and together, when one has a NaN in its batch."""
-    _, health = trained(lambda: DistributedDataParallel(network()), watched=True, bad=True)
-    return [[f.observed for f in health.report(gather=each).findings] for each in (False, True)]
+    _, health = trained(
+        lambda: DistributedDataParallel(network()), watched=True, bad=True
+    )
+    return [
+        [f.observed for f in health.report(gather=each).findings]
+        for each in (False, True)
+    ]
 
 
 if __name__ == "__main__":
-    torch.use_deterministic_algorithms(True)  # fills memory that is still to be written with NaN
+    torch.use_deterministic_algorithms(
+        True
+    )  # fills memory that is still to be written with NaN
     with process_group(timeout=60):
         found = {
             "ddp": compared(lambda: DistributedDataParallel(network())),
-            "ddp scaled": compared(lambda: DistributedDataParallel(network()), scale=1024.0),
+            "ddp scaled": compared(
+                lambda: DistributedDataParallel(network()), scale=1024.0
+            ),
             "bad": told_of_a_bad_batch(),
             "fsdp2": compared(sharded),
             "fsdp2, first alone": compared(sharded, alone=True),

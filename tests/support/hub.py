@@ -52,7 +52,11 @@ def problem():
         return "jupyterhub is not installed"
     if python() is None:
         return "no Python of this version is where every account can run it"
-    shut = [str(p) for p in (ROOT, sysconfig.get_paths()["purelib"]) if not open_to_all(Path(p))]
+    shut = [
+        str(p)
+        for p in (ROOT, sysconfig.get_paths()["purelib"])
+        if not open_to_all(Path(p))
+    ]
     return f"accounts cannot read {', '.join(shut)}" if shut else None
 
 
@@ -82,7 +86,9 @@ def make_environment(folder):
         (folder / name).symlink_to(here / name)
     for name in SCRIPTS:
         text = Path(sysconfig.get_paths()["scripts"], name).read_text()
-        (folder / "bin" / name).write_text(re.sub(r"\A#!.*", f"#!{folder}/bin/python", text))
+        (folder / "bin" / name).write_text(
+            re.sub(r"\A#!.*", f"#!{folder}/bin/python", text)
+        )
         (folder / "bin" / name).chmod(0o755)
 
 
@@ -93,10 +99,19 @@ def accounts(folder, *names):
     try:
         for name in names:
             account = f"{name}{os.getpid()}"
-            command = ["useradd", "--create-home", "--base-dir", folder, "-K", "HOME_MODE=0700"]
+            command = [
+                "useradd",
+                "--create-home",
+                "--base-dir",
+                folder,
+                "-K",
+                "HOME_MODE=0700",
+            ]
             subprocess.run([*command, "--shell", "/bin/bash", account], check=True)
             made.append(account)
-            subprocess.run(["chpasswd"], input=f"{account}:{account}", text=True, check=True)
+            subprocess.run(
+                ["chpasswd"], input=f"{account}:{account}", text=True, check=True
+            )
         yield made
     finally:
         for account in made:
@@ -156,7 +171,9 @@ class Hub:
     def log_in(self, *accounts):
         """Start the servers of accounts, and take a token of its own for each."""
         for account in accounts:
-            self.ask("POST", f"/hub/api/users/{account}")  # one that has a role is known already
+            self.ask(
+                "POST", f"/hub/api/users/{account}"
+            )  # one that has a role is known already
             made = self.ask("POST", f"/hub/api/users/{account}/tokens", json={})
             self._tokens[account] = made.json()["token"]
             self.ask("POST", f"/hub/api/users/{account}/server").raise_for_status()
@@ -194,7 +211,12 @@ def serve(folder, settings, environment):
     command = [shutil.which("jupyterhub", path=environment["PATH"]), "--config", config]
     with (folder / "hub.log").open("wb") as log:
         server = subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         hub = Hub(f"http://127.0.0.1:{ports[0]}", ports[1], token)
         try:

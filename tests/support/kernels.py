@@ -29,14 +29,24 @@ class Observer(TorchDispatchMode):
         def low(values):
             leaves = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
             return [
-                t.dtype is not torch.float32 for t in leaves if t.is_floating_point() and t.dim()
+                t.dtype is not torch.float32
+                for t in leaves
+                if t.is_floating_point() and t.dim()
             ]
 
         name = func._schema.name.removeprefix("aten::").removesuffix("_")
-        view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        view = any(
+            r.alias_info and not r.alias_info.is_write for r in func._schema.returns
+        )
         numbers = [t for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         numbers = [t for t in numbers if t.is_floating_point()]
-        if numbers and numbers[0].dim() and low(args) and not view and name not in IGNORED:
+        if (
+            numbers
+            and numbers[0].dim()
+            and low(args)
+            and not view
+            and name not in IGNORED
+        ):
             self.seen.append((name, low(args) if low(numbers[0])[0] else FP32))
         return out
 

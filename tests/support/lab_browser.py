@@ -37,8 +37,18 @@ SETTINGS = {
 }
 
 CHROMIUM = [
-    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+    *(
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+    ),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ),
     "--no-proxy-server",
 ]
 
@@ -82,7 +92,12 @@ TEXT = """area => {
 OUTPUT = ".jp-OutputArea-output"
 RAISED = ".jupyter-widgets [data-mime-type$='.stderr'], .jupyter-widgets [data-mime-type$='.error']"
 """What an explorer shows of an error in a callback."""
-BROKEN = ("Error displaying widget", "Error creating widget", "Loading widget", "Javascript Error")
+BROKEN = (
+    "Error displaying widget",
+    "Error creating widget",
+    "Loading widget",
+    "Javascript Error",
+)
 
 
 class Lesson:
@@ -104,11 +119,17 @@ class Lesson:
     def errors(self):
         """What cells and callbacks raised, and what the page says where it could not show."""
         outputs = [output for cell in self.cells() for output in cell["outputs"]]
-        raised = [output["evalue"] for output in outputs if output["output_type"] == "error"]
+        raised = [
+            output["evalue"] for output in outputs if output["output_type"] == "error"
+        ]
         shown = self.page.locator(OUTPUT).all_inner_texts()
         unseen = [text for text in shown if any(mark in text for mark in BROKEN)]
         visible = self.page.locator(RAISED).filter(visible=True)
-        return raised + unseen + [text.splitlines()[-1] for text in visible.all_inner_texts()]
+        return (
+            raised
+            + unseen
+            + [text.splitlines()[-1] for text in visible.all_inner_texts()]
+        )
 
     def controls(self):
         """The handles of sliders in outputs: of ipywidgets, and of plain HTML."""
@@ -127,18 +148,24 @@ class Lesson:
         deadline = time.monotonic() + MOVE
         while stuck := before.items() & (after := self.state(control)).items():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{key} on the slider changed neither of {dict(stuck)}")
+                raise TimeoutError(
+                    f"{key} on the slider changed neither of {dict(stuck)}"
+                )
             self.page.wait_for_timeout(50)
         return before, after
 
     def state(self, control):
         """The slider's value, and the texts and pictures of the output it stands in."""
-        area = control.locator(f"xpath=ancestor::*[contains(@class, '{OUTPUT[1:]}')]").first
+        area = control.locator(
+            f"xpath=ancestor::*[contains(@class, '{OUTPUT[1:]}')]"
+        ).first
         pictures = "\n".join(area.evaluate(PICTURES))
         return {
             "value": control.get_attribute("aria-valuenow") or control.input_value(),
             "text": area.evaluate(TEXT),
-            **({"pictures": pictures} if pictures else {}),  # BitExplorer draws in a table
+            **(
+                {"pictures": pictures} if pictures else {}
+            ),  # BitExplorer draws in a table
         }
 
 
@@ -209,9 +236,17 @@ def serve(folder):
     token, port = secrets.token_hex(16), free_port()
     address = f"http://127.0.0.1:{port}"
     command = [
-        *(sys.executable, "-c", "from mplab.commands.main import main; raise SystemExit(main())"),
+        *(
+            sys.executable,
+            "-c",
+            "from mplab.commands.main import main; raise SystemExit(main())",
+        ),
         *("lab", "--dir", str(folder / "lessons"), "--no-browser", "--ip=127.0.0.1"),
-        *(f"--port={port}", "--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"),
+        *(
+            f"--port={port}",
+            "--ServerApp.port_retries=0",
+            f"--IdentityProvider.token={token}",
+        ),
         "--LabApp.expose_app_in_browser=True",
         *(["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
     ]
@@ -220,7 +255,9 @@ def serve(folder):
             command, env=environment(folder), stdout=log, stderr=subprocess.STDOUT
         )
         try:
-            wait_for(f"{address}/api/status?token={token}", server, folder / "server.log")
+            wait_for(
+                f"{address}/api/status?token={token}", server, folder / "server.log"
+            )
             yield address, token
         finally:
             server.terminate()
@@ -238,7 +275,12 @@ def environment(folder):
         path = settings / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))
-    private = ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+    private = (
+        "JUPYTER_CONFIG_DIR",
+        "JUPYTER_DATA_DIR",
+        "JUPYTER_RUNTIME_DIR",
+        "IPYTHONDIR",
+    )
     private += ("MPLCONFIGDIR", "JUPYTERLAB_WORKSPACES_DIR")
     return {
         **os.environ,
@@ -282,7 +324,13 @@ def keep(lesson, context, folder, artefacts):
     context.tracing.stop(path=artefacts / "trace.zip")
     lesson.page.screenshot(path=artefacts / "page.png", full_page=True)
     (artefacts / "page.html").write_text(lesson.page.content(), encoding="utf-8")
-    (artefacts / "console.log").write_text("\n".join(map(str, lesson.console)), encoding="utf-8")
+    (artefacts / "console.log").write_text(
+        "\n".join(map(str, lesson.console)), encoding="utf-8"
+    )
     (artefacts / "server.log").write_bytes((folder / "server.log").read_bytes())
-    outputs = lesson.cells() if lesson.page.evaluate(OPENED) else "the notebook did not open"
-    (artefacts / "outputs.json").write_text(json.dumps(outputs, indent=1), encoding="utf-8")
+    outputs = (
+        lesson.cells() if lesson.page.evaluate(OPENED) else "the notebook did not open"
+    )
+    (artefacts / "outputs.json").write_text(
+        json.dumps(outputs, indent=1), encoding="utf-8"
+    )

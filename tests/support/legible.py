@@ -33,12 +33,15 @@ def texts_on(figure):
         if text.get_visible() and text.get_text().strip():
             found.append((text, Text.get_window_extent(text, renderer)))
 
-    settled = mock.patch.object(figure, "get_layout_engine", return_value=None)  # once is enough
+    settled = mock.patch.object(
+        figure, "get_layout_engine", return_value=None
+    )  # once is enough
     with mock.patch.object(Text, "draw", record), settled:
         canvas.draw()
     image = np.asarray(canvas.buffer_rgba())[::-1, :, :3]
     return [
-        Drawn(text.get_text(), box, seen_colour(text), ground(image, box)) for text, box in found
+        Drawn(text.get_text(), box, seen_colour(text), ground(image, box))
+        for text, box in found
     ]
 
 
@@ -68,7 +71,9 @@ def contrast(a, b):
 
 def luminance(colour):
     """Relative luminance of red, green and blue in [0, 1]."""
-    light = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in colour]
+    light = [
+        v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in colour
+    ]
     return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
 
 
@@ -85,14 +90,18 @@ def assert_legible(figure):
     clipped = [
         text
         for text, box, *_ in texts
-        if box.x0 < -0.5 or box.y0 < -0.5 or box.x1 > width + 0.5 or box.y1 > height + 0.5
+        if box.x0 < -0.5
+        or box.y0 < -0.5
+        or box.x1 > width + 0.5
+        or box.y1 > height + 0.5
     ]
     assert clipped == [], f"clipped: {clipped}"
     overlapping = [
         (first.words, second.words)
         for first, second in combinations(texts, 2)
         for a, b in [(first.box, second.box)]
-        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 1
+        and min(a.y1, b.y1) - max(a.y0, b.y0) > 1
     ]
     assert overlapping == [], f"overlapping: {overlapping}"
     faint = [
@@ -134,7 +143,8 @@ def middle_of(text):
     width = 0.53 * size * len(text.text or "")
     x = (
         float(text.get("x"))
-        - {"start": -0.5, "middle": 0, "end": 0.5}[text.get("text-anchor", "start")] * width
+        - {"start": -0.5, "middle": 0, "end": 0.5}[text.get("text-anchor", "start")]
+        * width
     )
     return x, float(text.get("y")) - 0.35 * size
 
@@ -146,5 +156,6 @@ def painted(box, place, behind):
         return behind
     alpha = float(box.get("fill-opacity") or box.get("opacity") or 1)
     return tuple(
-        alpha * a + (1 - alpha) * b for a, b in zip(to_rgb(box.get("fill")), behind, strict=True)
+        alpha * a + (1 - alpha) * b
+        for a, b in zip(to_rgb(box.get("fill")), behind, strict=True)
     )

@@ -37,7 +37,9 @@ def split(x, emin):
 
 def special(a, b, c):
     """The sum if a number in it is not finite, else None."""
-    terms = [x * y for x, y in zip(a, b, strict=True) if not (isfinite(x) and isfinite(y))]
+    terms = [
+        x * y for x, y in zip(a, b, strict=True) if not (isfinite(x) and isfinite(y))
+    ]
     terms += [] if isfinite(c) else [c]
     return sum(terms) if terms else None
 
@@ -51,7 +53,18 @@ def products(a, b, fmts, scales):
 
 
 def one_step(
-    a, b, c, fmts, output, terms, bits, written, *, scales=None, zeros_align=False, floor=-126
+    a,
+    b,
+    c,
+    fmts,
+    output,
+    terms,
+    bits,
+    written,
+    *,
+    scales=None,
+    zeros_align=False,
+    floor=-126,
 ):
     """D = C + Σ a·b for one element: all terms aligned to one exponent, and cut."""
     if (found := special(a, b, c)) is not None:
@@ -76,18 +89,28 @@ def write(total, output, written=23):
         return oracle.round_fraction(total, FP16, EVEN, IEEE) + 0.0
     if abs(total) >= 2**128:
         return inf if total > 0 else -inf
-    register = FP32 if written == 23 else Format("short", exponent_bits=8, precision=written + 1)
+    register = (
+        FP32
+        if written == 23
+        else Format("short", exponent_bits=8, precision=written + 1)
+    )
     return oracle.round_fraction(total or 0.0, register, Rounding.TOWARD_ZERO, IEEE)
 
 
 def groups_of_sixteen(a, b, c, scales, scale_format):
     """FP4 with scales: exact sums of sixteen products, aligned by their scales' exponents."""
     if not isfinite(c) or any(isnan(x) for pair in scales for x in pair):
-        return c if not isfinite(c) and not any(isnan(x) for p in scales for x in p) else nan
+        return (
+            c
+            if not isfinite(c) and not any(isnan(x) for p in scales for x in p)
+            else nan
+        )
     parts = [split(c, -126)]
     exponents = [-126, parts[0][1]] if c else [-126]
     for k in range(0, len(a), 16):
-        dot = sum(Fraction(a[p]) * Fraction(b[p]) for p in range(k, min(k + 16, len(a))))
+        dot = sum(
+            Fraction(a[p]) * Fraction(b[p]) for p in range(k, min(k + 16, len(a)))
+        )
         (m, e), (n, f) = (split(s, scale_format.emin) for s in scales[k])
         parts.append((dot * m * n, e + f))
         exponents += [e + f] * (m * n != 0)
@@ -101,7 +124,11 @@ def fused(x, y, c, fmt):
         return found
     q = Fraction(x) * Fraction(y) + Fraction(c)
     if not q:
-        return -0.0 if c == 0 and copysign(1, x) * copysign(1, y) == copysign(1, c) == -1 else 0.0
+        return (
+            -0.0
+            if c == 0 and copysign(1, x) * copysign(1, y) == copysign(1, c) == -1
+            else 0.0
+        )
     return oracle.round_fraction(q, fmt, EVEN, IEEE)
 
 
@@ -114,7 +141,10 @@ def in_pairs(a, b, c, terms, flush):
     sums = [tiny(fused(x, y, 0.0, FP32)) for x, y in zip(a, b, strict=True)]
     sums += [0.0] * (terms - len(sums))
     while len(sums) > 1:
-        sums = [tiny(fused(x, 1.0, y, FP32)) for x, y in zip(sums[::2], sums[1::2], strict=True)]
+        sums = [
+            tiny(fused(x, 1.0, y, FP32))
+            for x, y in zip(sums[::2], sums[1::2], strict=True)
+        ]
     return tiny(fused(c, 1.0, sums[0], FP32))
 
 
@@ -163,7 +193,9 @@ def block(kind, fmts, output, rng, shape):
     if kind == "codes":  # every code is as likely: infinities and NaNs among them
         return [codes(f, p, rng) for f, p in zip(formats, parts, strict=True)]
     spread = {"near": 2, "far": 12, "low": 4, "high": 4, "cancel": 6}[kind]
-    emin, emax = (fmts[0].emin, fmts[0].emax) if isinstance(fmts[0], Format) else (-1022, 1023)
+    emin, emax = (
+        (fmts[0].emin, fmts[0].emax) if isinstance(fmts[0], Format) else (-1022, 1023)
+    )
     centre = {"low": emin // 2, "high": emax // 2 + 1}.get(kind, 0)
     x = [
         rng.standard_normal(p)
@@ -172,7 +204,10 @@ def block(kind, fmts, output, rng, shape):
     ]
     if kind == "cancel":  # in every other row the first two thirds, and then C
         third = k // 3
-        x[0][::2, third : 2 * third], x[1][third : 2 * third] = -x[0][::2, :third], x[1][:third]
+        x[0][::2, third : 2 * third], x[1][third : 2 * third] = (
+            -x[0][::2, :third],
+            x[1][:third],
+        )
     x = [np.where(rng.random(y.shape) < 0.1, 0.0, y) for y in x]
     return [entered(y, f) for y, f in zip(x, formats, strict=True)]
 
@@ -186,4 +221,6 @@ def entered(x, fmt):
 def codes(fmt, shape, rng):
     if not isinstance(fmt, Format):
         return rng.integers(0, 1 << 64, shape, dtype=np.uint64).view(np.float64)
-    return np.asarray(mplab.decode(rng.integers(0, 1 << fmt.bits, shape), fmt), np.float64)
+    return np.asarray(
+        mplab.decode(rng.integers(0, 1 << fmt.bits, shape), fmt), np.float64
+    )

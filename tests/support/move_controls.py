@@ -16,7 +16,9 @@ FRACTIONS = (0.0, 0.25, 0.5, 0.75, 1.0)
 def hidden():
     """The widgets in containers that are not shown now."""
     found = set()
-    all_of_them = (widget for widget in _instances.values() if hasattr(widget, "layout"))
+    all_of_them = (
+        widget for widget in _instances.values() if hasattr(widget, "layout")
+    )
     todo = [widget for widget in all_of_them if widget.layout.display == "none"]
     while todo:
         found.add(widget := todo.pop())
@@ -28,13 +30,17 @@ def positions(control):
     """Values from one end of the control to the other; none for what no reader can move."""
     if getattr(control, "disabled", False) or control in hidden():
         return []
-    if isinstance(control, w.SelectionSlider | w.Dropdown | w.ToggleButtons | w.RadioButtons):
+    if isinstance(
+        control, w.SelectionSlider | w.Dropdown | w.ToggleButtons | w.RadioButtons
+    ):
         return [value for _, value in control._options_full]
     if isinstance(control, w.Checkbox | w.ToggleButton):
         return [not control.value, control.value]
     if not isinstance(control, w.FloatSlider | w.IntSlider | w.FloatLogSlider):
         return []
-    places = [control.min + (control.max - control.min) * fraction for fraction in FRACTIONS]
+    places = [
+        control.min + (control.max - control.min) * fraction for fraction in FRACTIONS
+    ]
     if isinstance(control, w.FloatLogSlider):
         return [control.base**place for place in places]
     return [type(control.value)(place) for place in places]
@@ -43,7 +49,9 @@ def positions(control):
 def contents():
     """What the lesson shows in its widgets now."""
     shown = w.HTML | w.HTMLMath | w.Label | w.Image
-    return tuple(str(widget.value) for widget in _instances.values() if isinstance(widget, shown))
+    return tuple(
+        str(widget.value) for widget in _instances.values() if isinstance(widget, shown)
+    )
 
 
 def main():
@@ -62,5 +70,7 @@ def main():
     print(json.dumps({"cpu_seconds": seconds, "moved": moved}))
 
 
-if __name__ == "__main__":  # as it is in a kernel, but not where pytest looks for doctests
+if (
+    __name__ == "__main__"
+):  # as it is in a kernel, but not where pytest looks for doctests
     main()

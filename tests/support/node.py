@@ -25,12 +25,16 @@ const write = (name, numbers) => writeFileSync(name, numbers);
 def run(code, folder, given=None, **arrays):
     """Run `code` in `folder`, with JSON in `given` and files of arrays; what it prints, as JSON."""
     if (node := shutil.which("node")) is None:
-        (pytest.fail if os.environ.get("MPLAB_REQUIRE_BROWSER") else pytest.skip)("needs Node")
+        (pytest.fail if os.environ.get("MPLAB_REQUIRE_BROWSER") else pytest.skip)(
+            "needs Node"
+        )
     (folder / "given.json").write_text(json.dumps(given))
     for name, numbers in arrays.items():
         np.asarray(numbers).tofile(folder / name)
     (folder / "run.mjs").write_text(PRELUDE + code)
     command = [node, "run.mjs"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if done.stdout else None

@@ -57,7 +57,9 @@ def largest(fmt):
     """The largest finite value: the last magnitude code before those that are no numbers."""
     reserved = {"IEEE": 2 ** (fmt.precision - 1), "NAN_ALL_ONES": 1, "P3109": 1}
     reserved = reserved.get(fmt.specials.name, 0)
-    return value_of_code(2 ** (fmt.exponent_bits + fmt.precision - 1) - 1 - reserved, fmt)
+    return value_of_code(
+        2 ** (fmt.exponent_bits + fmt.precision - 1) - 1 - reserved, fmt
+    )
 
 
 @cache
@@ -91,7 +93,9 @@ def to_grid(q, step, negative, rounding, random, *, parity=True):
         return q
     below, above = q - lower, upper - q
     if rounding.name == "TIES_TO_EVEN":
-        up = below > above or (below == above and (not parity or (lower / step) % 2 == 1))
+        up = below > above or (
+            below == above and (not parity or (lower / step) % 2 == 1)
+        )
     elif rounding.name == "TIES_TO_AWAY":
         up = below >= above
     elif rounding.name == "TO_ODD":
@@ -130,7 +134,9 @@ def round_fraction(
     if q == inf:
         return sign * _past_the_end(fmt, overflow)
     if not fmt.has_zero and q < least_normal(fmt):
-        return sign * float(least_normal(fmt)) if fmt.signed else float(least_normal(fmt))
+        return (
+            sign * float(least_normal(fmt)) if fmt.signed else float(least_normal(fmt))
+        )
     if q == 0:
         result = q
     elif q < least_normal(fmt):
@@ -156,7 +162,9 @@ def _past_the_end(fmt, overflow):
     return inf if fmt.specials.name in ("IEEE", "P3109") else nan
 
 
-def events_of(x, fmt, rounding, overflow, tininess, random=None, *, signaling=False, **flush):
+def events_of(
+    x, fmt, rounding, overflow, tininess, random=None, *, signaling=False, **flush
+):
     """The exceptions that `round_fraction` with these arguments raises, as bits."""
     negative, q = split(x)
     if q != q:
@@ -194,7 +202,9 @@ class Table:
         gaps = [*(b - a for a, b in pairwise(numbers)), top]
         self.values = np.array([float(v) for v in numbers])
         self.gaps = np.array([float(g) for g in gaps])
-        self.midpoints = np.array([float(v + g / 2) for v, g in zip(numbers, gaps, strict=True)])
+        self.midpoints = np.array(
+            [float(v + g / 2) for v, g in zip(numbers, gaps, strict=True)]
+        )
         self.last = len(numbers) - 1
         self.least_normal = float(least_normal(fmt))
 
@@ -244,7 +254,9 @@ class Place:
         """The discarded fraction, cut to 32 bits."""
         exponent = np.frexp(self.table.gaps)[1][self._anchor] - 1
         with np.errstate(over="ignore", under="ignore"):
-            scaled = np.ldexp(np.where(np.isfinite(self.excess), self.excess, 0), 32 - exponent)
+            scaled = np.ldexp(
+                np.where(np.isfinite(self.excess), self.excess, 0), 32 - exponent
+            )
         return np.minimum(np.floor(scaled), 2.0**32 - 1).astype(np.int64)
 
     def _up(self, rounding, random):
@@ -253,7 +265,9 @@ class Place:
         match rounding.name:
             case "TIES_TO_EVEN":
                 odd = self.index % 2 == 1
-                if table.fmt.precision == 1:  # no parity among powers of two; but 0 is even
+                if (
+                    table.fmt.precision == 1
+                ):  # no parity among powers of two; but 0 is even
                     odd = self.index >= int(table.fmt.has_zero)
                 return (self.side > 0) | ((self.side == 0) & odd)
             case "TIES_TO_AWAY":
@@ -274,10 +288,20 @@ class Place:
         """Index of the result as if exponents had no end; `last + 1` stands for all beyond."""
         table = self.table
         beyond = self.excess >= table.gaps[self._anchor]
-        index = np.where(beyond, table.last + 1, self.index + self._up(rounding, random))
+        index = np.where(
+            beyond, table.last + 1, self.index + self._up(rounding, random)
+        )
         return np.where(self.index < 0, 0, index)  # a format without zero
 
-    def round(self, rounding, overflow, random=None, *, flush_inputs=False, flush_outputs=False):
+    def round(
+        self,
+        rounding,
+        overflow,
+        random=None,
+        *,
+        flush_inputs=False,
+        flush_outputs=False,
+    ):
         """What `round_fraction` gives for each x."""
         table, fmt = self.table, self.table.fmt
         index = self._index_after(rounding, random)
@@ -319,13 +343,17 @@ class Place:
                 up = 2 * excess >= half_gap
             case "STOCHASTIC":
                 up = np.floor(excess / half_gap * 2.0**32) + random >= 2**32
-            case "TOWARD_ZERO" | "TO_ODD":  # what lies below the least normal is odd, and stays
+            case (
+                "TOWARD_ZERO" | "TO_ODD"
+            ):  # what lies below the least normal is odd, and stays
                 up = np.zeros(near.shape, bool)
             case _:
                 up = np.signbit(self.x) == (rounding.name == "TOWARD_NEGATIVE")
         return tiny & ~(near & up)
 
-    def events(self, rounding, overflow, tininess, random=None, *, signaling=False, **flush):
+    def events(
+        self, rounding, overflow, tininess, random=None, *, signaling=False, **flush
+    ):
         """What `events_of` gives for each x; `signaling` says which NaNs are."""
         result = self.round(rounding, overflow, random, **flush)
         x, number = self.x, ~np.isnan(self.x)
@@ -334,7 +362,11 @@ class Place:
         invalid = number & np.isnan(result) & refused
         finite = np.isfinite(x) & ~invalid
         beyond = finite & (self._index_after(rounding, random) > self.table.last)
-        tiny = finite & inexact & self._tiny(rounding, tininess, random, flush.get("flush_inputs"))
+        tiny = (
+            finite
+            & inexact
+            & self._tiny(rounding, tininess, random, flush.get("flush_inputs"))
+        )
         raised = inexact * INEXACT + tiny * UNDERFLOW + beyond * OVERFLOW
         return (raised + (invalid | (~number & signaling)) * INVALID).astype(np.uint8)
 
@@ -393,5 +425,9 @@ def shown(number):
     if "e" not in words and "." in words:
         words = words.rstrip("0").rstrip(".")
     mark = "" if Fraction(Decimal(words)) == fraction else "…"
-    sign = "-" if isinstance(number, float) and number == 0 and copysign(1, number) < 0 else ""
+    sign = (
+        "-"
+        if isinstance(number, float) and number == 0 and copysign(1, number) < 0
+        else ""
+    )
     return f"{sign}{words}{mark}".replace("-", "−")

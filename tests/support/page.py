@@ -35,10 +35,14 @@ def serious(page):
     """What an audit of accessibility finds, which must find what is broken afterwards."""
     if not (place := os.environ.get("MPLAB_AXE")):
         pytest.skip("MPLAB_AXE does not name axe.min.js of the npm package axe-core")
-    page.evaluate("document.querySelectorAll('details').forEach(d => { d.open = true })")
+    page.evaluate(
+        "document.querySelectorAll('details').forEach(d => { d.open = true })"
+    )
     page.evaluate(Path(place).read_text(encoding="utf-8"))
     found = page.evaluate(SERIOUS)
-    page.evaluate("document.querySelector('main').insertAdjacentHTML('beforeend', '<img src>')")
+    page.evaluate(
+        "document.querySelector('main').insertAdjacentHTML('beforeend', '<img src>')"
+    )
     assert "image-alt" in [name for name, _ in page.evaluate(SERIOUS)]
     return found
 
@@ -62,7 +66,10 @@ def opened(running, explorer, folder, *more, hash="", width=1000, **options):
     page = context.new_page()
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url.partition("#")[0]))
-    page.on("console", lambda line: complaints.append(line.text) if line.type == "error" else None)
+    page.on(
+        "console",
+        lambda line: complaints.append(line.text) if line.type == "error" else None,
+    )
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.goto(path.as_uri() + hash)
     yield page

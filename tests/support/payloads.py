@@ -114,7 +114,9 @@ def remove_checks(notebook: dict) -> None:
 def grade_by_hand(notebook: dict) -> None:
     """Claim that the check cells are answers to be graded by hand, with points given."""
     for cell in grade_cells(notebook):
-        cell["metadata"]["nbgrader"].update(solution=True, locked=False, score=99, points=99)
+        cell["metadata"]["nbgrader"].update(
+            solution=True, locked=False, score=99, points=99
+        )
         cell["source"] = "16.0"
 
 
@@ -124,7 +126,11 @@ def checks_first(notebook: dict) -> None:
 
 
 def foreign_kernel(notebook: dict) -> None:
-    notebook["metadata"]["kernelspec"] = {"name": "bash", "display_name": "x", "language": "bash"}
+    notebook["metadata"]["kernelspec"] = {
+        "name": "bash",
+        "display_name": "x",
+        "language": "bash",
+    }
 
 
 def claim_refused(notebook: dict) -> None:
@@ -181,10 +187,14 @@ SHIPPED = []
 SHADOW = "print('HARM' + 'ED')\nraise SystemExit"
 for _file in ("numpy.py", "mplab.py", "ipykernel_launcher.py", "sitecustomize.py", "torch.py",
               "json.py", "usercustomize.py"):  # fmt: skip
-    control = "harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run"
+    control = (
+        "harm" if _file in ("numpy.py", "ipykernel_launcher.py") else "not each run"
+    )
     shipped = {_file: "open('HARMED', 'w')\n" + SHADOW}
     code = "import numpy, json, mplab"
-    SHIPPED.append(Attack(f"shipped {_file}", code, files=shipped, control=control, **SOLVED))
+    SHIPPED.append(
+        Attack(f"shipped {_file}", code, files=shipped, control=control, **SOLVED)
+    )
 shipped = {"x.pth": "import os; print('HARM' + 'ED')\n"}
 SHIPPED.append(Attack("shipped x.pth", files=shipped, control="not each run", **SOLVED))
 
@@ -249,7 +259,9 @@ def surrogates(notebook: dict) -> None:
 def markup(notebook: dict) -> None:
     bad = ("<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>x"
            "</a><iframe src='http://127.0.0.1:1/'></iframe><svg onload=alert(4)>")  # fmt: skip
-    notebook["cells"].insert(0, {"cell_type": "markdown", "metadata": {}, "source": bad, "id": "m"})
+    notebook["cells"].insert(
+        0, {"cell_type": "markdown", "metadata": {}, "source": bad, "id": "m"}
+    )
     notebook["cells"].insert(0, {"cell_type": "raw", "metadata": {"format": "text/html"},
                                  "source": bad, "id": "r"})  # fmt: skip
     notebook["cells"].insert(0, code_cell(

@@ -9,7 +9,9 @@ import ipywidgets
 def controls(explorer):
     kinds = (ipywidgets.SelectionSlider, ipywidgets.IntSlider, ipywidgets.Dropdown)
     return [
-        child for child in explorer.children if isinstance(child, (*kinds, ipywidgets.Checkbox))
+        child
+        for child in explorer.children
+        if isinstance(child, (*kinds, ipywidgets.Checkbox))
     ]
 
 

@@ -18,7 +18,9 @@ def programs():
     ]
     if not (found := [place for place in places if (place / "initdb").is_file()]):
         if os.environ.get("MPLAB_REQUIRE_POSTGRES") == "1":
-            pytest.fail("PostgreSQL is not installed, and MPLAB_REQUIRE_POSTGRES=1 asks for it")
+            pytest.fail(
+                "PostgreSQL is not installed, and MPLAB_REQUIRE_POSTGRES=1 asks for it"
+            )
         pytest.skip("PostgreSQL is not installed")
     return found[0]
 
@@ -38,9 +40,29 @@ def server():
                        stdout=subprocess.DEVNULL, timeout=120)  # fmt: skip
 
     try:
-        call("initdb", "-D", f"{folder}/data", "-U", "postgres", "--auth=trust", "--no-sync")
-        options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
-        call("pg_ctl", "-D", f"{folder}/data", "-w", "-l", f"{folder}/log", "-o", options, "start")
+        call(
+            "initdb",
+            "-D",
+            f"{folder}/data",
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--no-sync",
+        )
+        options = (
+            f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+        )
+        call(
+            "pg_ctl",
+            "-D",
+            f"{folder}/data",
+            "-w",
+            "-l",
+            f"{folder}/log",
+            "-o",
+            options,
+            "start",
+        )
         try:
 
             def database(name):

@@ -19,7 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_map
 NAME = "Pretended GPU"
 _PLACE, _CPU = torch.device("cuda", 0), torch.device("cpu")
 _aten = torch.ops.aten
-_BETWEEN_DEVICES = {"_to_copy", "copy_", "_copy_from", "index", "index_put_", "_index_put_impl_"}
+_BETWEEN_DEVICES = {
+    "_to_copy",
+    "copy_",
+    "_copy_from",
+    "index",
+    "index_put_",
+    "_index_put_impl_",
+}
 _NUMBERS = {"_local_scalar_dense", "equal", "is_nonzero", "_fused_sdp_choice"}
 
 
@@ -75,10 +82,14 @@ class OnCuda(torch.Tensor):
         return self.inner.detach().tolist()
 
     def numpy(self, *args, **kwargs):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu().")
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()."
+        )
 
     def __array__(self, *args, **kwargs):
-        raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu().")
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu()."
+        )
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -145,7 +156,9 @@ def _scaled_mm(a, b, scale_a, scale_b, bias=None, scale_result=None, out_dtype=N
     if a.stride(1) != 1 or b.stride(0) != 1:
         raise RuntimeError("mat_a must be row_major, and mat_b column_major")
     if a.shape[1] % 16 or b.shape[0] % 16 or b.shape[1] % 16:
-        raise RuntimeError(f"dimensions must be divisible by 16, got {a.shape} and {b.shape}")
+        raise RuntimeError(
+            f"dimensions must be divisible by 16, got {a.shape} and {b.shape}"
+        )
     if scale_a.dtype != torch.float32 or scale_b.dtype != torch.float32:
         raise ValueError("both scale_a and scale_b must be float (fp32) tensors.")
     if a.data_ptr() % 16 or b.data_ptr() % 16:
@@ -163,7 +176,9 @@ def _mm(a, b, out_dtype):
 _REPLACED = {
     _aten._scaled_mm.default: _scaled_mm,
     _aten.mm.dtype: _mm,
-    _aten._fused_sdp_choice.default: lambda *args, **kwargs: 0,  # the composite attention
+    _aten._fused_sdp_choice.default: lambda *args, **kwargs: (
+        0
+    ),  # the composite attention
 }
 
 
@@ -190,8 +205,12 @@ _NOTHING = """
 """
 _CUDA = {
     **dict.fromkeys(_NOTHING.split(), lambda *_, **__: None),
-    **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True),
-    **dict.fromkeys(("memory_allocated", "max_memory_allocated"), lambda device=None: 1 << 20),
+    **dict.fromkeys(
+        ("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True
+    ),
+    **dict.fromkeys(
+        ("memory_allocated", "max_memory_allocated"), lambda device=None: 1 << 20
+    ),
     "is_current_stream_capturing": lambda: False,
     "device_count": lambda: 1,
     "current_device": lambda: 0,
@@ -209,7 +228,9 @@ class _Autocast(torch.autocast):
     """Autocast on the device: here with the CPU's lists."""
 
     def __init__(self, device_type, *args, **kwargs):
-        super().__init__("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+        super().__init__(
+            "cpu" if device_type == "cuda" else device_type, *args, **kwargs
+        )
 
 
 def _on_cpu(function):
@@ -252,7 +273,9 @@ _compatible = torch._has_compatible_shallow_copy_type
 
 def _of_one_device(input: torch.Tensor, from_: torch.Tensor) -> bool:
     """Whether a parameter can take over a tensor, or must be replaced."""
-    return isinstance(input, OnCuda) is isinstance(from_, OnCuda) and _compatible(input, from_)
+    return isinstance(input, OnCuda) is isinstance(from_, OnCuda) and _compatible(
+        input, from_
+    )
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ def cells(lesson):
 @cache
 def prose(lesson):
     """Its text."""
-    return "\n\n".join(cell.source for cell in cells(lesson) if cell.cell_type == "markdown")
+    return "\n\n".join(
+        cell.source for cell in cells(lesson) if cell.cell_type == "markdown"
+    )
 
 
 def source(lesson, name):

@@ -16,7 +16,15 @@ class Loop:
     """A training loop in real mixed precision, whose faults are its options."""
 
     def __init__(
-        self, model, data, *, lr=0.1, scale=None, scaler=None, optimizer=torch.optim.SGD, **watch
+        self,
+        model,
+        data,
+        *,
+        lr=0.1,
+        scale=None,
+        scaler=None,
+        optimizer=torch.optim.SGD,
+        **watch,
     ):
         torch.manual_seed(0)
         self.model, self.data = model, data
@@ -60,7 +68,9 @@ def mlp(*, inputs=8, outputs=4, activation=nn.Tanh):
 
 def regression(rows=64, inputs=8, outputs=4, size=1.0):
     g = torch.Generator().manual_seed(2)
-    return torch.randn(rows, inputs, generator=g), size * torch.randn(rows, outputs, generator=g)
+    return torch.randn(rows, inputs, generator=g), size * torch.randn(
+        rows, outputs, generator=g
+    )
 
 
 # Each case: the broken run, the finding, and the healthy twin -----------------------------
@@ -73,7 +83,9 @@ def small_gradients(**options):
         model[2].weight.mul_(1e-3)
         model[2].bias.zero_()
     data = regression(4096, 8, 16, 4e-4)
-    loop = Loop(model, data, optimizer=torch.optim.Adam, lr=1e-4, scale=options.get("scale"))
+    loop = Loop(
+        model, data, optimizer=torch.optim.Adam, lr=1e-4, scale=options.get("scale")
+    )
     return loop.run(4, low=options.get("low", torch.float16))
 
 
@@ -98,9 +110,13 @@ def half_model(*, broken):
     x[:, 0] = 0
     model = seeded(mlp)
     if not broken:
-        return Loop(model, (x, y), optimizer=torch.optim.Adam, lr=1e-3, scale=64.0).run(3)
+        return Loop(model, (x, y), optimizer=torch.optim.Adam, lr=1e-3, scale=64.0).run(
+            3
+        )
     model.half()
-    return Loop(model, (x.half(), y), optimizer=torch.optim.Adam, lr=1e-3).run(3, low=None)
+    return Loop(model, (x.half(), y), optimizer=torch.optim.Adam, lr=1e-3).run(
+        3, low=None
+    )
 
 
 def accumulation(*, broken):
@@ -181,7 +197,9 @@ def small_updates(dtype):
     with torch.no_grad():
         model.weight.fill_(1.0)
     x = torch.rand(64, 8) + 0.5
-    return Loop(model, (x.to(dtype), x.sum(1, keepdim=True) - 1), lr=1e-4).run(6, low=None)
+    return Loop(model, (x.to(dtype), x.sum(1, keepdim=True) - 1), lr=1e-4).run(
+        6, low=None
+    )
 
 
 def positions(*, autocast):
@@ -271,11 +289,23 @@ def fault(run, name, **changes):
     )  # fmt: skip
 
 
-LOW, HIGH, DELAYED, SPIKE = torch.bfloat16, torch.float32, ("delayed", "delayed"), (3e5, 3e5)
+LOW, HIGH, DELAYED, SPIKE = (
+    torch.bfloat16,
+    torch.float32,
+    ("delayed", "delayed"),
+    (3e5, 3e5),
+)
 BROKEN_AND_HEALTHY = {
     "01 underflow": (small_gradients, {}, "gradient-underflow", {"scale": 2.0**22}),
-    "01 underflow, BF16 as cure": (small_gradients, {}, "gradient-underflow", {"low": LOW}),
-    "02 forward overflow": fault(large_feature, "overflow-forward", standardised=(False, True)),
+    "01 underflow, BF16 as cure": (
+        small_gradients,
+        {},
+        "gradient-underflow",
+        {"low": LOW},
+    ),
+    "02 forward overflow": fault(
+        large_feature, "overflow-forward", standardised=(False, True)
+    ),
     "03 half model": fault(half_model, "half-parameters", broken=(True, False)),
     "03 update makes NaN": fault(half_model, "nonfinite-weights", broken=(True, False)),
     "05 accumulation": fault(accumulation, "unscaled-twice", broken=(True, False)),
@@ -285,8 +315,12 @@ BROKEN_AND_HEALTHY = {
     "11 positions": fault(positions, "rounded-integers", autocast=(True, False)),
     "12 meter": fault(meter, "low-precision-loss", dtype=(LOW, HIGH)),
     "13 one block": fault(one_block, "stale-casts", around_all=(True, False)),
-    "14 spike": fault(eight_bits, "stale-fp8-scale", scaling=("delayed", "current"), spike=SPIKE),
-    "14 no spike": fault(eight_bits, "stale-fp8-scale", scaling=DELAYED, spike=(3e5, 1.0)),
+    "14 spike": fault(
+        eight_bits, "stale-fp8-scale", scaling=("delayed", "current"), spike=SPIKE
+    ),
+    "14 no spike": fault(
+        eight_bits, "stale-fp8-scale", scaling=DELAYED, spike=(3e5, 1.0)
+    ),
     "14 no scale": fault(
         eight_bits, "no-fp8-scale", scaling=("none", "delayed"), size=(1e-4, 1e-4)
     ),

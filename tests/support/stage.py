@@ -57,7 +57,9 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
     """A released course in whose secret places the secret stands."""
     course = create_course(root)
     exercises = root / "checks" / "a1" / "exercises.py"
-    exercises.write_text(exercises.read_text() + f"\nWARM += '  # {marker}'\n# {SECRET}\n")
+    exercises.write_text(
+        exercises.read_text() + f"\nWARM += '  # {marker}'\n# {SECRET}\n"
+    )
     source = root / "source" / "a1" / "a1.ipynb"
     source.write_text(
         source.read_text().replace("### BEGIN SOLUTION", f"### BEGIN SOLUTION {SECRET}")
@@ -65,7 +67,9 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
     (root / ".mplab" / "key.txt").write_text(SECRET)
     ids = [*HONEST, *(student_of(n) for n in range(count))]
     lines = [f"{i},=HYPERLINK({SECRET}),<b>{i}</b>,{i}@example.org" for i in ids]
-    (root / "roster.csv").write_text("id,first_name,last_name,email\n" + "\n".join(lines) + "\n")
+    (root / "roster.csv").write_text(
+        "id,first_name,last_name,email\n" + "\n".join(lines) + "\n"
+    )
     config = root / "nbgrader_config.py"
     config.write_text(config.read_text() + f"c.Limits.update({LIMITS!r})\n")
     with warnings.catch_warnings():
@@ -85,7 +89,9 @@ def solved(course: Course) -> dict:
     return stub
 
 
-def submit(course: Course, student: str, attack: Attack | None, *, port: int = 0) -> None:
+def submit(
+    course: Course, student: str, attack: Attack | None, *, port: int = 0
+) -> None:
     """Lay an attacker's submission, or an honest one, where collection would."""
     notebook = solved(course)
     if attack is not None and not attack.solved:
@@ -121,7 +127,9 @@ def traces_of(course: Course, student: str) -> str:
         for path in (course.root / step / student).rglob("*"):
             if path.is_file():
                 text = path.read_text(errors="replace")
-                found |= {word for word in ("HARMED", SECRET) if word in shown(path, text)}
+                found |= {
+                    word for word in ("HARMED", SECRET) if word in shown(path, text)
+                }
     return " ".join(sorted(found))
 
 
@@ -139,7 +147,9 @@ def run_class(course: Course, attacks: list[Attack], *, jobs: int = 2) -> list[R
             submit(course, student, None)
         for number, attack in enumerate(attacks):
             submit(course, student_of(number), attack, port=listener.port)
-        lines = {line.student: line for line in autograde(course, "a1", jobs=jobs, tell=str)}
+        lines = {
+            line.student: line for line in autograde(course, "a1", jobs=jobs, tell=str)
+        }
         write_feedback(course, "a1")
         assert listener.calls == 0
     ids = [*(student_of(n) for n in range(len(attacks))), *HONEST]
@@ -180,7 +190,9 @@ def make_control(root: Path) -> Course:
         if name in CONTROL_CHECKS:
             hidden = "### BEGIN HIDDEN TESTS\n{}\n### END HIDDEN TESTS"
             cell.source = hidden.format(CONTROL_CHECKS[name])
-        cell.source = cell.source.replace("### BEGIN SOLUTION", f"### BEGIN SOLUTION {SECRET}")
+        cell.source = cell.source.replace(
+            "### BEGIN SOLUTION", f"### BEGIN SOLUTION {SECRET}"
+        )
         if name == "a1-setup":
             cell.source = "import math"
     nbformat.write(notebook, path)
@@ -229,11 +241,17 @@ def _release_control(course):
 def _grade_control(course, student, home):
     from nbgrader.converters import Autograde, GenerateFeedback
 
-    os.environ |= {"HOME": str(home), "MPLAB_SECRET": SECRET, "IPYTHONDIR": str(home / "ipython")}
+    os.environ |= {
+        "HOME": str(home),
+        "MPLAB_SECRET": SECRET,
+        "IPYTHONDIR": str(home / "ipython"),
+    }
     directory = course.directory(assignment_id="a1", student_id=student)
     try:
         Autograde(coursedir=directory, config=course.config(), force=True).start()
-        GenerateFeedback(coursedir=directory, config=course.config(), force=True).start()
+        GenerateFeedback(
+            coursedir=directory, config=course.config(), force=True
+        ).start()
     except Exception as error:
         return f"aborted: {type(error).__name__}"
     with course.gradebook() as gradebook:
@@ -252,7 +270,9 @@ def gave_in(attack: Attack, outcome: object, traces: str) -> bool:
     }[attack.control]
 
 
-def run_control(course: Course, attack: Attack, number: int, port: int) -> tuple[object, str]:
+def run_control(
+    course: Course, attack: Attack, number: int, port: int
+) -> tuple[object, str]:
     """What stock nbgrader makes of an attack: points or a failure, and the traces it leaves."""
     student = student_of(number)
     home = course.root / "home"
@@ -264,9 +284,15 @@ def run_control(course: Course, attack: Attack, number: int, port: int) -> tuple
     traces = traces_of(course, student)
     if attack.name == "markup in feedback":
         page = course.root / "feedback" / student / "a1" / "a1.html"
-        traces += " script" if page.exists() and "<script>alert(1)" in page.read_text() else ""
+        traces += (
+            " script"
+            if page.exists() and "<script>alert(1)" in page.read_text()
+            else ""
+        )
     harmed = list(course.root.rglob("HARMED"))
     for path in harmed:
         path.unlink()
     shutil.rmtree(course.root / "submitted" / student, ignore_errors=True)
-    return ("aborted" if outcome is None else outcome), traces + (" file" if harmed else "")
+    return ("aborted" if outcome is None else outcome), traces + (
+        " file" if harmed else ""
+    )

@@ -16,5 +16,9 @@ def mostly_full(values, slow):
 def _marked(mark, values, but):
     values = list(values)
     strangers = [value for value in but if value not in values]
-    assert strangers == [], "a name that changed would leave no case in the earlier tests"
-    return [value if value in but else pytest.param(value, marks=mark) for value in values]
+    assert strangers == [], (
+        "a name that changed would leave no case in the earlier tests"
+    )
+    return [
+        value if value in but else pytest.param(value, marks=mark) for value in values
+    ]

@@ -7,9 +7,13 @@ from fractions import Fraction
 
 from mplab.numbers.codes import decode
 
-_PRODUCT = re.compile(r"([+-]?)(?:([0-9.]+)\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?[0-9]{1,4})")
+_PRODUCT = re.compile(
+    r"([+-]?)(?:([0-9.]+)\s*[*·×]\s*)?2\s*(?:\^|\*\*)\s*([+-]?[0-9]{1,4})"
+)
 
-_HEX_FLOAT = re.compile(r"([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]{1,5}))?")
+_HEX_FLOAT = re.compile(
+    r"([+-]?)0x([0-9a-f]*)(?:\.([0-9a-f]*))?(?:p([+-]?[0-9]{1,5}))?"
+)
 
 _FURTHEST = 5000
 """Exponents of 2, and of 10, up to this size are taken: past all formats, and quick to compute."""
@@ -30,7 +34,9 @@ def read_number(typed, fmt):
             sign, factor, exponent = product.groups()
             if abs(int(exponent)) > _FURTHEST:
                 raise _too_far(typed)
-            return _decimal(f"{sign}{factor or 1}", typed) * Fraction(2) ** int(exponent)
+            return _decimal(f"{sign}{factor or 1}", typed) * Fraction(2) ** int(
+                exponent
+            )
         elif "/" in words:
             above, _, below = words.partition("/")
             if divisor := _decimal(below, typed):
@@ -110,4 +116,6 @@ def exact(value):
 
 def same(a, b):
     """Whether two numbers are equal, signs of zeros too, or both NaN."""
-    return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (a != a and b != b)
+    return (a == b and math.copysign(1, a) == math.copysign(1, b)) or (
+        a != a and b != b
+    )

@@ -15,13 +15,19 @@ from mplab.numbers import threads
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15, help="rounds per size (default 15)")
-    parser.add_argument("--seconds", type=float, default=3, help="limit per size (default 3)")
+    parser.add_argument(
+        "--rounds", type=int, default=15, help="rounds per size (default 15)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=3, help="limit per size (default 3)"
+    )
     parser.add_argument(
         "--largest", type=float, default=1e8, metavar="N",
         help="round 1, 10, 100 … N numbers (default 1e8; 1e9: two more minutes, 7 GB)",
     )  # fmt: skip
-    parser.add_argument("--steps", action="store_true", help="measure training steps instead")
+    parser.add_argument(
+        "--steps", action="store_true", help="measure training steps instead"
+    )
     parser.add_argument("--out", type=Path, help="folder for the results as JSON")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -35,7 +41,9 @@ def main(arguments=None):
     rows, missing = [], ""
     for size in (10**k for k in range(len(str(int(options.largest))))):
         if not bench_rounding.fits(size):
-            print(f"{size:,} elements: not measured: too little memory", file=sys.stderr)
+            print(
+                f"{size:,} elements: not measured: too little memory", file=sys.stderr
+            )
             continue
         found, reason = bench_rounding.measure(size, **how)
         missing = missing or reason
@@ -43,7 +51,9 @@ def main(arguments=None):
         print(bench_rounding.table(found), "\n", flush=True)
     threads.set_threads(cores)
     wall = bench_rounding.measure_threaded(rounds=options.rounds)
-    print(f"{bench_rounding.THREADED:,} elements on {cores} threads: wall ns per element")
+    print(
+        f"{bench_rounding.THREADED:,} elements on {cores} threads: wall ns per element"
+    )
     print("  ".join(f"{name} {value:.3f}" for name, value in wall.items()))
     if missing:
         print(f"gfloat: not measured: {missing}", file=sys.stderr)

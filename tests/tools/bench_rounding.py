@@ -101,7 +101,10 @@ def contenders(size):
     blocks = [_of_block(x[i : i + BLOCK], *shared) for i in range(0, size, BLOCK)]
     found, missing = blocks[0]
     if len(blocks) > 1:
-        found = {key: partial(_one_by_one, [calls[key] for calls, _ in blocks]) for key in found}
+        found = {
+            key: partial(_one_by_one, [calls[key] for calls, _ in blocks])
+            for key in found
+        }
     return found, missing
 
 
@@ -141,14 +144,19 @@ def measure(size, *, rounds, seconds):
     found, missing = contenders(size)
     times = {key: [lap(call)] for key, call in found.items()}
     for key, call in found.items():
-        if times[key][0] < _LONG:  # else it counts; a first call may have asked for memory
+        if (
+            times[key][0] < _LONG
+        ):  # else it counts; a first call may have asked for memory
             times[key] = [lap(call)]
     quick = {key: call for key, call in found.items() if times[key][0] < _SLOW}
     repeats = {key: max(1, int(_TURN / max(1e-6, times[key][0]))) for key in quick}
     times |= in_turn(quick, rounds=rounds, seconds=seconds, repeats=repeats, warm=0)
     rows = []
     for name, fmt in found:
-        taken, copies = times[name, fmt], times["copy float64" if "float64" in name else "copy", ""]
+        taken, copies = (
+            times[name, fmt],
+            times["copy float64" if "float64" in name else "copy", ""],
+        )
         if len(taken) != len(copies):
             taken, copies = [median(taken)], [median(copies)]
         typical, ratio = compared(taken, copies)
@@ -172,10 +180,16 @@ def measure_threaded(*, rounds):
 
 def table(rows):
     """The rows of one size as text: nanoseconds per element, and the ratio to the copy."""
-    cells = {(row.name, row.fmt): f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x" for row in rows}
+    cells = {
+        (row.name, row.fmt): f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x" for row in rows
+    }
     names = dict.fromkeys(row.name for row in rows if row.fmt)
     rest = [""] * (len(FORMATS) - 1)  # a copy has no format
     lines = [(name, cells[name, ""], *rest) for name in ("copy", "copy float64")]
-    lines += [(name, *(cells.get((name, fmt.name), "") for fmt in FORMATS)) for name in names]
+    lines += [
+        (name, *(cells.get((name, fmt.name), "") for fmt in FORMATS)) for name in names
+    ]
     caption = f"{rows[0].size:,} elements: CPU ns per element, and ratio to a copy"
-    return repr(Table(caption, ("", *(f"{fmt.name:>16}" for fmt in FORMATS)), tuple(lines)))
+    return repr(
+        Table(caption, ("", *(f"{fmt.name:>16}" for fmt in FORMATS)), tuple(lines))
+    )

@@ -154,7 +154,9 @@ def measure_steps(*, rounds, seconds, repeats=20):
 
 def _measure(network, optimizer, rounds, seconds, repeats):
     steps = {way: step_of(network, optimizer, way) for way in WAYS}
-    counts = {way: max(1, repeats // 5) if way.startswith("real") else repeats for way in WAYS}
+    counts = {
+        way: max(1, repeats // 5) if way.startswith("real") else repeats for way in WAYS
+    }
     times = in_turn(steps, rounds=rounds, seconds=seconds, repeats=counts, warm=3)
     for way, taken in times.items():
         typical, ratio = compared(taken, times["FP32"])

@@ -42,7 +42,9 @@ def rounding_and_reductions() -> None:
             kernels.run(bits, bits.copy(), facts, mode, keys=keys)
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
         for x in (np.ones(3), np.ones((3, 2))):  # one sum, and two side by side
-            reductions.sum(x, axis=0, accumulator_format=FP16, rounding=mode, stream=stream)
+            reductions.sum(
+                x, axis=0, accumulator_format=FP16, rounding=mode, stream=stream
+            )
 
 
 def flags_and_addresses() -> None:
@@ -52,16 +54,22 @@ def flags_and_addresses() -> None:
     for mode in Rounding:
         for (bits, facts), keys in product(arrays(), _keys(mode)):
             kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
-            kernels.run(bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64))
+            kernels.run(
+                bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64)
+            )
     for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
         for rare in (False, True):
             for counting in (False, True):
                 kernels.loop_at(int(mode), rare, counting=counting)
     for integer in (np.int8, np.int16, np.int32):
-        digest._on_processor(np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64))
+        digest._on_processor(
+            np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64)
+        )
 
 
-HALVES = {half.__name__: half for half in (rounding_and_reductions, flags_and_addresses)}
+HALVES = {
+    half.__name__: half for half in (rounding_and_reductions, flags_and_addresses)
+}
 
 PACKAGE = Path(mplab.__file__).parent
 STAMP = PACKAGE / "numbers" / "__pycache__" / f"compiled-{numba.__version__}"

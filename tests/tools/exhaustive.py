@@ -49,7 +49,9 @@ def compare(fmt, total=1 << 32, progress=True):
     """Round the float32 with bits 0 .. total − 1 and compare with the cast to `fmt.dtype`."""
     began = time.perf_counter()
     with np.errstate(invalid="ignore"):
-        value_of = decode(np.arange(1 << fmt.bits), fmt).astype(np.float32).view(np.uint32)
+        value_of = (
+            decode(np.arange(1 << fmt.bits), fmt).astype(np.float32).view(np.uint32)
+        )
     met = np.zeros(1 << fmt.bits, bool)
     nan = infinite = differences = 0
     within_chunk = np.arange(CHUNK, dtype=np.uint32)
@@ -63,7 +65,9 @@ def compare(fmt, total=1 << 32, progress=True):
             wrong = np.flatnonzero(ours.view(np.uint32) != value_of[codes])
             for i in wrong[: 5 if differences == 0 else 0]:
                 theirs = f"0x{codes[i]:X}"
-                bar.write(f"{x[i]!r} (0x{begin + i:08X}): ours {ours[i]!r}, theirs {theirs}")
+                bar.write(
+                    f"{x[i]!r} (0x{begin + i:08X}): ours {ours[i]!r}, theirs {theirs}"
+                )
             differences += wrong.size
             nan += int(np.isnan(ours).sum())
             infinite += int(np.isinf(ours).sum())
@@ -75,10 +79,14 @@ def compare(fmt, total=1 << 32, progress=True):
 def main(arguments=None):
     """Compare, print a table, and return 1 if anything differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("formats", nargs="*", metavar="FORMAT", help=", ".join(REFERENCED))
+    parser.add_argument(
+        "formats", nargs="*", metavar="FORMAT", help=", ".join(REFERENCED)
+    )
     names = parser.parse_args(arguments).formats or list(REFERENCED)
     if unknown := set(names) - set(REFERENCED):
-        parser.error(f"FORMAT must be one of {', '.join(REFERENCED)}; got {', '.join(unknown)}")
+        parser.error(
+            f"FORMAT must be one of {', '.join(REFERENCED)}; got {', '.join(unknown)}"
+        )
     found = {name: compare(REFERENCED[name]) for name in names}
     print(f"{'format':<10}" + "".join(f"{field:>14}" for field in Comparison._fields))
     for name, row in found.items():

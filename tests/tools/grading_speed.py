@@ -28,9 +28,14 @@ def synthetic(course: Course, count: int) -> None:
     release_path = course.root / "release" / "a1" / "a1.ipynb"
     source_path = course.root / "source" / "a1" / "a1.ipynb"
     empty, full = (
-        json.loads(path.read_text(encoding="utf-8")) for path in (release_path, source_path)
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in (release_path, source_path)
     )
-    answers = {_grade_id(c): c["source"] for c in full["cells"] if _grade_id(c).endswith("-answer")}
+    answers = {
+        _grade_id(c): c["source"]
+        for c in full["cells"]
+        if _grade_id(c).endswith("-answer")
+    }
     for number in range(count):
         notebook = json.loads(json.dumps(empty))
         for place, cell in enumerate(notebook["cells"]):
@@ -71,16 +76,22 @@ def measure(count: int, jobs: int) -> None:
     print(f"  ratio {plain_seconds / seconds:.1f}")
 
 
-def _apart(function: Callable[..., object], *arguments: object, **options: object) -> None:
+def _apart(
+    function: Callable[..., object], *arguments: object, **options: object
+) -> None:
     fork = multiprocessing.get_context("fork")
     process = fork.Process(target=function, args=arguments, kwargs=options)
     process.start()
     process.join()
     if process.exitcode:
-        raise RuntimeError(f"measure: {function.__name__} ended with {process.exitcode}.")
+        raise RuntimeError(
+            f"measure: {function.__name__} ended with {process.exitcode}."
+        )
 
 
-def _timed(function: Callable[..., object], *arguments: object, **options: object) -> float:
+def _timed(
+    function: Callable[..., object], *arguments: object, **options: object
+) -> float:
     start = time.perf_counter()
     _apart(function, *arguments, **options)
     return time.perf_counter() - start
@@ -105,13 +116,17 @@ def _prepare_plain(course: Course) -> None:
 def _grade_plain(course: Course) -> None:
     from nbgrader.converters import Autograde
 
-    Autograde(coursedir=course.directory(assignment_id="a1"), config=course.config()).start()
+    Autograde(
+        coursedir=course.directory(assignment_id="a1"), config=course.config()
+    ).start()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--submissions", type=int, default=100, help="how many (default 100)")
+    parser.add_argument(
+        "--submissions", type=int, default=100, help="how many (default 100)"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="workers here (default 2)")
     options = parser.parse_args(arguments)
     logging.getLogger("traitlets").setLevel(logging.CRITICAL)

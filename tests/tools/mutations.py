@@ -10,7 +10,9 @@ or how it begins; `--sample 9` takes at most nine mutants of each answer.
 
 import os
 
-os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # only then a process can fork
+os.environ.update(
+    OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"
+)  # only then a process can fork
 
 import argparse
 import ast
@@ -83,13 +85,17 @@ def of_values(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Constant(not value)
         case ast.Constant(int(value) | float(value)):
             changed = (value + 1, value - 1, -value, 2 * value)
-            yield from (number(other) for other in changed if repr(other) != repr(value))
+            yield from (
+                number(other) for other in changed if repr(other) != repr(value)
+            )
         case ast.Name(name, ast.Load()):
             yield from (ast.Name(other, ast.Load()) for other in NAMES.get(name, ()))
         case ast.Attribute(value, "T", ast.Load()):
             yield value
         case ast.Attribute(value, name, ast.Load()):
-            yield from (ast.Attribute(value, other, ast.Load()) for other in NAMES.get(name, ()))
+            yield from (
+                ast.Attribute(value, other, ast.Load()) for other in NAMES.get(name, ())
+            )
         case ast.UnaryOp(ast.USub() | ast.Not() | ast.Invert(), value):
             yield value
         case ast.Call(ast.Name("abs") | ast.Attribute(_, "abs"), [value], []):
@@ -109,9 +115,13 @@ def of_operations(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Compare(left, operators, values):
             for i, operator in enumerate(operators):
                 for other in COMPARISONS[type(operator)]:
-                    yield ast.Compare(left, [*operators[:i], other(), *operators[i + 1 :]], values)
+                    yield ast.Compare(
+                        left, [*operators[:i], other(), *operators[i + 1 :]], values
+                    )
         case ast.BoolOp(operator, values):
-            yield ast.BoolOp(ast.Or() if isinstance(operator, ast.And) else ast.And(), values)
+            yield ast.BoolOp(
+                ast.Or() if isinstance(operator, ast.And) else ast.And(), values
+            )
             for i in range(len(values)):
                 yield ast.BoolOp(operator, [*values[:i], *values[i + 1 :]])
         case ast.Call(function, [first, second, *more], keywords):
@@ -127,7 +137,9 @@ def of_control(node: ast.AST) -> Iterator[ast.AST]:
     """Conditions that always or never hold, and loops from the end."""
     match node:
         case ast.If(_, body, rest):
-            yield from (ast.If(ast.Constant(held), body, rest) for held in (True, False))
+            yield from (
+                ast.If(ast.Constant(held), body, rest) for held in (True, False)
+            )
         case ast.IfExp(_, body, rest):
             yield from (body, rest)
         case ast.While(_, body, rest):
@@ -137,7 +149,9 @@ def of_control(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Break() | ast.Continue():
             yield ast.Pass()
         case ast.For(target, items, body, rest):
-            backward = ast.parse(f"reversed(list({ast.unparse(items)}))", mode="eval").body
+            backward = ast.parse(
+                f"reversed(list({ast.unparse(items)}))", mode="eval"
+            ).body
             yield ast.For(target, backward, body, rest, lineno=0)
         case ast.ListComp(_, [_]):
             yield ast.parse(f"{ast.unparse(node)}[::-1]", mode="eval").body
@@ -177,11 +191,19 @@ def described(whole: str, changed: str, taken: dict[str, str]) -> str:
 
     a, b = (re.findall(r"[\w.<>=!]+|.", line) for line in (before, after))
     start = next(
-        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b))
+        (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y),
+        min(len(a), len(b)),
     )
     backward = zip(a[start:][::-1], b[start:][::-1], strict=False)
-    end = next((i for i, (x, y) in enumerate(backward) if x != y), min(len(a), len(b)) - start)
-    parts = (a[:start], a[start : len(a) - end], b[start : len(b) - end], a[len(a) - end :])
+    end = next(
+        (i for i, (x, y) in enumerate(backward) if x != y), min(len(a), len(b)) - start
+    )
+    parts = (
+        a[:start],
+        a[start : len(a) - end],
+        b[start : len(b) - end],
+        a[len(a) - end :],
+    )
     name = "{}[{} → {}]{}".format(*map("".join, parts))
     same = sum(other.partition(" #")[0] == name for other in taken)
     return f"{name} #{same + 1}" if same else name
@@ -206,7 +228,12 @@ def reached(tree: ast.Module, answer: ast.expr) -> str:
     needed, new = {}, {"": answer}
     while new:
         needed |= new
-        used = {n.id for part in new.values() for n in ast.walk(part) if isinstance(n, ast.Name)}
+        used = {
+            n.id
+            for part in new.values()
+            for n in ast.walk(part)
+            if isinstance(n, ast.Name)
+        }
         new = {name: made[name] for name in used & made.keys() - needed.keys()}
     kept = [s for s in tree.body if isinstance(s, ast.Import | ast.ImportFrom)]
     kept += [s for s in tree.body if s in needed.values()]
@@ -220,14 +247,20 @@ def subjects() -> Iterator[Subject]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         [right] = [s.value for s in tree.body if ast.unparse(s).startswith("RIGHT = ")]
         for key, listed in zip(right.keys, right.values, strict=True):
-            answers = listed.elts if callable(EXERCISES[key.value].answer) else listed.elts[:1]
+            answers = (
+                listed.elts
+                if callable(EXERCISES[key.value].answer)
+                else listed.elts[:1]
+            )
             texts = [reached(tree, answer) for answer in answers]
             yield Subject(key.value, texts, partial(lesson_check, key.value))
     for name in corpus.NAMES:
         for exercise, others in corpus.answers(name).RIGHT.items():
             texts = [corpus.cells(name)[f"{exercise}-answer"], *others]
             texts = texts if "def " in texts[0] else texts[:1]
-            yield Subject(f"{name} {exercise}", texts, partial(assignment_check, name, exercise))
+            yield Subject(
+                f"{name} {exercise}", texts, partial(assignment_check, name, exercise)
+            )
 
 
 def lesson_check(name: str) -> Callable[[str], bool]:
@@ -266,14 +299,18 @@ def assignment_check(name: str, exercise: str) -> Callable[[str], bool]:
 
 
 # Trials ----------------------------------------------------------------------------------
-def tried(passes: Callable[[str], bool], text: str, seconds: float) -> tuple[int, float]:
+def tried(
+    passes: Callable[[str], bool], text: str, seconds: float
+) -> tuple[int, float]:
     """0 if a text passes in a process of its own, and the CPU seconds that it took."""
     if not (child := os.fork()):
         failed = True
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # ends it, in compiled code, too
+            signal.setitimer(
+                signal.ITIMER_PROF, seconds
+            )  # ends it, in compiled code, too
             warnings.simplefilter("ignore")
             failed = not passes(text)
         finally:
@@ -303,19 +340,27 @@ class Row:
 
 def row_of(subject: Subject, known: set[str], sample: int | None = None) -> Row:
     """Let the mutants of an exercise, or a sample for each answer, meet its check."""
-    row, passes, tables = Row(subject.name), subject.check(), [*map(mutants, subject.texts)]
+    row, passes, tables = (
+        Row(subject.name),
+        subject.check(),
+        [*map(mutants, subject.texts)],
+    )
     there = Counter(name for table in tables for name in table)
     for text, found in zip(subject.texts, tables, strict=True):
         failed, seconds = tried(passes, text, 60)
         if failed:
             raise SystemExit(f"{subject.name}: the check fails a right answer:\n{text}")
-        chosen = random.Random(text).sample(list(found), min(sample or len(found), len(found)))
+        chosen = random.Random(text).sample(
+            list(found), min(sample or len(found), len(found))
+        )
         for name in chosen:
             status, _ = tried(passes, found[name], 0.3 + 4 * seconds)
             row.killed += status != 0
             row.equivalent += status == 0 and name in known
             row.passed += [name] if status == 0 and name not in known else []
-            wrong = os.WIFEXITED(status) and status and name in known and there[name] == 1
+            wrong = (
+                os.WIFEXITED(status) and status and name in known and there[name] == 1
+            )
             row.stale += [name] if wrong else []
     row.stale += known - there.keys()
     return row

@@ -28,7 +28,9 @@ def task(*, inputs=1.0, factor=1.0):
 def test_the_limit_is_the_largest_scale_whose_products_fit(inputs, factor):
     found = headroom(task(inputs=inputs, factor=factor), progress=False)
     k = 120
-    while factor * 2.0**k * max(inputs, 1.0) > FP16.max_finite:  # of the output, and the weight
+    while (
+        factor * 2.0**k * max(inputs, 1.0) > FP16.max_finite
+    ):  # of the output, and the weight
         k -= 1
     assert found.limits.tolist() == [2.0**k] * 3
     assert found.mean_abs_gradient.tolist() == [inputs * factor] * 3
@@ -36,7 +38,10 @@ def test_the_limit_is_the_largest_scale_whose_products_fit(inputs, factor):
 
 def test_gradients_that_are_all_zero_bear_every_scale():
     found = headroom(task(factor=0.0), steps=1, progress=False)
-    assert (found.limits.tolist(), found.mean_abs_gradient.tolist()) == ([np.inf], [0.0])
+    assert (found.limits.tolist(), found.mean_abs_gradient.tolist()) == (
+        [np.inf],
+        [0.0],
+    )
 
 
 def test_a_forward_pass_that_overflows_bears_none():
@@ -57,5 +62,7 @@ def test_the_run_itself_skips_where_its_scale_is_above_the_limit():
 
 
 def test_torchs_own_arithmetic_is_refused():
-    with pytest.raises(ValueError, match="headroom: recipe must be simulated; got amp-fp16"):
+    with pytest.raises(
+        ValueError, match="headroom: recipe must be simulated; got amp-fp16"
+    ):
         headroom("digits-cnn", "amp-fp16")

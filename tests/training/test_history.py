@@ -42,7 +42,9 @@ def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
     assert first.counts.tolist() == second.counts.tolist()
     assert second[2:] == (1, 1)
     assert again.gradients[7] == again.samples[7] == {}
-    for one, other in zip(run.samples[0]["layer 1"], again.samples[0]["layer 1"], strict=True):
+    for one, other in zip(
+        run.samples[0]["layer 1"], again.samples[0]["layer 1"], strict=True
+    ):
         assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
 
 
@@ -73,7 +75,9 @@ def test_a_changed_file_is_refused_with_the_reason(tmp_path, change):
     stored = json.loads(path.read_text())
     change(stored)
     path.write_text(json.dumps(stored))
-    with pytest.raises(ValueError, match=r"History\.load: .* must hold a History of version 3"):
+    with pytest.raises(
+        ValueError, match=r"History\.load: .* must hold a History of version 3"
+    ):
         History.load(path)
 
 
@@ -111,7 +115,9 @@ def test_a_histogram_of_nothing_is_empty():
 def test_a_sample_spreads_over_the_tensor_and_takes_both_from_one_place():
     x = torch.arange(100.0).reshape(4, 25)
     kept = sample(x, -2 * x)
-    assert kept.places.tolist() == kept.exact.tolist() == [6, 18, 31, 43, 56, 68, 81, 93]
+    assert (
+        kept.places.tolist() == kept.exact.tolist() == [6, 18, 31, 43, 56, 68, 81, 93]
+    )
     assert (kept.stored == -2 * kept.exact).all()
     assert sample(x[:0], x[:0]).places.size == 0
     assert sample(x.ravel()[:3], x.ravel()[:3]).places.tolist() == [0, 1, 2]

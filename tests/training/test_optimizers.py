@@ -15,7 +15,9 @@ def gradients(count, seed, fmt):
     """Gradients over twenty binades, in the format."""
     generator = torch.Generator().manual_seed(seed)
     exponents = torch.randint(-18, 2, (count,), generator=generator)
-    return (torch.randn(count, generator=generator) * 2.0**exponents).to(fmt.torch_dtype)
+    return (torch.randn(count, generator=generator) * 2.0**exponents).to(
+        fmt.torch_dtype
+    )
 
 
 @pytest.mark.parametrize(
@@ -28,7 +30,9 @@ def test_pure_adam_is_torch_s_adam_on_low_tensors_bit_for_bit(fmt, options):
     ours = first.float().requires_grad_()
     real = torch.optim.Adam([theirs], lr=1e-2, foreach=False, **options)
     low = LowOptimizer(
-        torch.optim.Adam([ours], lr=1e-2, foreach=False, **options), fmt, optimizer_format=fmt
+        torch.optim.Adam([ours], lr=1e-2, foreach=False, **options),
+        fmt,
+        optimizer_format=fmt,
     )
     for step in range(1, 15):
         theirs.grad = gradients(500, step, fmt)
@@ -70,7 +74,9 @@ def test_an_update_below_half_an_ulp_is_lost_to_nearest_for_ever(fmt):
 def test_a_stochastic_update_is_right_on_average(fmt):
     """Band: five standard errors of the mean of 400 walks, from the variance of one step."""
     steps, update = 200, 2e-5
-    weight, _ = descend(fmt, steps, update, update_rounding="stochastic", stream=Stream(7))
+    weight, _ = descend(
+        fmt, steps, update, update_rounding="stochastic", stream=Stream(7)
+    )
     ulp = fmt.epsilon / 2  # of numbers below 1
     deviation = (steps * update * ulp) ** 0.5 / 400**0.5
     assert abs(weight.mean() - (1 - steps * update)) < 5 * deviation
@@ -85,7 +91,9 @@ def test_each_stochastic_step_takes_new_bits():
 
 
 def test_the_next_bits_after_a_state_is_loaded_are_as_few_as_before():
-    _, low = descend(BF16, 3, 1e-3, update_rounding="stochastic", stream=Stream(7, bits=8))
+    _, low = descend(
+        BF16, 3, 1e-3, update_rounding="stochastic", stream=Stream(7, bits=8)
+    )
     low.load_state_dict(low.state_dict())
     assert repr(low.stream) == "Stream(7, calls=3, bits=8)"
 
@@ -125,7 +133,9 @@ def test_weights_enter_their_format_at_once_and_stay_there():
     assert_bits(weight, before.bfloat16().float())
     weight.grad = torch.full((50,), 0.123456789)
     low.step()
-    assert_bits(weight, (before.bfloat16().float() - 0.1 * weight.grad).bfloat16().float())
+    assert_bits(
+        weight, (before.bfloat16().float() - 0.1 * weight.grad).bfloat16().float()
+    )
 
 
 @pytest.mark.parametrize("how", ["stochastic", "kahan"])

@@ -17,7 +17,8 @@ from mplab.training.parallel import from_first, mean, process_group, processes, 
 
 SECONDS = 120
 pytestmark = pytest.mark.skipif(
-    not (distributed.is_available() and distributed.is_gloo_available()), reason="needs Gloo"
+    not (distributed.is_available() and distributed.is_gloo_available()),
+    reason="needs Gloo",
 )
 
 
@@ -27,7 +28,10 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ddp")
     run_two("ddp_worker.py", folder, *CASES, seconds=SECONDS)
     return {
-        case: [json.loads((folder / f"{case}-{number}.json").read_text()) for number in range(2)]
+        case: [
+            json.loads((folder / f"{case}-{number}.json").read_text())
+            for number in range(2)
+        ]
         for case in (*CASES, "resumed")
     }
 
@@ -44,7 +48,9 @@ def test_both_processes_have_the_same_weights_and_scales_bit_for_bit(both, case)
 def test_an_overflow_in_one_process_is_skipped_in_both(both):
     """Alone, the first process's share skips nothing, and the second's does."""
     first, second = (
-        train(outlier_task(slice(number, None, 2)), SCALED, device="cpu", progress=False)
+        train(
+            outlier_task(slice(number, None, 2)), SCALED, device="cpu", progress=False
+        )
         for number in range(2)
     )
     assert OUTLIER % 2 == 1
@@ -77,7 +83,10 @@ def test_processes_go_on_from_one_checkpoint_as_if_not_broken_off(both):
 @pytest.mark.slow
 def test_what_cannot_be_shared_is_refused_in_both(both):
     for found in both["simulated"]:
-        assert "recipe must be torch's own arithmetic in several processes" in found["error"]
+        assert (
+            "recipe must be torch's own arithmetic in several processes"
+            in found["error"]
+        )
     for found in both["odd batch"]:
         assert "batch must divide by the number of processes; got 127" in found["error"]
 
@@ -87,9 +96,20 @@ def test_the_command_trains_under_torchrun_and_process_0_writes(tmp_path):
     out = tmp_path / "run.json"
     code = "from mplab.commands.main import main; raise SystemExit(main())"
     (tmp_path / "mplab_command.py").write_text(code)
-    launch = ("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1")
+    launch = (
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--master-addr=127.0.0.1",
+    )
     command = [sys.executable, *launch, f"--master-port={free_port()}"]
-    command += [str(tmp_path / "mplab_command.py"), "train", "--task", "digits-cnn", "--quiet"]
+    command += [
+        str(tmp_path / "mplab_command.py"),
+        "train",
+        "--task",
+        "digits-cnn",
+        "--quiet",
+    ]
     command += ["--recipe", "fp32", "amp-bf16", "--steps", "6", "--device", "cpu"]
     how = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
     how["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -24,7 +24,9 @@ def test_no_two_recipes_are_the_same():
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_json_and_decide_the_recipe(name):
     settings = json.loads(json.dumps(RECIPES[name].settings()))
-    values = {k: FORMATS[v] if k.endswith("_format") else v for k, v in settings.items()}
+    values = {
+        k: FORMATS[v] if k.endswith("_format") else v for k, v in settings.items()
+    }
     assert Recipe(name, **values) == RECIPES[name]
 
 
@@ -58,14 +60,38 @@ def test_what_torch_has_not_is_refused_and_may_be_simulated(options, error):
         ({"init_scale": 0.0}, "init_scale must be positive"),
         ({"max_norm": 0.0}, r"max_norm must be positive or None; got 0\.0"),
         ({"max_norm": float("nan")}, "max_norm must be positive or None; got nan"),
-        ({"update_rounding": "up"}, "update_rounding must be one of nearest, stochastic, kahan"),
-        ({"update_rounding": "kahan"}, "update_rounding must be 'nearest' for weights in FP32"),
-        ({"policy": "all"}, "policy must be one of cuda-autocast, cpu-autocast, keras-mixed"),
-        ({"scale_rule": "mine"}, "scale_rule must be one of torch, doubling, floored, keras"),
-        ({"scale_rule": "keras"}, "scale_rule must be 'torch' without a dynamic loss scale"),
-        ({"fp8": "mx"}, "fp8 must be one of None, current, delayed, none, block, .*; got 'mx'"),
-        ({"fp8": "current"}, "compute_format must be FP8_E4M3 with fp8='current'; got FP16"),
-        ({"fp8": "nvfp4"}, "compute_format must be FP4_E2M1 with fp8='nvfp4'; got FP16"),
+        (
+            {"update_rounding": "up"},
+            "update_rounding must be one of nearest, stochastic, kahan",
+        ),
+        (
+            {"update_rounding": "kahan"},
+            "update_rounding must be 'nearest' for weights in FP32",
+        ),
+        (
+            {"policy": "all"},
+            "policy must be one of cuda-autocast, cpu-autocast, keras-mixed",
+        ),
+        (
+            {"scale_rule": "mine"},
+            "scale_rule must be one of torch, doubling, floored, keras",
+        ),
+        (
+            {"scale_rule": "keras"},
+            "scale_rule must be 'torch' without a dynamic loss scale",
+        ),
+        (
+            {"fp8": "mx"},
+            "fp8 must be one of None, current, delayed, none, block, .*; got 'mx'",
+        ),
+        (
+            {"fp8": "current"},
+            "compute_format must be FP8_E4M3 with fp8='current'; got FP16",
+        ),
+        (
+            {"fp8": "nvfp4"},
+            "compute_format must be FP4_E2M1 with fp8='nvfp4'; got FP16",
+        ),
     ],
 )
 @pytest.mark.parametrize("simulated", [True, False])
@@ -75,9 +101,13 @@ def test_parts_that_mean_nothing_are_refused(options, error, simulated):
 
 
 def test_what_does_not_go_with_fp8_layers_is_refused():
-    with pytest.raises(ValueError, match="policy must be left out with low linear layers"):
+    with pytest.raises(
+        ValueError, match="policy must be left out with low linear layers"
+    ):
         replace(RECIPES["fp8-delayed"], policy="everything")
-    with pytest.raises(ValueError, match="checkpointing must be False with delayed scaling"):
+    with pytest.raises(
+        ValueError, match="checkpointing must be False with delayed scaling"
+    ):
         replace(RECIPES["fp8-delayed"], checkpointing=True)
 
 
@@ -90,9 +120,15 @@ def test_torch_s_own_arithmetic_has_no_blocks():
 def test_other_rules_for_the_loss_scale_are_those_of_their_room():
     doubling = RECIPES["fp16-doubling"].scaler()
     assert [doubling.update(False), doubling.scale] == [False, 2.0**17]
-    keras = replace(RECIPES["fp16-scaled"], scale_rule="keras", growth_interval=3).scaler()
+    keras = replace(
+        RECIPES["fp16-scaled"], scale_rule="keras", growth_interval=3
+    ).scaler()
     assert type(keras).__name__ == "KerasScaler"
-    assert [keras.update(False) or keras.scale for _ in range(3)] == [2.0**16, 2.0**16, 2.0**17]
+    assert [keras.update(False) or keras.scale for _ in range(3)] == [
+        2.0**16,
+        2.0**16,
+        2.0**17,
+    ]
 
 
 def test_every_way_of_rounding_an_update_is_in_the_table():

@@ -24,13 +24,27 @@ def run(task, recipe, *, seed, steps, again):
     """A run, step by step, and all that it left: weights, state, history, random state."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = _Run(task, RECIPES[recipe], seed, torch.device("cpu"), steps, (0, 3), replay=again)
+        made = _Run(
+            task,
+            RECIPES[recipe],
+            seed,
+            torch.device("cpu"),
+            steps,
+            (0, 3),
+            replay=again,
+        )
         for _ in range(steps):
             made.step()
-        history = json.dumps(made.history().to_json())  # equal text is equal bit for bit
+        history = json.dumps(
+            made.history().to_json()
+        )  # equal text is equal bit for bit
         state = [*made.model.state_dict().values(), torch.get_rng_state()]
         state += [t for kept in made.optimizer.state.values() for t in kept.values()]
-    return made.engine, history, [t.numpy().tobytes() for t in state if torch.is_tensor(t)]
+    return (
+        made.engine,
+        history,
+        [t.numpy().tobytes() for t in state if torch.is_tensor(t)],
+    )
 
 
 def assert_replayed_alike(task, recipe, *, seed=0, steps=6):
@@ -48,7 +62,9 @@ def test_a_replayed_run_leaves_the_bits_of_the_ordinary_one(recipe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", mostly_full(TASKS, ["digits-autoencoder", "sequence-transformer"]))
+@pytest.mark.parametrize(
+    "task", mostly_full(TASKS, ["digits-autoencoder", "sequence-transformer"])
+)
 @pytest.mark.parametrize("recipe", REPLAYED)
 def test_every_task_and_recipe_is_replayed_alike_on_five_seeds(task, recipe):
     for seed in range(5):
@@ -57,12 +73,20 @@ def test_every_task_and_recipe_is_replayed_alike_on_five_seeds(task, recipe):
 
 def _dropping():
     return nn.Sequential(
-        *(nn.Linear(2, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 1))
+        *(
+            nn.Linear(2, 16),
+            nn.BatchNorm1d(16),
+            nn.ReLU(),
+            nn.Dropout(0.3),
+            nn.Linear(16, 1),
+        )
     )
 
 
 @pytest.mark.parametrize("recipe", mostly_slow(REPLAYED, ["fp16-scaled"]))
-def test_dropout_and_batch_norm_draw_the_same_numbers_and_keep_the_same_statistics(recipe):
+def test_dropout_and_batch_norm_draw_the_same_numbers_and_keep_the_same_statistics(
+    recipe,
+):
     task = replace(TASKS["regression"], name="dropping", model=_dropping, batch=64)
     assert_replayed_alike(task, recipe, steps=7)
 
@@ -84,7 +108,9 @@ class Branching(nn.Linear):
 def test_only_known_parts_without_hooks_are_straight():
     assert is_straight(_dropping(), F.mse_loss)
     assert all(is_straight(task.model(), task.loss) for task in TASKS.values())
-    assert not is_straight(_dropping(), lambda output, target: F.mse_loss(output, target))
+    assert not is_straight(
+        _dropping(), lambda output, target: F.mse_loss(output, target)
+    )
     hooked, below = nn.Linear(2, 1), nn.Linear(2, 1)
     hooked.register_forward_hook(lambda *_: None)
     below.weight.register_hook(lambda gradient: gradient)
@@ -95,11 +121,14 @@ def test_only_known_parts_without_hooks_are_straight():
 
 def test_a_task_whose_loss_decides_in_python_trains_without_replay():
     def loss(output, target):
-        return F.mse_loss(output, target) * (2 if float(output.detach()[0, 0]) > 0 else 1)
+        return F.mse_loss(output, target) * (
+            2 if float(output.detach()[0, 0]) > 0 else 1
+        )
 
     task: Task = replace(TASKS["regression"], name="deciding", loss=loss)
     one, other = (
-        train(task, "fp16-scaled", steps=6, progress=False, replay=again) for again in (True, False)
+        train(task, "fp16-scaled", steps=6, progress=False, replay=again)
+        for again in (True, False)
     )
     assert one.loss.tobytes() == other.loss.tobytes()
 
@@ -131,12 +160,17 @@ def replayed_and_plain(step, *, steps=6, change=lambda model, number: None):
             model.zero_grad()
             x = torch.randn(4 + (k == 4), 3)
             results.append([(replays[-1] if again else once)(x).clone()])
-            results[-1] += [p.grad.clone() for p in model.parameters() if p.grad is not None]
+            results[-1] += [
+                p.grad.clone() for p in model.parameters() if p.grad is not None
+            ]
             with torch.no_grad():
                 for p in model.parameters():
                     p -= 0.1 * (0 if p.grad is None else p.grad)
         left.append(results)
-    alike = [len(a) == len(b) and all(map(torch.equal, a, b)) for a, b in zip(*left, strict=True)]
+    alike = [
+        len(a) == len(b) and all(map(torch.equal, a, b))
+        for a, b in zip(*left, strict=True)
+    ]
     return replays[0], alike
 
 
@@ -166,7 +200,9 @@ def test_a_step_that_reads_memory_which_it_did_not_make_is_refused():
 
 
 def test_a_step_that_python_changes_does_not_prove_itself():
-    found, alike = replayed_and_plain(lambda model, x, number: model(x).mean() * (1.0 + number))
+    found, alike = replayed_and_plain(
+        lambda model, x, number: model(x).mean() * (1.0 + number)
+    )
     assert found.source
     assert "did not agree" in found.refusal
     assert all(alike)

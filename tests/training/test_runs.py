@@ -48,14 +48,21 @@ def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
     assert "FP16 with loss scaling" in shown
     assert png.read_bytes().startswith(b"\x89PNG")
     assert page.read_text("utf-8").startswith("<!DOCTYPE html>")
-    assert {path.name for path in tmp_path.iterdir()} == {"run.json", "run.png", "run.html"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "run.json",
+        "run.png",
+        "run.html",
+    }
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         (("--recipe", "fp64"), "recipe must be one of fp32, "),
-        (("--recipe", "fp32", "--device", "gpu"), "--device gpu cannot be used here: Expected"),
+        (
+            ("--recipe", "fp32", "--device", "gpu"),
+            "--device gpu cannot be used here: Expected",
+        ),
         (("--recipe", "fp32", "--device", "meta"), "--device meta cannot be used here"),
     ],
 )
@@ -67,7 +74,9 @@ def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, capsys, options, er
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"mplab runs": 99, "runs": []}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"mplab runs": 99, "runs": []}']
+)
 def test_a_file_of_another_kind_is_refused_and_kept(tmp_path, capsys, content):
     out = tmp_path / "run.json"
     out.write_bytes(content)
@@ -84,11 +93,16 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path, capsys):
     assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
 
 
-def test_a_lock_that_another_process_removed_meanwhile_does_not_count(tmp_path, monkeypatch):
+def test_a_lock_that_another_process_removed_meanwhile_does_not_count(
+    tmp_path, monkeypatch
+):
     fcntl = pytest.importorskip("fcntl")
     lock = tmp_path / "run.json.lock"
     monkeypatch.setattr(fcntl, "flock", lambda *_: lock.unlink())
-    with pytest.raises(ValueError, match="another process"), runs._alone(tmp_path / "run.json"):
+    with (
+        pytest.raises(ValueError, match="another process"),
+        runs._alone(tmp_path / "run.json"),
+    ):
         pass
 
 
@@ -116,7 +130,9 @@ def gathered(recipes, out, *, task=TASK, **options):
     return gather(task, recipes, out, progress=False, **{"steps": 3, **options})
 
 
-def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each(tmp_path):
+def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each(
+    tmp_path,
+):
     out, told, stored = tmp_path / "run.json", [], []
 
     def tell(run):
@@ -126,14 +142,21 @@ def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each
     found = gathered(["bf16", "fp32"], str(out), seeds=[1, 0], told=tell)
     assert told == [("bf16", 1), ("bf16", 0), ("fp32", 1), ("fp32", 0)]
     assert [(run.recipe, run.seed) for run in found] == told
-    assert stored == [told[:1], told[:2], told[:3], told]  # each was in the file by then
+    assert stored == [
+        told[:1],
+        told[:2],
+        told[:3],
+        told,
+    ]  # each was in the file by then
     assert text(found) == text(load_runs(out))
     single = train(TASK, "bf16", seed=1, steps=3, progress=False)
     assert text(found[:1]) == text([single])
     assert set(files(tmp_path)) == {"run.json"}
 
 
-def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_asked(tmp_path):
+def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_asked(
+    tmp_path,
+):
     out, told = tmp_path / "run.json", []
     first = gathered(["fp32", "bf16"], out)
     again = gathered(["fp16-scaled", "fp32", "fp32"], out, told=told.append)
@@ -148,10 +171,14 @@ def test_runs_of_versions_that_had_the_option_native_are_read(tmp_path):
     first = gathered(["fp16-scaled"], out)
     plain = out.read_text()
     for native in ("false", "true"):
-        out.write_text(re.sub(r'"checkpointing": ?false', rf'\g<0>, "native": {native}', plain))
+        out.write_text(
+            re.sub(r'"checkpointing": ?false', rf'\g<0>, "native": {native}', plain)
+        )
         assert out.read_text() != plain
         (run,) = load_runs(out)
-        assert run.settings == first[0].settings | ({"native": True} if native == "true" else {})
+        assert run.settings == first[0].settings | (
+            {"native": True} if native == "true" else {}
+        )
         assert run.loss.tobytes() == first[0].loss.tobytes()
         if native == "false":
             assert text(gathered(["fp16-scaled"], out, told=told.append)) == text(first)
@@ -172,7 +199,9 @@ def test_gathering_goes_on_from_the_checkpoint_of_a_run_that_was_cut_off(tmp_pat
     with pytest.raises(StopIteration):
         train(TASK, "fp16-scaled", watch=lambda *_: watcher, **options)
     before = torch.load(checkpoint, weights_only=True)
-    before["identity"]["settings"]["native"] = False  # as versions that had this option stored
+    before["identity"]["settings"]["native"] = (
+        False  # as versions that had this option stored
+    )
     before["history"]["loss"][0] = 0.5  # a step that is not trained again keeps this
     torch.save(before, checkpoint)
     (run,) = gathered(["fp16-scaled"], out, steps=5)
@@ -198,17 +227,24 @@ def test_recipes_and_tasks_of_one_s_own_are_gathered_under_their_names(tmp_path)
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"recipes": [replace(RECIPES["fp32"], max_norm=1.0)]}, "the same fp32's settings"),
+        (
+            {"recipes": [replace(RECIPES["fp32"], max_norm=1.0)]},
+            "the same fp32's settings",
+        ),
         ({"task": replace(TASKS[TASK], name="other")}, "the same task"),
         ({"task": replace(TASKS[TASK], steps=4), "steps": None}, "the same steps"),
         ({"device": "cuda"}, "the same fp32's device"),
     ],
 )
-def test_runs_that_cannot_join_a_file_are_refused_and_the_file_stays(tmp_path, changed, named):
+def test_runs_that_cannot_join_a_file_are_refused_and_the_file_stays(
+    tmp_path, changed, named
+):
     out = tmp_path / "run.json"
     gathered(["fp32"], out)
     before = files(tmp_path)
-    with pytest.raises(ValueError, match=f"^gather: out must hold runs of {named}; got "):
+    with pytest.raises(
+        ValueError, match=f"^gather: out must hold runs of {named}; got "
+    ):
         gathered(**{"recipes": ["fp32"], "out": out, **changed})
     assert files(tmp_path) == before
 
@@ -231,7 +267,9 @@ def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_pat
     ({"steps": 0}, "gather: steps must be an integer, at least 1; got 0"),
     ({"save_every": 0}, "gather: save_every must be an integer, at least 1; got 0"),
 ])  # fmt: skip
-def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(tmp_path, changed, message):
+def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(
+    tmp_path, changed, message
+):
     with pytest.raises(ValueError, match=f"^{message}"):
         gathered(**{"recipes": ["fp32"], "out": tmp_path / "run.json", **changed})
     assert list(tmp_path.iterdir()) == []
@@ -276,12 +314,17 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
-    one = command("one.json", "--recipe", "fp32", "fp16-scaled", task="own_tasks.one:TASK")
+    one = command(
+        "one.json", "--recipe", "fp32", "fp16-scaled", task="own_tasks.one:TASK"
+    )
     assert main([*one, "--plot", "one.png"]) == 0
     assert re.search(r"own_tasks.one:TASK@[0-9a-f]{8}, seed 0", capsys.readouterr().out)
     found = load_runs("one.json")
     assert {run.task.partition("@")[0] for run in found} == {"own_tasks.one:TASK"}
-    assert [(run.recipe, len(run.loss)) for run in found] == [("fp32", 40), ("fp16-scaled", 40)]
+    assert [(run.recipe, len(run.loss)) for run in found] == [
+        ("fp32", 40),
+        ("fp16-scaled", 40),
+    ]
     assert set(found[0].metrics) == {"mse"}
     before = (own / "one.json").read_bytes()
     assert main(one) == 0  # repeats nothing
@@ -327,7 +370,10 @@ def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, capsys):
     capsys.readouterr()
     assert main([*one, "--seeds", "2"]) == 2
     shown = capsys.readouterr().err
-    assert "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@" in shown
+    assert (
+        "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@"
+        in shown
+    )
     assert shown.count("\n") == 1
     assert (own / "a.json").read_bytes() == before
     edit(own, "one", "lr=0.003", "lr=0.01")  # and back
@@ -374,7 +420,12 @@ def test_wrong_metrics_of_a_task_are_one_line_before_training(own, capsys):
 
 @pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
 def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
-    edit(own, "one", "def data():", f"def data():\n    raise {error.__name__}('mine: in the data')")
+    edit(
+        own,
+        "one",
+        "def data():",
+        f"def data():\n    raise {error.__name__}('mine: in the data')",
+    )
     with pytest.raises(error, match="mine: in the data"):
         main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
 
@@ -390,7 +441,9 @@ def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
 def test_a_task_that_is_not_there_is_one_line(own, capsys, task, error):
     assert main(command("run.json", "--recipe", "fp32", task=task)) == 2
     shown = capsys.readouterr().err
-    assert shown.startswith("mplab train: --task must be package.module:NAME, where NAME is a Task")
+    assert shown.startswith(
+        "mplab train: --task must be package.module:NAME, where NAME is a Task"
+    )
     assert error in shown
     assert shown.count("\n") == 1
     assert not (own / "run.json").exists()
@@ -415,7 +468,9 @@ def test_an_error_of_one_s_own_module_is_shown_as_it_is(own, capsys, module):
 def start(arguments):
     code = "from mplab.commands.main import main; raise SystemExit(main())"
     return subprocess.Popen(
-        [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-c", code, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
 
 
@@ -431,7 +486,15 @@ def wait_for(path, process, seconds=600):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_path):
     """Killed twice: in its second run, and again just after it has gone on."""
-    options = ("--recipe", "fp16-scaled", "bf16-stochastic", "--steps", 200, "--save-every", 4)
+    options = (
+        "--recipe",
+        "fp16-scaled",
+        "bf16-stochastic",
+        "--steps",
+        200,
+        "--save-every",
+        4,
+    )
     (tmp_path / "plain").mkdir()
     (tmp_path / "killed").mkdir()
     out = tmp_path / "killed" / "run.json"
@@ -488,9 +551,14 @@ def test_an_interrupted_command_says_that_it_can_go_on(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("plot", ["run.gif", "run", "nowhere/run.png"])
-def test_a_plot_that_cannot_be_written_is_refused_before_training(tmp_path, capsys, plot):
+def test_a_plot_that_cannot_be_written_is_refused_before_training(
+    tmp_path, capsys, plot
+):
     options = ["--recipe", "fp32", "--plot", tmp_path / plot]
     with pytest.raises(SystemExit, match="2"):
         main(command(tmp_path / "run.json", *options))
-    assert "--plot must be a .png, .svg or .html in a folder that is" in capsys.readouterr().err
+    assert (
+        "--plot must be a .png, .svg or .html in a folder that is"
+        in capsys.readouterr().err
+    )
     assert not (tmp_path / "run.json").exists()

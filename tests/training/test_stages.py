@@ -19,14 +19,24 @@ AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 
 
 def perceptron():
-    parts = [nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 12), nn.Sigmoid(), nn.Linear(12, 6)]
+    parts = [
+        nn.Linear(8, 16),
+        nn.ReLU(),
+        nn.Linear(16, 12),
+        nn.Sigmoid(),
+        nn.Linear(12, 6),
+    ]
     return nn.Sequential(*parts, nn.GELU(), nn.Linear(6, 4))
 
 
 NETWORKS = {
     "MLP": (perceptron, (10, 8), F.mse_loss),
     "CNN": (lambda: TASKS[CNN].model(), (10, 1, 8, 8), F.cross_entropy),
-    "transformer": (lambda: nn.Sequential(Block(16, 4), Block(16, 4)), (2, 8, 16), F.mse_loss),
+    "transformer": (
+        lambda: nn.Sequential(Block(16, 4), Block(16, 4)),
+        (2, 8, 16),
+        F.mse_loss,
+    ),
 }
 LOW = {"FP32": None, "FP16": torch.float16, "BF16": torch.bfloat16}
 
@@ -34,7 +44,9 @@ LOW = {"FP32": None, "FP16": torch.float16, "BF16": torch.bfloat16}
 @pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("low", LOW)
 @pytest.mark.parametrize("network", NETWORKS)
-def test_the_prediction_is_what_autograd_keeps_byte_for_byte(network, low, checkpointed):
+def test_the_prediction_is_what_autograd_keeps_byte_for_byte(
+    network, low, checkpointed
+):
     make, shape, loss = NETWORKS[network]
     model, dtype = make(), LOW[low]
     x = torch.randn(shape)
@@ -43,14 +55,20 @@ def test_the_prediction_is_what_autograd_keeps_byte_for_byte(network, low, check
 
     def compute():
         h = x
-        with torch.autocast("cpu", dtype=dtype or torch.float16, enabled=dtype is not None):
+        with torch.autocast(
+            "cpu", dtype=dtype or torch.float16, enabled=dtype is not None
+        ):
             for part in model if checkpointed else ():
                 h = checkpoint(part, h, use_reentrant=False)
             return loss(h if checkpointed else model(h), y)
 
     measured, _ = kept_bytes(compute, model, (x, y))
     predicted = predicted_activations(
-        model, shape, low_bytes=None if dtype is None else 2, loss=loss, checkpointed=checkpointed
+        model,
+        shape,
+        low_bytes=None if dtype is None else 2,
+        loss=loss,
+        checkpointed=checkpointed,
     )
     assert sum(predicted) == measured
     assert (predicted[1] > 0) == (dtype is not None and not checkpointed)
@@ -81,7 +99,9 @@ def test_adam_keeps_two_numbers_for_each_parameter_and_a_counter_for_each_tensor
 def test_a_simulation_keeps_fp32_and_says_what_the_format_would_keep():
     row = memory(AUTOENCODER, "fp16-scaled")
     real = memory(AUTOENCODER, "amp-fp16")
-    assert row.would == real.kept  # sigmoids and products alike on CUDA's lists and the CPU's
+    assert (
+        row.would == real.kept
+    )  # sigmoids and products alike on CUDA's lists and the CPU's
     assert row.kept > 1.2 * row.would
 
 
@@ -89,7 +109,9 @@ def test_a_network_without_rules_is_measured_but_not_predicted():
     odd = [nn.GRU(2, 2), nn.Conv2d(1, 1, 3, dilation=2), nn.Conv2d(1, 1, 3, padding="same"),
            nn.MaxPool2d(3, stride=1), nn.MaxPool2d((2, 2)), nn.LayerNorm((2, 2))]  # fmt: skip
     for module in odd:
-        with pytest.raises(ValueError, match=rf"modules must be .*got {type(module).__name__}"):
+        with pytest.raises(
+            ValueError, match=rf"modules must be .*got {type(module).__name__}"
+        ):
             predicted_activations(nn.Sequential(module), (1, 1, 8, 8))
     with pytest.raises(ValueError, match="loss must be mse_loss or cross_entropy"):
         predicted_activations(nn.Linear(2, 2), (3, 2), loss=F.l1_loss)
@@ -102,7 +124,9 @@ def test_every_stage_of_a_step_is_timed(recipe):
     before = torch.get_rng_state()
     times = stage_times(CNN, recipe, steps=2)
     assert memory(CNN, recipe) == memory(CNN, recipe)
-    assert torch.equal(torch.get_rng_state(), before), "the caller's random state is not ours"
+    assert torch.equal(torch.get_rng_state(), before), (
+        "the caller's random state is not ours"
+    )
     assert tuple(times.seconds) == STAGES
     assert all(seconds > 0 for seconds in times.seconds.values())
     assert times.seconds["backward"] > times.seconds["scaler"]

@@ -76,7 +76,9 @@ def test_deep_sigmoids_escape_later_so_they_are_delayed_and_not_lost():
     ("small-steps", 0.6, 0.01),
 ])  # fmt: skip
 @pytest.mark.parametrize("recipe", ["fp16-naive", "fp16-scaled", "bf16"])
-def test_counter_examples_end_where_fp32_ends_in_every_format(task, least, near, recipe):
+def test_counter_examples_end_where_fp32_ends_in_every_format(
+    task, least, near, recipe
+):
     """Band: over seeds 0 to 4 no further from FP32 than this; here seed 0."""
     wide, low = (ended(task, r, 0)[0] for r in ("fp32", recipe))
     assert wide > least
@@ -103,7 +105,9 @@ def test_simulated_and_real_losses_stay_together_while_the_loss_falls(recipe):
     """Band: 1 % of the loss over the first sixty steps, on two seeds, at every step."""
     for seed in (0, 1):
         one, other = (
-            train("regression", name, seed=seed, steps=60, progress=False, device="cpu").loss
+            train(
+                "regression", name, seed=seed, steps=60, progress=False, device="cpu"
+            ).loss
             for name in (recipe, f"amp-{recipe.removesuffix('-scaled')}")
         )
         np.testing.assert_allclose(one, other, rtol=0.01, atol=0.01 * one[0])
@@ -151,7 +155,9 @@ OWN = Task(
 
 
 def ran(recipe="fp32", steps=None, **changes):
-    return train(replace(OWN, **changes), recipe, steps=steps, progress=False, device="cpu")
+    return train(
+        replace(OWN, **changes), recipe, steps=steps, progress=False, device="cpu"
+    )
 
 
 def test_metrics_before_the_first_step_leave_the_run_as_a_loop_by_hand_has_it():
@@ -171,20 +177,37 @@ def test_metrics_before_the_first_step_leave_the_run_as_a_loop_by_hand_has_it():
 @pytest.mark.parametrize(
     "half",
     [
-        *(torch.tensor(0.5), torch.tensor([0.5]), torch.tensor(0.5, dtype=torch.bfloat16)),
+        *(
+            torch.tensor(0.5),
+            torch.tensor([0.5]),
+            torch.tensor(0.5, dtype=torch.bfloat16),
+        ),
         *(np.float32(0.5), np.array(0.5), np.array([[0.5]]), 0.5),
     ],
     ids=repr,
 )
 def test_metrics_of_one_number_are_floats_and_come_back_from_the_file(half, tmp_path):
-    run = ran(metrics=lambda *_: {"half": half, "whole": torch.tensor(7), "nan": np.float64("nan")})
+    run = ran(
+        metrics=lambda *_: {
+            "half": half,
+            "whole": torch.tensor(7),
+            "nan": np.float64("nan"),
+        }
+    )
     run.save(tmp_path / "run.json")
     for found in (run, History.load(tmp_path / "run.json")):
         assert {type(value) for value in found.metrics.values()} == {float}
         assert str(found.metrics) == "{'half': 0.5, 'whole': 7.0, 'nan': nan}"
 
 
-WRONG = [3.0, None, {"a": None}, {1: 0.5}, {"a": torch.ones(2)}, {"a": torch.tensor(1j)}]
+WRONG = [
+    3.0,
+    None,
+    {"a": None},
+    {1: 0.5},
+    {"a": torch.ones(2)},
+    {"a": torch.tensor(1j)},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=repr)
@@ -195,6 +218,8 @@ def test_wrong_metrics_are_refused_before_the_first_step(wrong):
         steps.append(1)
         return F.mse_loss(predictions, targets)
 
-    with pytest.raises(TypeError, match=r"^train: task must have metrics that return one number"):
+    with pytest.raises(
+        TypeError, match=r"^train: task must have metrics that return one number"
+    ):
         ran(metrics=lambda *_: wrong, loss=loss)
     assert not steps

@@ -76,9 +76,15 @@ def test_on_torch_s_half_kernels_a_simulated_run_is_real_amp_s_bit_for_bit(seed)
 @pytest.mark.parametrize("recipe", ["fp16-scaled", "bf16"])
 @pytest.mark.parametrize(
     "steps",
-    [3, pytest.param(40, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.full)],
+    [
+        3,
+        pytest.param(40, marks=pytest.mark.slow),
+        pytest.param(400, marks=pytest.mark.full),
+    ],
 )
-def test_on_torch_s_half_kernels_the_autoencoder_is_real_amp_s_bit_for_bit(recipe, steps):
+def test_on_torch_s_half_kernels_the_autoencoder_is_real_amp_s_bit_for_bit(
+    recipe, steps
+):
     """The full batch of 1400, Adam, and gradients that vanish, where one bit would show."""
     with half_kernels():
         one = run(AUTOENCODER, recipe, seed=1, steps=steps)
@@ -88,7 +94,9 @@ def test_on_torch_s_half_kernels_the_autoencoder_is_real_amp_s_bit_for_bit(recip
     assert one.metrics == other.metrics
     if recipe == "fp16-scaled":  # in BF16 the losses first differ later
         once = run(AUTOENCODER, recipe, seed=1, steps=steps)
-        assert once.loss.tobytes() != other.loss.tobytes(), "rounding once would do as well"
+        assert once.loss.tobytes() != other.loss.tobytes(), (
+            "rounding once would do as well"
+        )
 
 
 @pytest.mark.slow
@@ -113,9 +121,13 @@ FEW = ("fp16-scaled", "bf16-stochastic", "nvfp4", "amp-fp16")
 
 @pytest.mark.parametrize("recipe", mostly_slow(RECIPES, FEW))
 def test_the_same_seed_gives_the_same_history_bit_for_bit(recipe):
-    one, other = (run(AUTOENCODER, recipe, seed=1, steps=4, device="cpu") for _ in range(2))
+    one, other = (
+        run(AUTOENCODER, recipe, seed=1, steps=4, device="cpu") for _ in range(2)
+    )
     assert text(one) == text(other)
-    assert run(AUTOENCODER, recipe, seed=2, steps=4, device="cpu").loss[0] != one.loss[0]
+    assert (
+        run(AUTOENCODER, recipe, seed=2, steps=4, device="cpu").loss[0] != one.loss[0]
+    )
 
 
 def beginning(task, recipe):
@@ -126,7 +138,9 @@ def beginning(task, recipe):
         def __init__(self, model, optimizer):
             super().__init__(model, optimizer)
             seen.extend(p.detach().float().clone() for p in model.parameters())
-            model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].float()))
+            model.register_forward_pre_hook(
+                lambda _, inputs: seen.append(inputs[0].float())
+            )
 
     run(task, recipe, steps=1, device="cpu", watch=Look, record_gradients_at=())
     return seen[:-1]  # without the test data
@@ -145,14 +159,21 @@ def test_the_scale_is_in_the_history_step_by_step_and_skipped_steps_change_no_we
     history = run(AUTOENCODER, falling, steps=4)
     assert history.loss_scale.tolist() == [2.0**100, 2.0**99, 2.0**98, 2.0**97]
     assert history.skipped.all()
-    assert len(set(history.loss.tolist())) == 1, "a skipped step leaves the weights alone"
+    assert len(set(history.loss.tolist())) == 1, (
+        "a skipped step leaves the weights alone"
+    )
     assert run(AUTOENCODER, "fp16-naive", steps=2).loss_scale.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("scale", [2.0**28, 3e8])
 def test_a_simulated_run_is_torch_s_own_scaler_around_the_simulation(scale, one_thread):
     """Also where the scale is no power of two, so that unscaling rounds."""
-    rule = {"init_scale": scale, "growth_factor": 1.5, "backoff_factor": 0.3, "growth_interval": 2}
+    rule = {
+        "init_scale": scale,
+        "growth_factor": 1.5,
+        "backoff_factor": 0.3,
+        "growth_interval": 2,
+    }
     task = replace(TASKS[CNN], batch=None)
     history = run(task, replace(RECIPES["fp16-scaled"], **rule), seed=1, steps=8)
     with torch.random.fork_rng(devices=[]):
@@ -204,8 +225,12 @@ def test_a_recorded_step_keeps_a_few_gradients_as_the_run_had_them():
     for layer in wide:
         np.testing.assert_array_equal(wide[layer].exact, wide[layer].stored)
         np.testing.assert_array_equal(wide[layer].exact, low[layer].exact)
-        np.testing.assert_array_equal(round_to(low[layer].stored, FP16), low[layer].stored)
-        np.testing.assert_allclose(low[layer].stored / 65536, low[layer].exact, rtol=0.1)
+        np.testing.assert_array_equal(
+            round_to(low[layer].stored, FP16), low[layer].stored
+        )
+        np.testing.assert_allclose(
+            low[layer].stored / 65536, low[layer].exact, rtol=0.1
+        )
 
 
 def test_without_a_scale_the_first_layers_receive_no_gradient():
@@ -218,7 +243,10 @@ def test_without_a_scale_the_first_layers_receive_no_gradient():
 
 def test_a_simulated_run_tallies_by_operation_and_by_layer():
     history = run(AUTOENCODER, "fp16-naive", steps=2)
-    sums = [sum(t.total for t in history.tally[kind].values()) for kind in ("operation", "layer")]
+    sums = [
+        sum(t.total for t in history.tally[kind].values())
+        for kind in ("operation", "layer")
+    ]
     assert sums[0] == sums[1] > 0
     assert any("backward" in name for name in history.tally["operation"])
     assert run(AUTOENCODER, "fp32", steps=1).tally == {}
@@ -237,11 +265,15 @@ def test_any_format_can_be_simulated():
 
 
 def test_unknown_names_are_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"task must be one of digits-autoencoder.*got 'nope'"):
+    with pytest.raises(
+        ValueError, match=r"task must be one of digits-autoencoder.*got 'nope'"
+    ):
         run("nope", "fp32")
     with pytest.raises(ValueError, match=r"recipe must be one of fp32.*got 'fp64'"):
         run(AUTOENCODER, "fp64")
-    with pytest.raises(ValueError, match="steps must be an integer, not negative; got -1"):
+    with pytest.raises(
+        ValueError, match="steps must be an integer, not negative; got -1"
+    ):
         run(AUTOENCODER, "fp32", steps=-1)
 
 
@@ -257,7 +289,9 @@ def test_a_progress_bar_names_the_run_and_counts_its_steps(capsys):
 
 def test_gradients_are_clipped_after_they_are_unscaled():
     """SGD without momentum moves the weights by lr times the clipped norm, whatever the scale."""
-    plain = replace(TASKS[CNN], optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0))
+    plain = replace(
+        TASKS[CNN], optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1.0)
+    )
     for recipe in ("fp16-scaled", "amp-fp16", "fp32"):
         how = replace(RECIPES[recipe], max_norm=2.0**-7)
         moved = run_and_measure(plain, how)
@@ -271,7 +305,9 @@ def run_and_measure(task, recipe):
     class Look(Recorder):
         def step(self, loss, scale, skipped):
             now = zip(self.model.parameters(), self.before, strict=True)
-            kept.append(sum(float(((p.detach() - q) ** 2).sum()) for p, q in now) ** 0.5)
+            kept.append(
+                sum(float(((p.detach() - q) ** 2).sum()) for p, q in now) ** 0.5
+            )
 
     run(task, recipe, steps=1, device="cpu", watch=Look)
     return kept[0]
@@ -281,7 +317,9 @@ def run_and_measure(task, recipe):
 @pytest.mark.parametrize("task", [AUTOENCODER, CNN])
 def test_checkpointed_activations_change_no_bit_of_the_losses(task, recipe):
     one = run(task, recipe, steps=3, device="cpu")
-    other = run(task, replace(RECIPES[recipe], checkpointing=True), steps=3, device="cpu")
+    other = run(
+        task, replace(RECIPES[recipe], checkpointing=True), steps=3, device="cpu"
+    )
     assert one.loss.tobytes() == other.loss.tobytes()
     assert one.gradients[0]["layer 1"].counts.tolist() == (
         other.gradients[0]["layer 1"].counts.tolist()
@@ -291,7 +329,9 @@ def test_checkpointed_activations_change_no_bit_of_the_losses(task, recipe):
 
 def test_checkpointed_activations_are_rounded_twice_and_counted_twice():
     one = run(AUTOENCODER, "fp16-scaled", steps=1)
-    other = run(AUTOENCODER, replace(RECIPES["fp16-scaled"], checkpointing=True), steps=1)
+    other = run(
+        AUTOENCODER, replace(RECIPES["fp16-scaled"], checkpointing=True), steps=1
+    )
     once, twice = (h.tally["operation"]["addmm"].total for h in (one, other))
     assert once < twice <= 2 * once
 
@@ -311,7 +351,8 @@ def test_pure_bf16_follows_torch_s_own_for_some_steps():
 
 
 @pytest.mark.parametrize(
-    "recipe", mostly_slow(["fp8-current", "fp8-delayed", "amp-fp8-current"], ["fp8-delayed"])
+    "recipe",
+    mostly_slow(["fp8-current", "fp8-delayed", "amp-fp8-current"], ["fp8-delayed"]),
 )
 def test_fp8_layers_learn_digits_about_as_fast_as_fp32(recipe):
     wide = run(CNN, "fp32", steps=50).loss
@@ -323,7 +364,9 @@ def test_fp8_layers_learn_digits_about_as_fast_as_fp32(recipe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(3), [0]))
-def test_four_bits_cost_little_where_the_first_and_the_last_layer_are_wide(seed, record_property):
+def test_four_bits_cost_little_where_the_first_and_the_last_layer_are_wide(
+    seed, record_property
+):
     """Measured in batches of 256 over seeds 0 to 4, R²: FP32 .987–.995, mxfp8 .982–.987,
     mxfp4 .911–.941 (with the ends kept .978–.986), nvfp4 .971–.985 (nearest and without them
     .935–.969; stochastic for weights and activations, too, .852–.914).
@@ -344,7 +387,9 @@ def test_a_history_says_which_layers_were_lowered_and_which_not():
     environment = run(TASKS["regression"], "nvfp4", steps=1).environment
     told = "FP4_E2M1/FP4_E2M1, nvfp4 scaling, simulated: 2; Linear: 0, 4"
     assert environment["linear layers in nvfp4"] == told
-    assert not any("layers" in name for name in run(AUTOENCODER, "bf16", steps=1).environment)
+    assert not any(
+        "layers" in name for name in run(AUTOENCODER, "bf16", steps=1).environment
+    )
 
 
 def test_simulated_and_real_fp8_products_begin_with_the_same_losses():
@@ -357,7 +402,9 @@ def test_a_policy_decides_what_is_lowered():
     """CUDA's autocast leaves softmax and the normalisation of layers in FP32."""
     counted = []
     for policy in ("cuda-autocast", "everything"):
-        history = run("sequence-transformer", replace(RECIPES["bf16"], policy=policy), steps=1)
+        history = run(
+            "sequence-transformer", replace(RECIPES["bf16"], policy=policy), steps=1
+        )
         counted.append(sum(t.total for t in history.tally["operation"].values()))
     assert counted[0] < counted[1]
 
@@ -422,9 +469,13 @@ ALL = [*product([AUTOENCODER], RECIPES), *product([CNN], OTHERS)]
 
 
 @pytest.mark.parametrize(
-    "case", mostly_slow(ALL, [*product([AUTOENCODER], FEW), (CNN, "fp16-scaled")]), ids="-".join
+    "case",
+    mostly_slow(ALL, [*product([AUTOENCODER], FEW), (CNN, "fp16-scaled")]),
+    ids="-".join,
 )
-def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(case, tmp_path):
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_been_broken_off(
+    case, tmp_path
+):
     """Eleven batches make an epoch of the CNN: the run is broken off in its second one."""
     (task, recipe), path = case, tmp_path / "checkpoint"
     options = {"seed": 3, "steps": 6 if "fp16" in recipe else 14, "device": "cpu"}
@@ -464,7 +515,9 @@ def test_a_checkpoint_of_another_run_is_refused_and_kept(changed, named, tmp_pat
     options = {"task": AUTOENCODER, "recipe": "fp32", "steps": 6}
     broken_off(path=path, after=3, **options)
     before = path.read_bytes()
-    with pytest.raises(ValueError, match=f"checkpoint must be of this run; got .*{named}"):
+    with pytest.raises(
+        ValueError, match=f"checkpoint must be of this run; got .*{named}"
+    ):
         run(**{**options, **changed}, checkpoint=path)
     assert path.read_bytes() == before
 

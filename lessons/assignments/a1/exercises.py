@@ -25,7 +25,9 @@ def but(answer, sentence, **changes):
 
 def formats(rng, count, *, widest=6):
     """Widths that no library names, drawn for one student."""
-    return [(int(rng.integers(2, widest)), int(rng.integers(1, 8))) for _ in range(count)]
+    return [
+        (int(rng.integers(2, widest)), int(rng.integers(1, 8))) for _ in range(count)
+    ]
 
 
 def codes_of(rng, widths, *, low=0.0, high=1.0):
@@ -33,7 +35,9 @@ def codes_of(rng, widths, *, low=0.0, high=1.0):
     cases = []
     for exponent_bits, trailing_bits in widths:
         size = 2 ** (exponent_bits + trailing_bits)
-        code = int(rng.integers(int(low * size), max(int(high * size), int(low * size) + 1)))
+        code = int(
+            rng.integers(int(low * size), max(int(high * size), int(low * size) + 1))
+        )
         cases.append(Arguments((code, exponent_bits, trailing_bits)))
     return cases
 
@@ -50,7 +54,15 @@ def fields_of(code, exponent_bits, trailing_bits):
 
 
 def fields_formula(
-    code, exponent_bits, trailing_bits, *, signed=True, bias=0, masked=True, swapped=False, given=()
+    code,
+    exponent_bits,
+    trailing_bits,
+    *,
+    signed=True,
+    bias=0,
+    masked=True,
+    swapped=False,
+    given=(),
 ):
     """The fields, with an option for each mistake."""
     e, t = given or (exponent_bits, trailing_bits)
@@ -65,13 +77,32 @@ FIELDS = Exercise(
     answer=fields_of,
     reason="From the left: one sign bit, then the exponent field, then the trailing significand.",
     argument="code, exponent_bits, trailing_bits",
-    cases=[Arguments(c) for c in [(0, 5, 2), (1, 5, 2), (0x3C, 5, 2), (0xBC, 5, 2), (0xFF, 4, 3)]],
+    cases=[
+        Arguments(c)
+        for c in [(0, 5, 2), (1, 5, 2), (0x3C, 5, 2), (0xBC, 5, 2), (0xFF, 4, 3)]
+    ],
     misconceptions=(
-        but(fields_formula, "The topmost bit is the sign, 1 for negative numbers.", signed=False),
-        but(fields_formula, "The stored exponent is asked for, before any bias.", bias=1),
-        but(fields_formula, "The exponent field ends below the sign bit.", masked=False),
-        but(fields_formula, "The exponent field comes before the significand.", swapped=True),
-        but(fields_formula, "The widths differ from format to format: use them.", given=(5, 2)),
+        but(
+            fields_formula,
+            "The topmost bit is the sign, 1 for negative numbers.",
+            signed=False,
+        ),
+        but(
+            fields_formula, "The stored exponent is asked for, before any bias.", bias=1
+        ),
+        but(
+            fields_formula, "The exponent field ends below the sign bit.", masked=False
+        ),
+        but(
+            fields_formula,
+            "The exponent field comes before the significand.",
+            swapped=True,
+        ),
+        but(
+            fields_formula,
+            "The widths differ from format to format: use them.",
+            given=(5, 2),
+        ),
     ),
 )
 
@@ -91,12 +122,16 @@ def value_formula(code, exponent_bits, trailing_bits, *, subnormals=True, specia
         return math.nan if trailing else sign * math.inf
     if subnormals and exponent == 0:
         return sign * math.ldexp(trailing, low - bias - trailing_bits)
-    return sign * math.ldexp(2**trailing_bits + trailing, exponent - bias - trailing_bits)
+    return sign * math.ldexp(
+        2**trailing_bits + trailing, exponent - bias - trailing_bits
+    )
 
 
 def smallest_normal(rng):
     """Codes whose exponent field is 1, where the implicit 1 begins."""
-    return [Arguments((2**t + int(rng.integers(2**t)), e, t)) for e, t in formats(rng, 8)]
+    return [
+        Arguments((2**t + int(rng.integers(2**t)), e, t)) for e, t in formats(rng, 8)
+    ]
 
 
 def specials(rng):
@@ -122,20 +157,43 @@ VALUE = Exercise(
     cases=[
         Arguments(c)
         for c in [
-            *((0x3C, 5, 2), (0x40, 5, 2), (0xBD, 5, 2), (0x38, 4, 3), (0x80, 5, 2), (0x03, 5, 2)),
+            *(
+                (0x3C, 5, 2),
+                (0x40, 5, 2),
+                (0xBD, 5, 2),
+                (0x38, 4, 3),
+                (0x80, 5, 2),
+                (0x03, 5, 2),
+            ),
             *((0x7C, 5, 2), (0xFC, 5, 2), (0x7D, 5, 2)),
         ]
     ],
     misconceptions=(
         but(
-            value_formula, "Where the exponent field is 0 there is no implicit 1.", subnormals=False
+            value_formula,
+            "Where the exponent field is 0 there is no implicit 1.",
+            subnormals=False,
         ),
         but(
-            value_formula, "Where the exponent field is all ones: infinity and NaN.", specials=False
+            value_formula,
+            "Where the exponent field is all ones: infinity and NaN.",
+            specials=False,
         ),
-        but(value_formula, "The bias is one less than half the codes of the exponent.", high=1),
-        but(value_formula, "Subnormals have the exponent of the smallest normal number.", low=0),
-        but(value_formula, "A sign bit of 1 makes the number negative, zero too.", signed=False),
+        but(
+            value_formula,
+            "The bias is one less than half the codes of the exponent.",
+            high=1,
+        ),
+        but(
+            value_formula,
+            "Subnormals have the exponent of the smallest normal number.",
+            low=0,
+        ),
+        but(
+            value_formula,
+            "A sign bit of 1 makes the number negative, zero too.",
+            signed=False,
+        ),
     ),
 )
 
@@ -162,11 +220,21 @@ MAX_FINITE = Exercise(
     argument="exponent_bits, trailing_bits",
     cases=[Arguments(c) for c in [(3, 2), (5, 10), (8, 7)]],
     misconceptions=(
-        but(max_formula, "That is the first power of two beyond the format.", below=0.0),
+        but(
+            max_formula, "That is the first power of two beyond the format.", below=0.0
+        ),
         but(max_formula, "The exponent field of all ones is not for numbers.", emax=0),
-        but(max_formula, "The bias is one less than half the codes of the exponent.", emax=-2),
-        but(max_formula, "The implicit 1 is no further digit after the point.", digits=1),
-        Misconception(max_with_emin, "That exponent is emin, of the smallest normal number."),
+        but(
+            max_formula,
+            "The bias is one less than half the codes of the exponent.",
+            emax=-2,
+        ),
+        but(
+            max_formula, "The implicit 1 is no further digit after the point.", digits=1
+        ),
+        Misconception(
+            max_with_emin, "That exponent is emin, of the smallest normal number."
+        ),
     ),
 )
 
@@ -217,7 +285,11 @@ def subnormal_cases(rng):
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
         cases.append(Arguments((float(rng.uniform(-1, 1)) * fmt.min_normal, e, t)))
-    return [*cases, Arguments((-0.0, 4, 3)), Arguments((ieee(4, 3).min_normal * 0.999, 4, 3))]
+    return [
+        *cases,
+        Arguments((-0.0, 4, 3)),
+        Arguments((ieee(4, 3).min_normal * 0.999, 4, 3)),
+    ]
 
 
 def overflow_cases(rng):
@@ -238,16 +310,33 @@ ENCODE = Exercise(
     cases=[
         Arguments(c)
         for c in [
-            *((1.0, 5, 2), (1.75, 5, 2), (-3.3, 5, 2), (0.1, 4, 3), (1.125, 5, 2), (1.375, 5, 2)),
+            *(
+                (1.0, 5, 2),
+                (1.75, 5, 2),
+                (-3.3, 5, 2),
+                (0.1, 4, 3),
+                (1.125, 5, 2),
+                (1.375, 5, 2),
+            ),
             *((1.99, 5, 2), (3 * 2.0**-16, 5, 2), (1.6 * 2.0**-16, 5, 2), (-0.0, 5, 2)),
             *((59000.0, 5, 2), (61440.0, 5, 2), (math.inf, 5, 2)),
         ]
     ],
     misconceptions=(
-        but(encode_formula, "Cutting bits off rounds toward zero, not to nearest.", rounding=int),
-        but(encode_formula, "A tie goes to the even code, not away from zero.", rounding=away),
         but(
-            encode_formula, "Numbers below the smallest normal one are values, too.", gradual=False
+            encode_formula,
+            "Cutting bits off rounds toward zero, not to nearest.",
+            rounding=int,
+        ),
+        but(
+            encode_formula,
+            "A tie goes to the even code, not away from zero.",
+            rounding=away,
+        ),
+        but(
+            encode_formula,
+            "Numbers below the smallest normal one are values, too.",
+            gradual=False,
         ),
         but(
             encode_formula,
@@ -271,8 +360,12 @@ FINITE = Exercise(
         Misconception(2**9, "That is every code; some of them are not finite."),
         Misconception(2**9 - 2 * 2**3 - 1, "+0 and -0 are two codes."),
         Misconception(2**8 - 2**3, "The sign doubles their number."),
-        Misconception(2**9 - 2, "Not only the infinities: NaN has codes, too, many of them."),
-        Misconception(2 * (2**8 - 2**5), "The trailing field has 3 bits, the exponent field 5."),
+        Misconception(
+            2**9 - 2, "Not only the infinities: NaN has codes, too, many of them."
+        ),
+        Misconception(
+            2 * (2**8 - 2**5), "The trailing field has 3 bits, the exponent field 5."
+        ),
     ),
 )
 
@@ -321,4 +414,6 @@ GRADED = {
     "finite_codes": Graded("finite_codes", FINITE, (Part("the number", 1, FINITE.reason),)),
 }  # fmt: skip
 
-RUBRIC = {"a1-words-answer": {"weights, with a number": 1, "gradients, with a number": 1}}
+RUBRIC = {
+    "a1-words-answer": {"weights, with a number": 1, "gradients, with a number": 1}
+}

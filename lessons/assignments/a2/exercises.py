@@ -46,7 +46,11 @@ def drawn(rng, fmt, *, low=None, high=None):
 
 
 def some(rng, fmts, count, **between):
-    return [Arguments((drawn(rng, fmt, **between), fmt)) for fmt in fmts for _ in range(count)]
+    return [
+        Arguments((drawn(rng, fmt, **between), fmt))
+        for fmt in fmts
+        for _ in range(count)
+    ]
 
 
 def subnormal(rng, fmts=(*OTHERS, E4M3)):
@@ -63,9 +67,14 @@ def middles(rng, fmts=(*OTHERS, E4M3), *, aside=(0,)):
     for fmt in fmts:
         last = int(fmt.infinity_code or fmt.nan_code) - 2
         for code in rng.integers(0, last, 8):
-            middle = (float(decode(int(code), fmt)) + float(decode(int(code) + 1, fmt))) / 2
+            middle = (
+                float(decode(int(code), fmt)) + float(decode(int(code) + 1, fmt))
+            ) / 2
             middle *= int(rng.choice((-1, 1)))
-            beside = {-1: math.nextafter(middle, -math.inf), 1: math.nextafter(middle, math.inf)}
+            beside = {
+                -1: math.nextafter(middle, -math.inf),
+                1: math.nextafter(middle, math.inf),
+            }
             cases += [Arguments((beside.get(side, middle), fmt)) for side in aside]
     return cases
 
@@ -137,7 +146,9 @@ def away(v):
 
 def rounded(x, fmt, *, steps=round, least="emin", signed=True, over=""):
     """Rounding, with an option for each mistake."""
-    beyond = fmt.max_finite if over == "top" else math.inf if fmt.has_infinity else math.nan
+    beyond = (
+        fmt.max_finite if over == "top" else math.inf if fmt.has_infinity else math.nan
+    )
     if math.isnan(x):
         return x
     if math.isinf(x) or (over == "early" and abs(x) > fmt.max_finite):
@@ -259,7 +270,13 @@ TWICE = Exercise(
 
 
 def beside_ties(rng):
-    pairs = ((FP32, FP16), (FP32, BF16), (BF16, FP8_E5M2), (FP16, FP8_E5M2), (TF32, E4M3))
+    pairs = (
+        (FP32, FP16),
+        (FP32, BF16),
+        (BF16, FP8_E5M2),
+        (FP16, FP8_E5M2),
+        (TF32, E4M3),
+    )
     cases = []
     for wide, fmt in pairs:
         for x, _ in middles(rng, (fmt,), aside=(-1, 0, 1)):
@@ -320,7 +337,9 @@ RANDOM = Exercise(
 
 
 def chances(rng, cases):
-    return [Arguments((x, fmt, float(r))) for x, fmt in cases for r in (rng.random(), 0.0)]
+    return [
+        Arguments((x, fmt, float(r))) for x, fmt in cases for r in (rng.random(), 0.0)
+    ]
 
 
 def at_fraction(rng):

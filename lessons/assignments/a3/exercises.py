@@ -8,7 +8,18 @@ from functools import partial
 
 import numpy as np
 
-from mplab import BF16, FP6_E2M3, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, round_to, ulp
+from mplab import (
+    BF16,
+    FP6_E2M3,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    round_to,
+    ulp,
+)
 from mplab.course import Arguments, Exercise, Misconception
 from mplab.grading import Graded, Part
 
@@ -67,7 +78,9 @@ def no_power(step):
     return 0
 
 
-def stall_of(start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded):
+def stall_of(
+    start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded
+):
     """Stop at the power of two whose gap is twice the step (a tie); from beyond, after one step."""
     stop = 2.0**fmt.precision * (step if digits else 2.0 ** (bits + power(step)))
     return rounded(start + step, fmt) if start >= stop else late(stop, fmt)
@@ -102,8 +115,12 @@ def ordinary_stalls(rng):
     cases = []
     for fmt in (*each(rng, 4), TF32, FP32):
         for _ in range(8):
-            step = value(rng, fmt, max(fmt.emin, -40), min(fmt.emax - fmt.precision - 2, 40))
-            start = rounded(step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt)
+            step = value(
+                rng, fmt, max(fmt.emin, -40), min(fmt.emax - fmt.precision - 2, 40)
+            )
+            start = rounded(
+                step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt
+            )
             cases.append(Arguments((start, step, fmt)))
     return cases
 
@@ -115,7 +132,9 @@ def powers_of_two(rng):
         least, most = fmt.emin - fmt.precision + 1, fmt.emax - fmt.precision - 1
         some = [least, *rng.integers(least, min(most, 60), 6)]
         cases += [Arguments((0.0, 2.0 ** int(k), fmt)) for k in some]
-    return cases + [Arguments((0.0, 2.0 ** int(k), FP32)) for k in rng.integers(-60, 60, 30)]
+    return cases + [
+        Arguments((0.0, 2.0 ** int(k), FP32)) for k in rng.integers(-60, 60, 30)
+    ]
 
 
 def large_totals(rng):
@@ -126,7 +145,9 @@ def large_totals(rng):
             start = value(rng, fmt, 2, min(fmt.emax - 1, 60))
             gap = float(ulp(start, fmt))
             start = (start // (2 * gap) * 2 + float(rng.integers(2))) * gap
-            step = rounded(gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt)
+            step = rounded(
+                gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt
+            )
             cases.append(Arguments((start, step, fmt)))
     return cases
 
@@ -167,7 +188,9 @@ def chain(totals, add):
     return [add(first, second), *rest]
 
 
-def lanes_of(x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded, among=rounded):
+def lanes_of(
+    x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded, among=rounded
+):
     count = len(x) if last is None else len(x) // lanes * lanes
     totals = [0.0] * lanes
     for i in range(count):
@@ -179,7 +202,10 @@ def lanes_of(x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded
 
 
 _SEED = np.random.default_rng(3)
-_SHORT, _LONG = terms(_SEED, E4M3, 11, signed=True), terms(_SEED, E4M3, 40, low=-1, high=1)
+_SHORT, _LONG = (
+    terms(_SEED, E4M3, 11, signed=True),
+    terms(_SEED, E4M3, 40, low=-1, high=1),
+)
 
 LANES = Exercise(
     answer=lanes_of,
@@ -229,7 +255,9 @@ def stagnating(rng):
 # Compensated -----------------------------------------------------------------------------
 
 
-def compensated_of(total, lost, x, fmt, *, use=1.0, against="corrected", op=rounded, fold=False):
+def compensated_of(
+    total, lost, x, fmt, *, use=1.0, against="corrected", op=rounded, fold=False
+):
     for term in map(float, x):
         corrected = op(term + use * lost, fmt)
         new = rounded(total + corrected, fmt)
@@ -283,7 +311,10 @@ def resumed(rng):
     for fmt in each(rng, 7):
         state = state_of(rng, fmt, value(rng, fmt, 3, 7))
         cases.append(Arguments((*state, terms(rng, fmt, 6), fmt)))
-    return [*cases, Arguments((*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16))]
+    return [
+        *cases,
+        Arguments((*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16)),
+    ]
 
 
 def small_beside_large(rng):
@@ -358,7 +389,13 @@ PROMOTED = Exercise(
 
 def promotions(rng, counts, groups, *, rest=0, signed=False):
     """Whole groups and a rest, in pairs of a format and a wider one."""
-    pairs = [(E4M3, FP16), (FP8_E5M2, _E5M5), (BF16, TF32), (FP8_E5M2, BF16), (_E5M5, FP16)]
+    pairs = [
+        (E4M3, FP16),
+        (FP8_E5M2, _E5M5),
+        (BF16, TF32),
+        (FP8_E5M2, BF16),
+        (_E5M5, FP16),
+    ]
     cases = []
     for fmt, wide in pairs:
         every = int(rng.integers(*groups))
@@ -439,7 +476,9 @@ def meters(rng):
     cases = []
     for fmt in (FP8_E5M2, E4M3, E4M3, FP8_E5M2, *odd_formats(rng, 4), BF16, FP16):
         n = int(rng.integers(22, 30))
-        x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(0.8, 1.2, n)
+        x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(
+            0.8, 1.2, n
+        )
         cases.append(Arguments((round_to(x, fmt), fmt)))
     return cases
 

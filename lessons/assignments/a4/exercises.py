@@ -46,13 +46,17 @@ def fitting(amax, top):
     return exponent - e - (m > limit)
 
 
-def scale_formula(gradients, fmt, *, size=np.max, bound="rounding", least="half", nonzero=True):
+def scale_formula(
+    gradients, fmt, *, size=np.max, bound="rounding", least="half", nonzero=True
+):
     """The exponent and the zeros, with an option for each mistake."""
     magnitudes = np.abs(gradients)
     amax = float(gradients.max() if size == "signed" else size(magnitudes))
     gap = 2.0 ** (fmt.emax - fmt.precision + 1)
     tie = fmt.max_finite + gap / 2
-    if fmt.max_finite / gap % 2:  # the tie goes to the even neighbour, which is no value
+    if (
+        fmt.max_finite / gap % 2
+    ):  # the tie goes to the even neighbour, which is no value
         tie = math.nextafter(tie, 0)
     tops = {"rounding": tie, "max_finite": fmt.max_finite, "power": 2.0**fmt.emax,
             "next": math.nextafter(2.0 ** (fmt.emax + 1), 0)}  # fmt: skip
@@ -108,7 +112,10 @@ def gradients_of(rng, fmt, top, *, low):
 def ordinary_gradients(rng):
     small = [gradients_of(rng, fmt, float(rng.uniform(-12, 3)), low=fmt.emin - fmt.precision - 8)
              for fmt in (FP16, FP8_E5M2, FP8_E4M3) for _ in range(6)]  # fmt: skip
-    return [*small, *(gradients_of(rng, BF16, float(rng.uniform(2, 9)), low=-60) for _ in "abc")]
+    return [
+        *small,
+        *(gradients_of(rng, BF16, float(rng.uniform(2, 9)), low=-60) for _ in "abc"),
+    ]
 
 
 def large_gradients(rng):
@@ -121,8 +128,16 @@ def edges(rng):
     cases = []
     for fmt in (FP16, FP8_E5M2, FP8_E4M3):
         beyond = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
-        inside = fmt.max_finite + float(rng.uniform(0.1, 0.9)) * (beyond - fmt.max_finite)
-        for top in (fmt.max_finite, inside, math.nextafter(beyond, 0), beyond, 1.001 * beyond):
+        inside = fmt.max_finite + float(rng.uniform(0.1, 0.9)) * (
+            beyond - fmt.max_finite
+        )
+        for top in (
+            fmt.max_finite,
+            inside,
+            math.nextafter(beyond, 0),
+            beyond,
+            1.001 * beyond,
+        ):
             k = int(rng.integers(3, 15))
             zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
             both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
@@ -164,7 +179,9 @@ def after_run(state, found_inf, steps):
     if found_inf:
         scale = moved(state["scale"], state["backoff_factor"], steps)
         return {**state, "scale": scale, "_growth_tracker": 0}
-    growths, tracker = divmod(state["_growth_tracker"] + steps, state["growth_interval"])
+    growths, tracker = divmod(
+        state["_growth_tracker"] + steps, state["growth_interval"]
+    )
     scale = moved(state["scale"], state["growth_factor"], growths)
     return {**state, "scale": scale, "_growth_tracker": tracker}
 
@@ -172,8 +189,14 @@ def after_run(state, found_inf, steps):
 def run_formula(state, found_inf, steps, *, every=False, late=0, kept=False, usual=False,
                 rounded=single):  # fmt: skip
     """The state, with an option for each mistake; a step moves the scale at most once."""
-    growth, backoff = (2.0, 0.5) if usual else (state["growth_factor"], state["backoff_factor"])
-    scale, tracker, interval = state["scale"], state["_growth_tracker"], state["growth_interval"]
+    growth, backoff = (
+        (2.0, 0.5) if usual else (state["growth_factor"], state["backoff_factor"])
+    )
+    scale, tracker, interval = (
+        state["scale"],
+        state["_growth_tracker"],
+        state["growth_interval"],
+    )
     if found_inf:
         scale = moved(scale, backoff, steps, rounded=rounded)
         return {**state, "scale": scale, "_growth_tracker": tracker if kept else 0}
@@ -246,7 +269,11 @@ def some_factors(rng):
 
 
 def one_step(rng):
-    return [Arguments((any_state(rng), bool(found), 1)) for found in (0, 1) for _ in range(20)]
+    return [
+        Arguments((any_state(rng), bool(found), 1))
+        for found in (0, 1)
+        for _ in range(20)
+    ]
 
 
 def other_factors(rng):
@@ -255,7 +282,8 @@ def other_factors(rng):
     backed = [(fresh(any_state(rng, **some_factors(rng))), True, int(rng.integers(1, 9)))
               for _ in range(12)]  # fmt: skip
     each = [
-        (any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5) for found in (False, True)
+        (any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5)
+        for found in (False, True)
     ]
     return [Arguments(case) for case in (*grown, *backed, *each)]
 
@@ -264,7 +292,10 @@ def ends_of_float32(rng):
     """Just below 2^128 and around 2^-149, where a factor of 0.9 no longer moves anything."""
     up = [Arguments((state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k))
           for k in range(1, 7) for f in (1.0, single(rng.uniform(1, 1.9)))]  # fmt: skip
-    there = [Arguments((state_of(2.0**127, 4, 5), False, n)) for n in (1, int(rng.integers(2, 9)))]
+    there = [
+        Arguments((state_of(2.0**127, 4, 5), False, n))
+        for n in (1, int(rng.integers(2, 9)))
+    ]
     down = [Arguments((state_of(2.0 ** -int(rng.integers(100, 149)), 0, 3, backoff=b), True, n))
             for b in (0.5, 0.9, 0.3) for n in (2, 60, 2_000)]  # fmt: skip
     return [*up, *there, *down]
@@ -275,7 +306,9 @@ def long_runs(rng):
     for found in (False, True):
         for _ in range(6):
             interval = int(rng.integers(1_000, 10**9))
-            state = state_of(power(rng), 0 if found else int(rng.integers(interval)), interval)
+            state = state_of(
+                power(rng), 0 if found else int(rng.integers(interval)), interval
+            )
             cases.append(Arguments((state, found, int(rng.integers(10**9, 10**12)))))
     return cases
 
@@ -309,7 +342,11 @@ def window_formula(micro, scale, max_norm, *, first=False, each=False, total=Fal
         return clip(running / len(wide), max_norm)
     with np.errstate(invalid="ignore"):
         gradient = wide.sum(axis=0) / (1 if total else len(wide))
-        return clip(gradient, max_norm) / scale if first else clip(gradient / scale, max_norm)
+        return (
+            clip(gradient, max_norm) / scale
+            if first
+            else clip(gradient / scale, max_norm)
+        )
 
 
 def by_element(gradient, max_norm):
@@ -377,7 +414,9 @@ def rescaled(rng, case):
     """The same window with another scale, from 2^-8 to 2^24."""
     micro, scale, max_norm = case
     factor = 2.0 ** int(rng.integers(-8, 25)) / scale
-    return Arguments(([g * np.float32(factor) for g in micro], scale * factor, max_norm))
+    return Arguments(
+        ([g * np.float32(factor) for g in micro], scale * factor, max_norm)
+    )
 
 
 def one_batch(rng):
@@ -394,7 +433,9 @@ def spoilt_windows(rng):
     """One bad number somewhere; in some windows two infinities that would cancel."""
     cases = []
     for bad in (math.inf, -math.inf, math.nan) * 4:
-        micro, scale, max_norm = rescaled(rng, long_enough(rng, count=int(rng.integers(2, 6))))
+        micro, scale, max_norm = rescaled(
+            rng, long_enough(rng, count=int(rng.integers(2, 6)))
+        )
         place = int(rng.integers(5))
         micro[int(rng.integers(len(micro)))][place] = bad
         cases.append(Arguments((micro, scale, max_norm)))
@@ -427,7 +468,9 @@ def finite(own):
     return all(np.isfinite(g).all() for g in own)
 
 
-def end_formula(state, gradients, *, fine=finite, shared=False, each=False, backs_off=True):
+def end_formula(
+    state, gradients, *, fine=finite, shared=False, each=False, backs_off=True
+):
     """The end of a window, with an option for each mistake."""
     stepped = [bool(fine(own)) for own in gradients]
     if each:
@@ -449,7 +492,9 @@ def first_parameter(own):
 
 
 INF, NAN = math.inf, math.nan
-GOOD, UP, DOWN, LOST = (floats(row) for row in ((1.0, -2.0), (INF, 3.0), (5.0, -INF), (NAN, 0.0)))
+GOOD, UP, DOWN, LOST = (
+    floats(row) for row in ((1.0, -2.0), (INF, 3.0), (5.0, -INF), (NAN, 0.0))
+)
 LATER = floats((1.0, 2.0), (3.0,), (4.0, INF))
 
 END = Exercise(
@@ -488,7 +533,10 @@ END = Exercise(
 
 def parameters(rng, bad=None):
     """One to three arrays of several shapes; one number is bad."""
-    own = [np.float32(rng.normal(size=int(rng.integers(1, 5)))) for _ in range(rng.integers(1, 4))]
+    own = [
+        np.float32(rng.normal(size=int(rng.integers(1, 5))))
+        for _ in range(rng.integers(1, 4))
+    ]
     if bad is not None:
         spoilt = own[int(rng.integers(len(own)))]
         spoilt[int(rng.integers(len(spoilt)))] = bad
@@ -512,7 +560,8 @@ def several_optimizers(rng):
         for bad in (INF, -INF, NAN):
             cases.append((fresh(any_state(rng)), optimizers(rng, count, bad)))
         cases += [
-            (fresh(any_state(rng)), optimizers(rng, count, INF, at=at)) for at in ({0}, {count - 1})
+            (fresh(any_state(rng)), optimizers(rng, count, INF, at=at))
+            for at in ({0}, {count - 1})
         ]
     return [Arguments(case) for case in cases]
 
@@ -525,7 +574,9 @@ def all_or_none(rng):
 # A job and its crashes ---------------------------------------------------------------------
 
 
-def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True, at=False, rate=0):
+def replay(
+    state, log, warmup, *, resume=None, counts="updates", rewinds=True, at=False, rate=0
+):
     """Scales and rates over a log, right by default, with an option for each mistake."""
     start = (state, 0)
     now, saved, scales, rates = start, None, [], []
@@ -535,13 +586,19 @@ def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True, a
             saved = now
         elif entry == "crash":
             back, then = saved or start
-            now = (resume(back, start[0], state) if resume else back, then if rewinds else updates)
+            now = (
+                resume(back, start[0], state) if resume else back,
+                then if rewinds else updates,
+            )
         else:
             found = state["scale"] >= entry if at else state["scale"] > entry
             scales.append(state["scale"])
             factor = min(1.0, (updates + 1 - rate) / warmup)
             rates.append(0.0 if found else factor)
-            now = (after_run(state, found, 1), updates + (counts == "windows" or not found))
+            now = (
+                after_run(state, found, 1),
+                updates + (counts == "windows" or not found),
+            )
     return scales, rates
 
 
@@ -598,7 +655,9 @@ def bare_logs(rng):
     for _ in range(10):
         state = any_state(rng, interval=int(rng.integers(2, 6)))
         limits = windows(rng, state, 40)
-        cases.append(Arguments((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60)))))
+        cases.append(
+            Arguments((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60))))
+        )
     return cases
 
 
@@ -616,7 +675,17 @@ def jobs(rng, *, crashes):
         log = [state["scale"] / 4, *windows(rng, state, 5), "save", ANY]
         for _ in range(crashes):
             some = windows(rng, state, int(rng.integers(4, 9)), below=2)
-            log += [*some, "save", ANY, ANY, state["scale"] / 8, "crash", ANY, "crash", *some]
+            log += [
+                *some,
+                "save",
+                ANY,
+                ANY,
+                state["scale"] / 8,
+                "crash",
+                ANY,
+                "crash",
+                *some,
+            ]
         cases.append(Arguments((state, log, int(rng.integers(30, 90)))))
     return cases
 

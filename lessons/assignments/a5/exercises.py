@@ -32,7 +32,11 @@ def but(answer, sentence, slip):
 
 def rounded(x, fmt=FP16):
     """Values of a format; None leaves them as they are."""
-    return np.asarray(x, np.float64) if fmt is None else round_to(np.asarray(x, np.float64), fmt)
+    return (
+        np.asarray(x, np.float64)
+        if fmt is None
+        else round_to(np.asarray(x, np.float64), fmt)
+    )
 
 
 @np.errstate(all="ignore")
@@ -218,7 +222,9 @@ class Run:
 
     def apply(self, rate=RATE):
         self.calls += 1
-        self.weights = [w - rate * g for w, g in zip(self.weights, self.grads, strict=True)]
+        self.weights = [
+            w - rate * g for w, g in zip(self.weights, self.grads, strict=True)
+        ]
 
     def update(self, found):
         self.good = 0 if found else self.good + 1
@@ -313,7 +319,10 @@ def started(rng, *, deep):
     """Weights whose outputs lie below the targets."""
     width, middle, out = (int(n) for n in rng.integers(1, 4, 3))
     if deep:
-        return [plain(positive(rng, middle, width) / 4), plain(positive(rng, out, middle) / 4)]
+        return [
+            plain(positive(rng, middle, width) / 4),
+            plain(positive(rng, out, middle) / 4),
+        ]
     return [plain(positive(rng, out, width) / 16)]
 
 
@@ -363,7 +372,10 @@ def partly(rng):
     while len(cases) < 6:
         weights = [plain(positive(rng, 2, 2)), plain(positive(rng, 1, 2) * 2.0**-5)]
         if len(cases) % 2:
-            weights = [plain(positive(rng, 2, 2) * 2.0**-6), plain(positive(rng, 1, 2) * 8)]
+            weights = [
+                plain(positive(rng, 2, 2) * 2.0**-6),
+                plain(positive(rng, 1, 2) * 8),
+            ]
         case = Arguments((weights, [batch_of(rng, 2, 1, reach=4.0) for _ in range(5)], 0.25,
                           2.0 ** int(rng.integers(11, 16))))  # fmt: skip
         arrays_ = [np.asarray(w) for w in weights]
@@ -453,7 +465,9 @@ def cut(rng, count, *, sizes, pieces=(2, 4), length=(1, 3), scales=(4, 9), norms
         parts = []
         for _ in range(int(rng.integers(*length, endpoint=True))):
             rows = rng.permutation(sizes)[: int(rng.integers(*pieces, endpoint=True))]
-            parts.append([batch_of(rng, width, out, rows=int(n), reach=reach) for n in rows])
+            parts.append(
+                [batch_of(rng, width, out, rows=int(n), reach=reach) for n in rows]
+            )
         norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
         case = Arguments((weights, parts, norm, 2.0 ** int(rng.integers(*scales))))
         if some(windows(*case)) and alike(windows, case):
@@ -467,7 +481,9 @@ def one_infinite(rng):
     while len(cases) < 8:
         weights = started(rng, deep=False)
         width, out = len(weights[0][0]), len(weights[-1])
-        parts = [[batch_of(rng, width, out, rows=2) for _ in range(3)] for _ in range(4)]
+        parts = [
+            [batch_of(rng, width, out, rows=2) for _ in range(3)] for _ in range(4)
+        ]
         at = len(cases) % 3
         inputs, targets = parts[0][at]
         parts[0][at] = (inputs, plain(np.asarray(targets) * 64))
@@ -548,7 +564,10 @@ def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponen
     """Cases that FP32 computes exactly. `bad` puts infinities or a NaN among the targets."""
     cases = []
     while len(cases) < count:
-        fmt, size = fmts[len(cases) % len(fmts)], int(rng.integers(*width, endpoint=True))
+        fmt, size = (
+            fmts[len(cases) % len(fmts)],
+            int(rng.integers(*width, endpoint=True)),
+        )
         first = [value(rng, fmt, 0) if start is None else start for _ in range(size)]
         targets = [
             [x + value(rng, fmt, int(rng.integers(*exponents)), bits=1) for x in first]
@@ -570,10 +589,17 @@ def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponen
 
 def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates=4):
     """A checkpoint as the notebook describes it."""
-    velocity = [plain(np.zeros_like(w)) for w in weights] if velocity is None else velocity
+    velocity = (
+        [plain(np.zeros_like(w)) for w in weights] if velocity is None else velocity
+    )
     scaler = {"scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5,
               "growth_interval": interval, "_growth_tracker": good}  # fmt: skip
-    return {"weights": weights, "velocity": velocity, "scaler": scaler, "updates": updates}
+    return {
+        "weights": weights,
+        "velocity": velocity,
+        "scaler": scaler,
+        "updates": updates,
+    }
 
 
 def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
@@ -584,7 +610,9 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
               good=known["_growth_tracker"])  # fmt: skip
     if slip == "scaler":
         run = Run(state["weights"], 65536.0, interval=2000)
-    velocity = [np.asarray(v, np.float64) * (slip != "velocity") for v in state["velocity"]]
+    velocity = [
+        np.asarray(v, np.float64) * (slip != "velocity") for v in state["velocity"]
+    ]
     for inputs, targets in batches:
         run.clear()
         run.add((np.asarray(inputs) * nudge, targets))
@@ -594,14 +622,21 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
         if not found:
             rate = RATE * min(1.0, (updates + 1) / 4)
             velocity = [0.5 * v + g for v, g in zip(velocity, run.grads, strict=True)]
-            run.weights = [w - rate * v for w, v in zip(run.weights, velocity, strict=True)]
+            run.weights = [
+                w - rate * v for w, v in zip(run.weights, velocity, strict=True)
+            ]
         run.update(found)
         updates += slip == "skips" or not found
     weights = [rounded(w) for w in run.weights] if slip == "half" else run.weights
     scaler = {
         **known, "scale": run.scale, "growth_interval": run.interval, "_growth_tracker": run.good
     }  # fmt: skip
-    return {"weights": weights, "velocity": velocity, "scaler": scaler, "updates": updates}
+    return {
+        "weights": weights,
+        "velocity": velocity,
+        "scaler": scaler,
+        "updates": updates,
+    }
 
 
 def numbers_of(state):

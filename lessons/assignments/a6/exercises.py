@@ -61,7 +61,9 @@ def scale_of(x, fmt, headroom):
         return math.nan
     if amax == 0:
         return 1.0
-    first_too_large = bisect_right(SCALES, fmt.max_finite, key=lambda s: headroom * amax * s)
+    first_too_large = bisect_right(
+        SCALES, fmt.max_finite, key=lambda s: headroom * amax * s
+    )
     return SCALES[max(first_too_large - 1, 0)]
 
 
@@ -134,7 +136,9 @@ def at_the_edge(rng):
         for headroom in HEADROOMS:
             edge = math.ldexp(fmt.max_finite / headroom, int(rng.integers(-30, 30)))
             for away in (0.0, -math.inf, math.inf):
-                amax = np.nextafter(np.float32(edge), np.float32(away)) if away else edge
+                amax = (
+                    np.nextafter(np.float32(edge), np.float32(away)) if away else edge
+                )
                 cases += [Arguments((floats(-amax, amax / 3), fmt, headroom))]
             cases += [Arguments((floats(edge, edge / 3), fmt, headroom))]
     return cases
@@ -152,8 +156,13 @@ def nothing_and_too_much(rng):
             cases.append(Arguments((np.zeros(3, np.float32), fmt, headroom)))
             cases.append(Arguments((normal(rng, 3, power=-140), fmt, headroom)))
             cases.append(Arguments((np.zeros(0, np.float32), fmt, headroom)))
-    largest = floats(rng.uniform(2.9, 3.1) * 1e38)  # times 2^-126 the most that FP4 still holds
-    return [*cases, *(Arguments((largest, FP4_E2M1, headroom)) for headroom in HEADROOMS)]
+    largest = floats(
+        rng.uniform(2.9, 3.1) * 1e38
+    )  # times 2^-126 the most that FP4 still holds
+    return [
+        *cases,
+        *(Arguments((largest, FP4_E2M1, headroom)) for headroom in HEADROOMS),
+    ]
 
 
 # Codes -----------------------------------------------------------------------------------
@@ -175,7 +184,9 @@ def to_codes(x, scale, fmt):
     return codes.astype(np.uint8)
 
 
-def codes_formula(x, scale, fmt, *, divide=False, clamp="after", wide=True, signed=True):
+def codes_formula(
+    x, scale, fmt, *, divide=False, clamp="after", wide=True, signed=True
+):
     """A cast, with an option for each mistake."""
     x = x.astype(np.float64)
     most, finite = fmt.max_finite, np.isfinite(x) | (clamp == "everything")
@@ -240,7 +251,12 @@ def too_large(rng):
     for fmt in (E4M3, *OTHERS):
         for _ in range(4):
             scale = power(rng)
-            x = fmt.max_finite / scale * rng.uniform(0.5, 2.5, 8) * rng.choice((-1, 1), 8)
+            x = (
+                fmt.max_finite
+                / scale
+                * rng.uniform(0.5, 2.5, 8)
+                * rng.choice((-1, 1), 8)
+            )
             cases.append(Arguments((x.astype(np.float32), scale, fmt)))
         huge = floats(*(rng.uniform(1, 3, 2) * 1e38), -1e38)
         cases.append(Arguments((huge, power(rng, 4, 20), fmt)))
@@ -254,7 +270,17 @@ def rare(rng):
         for _ in range(4):
             scale = power(rng)
             least = fmt.min_subnormal / scale
-            x = [math.inf, -math.inf, math.nan, 0.0, -0.0, -0.3 * least, 0.3 * least, -least, least]
+            x = [
+                math.inf,
+                -math.inf,
+                math.nan,
+                0.0,
+                -0.0,
+                -0.3 * least,
+                0.3 * least,
+                -least,
+                least,
+            ]
             cases.append(Arguments((floats(*rng.permutation(x)), scale, fmt)))
     return cases
 
@@ -274,11 +300,15 @@ def beside_ties(rng):
             up = code % 2 == 0  # then the tie itself goes down
             if np.float32(product) == tie and (product > tie if up else product < tie):
                 found.append(Arguments((floats(x, -x), float(scale), fmt)))
-        ties = [(table[c] + table[c + 1]) / 2 for c in rng.integers(0, fmt.max_code, 12)]
+        ties = [
+            (table[c] + table[c + 1]) / 2 for c in rng.integers(0, fmt.max_code, 12)
+        ]
         exponent = int(rng.integers(-20, 20))
         cases += [
             *found,
-            Arguments((np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt)),
+            Arguments(
+                (np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt)
+            ),
         ]
     return cases
 
@@ -296,7 +326,9 @@ def delayed(tensors, fmt, length, headroom):
         for number in x.tolist():
             scaled = abs(number) * scale
             clipped += math.isfinite(number) and scaled > fmt.max_finite
-            flushed += number != 0 and scaled <= fmt.min_subnormal - scaled  # nearer to 0, or a tie
+            flushed += (
+                number != 0 and scaled <= fmt.min_subnormal - scaled
+            )  # nearer to 0, or a tie
         rows.append((scale, clipped / x.size, flushed / x.size))
         if np.isfinite(x).all() and x.any():
             history.append(magnitude(x))
@@ -430,7 +462,9 @@ def pack_mx(x, fmt, block):
             exponent += 1
         bad = not math.isfinite(amax)
         packed.append(255 if bad else exponent + 127)
-        codes = [fmt.nan_code] * part.size if bad else to_codes(part, 2.0**-exponent, fmt)
+        codes = (
+            [fmt.nan_code] * part.size if bad else to_codes(part, 2.0**-exponent, fmt)
+        )
         packed.extend(codes)
     return np.array(packed, np.uint8)
 
@@ -443,7 +477,9 @@ def log_up(amax):
     return log_of(amax) + (math.frexp(amax)[0] > 0.5)
 
 
-def mx_formula(x, fmt, block, *, log=log_of, emax=True, divide=True, tail=True, shown=True):
+def mx_formula(
+    x, fmt, block, *, log=log_of, emax=True, divide=True, tail=True, shown=True
+):
     """Packed blocks, with an option for each mistake."""
     packed = []
     stop = x.size if tail else x.size // block * block
@@ -510,7 +546,10 @@ def tops(rng):
     """The largest of a block at each place between two powers of two, and just below one."""
     cases = []
     for fmt in (E4M3, E5M2, FP6_E2M3):
-        below = [np.nextafter(np.float32(2.0**k), np.float32(0)) for k in (10, 30, 60, -60, 1)]
+        below = [
+            np.nextafter(np.float32(2.0**k), np.float32(0))
+            for k in (10, 30, 60, -60, 1)
+        ]
         for top in (
             *below,
             *np.ldexp([1.0, 1.3, 1.74, 1.76, 1.88, 1.97], int(rng.integers(-9, 9))),
@@ -572,7 +611,11 @@ def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", 
     b = b.T if which == "output" else b
     with np.errstate(over="ignore", invalid="ignore"):
         total = a @ b
-    factor = {"both": scales[first] * scales[second], "first": scales[first], "none": 1.0}
+    factor = {
+        "both": scales[first] * scales[second],
+        "first": scales[first],
+        "none": 1.0,
+    }
     total = total * factor["both"] if undo == "multiply" else total / factor[undo]
     with np.errstate(over="ignore"):
         return total.astype(np.float32)
@@ -609,7 +652,9 @@ def layers(rng, which, *, low=-12, high=6, count=4):
     for _ in range(count):
         n, outputs, inputs = (int(rng.integers(2, most)) for most in (7, 8, 12))
         shapes = (n, inputs), (outputs, inputs), (n, outputs)
-        x, w, g = (normal(rng, *shape, power=rng.integers(low, high)) for shape in shapes)
+        x, w, g = (
+            normal(rng, *shape, power=rng.integers(low, high)) for shape in shapes
+        )
         g[-1, :] *= np.float32(2.0**-26)
         g[:, -1] *= np.float32(2.0**-26)
         cases.append(Arguments((which, x, w, np.ldexp(g, -12))))

@@ -88,7 +88,10 @@ def patient(
             ("scale", now),
             ("skipped", skipped),
             ("zeros", float(np.mean(gradient == 0))),
-            ("moved", float(np.mean((w != before) & ~(np.isnan(w) & np.isnan(before))))),
+            (
+                "moved",
+                float(np.mean((w != before) & ~(np.isnan(w) & np.isnan(before)))),
+            ),
             ("bad", int(np.sum(~np.isfinite(w)))),
         ):
             record[key].append(value)
@@ -119,7 +122,9 @@ PATIENTS = {
     "forward in one batch": lambda rng, n: patient(
         rng, n, scale=1024.0, start=0.5, flood=int(rng.integers(1, n))
     ),
-    "gradients": lambda rng, n: patient(rng, n, size=float(10 ** rng.uniform(-9, -7.7))),
+    "gradients": lambda rng, n: patient(
+        rng, n, size=float(10 ** rng.uniform(-9, -7.7))
+    ),
     "gradients but for a few": lambda rng, n: patient(
         rng, n, size=5e-3, faint=int(rng.integers(6, 8))
     ),
@@ -127,15 +132,28 @@ PATIENTS = {
     "updates after skips": lambda rng, n: patient(
         rng, n, start=1.0, rate=2e-5, scale=2.0**18, fmt=FP16, weights=BF16
     ),
-    "copies": lambda rng, n: patient(rng, n, stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]),
+    "copies": lambda rng, n: patient(
+        rng, n, stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]
+    ),
     "copies after skips": lambda rng, n: patient(rng, n, scale=2.0**18, stale=True),
     "half": lambda rng, n: patient(
-        rng, n, weights=FP16, adam=True, dead=int(rng.integers(1, 4)), start=float(rng.integers(2))
+        rng,
+        n,
+        weights=FP16,
+        adam=True,
+        dead=int(rng.integers(1, 4)),
+        start=float(rng.integers(2)),
     ),
     "second step": lambda rng, n: patient(
-        rng, n, scale=float(2 ** rng.integers(6, 12)), beside=True, spike=int(rng.integers(1, n))
+        rng,
+        n,
+        scale=float(2 ** rng.integers(6, 12)),
+        beside=True,
+        spike=int(rng.integers(1, n)),
     ),
-    "second step at once": lambda rng, n: patient(rng, n, scale=1024.0, beside=True, spike=0),
+    "second step at once": lambda rng, n: patient(
+        rng, n, scale=1024.0, beside=True, spike=0
+    ),
 }
 """Runs by their fault: the diagnosis first, then how the run differs."""
 
@@ -153,17 +171,28 @@ def patients(rng, names, *, each=3):
 def step(rng, *, loss=None, skipped=False, zeros=0.0, moved=1.0, bad=0):
     """A step of a healthy run, but for what is given."""
     loss = float(rng.uniform(1, 2)) if loss is None else loss
-    return {"loss": loss, "skipped": skipped, "zeros": zeros, "moved": moved, "bad": bad}
+    return {
+        "loss": loss,
+        "skipped": skipped,
+        "zeros": zeros,
+        "moved": moved,
+        "bad": bad,
+    }
 
 
 def recorded(*steps):
     columns = {key: [row[key] for row in steps] for key in steps[0]}
-    return Arguments(({"weights": "float32", "scale": [1024.0] * len(steps)} | columns,))
+    return Arguments(
+        ({"weights": "float32", "scale": [1024.0] * len(steps)} | columns,)
+    )
 
 
 def first_alarms(rng):
     """A single bad weight, and a loss of minus infinity."""
-    return [recorded(step(rng), step(rng, bad=1)), recorded(step(rng), step(rng, loss=-math.inf))]
+    return [
+        recorded(step(rng), step(rng, bad=1)),
+        recorded(step(rng), step(rng, loss=-math.inf)),
+    ]
 
 
 def near_standstill(rng):
@@ -184,7 +213,10 @@ def near_skips(rng):
     """One applied step, the last; and every other step skipped, which leaves the loss unchanged."""
     one, two, three = (float(x) for x in rng.uniform(1, 2, 3))
     last = recorded(
-        *(step(rng, loss=one, skipped=s, moved=float(not s)) for s in (True, True, False))
+        *(
+            step(rng, loss=one, skipped=s, moved=float(not s))
+            for s in (True, True, False)
+        )
     )
     by_turns = zip((one, one, two, two, three), (1, 0, 1, 0, 1), strict=True)
     return [last, recorded(*(step(rng, loss=loss, skipped=bool(s), moved=float(not s))
@@ -196,7 +228,9 @@ def near_skips(rng):
 
 def breakdown(r, *, calls=lambda i, skipped: skipped):
     """The cause of the first number that is not finite; None if there is none."""
-    for i, (loss, bad, skipped) in enumerate(zip(r["loss"], r["bad"], r["skipped"], strict=True)):
+    for i, (loss, bad, skipped) in enumerate(
+        zip(r["loss"], r["bad"], r["skipped"], strict=True)
+    ):
         if not math.isfinite(loss):
             return "forward"
         if bad:
@@ -204,13 +238,16 @@ def breakdown(r, *, calls=lambda i, skipped: skipped):
     return None
 
 
-def standstill(r, *, everywhere=False, zeros=0.5, order=("gradients", "updates", "copies")):
+def standstill(
+    r, *, everywhere=False, zeros=0.5, order=("gradients", "updates", "copies")
+):
     """What keeps a run from learning, judged by the steps that were applied."""
     loss, steps = r["loss"], range(len(r["loss"]))
     counted = [i for i in steps if everywhere or not r["skipped"][i]]
     after = [i for i in counted if i + 1 in steps]
     found = {
-        "gradients": bool(counted) and np.mean([r["zeros"][i] for i in counted]) > zeros,
+        "gradients": bool(counted)
+        and np.mean([r["zeros"][i] for i in counted]) > zeros,
         "updates": bool(counted) and np.mean([r["moved"][i] for i in counted]) < 0.5,
         "copies": bool(after) and all(loss[i] == loss[i + 1] for i in after),
     }
@@ -332,7 +369,14 @@ def narrow_rows(rng, count, low, high, *, widths=(5, 33), centre=0.0):
 def constant_rows(rng, count=6):
     """All elements are equal, so that only eps is under the root."""
     return [
-        Arguments((np.full((2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16), eps))
+        Arguments(
+            (
+                np.full(
+                    (2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16
+                ),
+                eps,
+            )
+        )
         for eps in (1e-5, 1e-10)
         for _ in range(count // 2)
     ]
@@ -368,7 +412,9 @@ NORM = Exercise(
             inputs=np.float16,
             least=1e-3,
         ),
-        but(norm_formula, "The square is infinite before it is widened.", squares="late"),
+        but(
+            norm_formula, "The square is infinite before it is widened.", squares="late"
+        ),
         but(
             norm_formula,
             "A mean is a sum first, and in FP16 the sum is infinite beyond 65504.",
@@ -397,7 +443,9 @@ def attended(q, k, v, keep):
 
 
 @quiet
-def attention_formula(q, k, v, keep, *, product="wide", mask=-np.inf, top=True, floor=-1e30):
+def attention_formula(
+    q, k, v, keep, *, product="wide", mask=-np.inf, top=True, floor=-1e30
+):
     """Attention, with options that widen too late or mask with a number."""
     root = np.sqrt(np.float32(q.shape[1]))
     logits = np.float32(q) @ np.float32(k).T / root
@@ -409,7 +457,9 @@ def attention_formula(q, k, v, keep, *, product="wide", mask=-np.inf, top=True, 
     peak = np.maximum(hidden.max(-1, keepdims=True), floor)
     weights = np.exp(hidden - peak * top)
     values = np.float32(np.where(keep.any(0)[:, None], v, 0))
-    return np.float16(weights @ values / np.maximum(weights.sum(-1, keepdims=True), 1e-30))
+    return np.float16(
+        weights @ values / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
+    )
 
 
 def whole(rng, shape, largest):
@@ -538,7 +588,9 @@ def training(x, y, scale, limit, interval, fused, *, clip="unscaled", twice=Fals
         scale, good = (scale * 2, 0) if good == interval else (scale, good)
         counted += {"applied": finite, "every": True, "steady": scale == now,
                     "calls": finite or fused}[counts]  # fmt: skip
-        rows.append((now, rate, float(np.linalg.norm(np.float64(w) - np.float64(before)))))
+        rows.append(
+            (now, rate, float(np.linalg.norm(np.float64(w) - np.float64(before))))
+        )
     return np.array(rows), nearest
 
 
@@ -551,7 +603,9 @@ def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits
     """Batches of noise, some of them odd; no decision may hang on the last digits of a sum."""
     cases = []
     while len(cases) < count:
-        x = rng.uniform(0.5, 1.5, (steps, rows, inputs)) * rng.choice((-1, 1), (rows, inputs))
+        x = rng.uniform(0.5, 1.5, (steps, rows, inputs)) * rng.choice(
+            (-1, 1), (rows, inputs)
+        )
         y = rng.uniform(0.5, 2.0, (steps, rows)) * rng.choice((-1, 1), (steps, rows))
         limit = 2.0 ** rng.uniform(*limits)
         x[:, :, :dead] = 0.0  # weights that no step moves
@@ -559,7 +613,12 @@ def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits
             x, y, limit = (np.round(grid * part) / grid for part in (x, y, limit))
         y[rng.permutation(steps)[:odd]] *= 1e7
         arguments = (
-            *(np.float32(x), np.float32(y), float(2.0 ** rng.integers(*scales)), float(limit)),
+            *(
+                np.float32(x),
+                np.float32(y),
+                float(2.0 ** rng.integers(*scales)),
+                float(limit),
+            ),
             *(int(rng.choice(intervals)), bool(rng.choice(fused))),
         )
         if training(*arguments)[1] > 0.02:
@@ -652,19 +711,34 @@ def believing(sentence, claim, **changes):
     return Misconception(answer, sentence)
 
 
-def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1), dtypes=("float16", "bfloat16")):
+def layers(
+    rng,
+    claim,
+    count,
+    *,
+    sizes=(-30, -18),
+    scales=(0, 1),
+    dtypes=("float16", "bfloat16"),
+):
     """Layers of whole numbers; no gradient lies where two ways to add could differ."""
     cases = []
     while len(cases) < count:
         shape = int(rng.integers(1, 4)), int(rng.integers(2, 9))
         weight = np.float32(rng.integers(1, 5, shape))
-        x = np.float32(2.0 ** rng.integers(-4, 4, (1, shape[1])) * rng.uniform(1.05, 1.3))
+        x = np.float32(
+            2.0 ** rng.integers(-4, 4, (1, shape[1])) * rng.uniform(1.05, 1.3)
+        )
         x[:, rng.random(shape[1]) < 0.2] = 0.0
         x[:, ::2] *= -1
         if claim == "notice":
             x = np.float32(rng.integers(1, 5, (2, shape[1])))
-        size, scale = 2.0 ** int(rng.integers(*sizes)), 2.0 ** int(rng.integers(*scales))
-        cases.append(Arguments((claim, str(rng.choice(dtypes)), weight, x, size, scale)))
+        size, scale = (
+            2.0 ** int(rng.integers(*sizes)),
+            2.0 ** int(rng.integers(*scales)),
+        )
+        cases.append(
+            Arguments((claim, str(rng.choice(dtypes)), weight, x, size, scale))
+        )
     return cases
 
 

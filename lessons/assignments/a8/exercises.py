@@ -41,10 +41,14 @@ def running(x, fmt, *, divide=lambda n: n - 1, spread="both", wide=False, bar=2.
         part = before / n
         mean = fl(mean + fl(part, inner), inner)
         after = fl(x[n - 1] - mean, inner)
-        product = {"both": before * after, "before": before**2, "after": after**2}[spread]
+        product = {"both": before * after, "before": before**2, "after": after**2}[
+            spread
+        ]
         m2 = fl(m2 + fl(product, inner), inner)
         variance = fl(m2 / divide(n), inner)
-        rows.append((variance, bar * fmt.unit_roundoff * abs(mean) * math.sqrt(variance)))
+        rows.append(
+            (variance, bar * fmt.unit_roundoff * abs(mean) * math.sqrt(variance))
+        )
     return np.array(rows).T
 
 
@@ -264,7 +268,9 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scale="power", norm="bot
             x, error = (best, least) if keep == "best" else (x, error)
             return {"x": x, "steps": steps, "error": error, "why": "stuck"}
         top = np.abs(r).max()
-        s = {"power": 2.0 ** (1 - math.frexp(top)[1]), "none": 1.0, "largest": 1 / top}[scale]
+        s = {"power": 2.0 ** (1 - math.frexp(top)[1]), "none": 1.0, "largest": 1 / top}[
+            scale
+        ]
         steps = steps + 1
         x = x + substituted(r * s) / s
 
@@ -275,7 +281,9 @@ def rough(rng, fmts, count):
     while len(cases) < count:
         n, fmt = int(rng.integers(4, 7)), pick(rng, fmts)
         lower, upper = -rng.uniform(0.4, 0.7, (2, n - 1))
-        case = Arguments((lower, rng.uniform(1, 1.3, n), upper, rng.standard_normal(n), fmt))
+        case = Arguments(
+            (lower, rng.uniform(1, 1.3, n), upper, rng.standard_normal(n), fmt)
+        )
         why = solve(*case)["why"]
         if why == "stuck":
             helped = solve(*case, patience=math.inf, most=60)["why"] == "converged"
@@ -294,9 +302,12 @@ def rods(rng, fmt, count, *, sizes=(3, 9), share=(0.1, 0.45), power=(0, 1)):
         size = 2.0 ** int(rng.integers(*power))
         diagonal = size * rng.uniform(1, 2, n) * rng.choice((-1, 1), n)
         lower, upper = (
-            size * rng.uniform(*share, n - 1) * rng.choice((-1, 1), n - 1) for _ in range(2)
+            size * rng.uniform(*share, n - 1) * rng.choice((-1, 1), n - 1)
+            for _ in range(2)
         )
-        cases.append(Arguments((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt)))
+        cases.append(
+            Arguments((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt))
+        )
     return cases
 
 
@@ -437,7 +448,9 @@ def unit_dot(x, y, p, held, q, *, pairs="triangle", add=float, whole=round, own=
     """The product by slices, and the largest sum that the unit held."""
     b, m, _ = plan(len(x), p, held, q)
     slices = -(-q // b)
-    left, right = (cut(np.asarray(v).tolist(), b, slices, whole=whole, own=own) for v in (x, y))
+    left, right = (
+        cut(np.asarray(v).tolist(), b, slices, whole=whole, own=own) for v in (x, y)
+    )
     m = len(x) if longest else m
     total, largest = 0 * add(0), 0
     for s in range(slices):
@@ -461,7 +474,9 @@ def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), 
     cases = []
     for _ in range(count):
         n = int(rng.integers(*length))
-        x, y = rng.uniform(0.5, 1, (2, n)) * np.exp2(rng.integers(-spread, spread + 1, (2, n)))
+        x, y = rng.uniform(0.5, 1, (2, n)) * np.exp2(
+            rng.integers(-spread, spread + 1, (2, n))
+        )
         x, y = (v * (rng.choice((-1, 1), n) if sign else 1) for v in (x, y))
         p, held = pick(rng, units)
         cases.append(Arguments((x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,

@@ -55,16 +55,22 @@ def tried(part, target, tensor, *, stored=True, loss=squares):
     scale = fl(wanted, FP8_E4M3)
     used = scale if stored else wanted
     codes = [nearest_code(x / (used * tensor)) if used else 0 for x in part]
-    errors = [value_of(c) * (scale * tensor) - x for c, x in zip(codes, part, strict=True)]
+    errors = [
+        value_of(c) * (scale * tensor) - x for c, x in zip(codes, part, strict=True)
+    ]
     return loss(errors), scale, codes
 
 
-def packed(x, *, targets=(6.0, 4.0), top=1536.0, low_first=True, together=False, **ways):
+def packed(
+    x, *, targets=(6.0, 4.0), top=1536.0, low_first=True, together=False, **ways
+):
     """Each block by the better of two scales, as bytes."""
     amax = float(np.abs(x).max())
     tensor = float(np.float32(amax / top)) or 1.0
     blocks = x.reshape(-1, 16).tolist()
-    found = [[tried(part, target, tensor, **ways) for target in targets] for part in blocks]
+    found = [
+        [tried(part, target, tensor, **ways) for target in targets] for part in blocks
+    ]
     if together:
         sums = [math.fsum(row[i][0] for row in found) for i in range(len(targets))]
         found = [[row[int(np.argmin(sums))]] for row in found]
@@ -103,7 +109,9 @@ def blocks(rng, count, *, spread=(0, 0), outlier=0.0, length=(1, 5)):
     cases = []
     while len(cases) < count:
         n = int(rng.integers(*length))
-        x = rng.standard_normal((n, 16)) * np.exp2(rng.integers(spread[0], spread[1] + 1, (n, 1)))
+        x = rng.standard_normal((n, 16)) * np.exp2(
+            rng.integers(spread[0], spread[1] + 1, (n, 1))
+        )
         if outlier:
             x[np.arange(n), rng.integers(16, size=n)] *= outlier
         if clear(x := x.ravel()):
@@ -158,7 +166,9 @@ PACK = Exercise(
 
 def hadamard(n):
     """Sylvester's matrix by its signs: minus where the common bits of row and column are odd."""
-    return np.array([[(-1.0) ** (i & j).bit_count() for j in range(n)] for i in range(n)])
+    return np.array(
+        [[(-1.0) ** (i & j).bit_count() for j in range(n)] for i in range(n)]
+    )
 
 
 def spread(x, signs, *, share=0.25):
@@ -173,7 +183,9 @@ def two_products(x, y, signs, *, right=True, other=False, late=False, **ways):
         a, b = (spread(unpacked(packed(v)), signs) for v in (x, y))
         return np.array([plain, a @ b])
     second = spread(y, np.ones(16) if other else signs, **ways) if right else y
-    return np.array([plain, unpacked(packed(spread(x, signs, **ways))) @ unpacked(packed(second))])
+    return np.array(
+        [plain, unpacked(packed(spread(x, signs, **ways))) @ unpacked(packed(second))]
+    )
 
 
 def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
@@ -224,7 +236,9 @@ SPREAD = Exercise(
 # What chance brings back -----------------------------------------------------------------
 
 
-def chance(x, scale, *, clamp=True, grid=None, share=None, back=True, against="nearest"):
+def chance(
+    x, scale, *, clamp=True, grid=None, share=None, back=True, against="nearest"
+):
     """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
     columns = []
     for number in x.tolist():
@@ -241,7 +255,9 @@ def chance(x, scale, *, clamp=True, grid=None, share=None, back=True, against="n
         count = max(1, math.ceil(variance / bound**2)) if bound else 1
         spread = math.sqrt(max(variance, 0.0))
         factor = scale if back else 1.0
-        columns.append((math.copysign(middle * factor, number), spread * factor, float(count)))
+        columns.append(
+            (math.copysign(middle * factor, number), spread * factor, float(count))
+        )
     return np.array(columns).T
 
 
@@ -255,7 +271,9 @@ def scaled(rng, count, *, size=(0.0, 5.9), exact=False, n=8):
     for _ in range(count):
         scale = fl(2.0 ** rng.uniform(-6, 8), FP8_E4M3)
         magnitude = rng.choice(EVEN, n) if exact else rng.uniform(*size, n)
-        cases.append(Arguments((magnitude * scale * rng.choice((-1, 1), n) + 0.0, scale)))
+        cases.append(
+            Arguments((magnitude * scale * rng.choice((-1, 1), n) + 0.0, scale))
+        )
     return cases
 
 
@@ -317,7 +335,9 @@ def results(terms, arrivals, size, fmt):
     return np.array(out)
 
 
-def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, merged=True, oldest=False):
+def arriving(
+    terms, arrivals, size, fmt, *, ends="size", folded=False, merged=True, oldest=False
+):
     """Sums, with an option for each mistake."""
     nodes, part, inside, place, out = [], 0.0, 0, 0, []
 
@@ -339,7 +359,11 @@ def arriving(terms, arrivals, size, fmt, *, ends="size", folded=False, merged=Tr
             finished(part)
             part, inside = 0.0, inside if folded else 0
         kept = [node for _, node in nodes]
-        found = {False: [part, *kept[::-1]], True: [*kept, part], "kept": [part, *kept]}[oldest]
+        found = {
+            False: [part, *kept[::-1]],
+            True: [*kept, part],
+            "kept": [part, *kept],
+        }[oldest]
         total = 0.0
         for node in found:
             total = fl(total + node, fmt)
@@ -429,7 +453,9 @@ def ancestors(reads):
     return found
 
 
-def judged(reads, a, b, *, differ=bits_differ, by="reads", far=distance, hidden="hidden"):
+def judged(
+    reads, a, b, *, differ=bits_differ, by="reads", far=distance, hidden="hidden"
+):
     """What each tensor has to do with the difference of two runs."""
     apart = [differ(x, y) for x, y in zip(a, b, strict=True)]
     looked = {"reads": reads, "all": ancestors(reads),
@@ -438,9 +464,14 @@ def judged(reads, a, b, *, differ=bits_differ, by="reads", far=distance, hidden=
     for k, itself in enumerate(apart):
         above = any(apart[j] for j in looked[k])
         words.append(
-            ("passed on" if above else "made") if itself else (hidden if above else "same")
+            ("passed on" if above else "made")
+            if itself
+            else (hidden if above else "same")
         )
-    return {"words": words, "ulps": np.array([far(x, y) for x, y in zip(a, b, strict=True)])}
+    return {
+        "words": words,
+        "ulps": np.array([far(x, y) for x, y in zip(a, b, strict=True)]),
+    }
 
 
 def plain_bits(x):
@@ -457,14 +488,18 @@ def nearly(x, y):
 
 @np.errstate(all="ignore")
 def apart_on_average(x, y):
-    return float(np.mean([distance(p, q) for p, q in zip(x.ravel(), y.ravel(), strict=True)]))
+    return float(
+        np.mean([distance(p, q) for p, q in zip(x.ravel(), y.ravel(), strict=True)])
+    )
 
 
 def moved(x, rng, most=4):
     """A tensor with one number a few ulps away."""
     y = x.copy()
     place = int(rng.integers(y.size))
-    y.view(np.int32)[place] += int(rng.integers(1, most)) * (1 if rng.random() < 0.5 else -1)
+    y.view(np.int32)[place] += int(rng.integers(1, most)) * (
+        1 if rng.random() < 0.5 else -1
+    )
     return y
 
 
@@ -473,7 +508,9 @@ def runs(rng, count, *, odd=0.0, length=(5, 12)):
     cases = []
     for _ in range(count):
         n = int(rng.integers(*length))
-        reads = [sorted(rng.permutation(k)[: rng.integers(0, 3)].tolist()) for k in range(n)]
+        reads = [
+            sorted(rng.permutation(k)[: rng.integers(0, 3)].tolist()) for k in range(n)
+        ]
         a = [rng.standard_normal(4).astype(np.float32) for _ in range(n)]
         b = [moved(x, rng) if rng.random() < 0.4 else x.copy() for x in a]
         for x, y in zip(a, b, strict=True):

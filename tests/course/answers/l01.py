@@ -41,8 +41,14 @@ RIGHT = {
 WRONG = {
     "flush_threshold": [(0.0, "midpoint")],
     "flushed_share": [
-        (lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0, "zero before"),
-        (lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1), "not of all"),
+        (
+            lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0,
+            "zero before",
+        ),
+        (
+            lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1),
+            "not of all",
+        ),
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-14), "are not zero"),
         (lambda x: _share(np.abs(x[x != 0]) < 2.0**-24), "nearer to the smallest"),
         (lambda x: _share(x[x != 0] <= 2.0**-25), "compare magnitudes"),

@@ -29,7 +29,9 @@ def by_ulp(x):
 def by_search(x):
     """The nearest of all values; of two, the one with the even code."""
     half = values(FP8_E4M3)[:127].tolist()
-    return math.copysign(half[min(range(127), key=lambda c: (abs(half[c] - abs(x)), c % 2))], x)
+    return math.copysign(
+        half[min(range(127), key=lambda c: (abs(half[c] - abs(x)), c % 2))], x
+    )
 
 
 def with_step(operation):
@@ -56,7 +58,9 @@ WRONG = {
         (with_step(lambda v: math.floor(v + 0.5)), "not away from zero"),
         (with_step(math.floor), "toward zero, not to the nearest"),
         (
-            lambda x: math.copysign(math.floor(x / gap(x, 3, -6) + 0.5) * gap(x, 3, -6), x),
+            lambda x: math.copysign(
+                math.floor(x / gap(x, 3, -6) + 0.5) * gap(x, 3, -6), x
+            ),
             "sends every tie upward",
         ),
         (lambda x: by_gap(float(np.float16(x))), "FP16 on the way"),

@@ -23,7 +23,11 @@ def counts(x):
     with np.errstate(all="ignore"):
         r = np.abs(x.astype(np.float16).astype(float))
     flushed = int(np.sum((r == 0) & (x != 0)))
-    return [flushed, int(np.sum((r > 0) & (r < 2.0**-14))), int(np.sum(np.isinf(r) & ~np.isinf(x)))]
+    return [
+        flushed,
+        int(np.sum((r > 0) & (r < 2.0**-14))),
+        int(np.sum(np.isinf(r) & ~np.isinf(x))),
+    ]
 
 
 def limits(flushed, normal, most):
@@ -43,7 +47,9 @@ RIGHT = {
 }
 
 BY_LIBRARY = {
-    "saturating_cast": [lambda x: float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))]
+    "saturating_cast": [
+        lambda x: float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
+    ]
 }
 
 WRONG = {
@@ -52,11 +58,17 @@ WRONG = {
         (lambda x: np.clip(e4m3(x), -448.0, 448.0), "the cast itself gives NaN"),
         (lambda x: np.nan_to_num(clamped(x), nan=448.0), "turn it into 448"),
         (lambda x: e4m3(min(x, 448.0)) if x == x else x, "clamp at both ends"),
-        (lambda x: e4m3(x) if math.isinf(x) else clamped(x), "takes infinities as well"),
+        (
+            lambda x: e4m3(x) if math.isinf(x) else clamped(x),
+            "takes infinities as well",
+        ),
     ],
     "count_fates": [
         (lambda x: counts(x[x > 0]), "Negative numbers vanish"),
-        (limits(np.nextafter(2.0**-24, 0), 2.0**-14 - 2.0**-25, 65520.0), "not flushed"),
+        (
+            limits(np.nextafter(2.0**-24, 0), 2.0**-14 - 2.0**-25, 65520.0),
+            "not flushed",
+        ),
         (limits(2.0**-14, 2.0**-14, 65520.0), "Below 2^-14 come the subnormals"),
         (limits(2.0**-25, 2.0**-14 - 2.0**-25, 65504.5), "decided after rounding"),
         (lambda x: [0, 0, 0], "Round first"),

@@ -116,7 +116,10 @@ WRONG = {
         (plain, "one by one"),
         (neighbours, "begins with neighbours"),
         (lambda x: float(HALF(x.sum())), "not only the last one"),
-        (lambda x: pairwise(x[::-1])[()] if len(x) == 3 else pairwise(x) + 1, "round their sum"),
+        (
+            lambda x: pairwise(x[::-1])[()] if len(x) == 3 else pairwise(x) + 1,
+            "round their sum",
+        ),
         (lambda x: pairwise(x) if len(x) else None, "round their sum"),
         (lambda x: pairwise(x[:-1]), "round their sum"),
     ],

@@ -13,7 +13,9 @@ PLAIN = MatrixUnit(32, 13)
 
 def by_the_unit(a, b):
     """By the library's own model, which writes all bits that this many terms can have."""
-    return float(mma(a[None], b[:, None], architecture=PLAIN, input_format=FP8_E4M3)[0, 0])
+    return float(
+        mma(a[None], b[:, None], architecture=PLAIN, input_format=FP8_E4M3)[0, 0]
+    )
 
 
 def by_fractions(a, b, *, cut=int, normalise=False):
@@ -23,13 +25,20 @@ def by_fractions(a, b, *, cut=int, normalise=False):
     pairs = [(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True) if x and y]
     if not pairs:
         return 0.0
-    top = max(exponent(x * y) if normalise else exponent(x) + exponent(y) for x, y in pairs)
+    top = max(
+        exponent(x * y) if normalise else exponent(x) + exponent(y) for x, y in pairs
+    )
     unit = Fraction(2) ** (top - 13)
     return float(sum(cut(Fraction(x) * Fraction(y) / unit) for x, y in pairs) * unit)
 
 
 def by_blocks(
-    x, *, mode=Rounding.TOWARD_ZERO, inner=REGISTER, length=128, outer=Rounding.TIES_TO_EVEN
+    x,
+    *,
+    mode=Rounding.TOWARD_ZERO,
+    inner=REGISTER,
+    length=128,
+    outer=Rounding.TIES_TO_EVEN,
 ):
     total = 0.0
     for start in range(0, len(x), length):

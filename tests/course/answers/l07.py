@@ -8,7 +8,9 @@ from mplab import BF16, next_down, next_up, round_to, ulp
 
 def lost(w, delta):
     """By ml_dtypes' own bfloat16: the sums in the cases are exact in float32."""
-    return (w + delta).astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64) == w
+    return (w + delta).astype(np.float32).astype(ml_dtypes.bfloat16).astype(
+        np.float64
+    ) == w
 
 
 def one_by_one(w, delta):
@@ -67,7 +69,10 @@ WRONG = {
         (lambda w, d: share(lost(w, round_to(d, BF16))[d != 0]), "w is still w"),
     ],
     "stochastic_round": [
-        (lambda x, r: float(np.float32(x).astype(ml_dtypes.bfloat16)), "rounds to nearest"),
+        (
+            lambda x, r: float(np.float32(x).astype(ml_dtypes.bfloat16)),
+            "rounds to nearest",
+        ),
         (uneven(lambda x, low, high: 0.5), "A fair coin"),
         (uneven(lambda x, low, high: (high - x) / (high - low)), "swapped"),
         (lambda x, r: np.copysign(coin(abs(x), r), x), "toward plus infinity"),

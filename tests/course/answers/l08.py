@@ -54,7 +54,10 @@ WRONG = {
         (lambda x: [math.frexp(v)[1] for v in finite(x)], "between 1 and 2"),
         (lambda x: [int(math.log2(abs(v))) for v in finite(x)], "not to 0"),
         (lambda x: [round(math.log2(abs(v))) for v in finite(x)], "round down"),
-        (lambda x: [e for e, v in zip(by_loop(x), finite(x), strict=True) if v > 0], "negative"),
+        (
+            lambda x: [e for e, v in zip(by_loop(x), finite(x), strict=True) if v > 0],
+            "negative",
+        ),
     ],
     "awake_from": [
         (lambda s: next((i for i in range(len(s)) if s[i] < 0.9), -1), "for good"),

@@ -27,7 +27,13 @@ def by_cases(operation, inputs, lower, wide, low):
 
 def listed_or(pick):
     def answer(operation, inputs, lower, wide, low):
-        return low if operation in lower else 24 if operation in wide else pick(inputs, low)
+        return (
+            low
+            if operation in lower
+            else 24
+            if operation in wide
+            else pick(inputs, low)
+        )
 
     return answer
 
@@ -68,13 +74,26 @@ WRONG = {
         (listed_or(lambda inputs, low: low), "follows its inputs"),
         (listed_or(lambda inputs, low: inputs[0]), "not only the first"),
         (listed_or(lambda inputs, low: max(inputs)), "meet in FP32"),
-        (lambda o, i, lower, wide, low: by_cases(o, i, lower, (), low), "widens low inputs"),
-        (lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low), "the lists first"),
+        (
+            lambda o, i, lower, wide, low: by_cases(o, i, lower, (), low),
+            "widens low inputs",
+        ),
+        (
+            lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low),
+            "the lists first",
+        ),
     ],
     "safe_rms": [
-        (quiet(lambda x: float(np.sqrt((x * x).astype(np.float64).mean()))), "already infinite"),
         (
-            quiet(lambda x: 256 * np.sqrt(((x / np.float16(256)) ** 2).astype(float).mean())),
+            quiet(lambda x: float(np.sqrt((x * x).astype(np.float64).mean()))),
+            "already infinite",
+        ),
+        (
+            quiet(
+                lambda x: (
+                    256 * np.sqrt(((x / np.float16(256)) ** 2).astype(float).mean())
+                )
+            ),
             "A fixed divisor",
         ),
         (lambda x: scaled(x) * float(np.sign(x.max())), "mind signs"),

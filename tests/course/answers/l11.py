@@ -18,7 +18,9 @@ def by_rates(n, peak32, peak16, bandwidth):
 
 
 def by_loop(shares, factors):
-    return 1 / sum(s / f for s, f in zip(shares.tolist(), factors.tolist(), strict=True))
+    return 1 / sum(
+        s / f for s, f in zip(shares.tolist(), factors.tolist(), strict=True)
+    )
 
 
 RIGHT = {
@@ -32,9 +34,15 @@ WRONG = {
     "speed_up": [
         (lambda n, p, q, b: q / p, "arithmetic is the limit"),
         (lambda n, p, q, b: 2.0, "memory is the limit"),
-        (lambda n, p, q, b: sum(times(n, p, b, 4)) / sum(times(n, q, b, 2)), "same time"),
+        (
+            lambda n, p, q, b: sum(times(n, p, b, 4)) / sum(times(n, q, b, 2)),
+            "same time",
+        ),
         (lambda n, p, q, b: 1 / by_limits(n, p, q, b), "upside down"),
-        (lambda n, p, q, b: max(times(n, p, b, 4)) / max(times(n, q, b, 4)), "half the bytes"),
+        (
+            lambda n, p, q, b: max(times(n, p, b, 4)) / max(times(n, q, b, 4)),
+            "half the bytes",
+        ),
     ],
     "step_speed_up": [
         (lambda s, f: float(s @ f), "add times"),

@@ -55,7 +55,9 @@ RIGHT = {
 }
 
 BY_LIBRARY = {
-    "fp8_scale": [lambda amax: scale_for(amax, FP8_E4M3) and halving(amax)],  # it takes float32
+    "fp8_scale": [
+        lambda amax: scale_for(amax, FP8_E4M3) and halving(amax)
+    ],  # it takes float32
     "delayed_scales": [by_the_library],
 }
 
@@ -63,17 +65,29 @@ WRONG = {
     "flushed_by_stale_scale": [(0.06, "undo the scale")],
     "fp8_scale": [
         (lambda a: 448 / a if a else 1.0, "rounds when it"),
-        (lambda a: 2.0 ** (8 - math.floor(math.log2(a))) if a else 1.0, "the top saturates"),
+        (
+            lambda a: 2.0 ** (8 - math.floor(math.log2(a))) if a else 1.0,
+            "the top saturates",
+        ),
         (lambda a: 2.0 ** math.ceil(math.log2(448 / a)) if a else 1.0, "lies past 448"),
-        (lambda a: 2.0 ** math.floor(math.log2(448 / a)) if a else 1.0, "Just past 3.5"),
+        (
+            lambda a: 2.0 ** math.floor(math.log2(448 / a)) if a else 1.0,
+            "Just past 3.5",
+        ),
         (lambda a: halving(a) / (2 if a * halving(a) == 448 else 1), "may be reached"),
         (lambda a: 1 / halving(a), "would divide"),
     ],
     "delayed_scales": [
-        (of_past(lambda a, k, n: max(a[max(0, k + 1 - n) : k + 1])), "counts from the next"),
+        (
+            of_past(lambda a, k, n: max(a[max(0, k + 1 - n) : k + 1])),
+            "counts from the next",
+        ),
         (of_past(lambda a, k, n: max(a[:k]) if k else None), "are forgotten"),
         (of_past(lambda a, k, n: a[k - 1] if k else None), "not the latest"),
-        (of_past(lambda a, k, n: max(a[max(0, k - n - 1) : k]) if k else None), "too many"),
+        (
+            of_past(lambda a, k, n: max(a[max(0, k - n - 1) : k]) if k else None),
+            "too many",
+        ),
         (of_past(lambda a, k, n: a[k]), "current scaling"),
     ],
 }

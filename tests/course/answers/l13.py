@@ -16,15 +16,26 @@ def by_table(finite, zeros, lost, moved, repeats):
     return [1, 2, 3, 4, 0][flags.index(True)]
 
 
-RIGHT = {"norm_at_optimizer": [2.0**-14, 1 / 16384], "name_the_fault": [ladder, by_table]}
+RIGHT = {
+    "norm_at_optimizer": [2.0**-14, 1 / 16384],
+    "name_the_fault": [ladder, by_table],
+}
 
 WRONG = {
     "norm_at_optimizer": [(0.0, "after clipping")],
     "name_the_fault": [
-        (lambda f, z, lo, m, r: ladder(1, z, lo, m, r) or ladder(f, z, lo, m, r), "Ask first"),
+        (
+            lambda f, z, lo, m, r: ladder(1, z, lo, m, r) or ladder(f, z, lo, m, r),
+            "Ask first",
+        ),
         (lambda f, z, lo, m, r: ladder(f, z, lo, 1, r), "only if the weights moved"),
         (lambda f, z, lo, m, r: ladder(f, z, lo, m, 1), "does not notice"),
-        (lambda f, z, lo, m, r: 1 if f < 1 else 3 if lo > 0.5 else ladder(f, z, lo, m, r), "come"),
+        (
+            lambda f, z, lo, m, r: (
+                1 if f < 1 else 3 if lo > 0.5 else ladder(f, z, lo, m, r)
+            ),
+            "come",
+        ),
         (lambda f, z, lo, m, r: ladder(1, z, lo, m, r), "fault of its own"),
     ],
 }

@@ -62,7 +62,10 @@ WRONG = {
         (forward, "forward error"),
         (by_norms, "not to the norm"),
         (lambda a, b, result: abs(result - a @ b), "That is an absolute error"),
-        (lambda a, b, result: abs(result - a @ b) / (np.abs(a) @ np.abs(b)), "Divide the error"),
+        (
+            lambda a, b, result: abs(result - a @ b) / (np.abs(a) @ np.abs(b)),
+            "Divide the error",
+        ),
         (lambda a, b, result: exactly(a, b, result) / len(a), "Divide the error"),
     ],
 }

@@ -14,7 +14,11 @@ def by_loops(a, x, b):
         total = math.fsum(c * v for c, v in zip(coefficients, x.tolist(), strict=True))
         off = max(off, abs(right - total))
         row = max(row, sum(map(abs, coefficients)))
-    return off / (row * max(map(abs, x.tolist())) + max(map(abs, b.tolist()))) if off else 0.0
+    return (
+        off / (row * max(map(abs, x.tolist())) + max(map(abs, b.tolist())))
+        if off
+        else 0.0
+    )
 
 
 def by_norm(a, x, b):
@@ -76,7 +80,10 @@ BY_LIBRARY = {"system_backward_error": [lambda a, x, b: backward_error(a, x, b)]
 
 WRONG = {
     "system_backward_error": [
-        (judged(lambda a, x, b: rows(a) * most(x) + most(b), np.max), "magnitudes first"),
+        (
+            judged(lambda a, x, b: rows(a) * most(x) + most(b), np.max),
+            "magnitudes first",
+        ),
         (judged(lambda a, x, b: most(b) or np.nan), "b alone"),
         (judged(lambda a, x, b: rows(a) * most(x)), "b may change"),
         (judged(lambda a, x, b: most(a) * most(x) + most(b)), "not one entry"),

@@ -99,13 +99,19 @@ WRONG = {
         (wide_rest, "eight bits"),
         (unrounded_due, "rounded to BF16 first"),
         (of_the_step, "not the step alone"),
-        (lambda t, rest, step: in_bf16(t, rest, round_to(step, BF16)), "four roundings, no more"),
+        (
+            lambda t, rest, step: in_bf16(t, rest, round_to(step, BF16)),
+            "four roundings, no more",
+        ),
     ],
     "variance_ratio": [
         (lambda delta, ulp: 1, "the mean square is not"),
         (lambda delta, ulp: ulp / delta, "up to one ulp"),
         (lambda delta, ulp: (ulp / delta) ** 2, "Not every step"),
         (lambda delta, ulp: delta / ulp, "inverse"),
-        (lambda delta, ulp: (np.rint(delta / ulp) * ulp / delta) ** 2, "rounding to nearest"),
+        (
+            lambda delta, ulp: (np.rint(delta / ulp) * ulp / delta) ** 2,
+            "rounding to nearest",
+        ),
     ],
 }

@@ -21,7 +21,12 @@ def by_trial(k, p, held, q):
     return sum(range(s + 1))
 
 
-def cost(by_sum=lambda k, held: (held + 2 - math.log2(k)) / 2, most=1, s=math.ceil, pairs=None):
+def cost(
+    by_sum=lambda k, held: (held + 2 - math.log2(k)) / 2,
+    most=1,
+    s=math.ceil,
+    pairs=None,
+):
     def answer(k, p, held, q):
         n = s(q / min(math.floor(by_sum(k, held)), p + most))
         return pairs(n) if pairs else n * (n + 1) // 2
@@ -60,7 +65,11 @@ def from_a_list(k, q):
     chosen = []
     while math.prod(chosen) <= 2 * k * 2 ** (2 * q):
         chosen.append(
-            max(m for m in range(2, 257) if all(math.gcd(m, other) == 1 for other in chosen))
+            max(
+                m
+                for m in range(2, 257)
+                if all(math.gcd(m, other) == 1 for other in chosen)
+            )
         )
     return len(chosen)
 
@@ -97,7 +106,10 @@ WRONG = {
     ],
     "split_row": [
         (sliced(top=lambda x: 2.0 ** np.frexp(np.abs(x))[1]), "share their unit"),
-        (sliced(top=lambda x: 2.0 ** np.ceil(np.log2(np.abs(x).max() or 1))), "for 1.0 it is 2"),
+        (
+            sliced(top=lambda x: 2.0 ** np.ceil(np.log2(np.abs(x).max() or 1))),
+            "for 1.0 it is 2",
+        ),
         (sliced(whole=np.trunc), "too much for the next"),
         (sliced(first=1.0), "takes a bit"),
         (by_the_library, "One power of two above the row"),

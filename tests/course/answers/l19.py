@@ -85,7 +85,9 @@ def bits(x, y):
 
 def not_cut(kernel, x, w):
     filled = np.concatenate([x, np.zeros((-len(x) % 8, x.shape[1]), np.float32)])
-    return np.concatenate([kernel(filled[k : k + 8], w) for k in range(0, len(filled), 8)])
+    return np.concatenate(
+        [kernel(filled[k : k + 8], w) for k in range(0, len(filled), 8)]
+    )
 
 
 RIGHT = {
@@ -104,14 +106,23 @@ WRONG = {
     ],
     "invariant_matmul": [
         (lambda kernel, x, w: kernel(x, w), "Neither a seed nor a flag"),
-        (lambda kernel, x, w: np.vstack([kernel(row[None], w) for row in x]), "bits for one row"),
+        (
+            lambda kernel, x, w: np.vstack([kernel(row[None], w) for row in x]),
+            "bits for one row",
+        ),
         (no_filling, "fill it up"),
         (not_cut, "without those that filled it up"),
         (lambda kernel, x, w: -tiles(kernel, x, w), "must have 8 rows"),
     ],
     "first_divergence": [
-        (where(bits, lambda a: [k for k in range(len(a)) if a[k][0] == "loss"]), "A loss may"),
-        (where(lambda x, y: not np.allclose(x, y, equal_nan=True)), "One ulp is a difference"),
+        (
+            where(bits, lambda a: [k for k in range(len(a)) if a[k][0] == "loss"]),
+            "A loss may",
+        ),
+        (
+            where(lambda x, y: not np.allclose(x, y, equal_nan=True)),
+            "One ulp is a difference",
+        ),
         (where(bits, lambda a: [len(a) - 1]), "last weights"),
         (where(lambda x, y: (x != y).any()), "A NaN equals"),
         (lambda a, b: 0, "Compare the bits"),

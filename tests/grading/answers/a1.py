@@ -44,30 +44,72 @@ def encode_nearest(x, exponent_bits, trailing_bits):
     return sign + (low if down < up or (down == up and low % 2 == 0) else high)
 """
     ],
-    "finite_codes": ["finite_codes = sum(math.isfinite(value_of(c, 5, 3)) for c in range(512))"],
+    "finite_codes": [
+        "finite_codes = sum(math.isfinite(value_of(c, 5, 3)) for c in range(512))"
+    ],
 }
 
 WRONG = {
     "fields": [
-        ("code >> (exponent_bits + trailing_bits), ", "0, ", "The topmost bit is the sign"),
-        ("% 2**exponent_bits\n", "% 2**exponent_bits - 2**(exponent_bits - 1) + 1\n", "before any"),
+        (
+            "code >> (exponent_bits + trailing_bits), ",
+            "0, ",
+            "The topmost bit is the sign",
+        ),
+        (
+            "% 2**exponent_bits\n",
+            "% 2**exponent_bits - 2**(exponent_bits - 1) + 1\n",
+            "before any",
+        ),
         (" % 2**exponent_bits\n", "\n", "ends below the sign bit"),
-        (", exponent, trailing", ", trailing, exponent", "comes before the significand"),
+        (
+            ", exponent, trailing",
+            ", trailing, exponent",
+            "comes before the significand",
+        ),
         ("trailing = ", "exponent_bits, trailing_bits = 5, 2; trailing = ", "use them"),
     ],
     "value": [
         ("elif exponent == 0:", "elif False:", "there is no implicit 1"),
-        ("if exponent == 2**exponent_bits - 1:", "if False:", "all ones: infinity and NaN"),
-        ("(exponent_bits - 1) - 1\n", "(exponent_bits - 1)\n", "one less than half the codes"),
-        ("1 - bias - trailing_bits", "-bias - trailing_bits", "of the smallest normal number"),
+        (
+            "if exponent == 2**exponent_bits - 1:",
+            "if False:",
+            "all ones: infinity and NaN",
+        ),
+        (
+            "(exponent_bits - 1) - 1\n",
+            "(exponent_bits - 1)\n",
+            "one less than half the codes",
+        ),
+        (
+            "1 - bias - trailing_bits",
+            "-bias - trailing_bits",
+            "of the smallest normal number",
+        ),
         ("-magnitude if sign else magnitude", "magnitude", "zero too"),
     ],
     "max_finite": [
         ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
-        ("(exponent_bits - 1) - 1", "(exponent_bits - 1)", "all ones is not for numbers"),
-        ("(exponent_bits - 1) - 1", "(exponent_bits - 1) - 2", "one less than half the codes"),
-        ("**-trailing_bits", "**-(trailing_bits + 1)", "no further digit after the point"),
-        ("emax = 2 ** (exponent_bits - 1) - 1", "emax = 2 - 2 ** (exponent_bits - 1)", "is emin"),
+        (
+            "(exponent_bits - 1) - 1",
+            "(exponent_bits - 1)",
+            "all ones is not for numbers",
+        ),
+        (
+            "(exponent_bits - 1) - 1",
+            "(exponent_bits - 1) - 2",
+            "one less than half the codes",
+        ),
+        (
+            "**-trailing_bits",
+            "**-(trailing_bits + 1)",
+            "no further digit after the point",
+        ),
+        (
+            "emax = 2 ** (exponent_bits - 1) - 1",
+            "emax = 2 - 2 ** (exponent_bits - 1)",
+            "is emin",
+        ),
     ],
     "encode": [
         ("steps = round(", "steps = int(", "rounds toward zero"),
@@ -82,7 +124,11 @@ WRONG = {
             "= ((2**exponent_bits - 1) << trailing_bits) - 1",
             "beyond the largest",
         ),
-        ("math.isinf(x)", "abs(x) > max_finite(exponent_bits, trailing_bits)", "59000 rounds"),
+        (
+            "math.isinf(x)",
+            "abs(x) > max_finite(exponent_bits, trailing_bits)",
+            "59000 rounds",
+        ),
     ],
     "finite_codes": [
         ("2 * (2**8 - 2**3)", "2**9", "some of them are not finite"),

@@ -62,7 +62,11 @@ WRONG = {
         ("precision + 1", "precision", "counts the implicit bit"),
         ("[1] - 1 if", "[1] if", "the exponent is one less"),
         ("max(exponent, fmt.emin)", "exponent", "Below the smallest normal"),
-        ("return math.ldexp", "return abs(x) * fmt.epsilon\n    math.ldexp", "one power of two to"),
+        (
+            "return math.ldexp",
+            "return abs(x) * fmt.epsilon\n    math.ldexp",
+            "one power of two to",
+        ),
         ("max(exponent, fmt.emin)", "0", "from 1 to 2 only"),
     ],
     "round_even": [
@@ -102,13 +106,21 @@ WRONG = {
     ],
     "round_twice": [
         ("return once != twice and", "return False and", "goes to 16, not to 18"),
-        (" and not (math.isnan(once) and math.isnan(twice))", "", "not equal to itself"),
+        (
+            " and not (math.isnan(once) and math.isnan(twice))",
+            "",
+            "not equal to itself",
+        ),
         (
             "once, twice = round_even(x, fmt), round_even(round_even(x, wide), fmt)",
             "once, twice = x, round_even(x, wide)",
             "does no harm, as for 1.1",
         ),
-        ("round_even(round_even(x, wide), fmt)", "round_even(x, wide)", "in the narrow format"),
+        (
+            "round_even(round_even(x, wide), fmt)",
+            "round_even(x, wide)",
+            "in the narrow format",
+        ),
         (
             "return once",
             "y = round_even(x, wide)\n"

@@ -69,14 +69,30 @@ def running_means(x, fmt):
 WRONG = {
     "stall": [
         ("fmt.precision + power", "fmt.precision", "where ones stop"),
-        ("math.ceil(math.log2(step))", "math.floor(math.log2(step)) + 1", "an even total wins"),
+        (
+            "math.ceil(math.log2(step))",
+            "math.floor(math.log2(step)) + 1",
+            "an even total wins",
+        ),
         ("fmt.precision + power", "fmt.precision - 1 + power", "that is a whole gap"),
-        ("2.0 ** (fmt.precision + power)", "2.0**fmt.precision * step", "at powers of two only"),
+        (
+            "2.0 ** (fmt.precision + power)",
+            "2.0**fmt.precision * step",
+            "at powers of two only",
+        ),
         ("rounded(stop, fmt)", "stop", "overflows on the way"),
     ],
     "lane_sum": [
-        ("i % lanes", "i // math.ceil(len(x) / lanes)", "neighbours go to different lanes"),
-        ("totals[i] + totals[i + half]", "totals[2 * i] + totals[2 * i + 1]", "not its neighbour"),
+        (
+            "i % lanes",
+            "i // math.ceil(len(x) / lanes)",
+            "neighbours go to different lanes",
+        ),
+        (
+            "totals[i] + totals[i + half]",
+            "totals[2 * i] + totals[2 * i + 1]",
+            "not its neighbour",
+        ),
         (
             "    while len(totals) > 1:",
             "    for other in totals[1:]:\n"
@@ -85,7 +101,11 @@ WRONG = {
             "in a tree, not one after another",
         ),
         ("range(len(x))", "range(len(x) // lanes * lanes)", "do not fill all lanes"),
-        ("totals = [0.0] * lanes", "return rounded(np.sum(x), fmt)", "not only the last one"),
+        (
+            "totals = [0.0] * lanes",
+            "return rounded(np.sum(x), fmt)",
+            "not only the last one",
+        ),
     ],
     "compensated": [
         ("term + lost", "term", "never reaches the next term"),
@@ -101,7 +121,11 @@ WRONG = {
             "        lost = corrected - (new - total)",
             "All four operations",
         ),
-        ("return total, lost", "return rounded(total + lost, fmt), 0.0", "beside the total"),
+        (
+            "return total, lost",
+            "return rounded(total + lost, fmt), 0.0",
+            "beside the total",
+        ),
     ],
     "promoted_dot": [
         ("rounded(a[i] * b[i], fmt)", "a[i] * b[i]", "before it is added"),
@@ -110,13 +134,21 @@ WRONG = {
             "rounded(partial + rounded(a[i] * b[i], fmt), wide)",
             "kept in the narrow format",
         ),
-        ("rounded(total + partial, wide)", "rounded(total + partial, fmt)", "stops as before"),
+        (
+            "rounded(total + partial, wide)",
+            "rounded(total + partial, fmt)",
+            "stops as before",
+        ),
         (
             "    for begin in range(0, len(a), every):\n        partial = 0.0\n",
             "    partial = 0.0\n    for begin in range(0, len(a), every):\n",
             "the old one has been added",
         ),
-        ("range(0, len(a), every)", "range(0, len(a) - every + 1, every)", "The last group"),
+        (
+            "range(0, len(a), every)",
+            "range(0, len(a) - every + 1, every)",
+            "The last group",
+        ),
     ],
     "running_means": [
         (
@@ -132,7 +164,11 @@ WRONG = {
             "return [rounded(np.mean(x[: n + 1]), fmt) for n in range(len(x))]",
             "rounds only what is shown",
         ),
-        ("rounded(rounded(term - mean, fmt) / n, fmt)", "(term - mean) / n", "each of them"),
+        (
+            "rounded(rounded(term - mean, fmt) / n, fmt)",
+            "(term - mean) / n",
+            "each of them",
+        ),
         (
             "rounded(rounded(term - mean, fmt) / n, fmt)",
             "rounded(rounded(term / n, fmt) - rounded(mean / n, fmt), fmt)",

@@ -85,7 +85,11 @@ WRONG = {
             "    return math.ldexp(1.0",
             "Rounded up",
         ),
-        ("power = exponent - e - (c > top)", "power = fmt.emax - (e - 1)", "Exponents alone"),
+        (
+            "power = exponent - e - (c > top)",
+            "power = fmt.emax - (e - 1)",
+            "Exponents alone",
+        ),
         (
             "    if amax == 0:\n        return 1.0\n",
             "    fmt.max_finite / (headroom * amax)\n",
@@ -95,9 +99,17 @@ WRONG = {
         ("min(max(power, -126), 126)", "power", "Beyond 2^126"),
     ],
     "codes": [
-        ("astype(np.float64) * scale", "astype(np.float64) / scale", "dividing undoes it"),
+        (
+            "astype(np.float64) * scale",
+            "astype(np.float64) / scale",
+            "dividing undoes it",
+        ),
         ("np.where(np.isfinite(x), clamped, product)", "product", "by itself"),
-        ("np.where(np.isfinite(x), clamped, product)", "clamped", "Only finite numbers"),
+        (
+            "np.where(np.isfinite(x), clamped, product)",
+            "clamped",
+            "Only finite numbers",
+        ),
         (
             "    clamped",
             "    with np.errstate(over='ignore'):\n"

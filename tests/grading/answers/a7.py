@@ -143,7 +143,11 @@ WRONG = {
     ],
     "norm": [
         ("x.astype(np.float32)", "x", "infinite from 256 on"),
-        ("wide = x.astype(np.float32)", "wide, eps = x, max(eps, 1e-3)", "infinite already"),
+        (
+            "wide = x.astype(np.float32)",
+            "wide, eps = x, max(eps, 1e-3)",
+            "infinite already",
+        ),
         (
             "(centred * centred)",
             "(centred.astype(np.float16) * centred.astype(np.float16)).astype(np.float32)",
@@ -187,13 +191,21 @@ WRONG = {
             "scaler.step(optimizer)\n        optimizer.step()",
             "A second step",
         ),
-        ("updates += scaler.get_scale() >= now", "updates += 1", "a skipped step makes none"),
+        (
+            "updates += scaler.get_scale() >= now",
+            "updates += 1",
+            "a skipped step makes none",
+        ),
         (
             "updates += scaler.get_scale() >= now",
             "updates += scaler.get_scale() == now",
             "only a fall means a skip",
         ),
-        ("torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)", "pass", "not clipped at all"),
+        (
+            "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
+            "pass",
+            "not clipped at all",
+        ),
     ],
     "evidence": [
         (
@@ -206,8 +218,16 @@ WRONG = {
             '    low = torch.float16 if claim == "rescue" else low\n    if claim ==',
             "nothing for a scale to rescue",
         ),
-        ("~scaled.isfinite()", "~scaled.isfinite() | (scaled == 0)", "a large one does"),
-        ("layer.weight.nbytes + layer.weight.grad.nbytes", "weight.size * 4", "four bytes each"),
+        (
+            "~scaled.isfinite()",
+            "~scaled.isfinite() | (scaled == 0)",
+            "a large one does",
+        ),
+        (
+            "layer.weight.nbytes + layer.weight.grad.nbytes",
+            "weight.size * 4",
+            "four bytes each",
+        ),
         (
             "return layer(inputs).float().sum().item()",
             'pass\n        with torch.autocast("cpu", dtype=low):\n'

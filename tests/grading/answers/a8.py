@@ -133,7 +133,11 @@ WRONG = {
             "no wider format",
         ),
         ("rounded(distance / n, fmt)", "distance / n", "Round each difference"),
-        ("* rounded(reading - mean, fmt)", "* (reading - mean)", "Round each difference"),
+        (
+            "* rounded(reading - mean, fmt)",
+            "* (reading - mean)",
+            "Round each difference",
+        ),
         (
             "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
             "product = distance * rounded(reading - mean, fmt)",
@@ -176,7 +180,11 @@ WRONG = {
             "made of rounding errors",
         ),
         ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1.0", "Unscaled"),
-        ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1 / largest", "no power of two"),
+        (
+            "scale = 2.0 ** (1 - math.frexp(largest)[1])",
+            "scale = 1 / largest",
+            "no power of two",
+        ),
         ("norm * np.max(np.abs(x)) + ", "", "matrix may change"),
         (
             'return {"x": best, "steps": steps, "error": least,',

@@ -143,7 +143,11 @@ WRONG = {
         ),
     ],
     "chance": [
-        ("[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]", "np.arange(13) / 2", "1 apart, from 4"),
+        (
+            "[0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]",
+            "np.arange(13) / 2",
+            "1 apart, from 4",
+        ),
         (
             "np.copysign(size * scale, x), np.sqrt(variance) * scale",
             "np.copysign(size, x), np.sqrt(variance)",
@@ -190,7 +194,11 @@ WRONG = {
     ],
     "culprits": [
         ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),
-        ("x.tobytes() != y.tobytes()", "not np.allclose(x, y, equal_nan=True)", "compare bits"),
+        (
+            "x.tobytes() != y.tobytes()",
+            "not np.allclose(x, y, equal_nan=True)",
+            "compare bits",
+        ),
         ("x.tobytes() != y.tobytes()", "not np.array_equal(x, y)", "equals a NaN"),
         ("np.where(n < 0, -(n & 0x7FFFFFFF), n)", "n", "count downward"),
         ("return np.max(", "return np.mean(", "not the mean"),
