@@ -13,7 +13,7 @@ DEVELOPER := $(VENV)/developer$(STAMP)
 UNUSED    := torch/test torch/bin/test_* torch/bin/protoc*
 LAZY      := $(if $(PYTHONDONTWRITEBYTECODE),,--no-compile)
 
-.PHONY: help lab pages site types javascript fast test test-slow test-all bench clean
+.PHONY: help lab pages site types javascript fast slow browser full test test-slow test-all bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 12
@@ -38,15 +38,20 @@ types:
 	$(RUN) mypy
 javascript:  # lint and format, where there is Node; its tests are skipped too where there is none
 	if command -v npx; then npx --yes @biomejs/biome@2.6.8 ci; else echo 'no Node'; fi
+PYTEST = $(RUN) pytest --numprocesses 2 --junit-xml artefacts/$@.xml
 fast:
-	$(RUN) pytest --numprocesses 2 --dist loadfile -m "not (slow or browser or full)"
+	$(PYTEST) --dist loadfile -m "not (slow or browser or full)"
+slow: $(DEVELOPER)
+	$(PYTEST) --dist worksteal -m "slow and not (browser or full)" $(SLOW_ARGS)
+browser: $(DEVELOPER)
+	$(PYTEST) --dist loadfile -m "browser and not full"
+full: $(DEVELOPER)
+	$(PYTEST) --dist worksteal -m full
 
-test-slow: $(DEVELOPER)  ## the slow tests, the lessons and the browser (20 minutes to half an hour)
-	$(RUN) pytest --numprocesses 2 --dist worksteal -m "slow and not (browser or full)"
-	$(RUN) pytest --numprocesses 2 --dist loadfile -m "browser and not full"
+test-slow: slow browser  ## the slow tests, the lessons and the browser (about a quarter of an hour)
 
-test-all: test test-slow  ## everything: these two, and what takes too long for every day
-	$(RUN) pytest --numprocesses 2 --dist worksteal -m full
+test-all: test slow browser full  ## everything; artefacts/test-all.txt says what ran, and where
+	$(VENV)/bin/python tests/tools/summary.py $(patsubst %,artefacts/%.xml,fast slow browser full)
 
 bench: $(DEVELOPER)  ## measure rounding against its peers: make bench BENCH_ARGS="--help"
 	$(VENV)/bin/python tests/tools/bench.py $(BENCH_ARGS)
