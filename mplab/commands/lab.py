@@ -36,8 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="mplab lab",
         usage="mplab lab [LESSON] [--dir DIR] [--reset] [JupyterLab options]",
-        description="Copy the lessons and the code of their figures into DIR, keeping what you "
-        "changed there, and open one. LESSON is its number or name (default: the first). Every "
+        description="Copy the lessons into DIR, keeping what you changed there, and open "
+        "one. LESSON is its number or name (default: the first). Every "
         "other option goes to JupyterLab.",
         allow_abbrev=False,
     )
@@ -66,8 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
     """Copy the lessons to `folder` and become JupyterLab on one of them.
 
-    Its kernels import the code of the lessons' figures from `folder` first.
-
     Args:
         arguments: The lesson's number or name, if any; then options for JupyterLab.
         folder: Where the user's copies live.
@@ -90,7 +88,6 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
     for line in copy_lessons(source, folder, reset=reset):
         print(line)
     _offer_defaults()
-    os.environ["MPLAB_LESSONS"] = str(folder.resolve())
     return _become(
         [
             *(sys.executable, "-m", "jupyterlab"),
@@ -144,11 +141,10 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
 def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str]:
     """Copy the lessons of `source` to `folder` without losing what the user changed there.
 
-    The files that draw figures and explorers, `l16/figures.py` and the like, are copied too; the
-    exercises are not, because they hold the answers. Below each prediction and each question by
-    hand, a notebook gets a cell to write in. A missing file is copied. A file that is as we
-    last wrote it is updated. Any other is the user's work and stays, unless `reset` moves it into a
-    folder named by the time.
+    Below each prediction and each question by hand, a notebook gets a cell to write in. A missing
+    file is copied. A file that is as we last wrote it is updated. Any other is the user's work
+    and stays, unless `reset` moves it into a folder named by the time. The code of figures and
+    explorers is imported from where mplab is installed (`figures.rescue??` shows it).
 
     Returns:
         Lines to print that say what happened.
@@ -162,14 +158,9 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     record = _read_record(folder)
     backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
     lines = [f"Lessons: {folder.resolve()}"]
-    code = (
-        path for path in source.glob("l[0-9][0-9]/*.py") if path.name != "exercises.py"
-    )
-    for original in sorted([*source.glob("*.ipynb"), *code]):
-        name = original.relative_to(source).as_posix()
-        copy, content = folder / name, original.read_bytes()
-        if original.suffix == ".ipynb":
-            content = _with_room_to_write(content)
+    for original in sorted(source.glob("*.ipynb")):
+        name = original.name
+        copy, content = folder / name, _with_room_to_write(original.read_bytes())
         if (edited := _is_edited(copy, content, record.get(name))) and not reset:
             newer = record.get(name, _digest(content)) != _digest(content)
             hint = (
@@ -188,8 +179,20 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
             lines.append(f"  {name}: restored; yours is now {keep.relative_to(folder)}")
         _replace(copy, content)
         record[name] = _digest(content)
+    _remove_old_code(folder, record)
     _replace(folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
     return lines
+
+
+def _remove_old_code(folder: Path, record: dict[str, str]) -> None:
+    """Remove copies of the figures' code, which version 0.2 made, where nobody changed them."""
+    for name in [name for name in record if name.endswith(".py")]:
+        copy = folder / name
+        if copy.is_file() and _digest(copy.read_bytes()) == record[name]:
+            copy.unlink()
+            if not any(copy.parent.iterdir()):
+                copy.parent.rmdir()
+        del record[name]
 
 
 def _with_room_to_write(content: bytes) -> bytes:

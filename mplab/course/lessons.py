@@ -4,12 +4,10 @@ from collections import UserDict
 from difflib import get_close_matches
 from functools import cached_property
 from importlib import import_module
-from itertools import chain
-from pathlib import Path
 from typing import Any
 
-import mplab.lessons
 from mplab.course.exercise import TIME_LIMIT, Exercise, Verdict, verdict_on
+from mplab.course.files import course_folder
 
 
 class _Found(UserDict[str, Exercise]):
@@ -23,12 +21,9 @@ class _Found(UserDict[str, Exercise]):
 
     @cached_property
     def data(self) -> dict[str, Exercise]:  # type: ignore[override]
-        files = (
-            Path(path).glob("l[0-9][0-9]/exercises.py")
-            for path in mplab.lessons.__path__
-        )
         found: dict[str, Exercise] = {}
-        for lesson in sorted({file.parent.name for file in chain(*files)}):
+        for file in sorted(course_folder("lessons").glob("l[0-9][0-9]/exercises.py")):
+            lesson = file.parent.name
             found |= import_module(f"mplab.lessons.{lesson}.exercises").EXERCISES
         return found
 

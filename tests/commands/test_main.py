@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import re
@@ -20,7 +21,6 @@ from mplab.course.files import course_folder as lessons_folder
 FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
 RECORD = ".mplab-lessons.json"
 VERSION_1, VERSION_2 = (f'{{\n "cells": [],\n "version": {n}\n}}\n' for n in (1, 2))
-either = pytest.mark.parametrize("name", [FIRST, FIGURES])
 
 
 @pytest.fixture
@@ -54,7 +54,6 @@ def files_in(folder):
 def started(monkeypatch):
     """The command that this process would have become."""
     commands = []
-    monkeypatch.setenv("MPLAB_LESSONS", "")  # which `mplab lab` sets
     monkeypatch.setattr(os, "execv", lambda path, command: commands.append(command))
     return commands
 
@@ -70,8 +69,22 @@ def run(*arguments):
 
 
 def test_lessons_are_copied_into_a_new_folder_with_a_record_in_json(mine):
-    assert files_in(mine) == {FIRST, SECOND, FIGURES, RECORD}
-    assert set(json.loads((mine / RECORD).read_text())) == {FIRST, SECOND, FIGURES}
+    assert files_in(mine) == {FIRST, SECOND, RECORD}
+    assert set(json.loads((mine / RECORD).read_text())) == {FIRST, SECOND}
+
+
+def test_code_that_an_earlier_version_copied_goes_unless_somebody_changed_it(
+    source, mine
+):
+    record = json.loads((mine / RECORD).read_text())
+    for name, kept in ((FIGURES, "as copied"), ("l02/figures.py", "my work")):
+        (mine / name).parent.mkdir()
+        (mine / name).write_text(kept)
+        record[name] = hashlib.sha256(b"as copied").hexdigest()
+    (mine / RECORD).write_text(json.dumps(record))
+    copy_lessons(source, mine)
+    assert files_in(mine) == {FIRST, SECOND, RECORD, "l02/figures.py"}
+    assert not (mine / "l01").exists()
 
 
 def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
@@ -89,23 +102,21 @@ def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
         assert sum(text.count("**Predict.**") for text in before) == asked
 
 
-@either
 def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
-    source, mine, name
+    source, mine
 ):
-    (mine / name).write_text("my work")
-    assert copy_lessons(source, mine)[1:] == [f"  {name}: kept, with your changes"]
-    (source / name).write_text(VERSION_2)
+    (mine / FIRST).write_text("my work")
+    assert copy_lessons(source, mine)[1:] == [f"  {FIRST}: kept, with your changes"]
+    (source / FIRST).write_text(VERSION_2)
     said = "\n".join(copy_lessons(source, mine))
     assert "newer version: --reset renews it and keeps yours" in said
-    assert (mine / name).read_text() == "my work"
+    assert (mine / FIRST).read_text() == "my work"
 
 
-@either
-def test_an_unchanged_older_file_is_updated(source, mine, name):
-    (source / name).write_text(VERSION_2)
+def test_an_unchanged_older_file_is_updated(source, mine):
+    (source / FIRST).write_text(VERSION_2)
     copy_lessons(source, mine)
-    assert (mine / name).read_text() == VERSION_2
+    assert (mine / FIRST).read_text() == VERSION_2
 
 
 def test_a_deleted_lesson_comes_back(source, mine):
@@ -124,13 +135,12 @@ def test_without_a_readable_record_no_work_is_lost(source, mine, record):
     assert (mine / FIRST).read_text() == "my work"
 
 
-@either
-def test_reset_restores_and_keeps_only_the_edited_file(source, mine, name):
-    (mine / name).write_text("my work")
+def test_reset_restores_and_keeps_only_the_edited_file(source, mine):
+    (mine / FIRST).write_text("my work")
     copy_lessons(source, mine, reset=True)
-    assert (mine / name).read_text() == (source / name).read_text()
+    assert (mine / FIRST).read_text() == (source / FIRST).read_text()
     (backup,) = mine.glob("before-reset-*")
-    assert files_in(backup) == {name} and (backup / name).read_text() == "my work"
+    assert files_in(backup) == {FIRST} and (backup / FIRST).read_text() == "my work"
 
 
 def test_two_resets_within_a_second_lose_nothing(source, mine, monkeypatch):
@@ -163,25 +173,25 @@ def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, mine, monkeypat
 LOOK = """
 from mplab.lessons.l16 import exercises, explorer
 import mplab
-print(explorer.QUESTION, exercises.__file__)
+print(explorer.__file__, exercises.__file__)
 assert mplab.check("flush_threshold", 2.0**-25)
 """
 
 
-def test_an_edited_explorer_is_what_a_kernel_imports_and_the_exercises_stay(
+def test_a_learner_has_notebooks_and_imports_the_code_where_it_is_installed(
     tmp_path, started
 ):
     main(["lab", "--dir", str(tmp_path)])
-    assert not list(tmp_path.rglob("exercises.py")), "they hold the answers"
-    (tmp_path / "l16" / "explorer.py").write_text('QUESTION = "mine"\n')
-    main(
-        ["lab", "--dir", str(tmp_path)]
-    )  # becomes JupyterLab, whose kernels have its environment
+    assert not list(tmp_path.rglob("*.py"))
     done = subprocess.run(
-        [sys.executable, "-c", LOOK], capture_output=True, text=True, check=True
+        [sys.executable, "-c", LOOK],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path,
     )
-    ours = lessons_folder("lessons") / "l16" / "exercises.py"
-    assert done.stdout == f"mine {ours}\n"
+    ours = lessons_folder("lessons") / "l16"
+    assert done.stdout == f"{ours / 'explorer.py'} {ours / 'exercises.py'}\n"
 
 
 # Choosing
