@@ -52,8 +52,16 @@ if TYPE_CHECKING:
 __all__ = [*(name for name in _numbers if name != "set_threads"), "check"]
 
 _ROOMS = (
-    *("numbers", "arithmetic", "scaling", "course", "simulation"),
-    *("training", "health", "hardware", "pictures", "explorers"),
+    "numbers",
+    "arithmetic",
+    "scaling",
+    "course",
+    "simulation",
+    "training",
+    "health",
+    "hardware",
+    "pictures",
+    "explorers",
 )
 
 

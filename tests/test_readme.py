@@ -42,7 +42,10 @@ def test_the_readme_is_short_and_its_first_lines_hold_surprise_start_and_doors()
     assert blocks("text")[0] in start and "make lab" in start
     doors = [line for line in lines[:30] if line.startswith("- **")]
     assert [re.match(r"- \*\*(.*?)\.\*\*", door)[1] for door in doors] == [
-        *("Learn", "Teach", "Use the numbers", "Simulate your model")
+        "Learn",
+        "Teach",
+        "Use the numbers",
+        "Simulate your model",
     ]
 
 

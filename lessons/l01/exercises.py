@@ -66,8 +66,17 @@ def _scale_of_positive(gradient: float) -> float:
 
 
 _SCALE_CASES = (
-    *(1.0, 1e-3, 1e-8, 1e-6, 2e-7, -1e-10),
-    *(_TIE, -_TIE, _SMALLEST, 0.75 * _SMALLEST, 2.0**-60),
+    1.0,
+    1e-3,
+    1e-8,
+    1e-6,
+    2e-7,
+    -1e-10,
+    _TIE,
+    -_TIE,
+    _SMALLEST,
+    0.75 * _SMALLEST,
+    2.0**-60,
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -61,8 +61,20 @@ def _true_exponent(x: float) -> int:
 
 
 _GAP_CASES = (
-    *(1.0, 1.5, 2.0, 3.0, 1000.0, 2048.0, 0.75, 0.5, 32768.0, 65472.0),
-    *(FP16.min_normal, FP16.min_normal / 2, 3 * FP16.min_subnormal, FP16.min_subnormal),
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    1000.0,
+    2048.0,
+    0.75,
+    0.5,
+    32768.0,
+    65472.0,
+    FP16.min_normal,
+    FP16.min_normal / 2,
+    3 * FP16.min_subnormal,
+    FP16.min_subnormal,
 )
 
 EXERCISES: dict[str, Exercise] = {

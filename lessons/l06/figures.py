@@ -229,7 +229,8 @@ def _draw_rows(axes: Axes, step: StepBits) -> None:
             axes.add_patch(
                 Rectangle(
                     (cell.exponent - 0.5, y - 0.42),
-                    *(1, 0.84),
+                    1,
+                    0.84,
                     facecolor=face,
                     edgecolor=canvas.BAND,
                     linewidth=0.6,

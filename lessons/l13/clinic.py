@@ -497,7 +497,9 @@ def _one_block(how: Treatment) -> Outcome:
     """Autocast around the whole loop: copies of the weights are cached, and grow stale."""
     inside = how == "fixed"
     loop = _Loop(
-        *(_network(), _regression(), 1.0 if how == "wrong" else 0.1),
+        _network(),
+        _regression(),
+        1.0 if how == "wrong" else 0.1,
         low=torch.bfloat16,
         around=nullcontext if inside else lambda: _autocast(torch.bfloat16),
     )
@@ -524,7 +526,9 @@ def _stale_amax(how: Treatment) -> Outcome:
     )
     x, _ = _regression()
     loop = _Loop(
-        *(model, (x, x[:, :4] + 0.5 * x[:, 4:]), 0.5),
+        model,
+        (x, x[:, :4] + 0.5 * x[:, 4:]),
+        0.5,
         low=None,
         inputs=lambda step, x: x * 3e5 if step == 11 else x,
     )

@@ -90,7 +90,9 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
     _offer_defaults()
     return _become(
         [
-            *(sys.executable, "-m", "jupyterlab"),
+            sys.executable,
+            "-m",
+            "jupyterlab",
             f"--LabApp.default_url=/lab/tree/{quote(lesson.name)}",
             f"--ServerApp.root_dir={folder.resolve()}",
             "--ServerApp.kernel_websocket_connection_class=mplab.commands.websocket.PromptConnection",

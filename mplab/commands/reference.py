@@ -15,14 +15,17 @@ from mplab.course.files import replace_file
 from mplab.numbers.installation import VERSION
 
 ROOMS = (
-    *("numbers", "arithmetic", "scaling", "course", "simulation", "training"),
-    *(
-        "health",
-        "hardware",
-        "pictures",
-        "explorers",
-        "grading",
-    ),  # commands is for the shell
+    "numbers",
+    "arithmetic",
+    "scaling",
+    "course",
+    "simulation",
+    "training",
+    "health",
+    "hardware",
+    "pictures",
+    "explorers",
+    "grading",  # commands is for the shell
 )
 
 MORE = {"mplab.numbers.tensors": ["round_tensor"]}

@@ -31,18 +31,21 @@ _MAX_BITS = 256
 _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(getattr(ml_dtypes, name, name))
     for name in (
-        *(
-            "bool",
-            "int8",
-            "int16",
-            "int32",
-            "int64",
-            "uint8",
-            "uint16",
-            "uint32",
-            "uint64",
-        ),
-        *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float16",
+        "float32",
+        "float64",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
     )
 }
 

@@ -490,18 +490,17 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 _RULES: tuple[_Rule, ...] = (
-    *(
-        _watching,
-        _loss,
-        _weights,
-        _scaler,
-        _numbers,
-        _hidden,
-        _underflow,
-        _fp8,
-        _stagnation,
-    ),
-    *(_training, _trend),
+    _watching,
+    _loss,
+    _weights,
+    _scaler,
+    _numbers,
+    _hidden,
+    _underflow,
+    _fp8,
+    _stagnation,
+    _training,
+    _trend,
 )
 
 

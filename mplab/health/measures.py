@@ -197,8 +197,12 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     )  # numbers up to this one round down
     reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
-        *(factor.min(), size.amax(), some.sum(), ((low == 0) & some).sum()),
-        *((scaled > most).sum(), ((scaled <= reach) & some).sum()),
+        factor.min(),
+        size.amax(),
+        some.sum(),
+        ((low == 0) & some).sum(),
+        (scaled > most).sum(),
+        ((scaled <= reach) & some).sum(),
         *(
             t.double().where(held, 0).square().sum()
             for t in (x, x.double() - low.double())

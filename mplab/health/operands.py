@@ -70,7 +70,9 @@ def _in_rows(layer: Any, how: Any, name: str, x: Tensor, axis: int) -> Operand:
     )
 
     found = hp_tensor_to_float8_dynamic(
-        *(x, how.target_dtype, layer.linear_mm_config),
+        x,
+        how.target_dtype,
+        layer.linear_mm_config,
         scaling_granularity=how.scaling_granularity,
         axiswise_dim=get_maybe_axiswise_dim(axis, how.scaling_granularity),
         round_scales_to_power_of_2=layer.config.round_scales_to_power_of_2,

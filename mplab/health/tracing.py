@@ -19,17 +19,15 @@ from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.marks import is_plain, mark_of, next_number
 
 _CONSTANTS = (
-    *(
-        "full",
-        "fill",
-        "masked_fill",
-        "where",
-        "scatter",
-        "index_fill",
-        "new_full",
-        "lift_fresh",
-    ),
-    *("constant_pad_nd",),
+    "full",
+    "fill",
+    "masked_fill",
+    "where",
+    "scatter",
+    "index_fill",
+    "new_full",
+    "lift_fresh",
+    "constant_pad_nd",
 )
 """Operations that may write an infinity because they were told to."""
 

@@ -85,7 +85,8 @@ class Cast:
             return x
         padded, block = self._padded(x)
         found = fake_quantize(
-            *(padded, self.fmt),
+            padded,
+            self.fmt,
             scale=self.scale,  # type: ignore[arg-type]
             block=block,
             rounding=self.rounding,
@@ -211,14 +212,20 @@ SCALINGS: dict[str, Scaling] = {
         ),
         _alike("fp8-rowwise", FP8_E4M3, ScaleRule.POWER_OF_TWO, (1, None)),
         _alike(
-            *("fp8-blockwise", FP8_E4M3, ScaleRule.RATIO, (1, 128)),
+            "fp8-blockwise",
+            FP8_E4M3,
+            ScaleRule.RATIO,
+            (1, 128),
             weight=Cast(FP8_E4M3, ScaleRule.RATIO, (128, 128)),
         ),
         _alike("mxfp8", FP8_E4M3, ScaleRule.RCEIL, (1, 32)),
         _alike("mxfp6", FP6_E3M2, ScaleRule.RCEIL, (1, 32)),
         _alike("mxfp4", FP4_E2M1, ScaleRule.RCEIL, (1, 32)),
         _alike(
-            *("nvfp4", FP4_E2M1, ScaleRule.NVFP4, (1, 16)),
+            "nvfp4",
+            FP4_E2M1,
+            ScaleRule.NVFP4,
+            (1, 16),
             weight=Cast(FP4_E2M1, ScaleRule.NVFP4, (16, 16)),
             grad_output=Cast(FP4_E2M1, ScaleRule.NVFP4, (1, 16), Rounding.STOCHASTIC),
             hadamard=True,

@@ -526,8 +526,15 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
 )
 
 _ASKING = (
-    *(_tell, _tell_as_if, _convert, _make, _look_at_bits, _copy_deeply),
-    *(_compute_as_asked, _normalize, _hold_limits),
+    _tell,
+    _tell_as_if,
+    _convert,
+    _make,
+    _look_at_bits,
+    _copy_deeply,
+    _compute_as_asked,
+    _normalize,
+    _hold_limits,
 )
 """Handlers that do not depend on autocast."""
 

@@ -81,7 +81,10 @@ def slow_unless(fast, rows):
 
 
 FUSING = [
-    *[("hopper", "FP64"), ("cdna1", "FP32"), ("cdna2", "FP32"), ("cdna3", "FP32")],
+    ("hopper", "FP64"),
+    ("cdna1", "FP32"),
+    ("cdna2", "FP32"),
+    ("cdna3", "FP32"),
     *[
         (x, "FP64")
         for x in ("ampere", "ada", "blackwell", "rtx_blackwell", "cdna2", "cdna3")
@@ -157,13 +160,12 @@ def test_cdna3_adds_products_first_and_rounds_down(fmts, terms, kind):
 
 SMALL = (FP8_E4M3, FP8_E5M2, FP6_E3M2, FP6_E2M3, FP4_E2M1)
 MIXED = [
-    *[
-        ("hopper", (0, 1)),
-        ("hopper", (1, 0)),
-        ("blackwell", (4, 1)),
-        ("blackwell", (2, 3)),
-    ],
-    *[("ada", (0, 1)), ("ada", (1, 0))],
+    ("hopper", (0, 1)),
+    ("hopper", (1, 0)),
+    ("blackwell", (4, 1)),
+    ("blackwell", (2, 3)),
+    ("ada", (0, 1)),
+    ("ada", (1, 0)),
     *[("blackwell", (x, y)) for x in range(5) for y in range(5)],
 ]
 

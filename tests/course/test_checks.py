@@ -253,15 +253,19 @@ def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_it
         "nested", lambda x: [np.array([1.0, 0.0, 1.0]), {"count": 0.0, "scale": 8}]
     )
     for wrong in (
-        *((wanted[0], {"scale": 8.0, "count": 1}), (wanted[0], {"scale": 8.0})),
-        *((wanted[0], {**wanted[1], "more": 0}), (wanted[0], [8.0, 0]), (wanted[0],)),
-        *(
-            ([True, True, True], wanted[1]),
-            ([True, False], wanted[1]),
-            (*wanted, 0),
-            wanted[1],
-        ),
-        *(np.array([1.0, 0.0]), np.float64(8.0), "both", None),
+        (wanted[0], {"scale": 8.0, "count": 1}),
+        (wanted[0], {"scale": 8.0}),
+        (wanted[0], {**wanted[1], "more": 0}),
+        (wanted[0], [8.0, 0]),
+        (wanted[0],),
+        ([True, True, True], wanted[1]),
+        ([True, False], wanted[1]),
+        (*wanted, 0),
+        wanted[1],
+        np.array([1.0, 0.0]),
+        np.float64(8.0),
+        "both",
+        None,
     ):
         assert not check("nested", lambda x, wrong=wrong: wrong), wrong
 
@@ -439,20 +443,22 @@ def test_a_sealed_value_opens_for_the_same_number_only():
 def test_an_odd_answer_is_wrong_and_no_error():
     value = Exercise(1.0, "Because.")
     for odd in (
-        *(
-            None,
-            object(),
-            len,
-            {},
-            {1.0},
-            "1",
-            b"1",
-            1j,
-            np.ones(2, complex),
-            10**400,
-            [10**400],
-        ),
-        *(["a"], [None], [[1.0], [1.0, 2.0]], np.datetime64("2020", "D"), np.ma.masked),
+        None,
+        object(),
+        len,
+        {},
+        {1.0},
+        "1",
+        b"1",
+        1j,
+        np.ones(2, complex),
+        10**400,
+        [10**400],
+        ["a"],
+        [None],
+        [[1.0], [1.0, 2.0]],
+        np.datetime64("2020", "D"),
+        np.ma.masked,
     ):
         assert (
             equal(odd, 0.5, value) is False

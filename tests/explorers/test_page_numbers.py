@@ -390,6 +390,9 @@ def test_names_and_whole_numbers_that_cannot_be_are_answered(tmp_path):
     )]  # fmt: skip
     rule = "It must be a whole number from −20 to 18; got “{}”."
     assert node.run(code, tmp_path, calls) == [
-        *(6, "There is no rounding mode “up”. Choose one of the list.", 3, -20),
+        6,
+        "There is no rounding mode “up”. Choose one of the list.",
+        3,
+        -20,
         *(rule.format(typed) for typed in ("", " ", "1.5", "19", "x")),
     ]

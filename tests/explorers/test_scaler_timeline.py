@@ -110,7 +110,8 @@ def test_a_run_without_a_dynamic_scale_or_with_scales_that_are_not_its_recipe_s_
     other.loss_scale[3] *= 2
     why = "source must be a run with a dynamic"
     for source, words in (
-        *((run("fp16-static", ()), why), (run("fp16-naive", ()), why)),
+        (run("fp16-static", ()), why),
+        (run("fp16-naive", ()), why),
         (other, "the scales that its recipe makes"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -109,8 +109,13 @@ def test_the_questions_name_every_diagnosis_and_every_claim():
     notebook = nbformat.read(ROOT / "a7" / "a7.ipynb", as_version=4)
     text = {cell.id: cell.source for cell in notebook.cells}
     words = {
-        *("forward", "half", "second step", "gradients"),
-        *("updates", "copies", "healthy"),
+        "forward",
+        "half",
+        "second step",
+        "gradients",
+        "updates",
+        "copies",
+        "healthy",
     }
     assert all(f'`"{word}"`' in text["a7-triage"] for word in words)
     assert all(f'`"{claim}"`' in text["a7-evidence"] for claim in MODULE["CLAIMS"])

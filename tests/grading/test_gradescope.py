@@ -56,9 +56,9 @@ def run_in_container(folder, places):
         *(f"/autograder/{place}" for place in places),
     ]
     done = subprocess.run(
-        ["bwrap", *_view(), *("--perms", "1777", "--tmpfs", "/tmp", "--bind", folder),
-         *("/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--cap-drop"),
-         *("ALL", *rights, "--chdir", "/", "--setenv", "MPLAB_SECRET", SECRET, "--", *program)],
+        ["bwrap", *_view(), "--perms", "1777", "--tmpfs", "/tmp", "--bind", folder,
+         "/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--cap-drop",
+         "ALL", *rights, "--chdir", "/", "--setenv", "MPLAB_SECRET", SECRET, "--", *program],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -113,8 +113,15 @@ class Class:
             "OMP_NUM_THREADS": "1",
         }
         told = self.as_account(
-            *(self.teacher, "mplab", "grade", "init", self.root),
-            *("--course-id", "numerics", "--exchange", self.exchange),
+            self.teacher,
+            "mplab",
+            "grade",
+            "init",
+            self.root,
+            "--course-id",
+            "numerics",
+            "--exchange",
+            self.exchange,
         )
         lines = [
             "id,first_name,last_name,email",

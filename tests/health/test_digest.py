@@ -34,8 +34,13 @@ STEPS = 4
 
 def network():
     return nn.Sequential(
-        *(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.25)),
-        *(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4)),
+        nn.Linear(8, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Dropout(0.25),
+        nn.Linear(16, 16),
+        nn.Tanh(),
+        nn.Linear(16, 4),
     )
 
 
@@ -448,17 +453,13 @@ def test_every_kind_of_tensor_has_numbers():
         torch.tensor([[0, 0, 1]]), torch.ones(3), (2,), check_invariants=True
     )
     tensors = [
-        *(
-            torch.tensor([True, False]),
-            torch.tensor(3),
-            torch.zeros(0),
-            torch.ones(2) * 1j,
-        ),
-        *(
-            torch.ones(2).to(torch.float8_e4m3fn),
-            torch.arange(5),
-            (torch.ones(2) * 1j).conj(),
-        ),
+        torch.tensor([True, False]),
+        torch.tensor(3),
+        torch.zeros(0),
+        torch.ones(2) * 1j,
+        torch.ones(2).to(torch.float8_e4m3fn),
+        torch.arange(5),
+        (torch.ones(2) * 1j).conj(),
         sparse,
     ]
     for t in tensors:

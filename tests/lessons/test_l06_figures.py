@@ -72,7 +72,9 @@ def test_the_cells_of_a_row_are_its_bits():
         assert value == abs(row.value)
     product = [cell for cell in step.cells(step.rows[2]) if cell.bit]
     assert [(cell.exponent, cell.kept) for cell in product] == [
-        *((-11, True), (-12, True), (-13, True)),
+        (-11, True),
+        (-12, True),
+        (-13, True),
         (-18, False),
     ]
     far = step_bits(np.array([2.0**8, 2.0**-9]), np.array([2.0**8, 2.0**-9]))

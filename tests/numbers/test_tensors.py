@@ -70,8 +70,15 @@ def both_bodies(x, fmt, rounding, stream, **rules):
 
 
 NOT_IN_FLOAT32 = {
-    *("E9M3", "E11M5", "E9M20", "E11M20", "E8M5_HIGH", "E8M19"),  # their range is wider
-    *("FP8_E8M0", "E4M6_LOWEST", "E5M10_LOW"),  # their least values are subnormal there
+    "E9M3",
+    "E11M5",
+    "E9M20",
+    "E11M20",
+    "E8M5_HIGH",
+    "E8M19",  # their range is wider
+    "FP8_E8M0",
+    "E4M6_LOWEST",
+    "E5M10_LOW",  # their least values are subnormal there
     "E7M24",  # a digit too many
 }
 

@@ -56,7 +56,9 @@ def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(
         x[::17] = 0
         for matrix in (x, x.t().contiguous()):  # as forward and as backward sums it
             theirs = hp_tensor_to_float8_dynamic(
-                *(matrix, torch.float8_e4m3fn, LinearMMConfig()),
+                matrix,
+                torch.float8_e4m3fn,
+                LinearMMConfig(),
                 **how,
                 round_scales_to_power_of_2=True,
             )

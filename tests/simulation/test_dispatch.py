@@ -58,15 +58,15 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
 
 ALONG = ("softmax", "log_softmax", "logsumexp", "prod", "cumsum", "norm")
 WIDE = [
-    *(
-        torch.exp,
-        F.softplus,
-        torch.Tensor.sum,
-        partial(F.layer_norm, normalized_shape=(4,)),
-    ),
+    torch.exp,
+    F.softplus,
+    torch.Tensor.sum,
+    partial(F.layer_norm, normalized_shape=(4,)),
     *(partial(getattr(torch, name), dim=1) for name in ALONG),
     partial(F.group_norm, num_groups=2),
-    *(lambda h: h.abs().log(), lambda h: h**3, lambda h: h.abs().rsqrt()),
+    lambda h: h.abs().log(),
+    lambda h: h**3,
+    lambda h: h.abs().rsqrt(),
     lambda h: F.interpolate(h.view(1, 1, 4, 4), size=(7, 7), mode="bilinear"),
 ]
 

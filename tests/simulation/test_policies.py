@@ -221,8 +221,14 @@ def test_an_optimizer_with_a_closure_is_fp32_and_its_closure_simulated(policy):
 
 
 LOSSES = [
-    *(F.l1_loss, F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.kl_div, torch.kl_div),
-    *(F.binary_cross_entropy_with_logits, F.cross_entropy),
+    F.l1_loss,
+    F.mse_loss,
+    F.smooth_l1_loss,
+    F.huber_loss,
+    F.kl_div,
+    torch.kl_div,
+    F.binary_cross_entropy_with_logits,
+    F.cross_entropy,
     lambda h, t: F.cross_entropy(h, torch.arange(4), reduction="none"),
     lambda h, t: F.cross_entropy(h, torch.arange(4), label_smoothing=0.1),
     lambda h, t: F.triplet_margin_loss(h, t, h),

@@ -161,7 +161,12 @@ def test_a_layer_is_a_module_with_operations_of_its_own_that_the_policy_runs_low
     some = measured(model, batches, squares, steps=1)
     every = measured(model, batches, squares, steps=1, policy=EVERYTHING)
     assert [layer for layer, _ in some.measures] == [
-        *("conv", "mixed.self_attn", "mixed.linear1", "mixed.linear2", "Normed", "head")
+        "conv",
+        "mixed.self_attn",
+        "mixed.linear1",
+        "mixed.linear2",
+        "Normed",
+        "head",
     ]
     assert {"norm", "mixed", "mixed.norm1", "drop"} <= {
         layer for layer, _ in every.measures

@@ -37,18 +37,14 @@ SETTINGS = {
 }
 
 CHROMIUM = [
-    *(
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-    ),
-    *(
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-    ),
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
     "--no-proxy-server",
 ]
 
@@ -236,17 +232,17 @@ def serve(folder):
     token, port = secrets.token_hex(16), free_port()
     address = f"http://127.0.0.1:{port}"
     command = [
-        *(
-            sys.executable,
-            "-c",
-            "from mplab.commands.main import main; raise SystemExit(main())",
-        ),
-        *("lab", "--dir", str(folder / "lessons"), "--no-browser", "--ip=127.0.0.1"),
-        *(
-            f"--port={port}",
-            "--ServerApp.port_retries=0",
-            f"--IdentityProvider.token={token}",
-        ),
+        sys.executable,
+        "-c",
+        "from mplab.commands.main import main; raise SystemExit(main())",
+        "lab",
+        "--dir",
+        str(folder / "lessons"),
+        "--no-browser",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        f"--IdentityProvider.token={token}",
         "--LabApp.expose_app_in_browser=True",
         *(["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
     ]

@@ -33,8 +33,15 @@ def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
     for name in (
-        *("task", "seed", "metrics", "flushed", "tally", "environment", "simulated"),
-        *("compute_format", "settings"),
+        "task",
+        "seed",
+        "metrics",
+        "flushed",
+        "tally",
+        "environment",
+        "simulated",
+        "compute_format",
+        "settings",
     ):
         assert getattr(run, name) == getattr(again, name)
     first, second = run.gradients[0]["layer 1"], again.gradients[0]["layer 1"]

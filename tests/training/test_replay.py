@@ -73,13 +73,11 @@ def test_every_task_and_recipe_is_replayed_alike_on_five_seeds(task, recipe):
 
 def _dropping():
     return nn.Sequential(
-        *(
-            nn.Linear(2, 16),
-            nn.BatchNorm1d(16),
-            nn.ReLU(),
-            nn.Dropout(0.3),
-            nn.Linear(16, 1),
-        )
+        nn.Linear(2, 16),
+        nn.BatchNorm1d(16),
+        nn.ReLU(),
+        nn.Dropout(0.3),
+        nn.Linear(16, 1),
     )
 
 

@@ -177,12 +177,13 @@ def test_metrics_before_the_first_step_leave_the_run_as_a_loop_by_hand_has_it():
 @pytest.mark.parametrize(
     "half",
     [
-        *(
-            torch.tensor(0.5),
-            torch.tensor([0.5]),
-            torch.tensor(0.5, dtype=torch.bfloat16),
-        ),
-        *(np.float32(0.5), np.array(0.5), np.array([[0.5]]), 0.5),
+        torch.tensor(0.5),
+        torch.tensor([0.5]),
+        torch.tensor(0.5, dtype=torch.bfloat16),
+        np.float32(0.5),
+        np.array(0.5),
+        np.array([[0.5]]),
+        0.5,
     ],
     ids=repr,
 )

@@ -613,13 +613,12 @@ def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits
             x, y, limit = (np.round(grid * part) / grid for part in (x, y, limit))
         y[rng.permutation(steps)[:odd]] *= 1e7
         arguments = (
-            *(
-                np.float32(x),
-                np.float32(y),
-                float(2.0 ** rng.integers(*scales)),
-                float(limit),
-            ),
-            *(int(rng.choice(intervals)), bool(rng.choice(fused))),
+            np.float32(x),
+            np.float32(y),
+            float(2.0 ** rng.integers(*scales)),
+            float(limit),
+            int(rng.choice(intervals)),
+            bool(rng.choice(fused)),
         )
         if training(*arguments)[1] > 0.02:
             cases.append(Arguments(arguments))
