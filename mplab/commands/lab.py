@@ -25,7 +25,7 @@ _DEFAULTS = Path(__file__).parent / "jupyter"
 _OVERRIDES = "default_setting_overrides.json"
 
 _RECORD = ".mplab-lessons.json"
-"""The SHA-256 of each file as we last wrote it, by path: tells edited files from older ones."""
+"""A digest of the cells of each notebook as we last wrote it: tells edited ones from older ones."""
 
 _ASKS = re.compile(rf"(?m){PREDICTION}|^✍(?!.*Replace `None`)")
 """A prediction or a question by hand, unless its answer goes into the next cell."""
@@ -144,9 +144,9 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     """Copy the lessons of `source` to `folder` without losing what the user changed there.
 
     Below each prediction and each question by hand, a notebook gets a cell to write in. A missing
-    file is copied. A file that is as we last wrote it is updated. Any other is the user's work
-    and stays, unless `reset` moves it into a folder named by the time. The code of figures and
-    explorers is imported from where mplab is installed (`figures.rescue??` shows it).
+    file is copied. A notebook whose cells are as we last wrote them is updated. Any other is the
+    user's work and stays, unless `reset` moves it into a folder named by the time. The code of
+    figures and explorers is imported from where mplab is installed (`figures.rescue??` shows it).
 
     Returns:
         Lines to print that say what happened.
@@ -163,14 +163,13 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     for original in sorted(source.glob("*.ipynb")):
         name = original.name
         copy, content = folder / name, _with_room_to_write(original.read_bytes())
-        if (edited := _is_edited(copy, content, record.get(name))) and not reset:
-            newer = record.get(name, _digest(content)) != _digest(content)
-            hint = (
-                " (it has a newer version: --reset renews it and keeps yours)"
-                if newer
-                else ""
-            )
-            lines.append(f"  {name}: kept, with your changes{hint}")
+        digest = _digest(content)
+        written = record.get(name)
+        edited = _is_edited(copy, digest, written)
+        if edited and not reset:
+            newer = written is not None and written != digest
+            hint = " (it has a newer version: --reset renews it and keeps yours)"
+            lines.append(f"  {name}: kept, with your changes{hint if newer else ''}")
             continue
         if edited:
             keep = backup / name
@@ -179,10 +178,13 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
                 raise FileExistsError(f"{keep} exists already. Try again.")
             copy.rename(keep)
             lines.append(f"  {name}: restored; yours is now {keep.relative_to(folder)}")
-        _replace(copy, content)
-        record[name] = _digest(content)
+        if not copy.exists() or _digest(copy.read_bytes()) != digest:
+            replace_file(copy, content)  # whole: half a lesson would look like an edit
+        record[name] = digest
     _remove_old_code(folder, record)
-    _replace(folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode())
+    replace_file(
+        folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode()
+    )
     return lines
 
 
@@ -190,7 +192,7 @@ def _remove_old_code(folder: Path, record: dict[str, str]) -> None:
     """Remove copies of the figures' code, which version 0.2 made, where nobody changed them."""
     for name in [name for name in record if name.endswith(".py")]:
         copy = folder / name
-        if copy.is_file() and _digest(copy.read_bytes()) == record[name]:
+        if copy.is_file() and _byte_digest(copy.read_bytes()) == record[name]:
             copy.unlink()
             if not any(copy.parent.iterdir()):
                 copy.parent.rmdir()
@@ -209,11 +211,15 @@ def _with_room_to_write(content: bytes) -> bytes:
     return f"{json.dumps({**notebook, 'cells': cells}, ensure_ascii=False, indent=1)}\n".encode()
 
 
-def _is_edited(copy: Path, content: bytes, written: str | None) -> bool:
-    """Whether `copy` exists and is neither the original's `content` nor what we last wrote."""
+def _is_edited(copy: Path, digest: str, written: str | None) -> bool:
+    """Whether the cells of `copy` are neither today's nor those that we last wrote."""
     if not copy.exists():
         return False
-    return _digest(copy.read_bytes()) not in (_digest(content), written)
+    content = copy.read_bytes()
+    # Version 0.2 recorded digests of bytes.
+    return (
+        _digest(content) not in (digest, written) and _byte_digest(content) != written
+    )
 
 
 def _read_record(folder: Path) -> dict[str, str]:
@@ -225,13 +231,20 @@ def _read_record(folder: Path) -> dict[str, str]:
     return record if isinstance(record, dict) else {}
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Write a changed file atomically: half a lesson would look like the user's work."""
-    if not path.is_file() or path.read_bytes() != content:
-        replace_file(path, content)
-
-
 def _digest(content: bytes) -> str:
+    """Digest what a learner writes in a notebook: the cells' sources, without their outputs.
+
+    Opening a notebook in JupyterLab is no edit, though it writes metadata, and neither is running.
+    """
+    try:
+        cells = json.loads(content)["cells"]
+        sources = [[cell["cell_type"], "".join(cell["source"])] for cell in cells]
+    except (ValueError, TypeError, KeyError):  # not a notebook any more
+        return _byte_digest(content)
+    return _byte_digest(json.dumps(sources).encode())
+
+
+def _byte_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 

@@ -20,7 +20,12 @@ from mplab.course.files import course_folder as lessons_folder
 
 FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
 RECORD = ".mplab-lessons.json"
-VERSION_1, VERSION_2 = (f'{{\n "cells": [],\n "version": {n}\n}}\n' for n in (1, 2))
+VERSION_1, VERSION_2 = (
+    json.dumps(
+        {"cells": [{"cell_type": "markdown", "source": f"version {n}", "id": "a"}]}
+    )
+    for n in (1, 2)
+)
 
 
 @pytest.fixture
@@ -43,6 +48,10 @@ def mine(source, tmp_path):
     """A folder to which these lessons were copied."""
     copy_lessons(source, tmp_path / "new" / "mine")
     return tmp_path / "new" / "mine"
+
+
+def first_cell(path):
+    return json.loads(path.read_text())["cells"][0]["source"]
 
 
 def files_in(folder):
@@ -116,13 +125,42 @@ def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
 def test_an_unchanged_older_file_is_updated(source, mine):
     (source / FIRST).write_text(VERSION_2)
     copy_lessons(source, mine)
-    assert (mine / FIRST).read_text() == VERSION_2
+    assert first_cell(mine / FIRST) == "version 2"
+
+
+def opened_and_run(path):
+    """What JupyterLab writes into a notebook that somebody opens, runs and saves."""
+    notebook = json.loads(path.read_text())
+    notebook["metadata"] = {"language_info": {"name": "python", "version": "3.13.1"}}
+    notebook["cells"][0]["outputs"] = ["a picture"]
+    path.write_text(json.dumps(notebook, indent=1))
+    return path.read_text()
+
+
+def test_a_lesson_that_was_opened_and_run_keeps_its_outputs_and_is_updated(
+    source, mine
+):
+    """Opening one was called an edit, and a corrected lesson never arrived."""
+    saved = opened_and_run(mine / FIRST)
+    assert copy_lessons(source, mine)[1:] == []
+    assert (mine / FIRST).read_text() == saved
+    (source / FIRST).write_text(VERSION_2)
+    assert copy_lessons(source, mine)[1:] == []
+    assert first_cell(mine / FIRST) == "version 2"
+
+
+def test_records_of_version_0_2_hold_digests_of_bytes(source, mine):
+    record = hashlib.sha256((mine / FIRST).read_bytes()).hexdigest()
+    (mine / RECORD).write_text(json.dumps({FIRST: record}))
+    (source / FIRST).write_text(VERSION_2)
+    assert copy_lessons(source, mine)[1:] == []
+    assert first_cell(mine / FIRST) == "version 2"
 
 
 def test_a_deleted_lesson_comes_back(source, mine):
     (mine / SECOND).unlink()
     copy_lessons(source, mine)
-    assert (mine / SECOND).read_text() == (source / SECOND).read_text()
+    assert first_cell(mine / SECOND) == "version 1"
 
 
 @pytest.mark.parametrize(
@@ -138,7 +176,7 @@ def test_without_a_readable_record_no_work_is_lost(source, mine, record):
 def test_reset_restores_and_keeps_only_the_edited_file(source, mine):
     (mine / FIRST).write_text("my work")
     copy_lessons(source, mine, reset=True)
-    assert (mine / FIRST).read_text() == (source / FIRST).read_text()
+    assert first_cell(mine / FIRST) == "version 1"
     (backup,) = mine.glob("before-reset-*")
     assert files_in(backup) == {FIRST} and (backup / FIRST).read_text() == "my work"
 
@@ -167,7 +205,7 @@ def test_a_copy_that_fails_halfway_leaves_the_old_lesson(source, mine, monkeypat
     )
     with pytest.raises(OSError, match="No space left"):
         copy_lessons(source, mine)
-    assert (mine / FIRST).read_text() == VERSION_1
+    assert first_cell(mine / FIRST) == "version 1"
 
 
 LOOK = """
