@@ -22,7 +22,11 @@ class _Found(UserDict[str, Exercise]):
     @cached_property
     def data(self) -> dict[str, Exercise]:  # type: ignore[override]
         found: dict[str, Exercise] = {}
-        for file in sorted(course_folder("lessons").glob("l[0-9][0-9]/exercises.py")):
+        try:
+            folder = course_folder("lessons")
+        except ValueError:  # the sandbox of a submission hides the lessons
+            return found
+        for file in sorted(folder.glob("l[0-9][0-9]/exercises.py")):
             lesson = file.parent.name
             found |= import_module(f"mplab.lessons.{lesson}.exercises").EXERCISES
         return found
