@@ -197,12 +197,17 @@ def test_containers_install_the_learners_extra_and_start_the_lab():
     docker = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     (command,) = re.findall(r"(?m)^CMD (.*)$", docker)
     assert json.loads(command)[:2] == ["mplab", "lab"]
+    folder = json.loads(command)[-1].removeprefix("--dir=")
+    run = re.search(r"docker run [^`]*", (ROOT / "README.md").read_text("utf-8"))[0]
+    assert f"VOLUME {folder}\n" in docker and f":{folder} " in run
+    assert "-p 127.0.0.1:8888:8888" in run
     assert "--file .binder/environment.yml" in docker and ".binder/postBuild" in docker
     container = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
     assert (
         (ROOT / ".devcontainer" / container["build"]["dockerfile"]).resolve().is_file()
     )
     assert container["postAttachCommand"].startswith("mplab lab ")
+    assert "--editable ." in container["postCreateCommand"]  # the workspace's code runs
     environment = (ROOT / ".binder" / "environment.yml").read_text(encoding="utf-8")
     for allowed in (f"python{PROJECT['requires-python']}", EXTRAS["torch"][0]):
         assert f"- {allowed.replace('torch', 'pytorch-cpu')}\n" in environment
