@@ -34,7 +34,8 @@ FRONTS = {
         MX_BLOCK Quantized amax_of quantize dequantize fake_quantize hadamard
     """,
     "course": """
-        check EXERCISES Exercise Misconception Arguments Sealed Verdict equal Digits load_digits
+        check EXERCISES Exercise Misconception Arguments HashedValue Verdict equal Digits
+        load_digits
     """,
     "simulation": """
         simulated explain Explanation Policy Run POLICIES

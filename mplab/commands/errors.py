@@ -10,11 +10,11 @@ _OBEYED = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 
 _HARMLESS = {code: "?" for code in _OBEYED if chr(code) not in "\t\n"}
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     r"""Replace characters that a terminal obeys, which other people's names and files may hold.
 
     Examples:
-        >>> harmless("a\x1b[2Jb")
+        >>> escape_control_characters("a\x1b[2Jb")
         'a?[2Jb'
     """
     return text.translate(_HARMLESS)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mplab.commands.errors import UserError, harmless
+from mplab.commands.errors import UserError, escape_control_characters
 from mplab.numbers.installation import needs
 
 if TYPE_CHECKING:
-    from mplab.grading.autograding import Line
+    from mplab.grading.autograding import SubmissionResult
     from mplab.grading.folder import Course
 
 
@@ -69,7 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = 130
         reason = "interrupted. What is done stays; the same command goes on from here."
-    print(f"mplab grade {options.step}: {harmless(reason)}", file=sys.stderr)
+    print(
+        f"mplab grade {options.step}: {escape_control_characters(reason)}",
+        file=sys.stderr,
+    )
     return code
 
 
@@ -290,16 +293,16 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     return int(any(line.score is None for line in lines))
 
 
-def _shown(line: Line) -> str:
+def _shown(line: SubmissionResult) -> str:
     score = "-" if line.score is None else f"{line.score:g} of {line.max_score:g}"
     return f"{line.student}: {score}"
 
 
 def _summary(
-    course: Course, name: str, lines: Sequence[Line], *, whole_class: bool
+    course: Course, name: str, lines: Sequence[SubmissionResult], *, whole_class: bool
 ) -> list[str]:
     """List what a teacher should look at."""
-    from mplab.grading.journal import counting, submitted_students
+    from mplab.grading.journal import submitted_students, team_owners
 
     before = sum(line.done_before for line in lines)
     failed = sum(line.score is None for line in lines)
@@ -309,7 +312,7 @@ def _summary(
     if noted := [line for line in lines if line.remark]:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
-    handed_in = {*submitted_students(course, name)[0], *counting(course, name)}
+    handed_in = {*submitted_students(course, name)[0], *team_owners(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
     with course.gradebook() as gradebook:
         rows = gradebook.assignment_submissions(name)
@@ -370,19 +373,19 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.pages import write_feedback
 
     name, place = _one(course, options), options.place or inbound(course)
-    trusted, said = options.trust_submissions, set[str]()
+    trusted, printed = options.trust_submissions, set[str]()
     due: list[str] | None = None  # whose pages to write; at first everybody's
     while True:
-        told = []
+        messages = []
         try:
-            told += [
+            messages += [
                 f"look at: {problem}"
                 for problem in collect(course, name, place).problems
             ]
             lines = autograde(
-                course, name, jobs=options.jobs, trusted=trusted, tell=lambda _: None
+                course, name, jobs=options.jobs, trusted=trusted, log=lambda _: None
             )
-            told += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
+            messages += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [x for x in lines if x.score is not None]
             due = [
                 *(due or []),
@@ -396,11 +399,11 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
         except (ValueError, OperationalError) as error:  # a lock, for instance
             if due is None:
                 raise
-            told.append(f"not now: {error}")
-        for line in told:
-            if line not in said:
-                print(harmless(line), flush=True)
-        said = {*told}
+            messages.append(f"not now: {error}")
+        for line in messages:
+            if line not in printed:
+                print(escape_control_characters(line), flush=True)
+        printed = {*messages}
         time.sleep(options.every)
 
 
@@ -450,7 +453,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
 def _serve(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.review import serve
 
-    serve(course, options.port, lambda told: print(told, flush=True), hub=options.hub)
+    serve(course, options.port, lambda text: print(text, flush=True), hub=options.hub)
     return 0
 
 

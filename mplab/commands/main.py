@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from mplab.commands.errors import UserError, harmless
+from mplab.commands.errors import UserError, escape_control_characters
 from mplab.numbers.installation import VERSION, lacks
 
 COMMANDS = {
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     write = sys.stdout.write  # progress bars go to the other stream
-    sys.stdout.write = lambda text: write(harmless(text))  # type: ignore[method-assign]
+    sys.stdout.write = lambda text: write(escape_control_characters(text))  # type: ignore[method-assign]
     options, rest = _parser().parse_known_args(argv)
     command = options.command
     try:
@@ -49,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"mplab {command}: {lacks(package)}", file=sys.stderr)
         return 2
     except (UserError, OSError) as error:
-        print(f"mplab {command}: {harmless(str(error))}", file=sys.stderr)
+        print(
+            f"mplab {command}: {escape_control_characters(str(error))}", file=sys.stderr
+        )
         return 2
     except KeyboardInterrupt:
         print(f"mplab {command}: interrupted.", file=sys.stderr)

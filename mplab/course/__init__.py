@@ -4,8 +4,8 @@ from mplab.course.digits import Digits as Digits, load_digits as load_digits
 from mplab.course.exercise import (
     Arguments as Arguments,
     Exercise as Exercise,
+    HashedValue as HashedValue,
     Misconception as Misconception,
-    Sealed as Sealed,
     Verdict as Verdict,
     equal as equal,
 )

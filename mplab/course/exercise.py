@@ -35,13 +35,13 @@ class Arguments(tuple[Any, ...]):
 
 
 @dataclass(frozen=True)
-class Sealed:
+class HashedValue:
     """A hashed value: an answer can be compared with it, but the value cannot be read from it."""
 
     digest: str
 
     @classmethod
-    def of(cls, value: Any) -> Sealed:
+    def of(cls, value: Any) -> HashedValue:
         """Hash a number or an array of numbers; −0 is not 0, and 254 is 254.0."""
         number = np.asarray(value, np.float64)
         return cls(
@@ -304,8 +304,8 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
             return False
         if _nothing(a) != _nothing(b):  # NumPy would make NaN of it
             return False
-        if isinstance(b, Sealed):
-            return Sealed.of(a) == b
+        if isinstance(b, HashedValue):
+            return HashedValue.of(a) == b
         x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     except (TypeError, ValueError, OverflowError):
         return False

@@ -31,24 +31,35 @@ import nbformat
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
-from mplab.grading.execute import close_lanes
+from mplab.grading.execute import close_sandboxes
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import renew_penalties, save
-from mplab.grading.journal import is_graded, named, submitted_students, superseded
+from mplab.grading.journal import (
+    is_graded,
+    select_students,
+    submitted_students,
+    superseded,
+)
 from mplab.grading.sandbox import NoSandbox, require_sandbox
-from mplab.grading.worker import Job, Work, grade_submission, start_worker, stop_worker
+from mplab.grading.worker import (
+    GradedNotebooks,
+    Job,
+    grade_submission,
+    start_worker,
+    stop_worker,
+)
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
 _PAUSES = (0.0, 1.0, 5.0)
 """Seconds to wait before each attempt; if the last one fails, the submission stays ungraded."""
 
-_TELL_SECONDS = 15.0
+_LOG_SECONDS = 15.0
 
 _CONNECT_SECONDS = 10
 
 
-class Line(NamedTuple):
+class SubmissionResult(NamedTuple):
     """The result of one submission."""
 
     student: str
@@ -79,8 +90,8 @@ def autograde(
     dask: str = "",
     force: bool = False,
     trusted: bool = False,
-    tell: Callable[[str], None] = print,
-) -> list[Line]:
+    log: Callable[[str], None] = print,
+) -> list[SubmissionResult]:
     """Grade the submissions that are new, or whose grade is out of date.
 
     After a technical failure, such as a locked gradebook or a killed worker, a submission is tried
@@ -94,7 +105,7 @@ def autograde(
         dask: the address of a Dask scheduler whose workers run the submissions instead.
         force: grade again what has been graded. The same answers get the same points.
         trusted: run without a sandbox.
-        tell: called with each line about the progress.
+        log: called with each line about the progress.
 
     Returns:
         One line per submission. Without a score, it could not be graded for a technical reason.
@@ -109,7 +120,7 @@ def autograde(
     course.skeletons(assignment)  # raises if it has not been released
     course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
-        chosen = _chosen(course, assignment, students, tell)
+        chosen = _chosen(course, assignment, students, log)
         todo = [
             name for name in chosen if force or not is_graded(course, assignment, name)
         ]
@@ -117,7 +128,7 @@ def autograde(
         workers = partial(_cluster, dask) if dask else _processes
         try:
             course.record_students()
-            _grade_all(workers, jobs, todo, course, job, tell)
+            _grade_all(workers, jobs, todo, course, job, log)
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
@@ -126,8 +137,8 @@ def autograde(
         try:
             renew_penalties(course, assignment)
         except OperationalError:
-            tell("what lateness costs is not renewed, because the gradebook is in use")
-        lines = [_read_line(course, assignment, name) for name in sorted(chosen)]
+            log("what lateness costs is not renewed, because the gradebook is in use")
+        lines = [_read_result(course, assignment, name) for name in sorted(chosen)]
     return [line._replace(done_before=line.student not in todo) for line in lines]
 
 
@@ -149,17 +160,17 @@ def _chosen(
     course: Course,
     assignment: str,
     students: Sequence[str],
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> list[str]:
     """List the ids with a submission: all, or only the named ones."""
     present, strangers = submitted_students(course, assignment)
     for name in strangers:
-        tell(f"{name[:80]!a}: not graded: no student of the roster has this id")
+        log(f"{name[:80]!a}: not graded: no student of the roster has this id")
     for name, other in superseded(course, assignment).items():
-        tell(
+        log(
             f"{name}: not graded: {other} of the same team handed in later, or stands first"
         )
-    return named(course, assignment, students, present)
+    return select_students(course, assignment, students, present)
 
 
 # The workers -----------------------------------------------------------------------------
@@ -167,7 +178,7 @@ def _chosen(
 def _processes(jobs: int) -> Iterator[_Workers]:
     """Start workers on this machine; they end when this process ends, however it does."""
     round_to(np.zeros(1), FP16)  # imports numba once, before the processes fork
-    close_lanes()
+    close_sandboxes()
     others = set(multiprocessing.active_children())
     with ProcessPoolExecutor(
         jobs, multiprocessing.get_context("fork"), start_worker
@@ -215,16 +226,16 @@ def _grade_all(
     students: Sequence[str],
     course: Course,
     job: Job,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> None:
     """Grade the submissions, and record each result as it arrives."""
     queue, suspects = deque(map(_Attempt, students)), deque[_Attempt]()
     while queue:
         with workers(jobs) as (executor, room):
-            suspects += _grade(executor, room, queue, course, job, tell)
+            suspects += _grade(executor, room, queue, course, job, log)
     while suspects:  # one at a time: the one that kills its worker harms no other
         with workers(1) as (executor, _):
-            suspects += _grade(executor, lambda: 1, suspects, course, job, tell)
+            suspects += _grade(executor, lambda: 1, suspects, course, job, log)
 
 
 def _grade(
@@ -233,7 +244,7 @@ def _grade(
     queue: deque[_Attempt],
     course: Course,
     job: Job,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> list[_Attempt]:
     """Grade until the queue is empty, or the executor breaks because a worker died.
 
@@ -242,10 +253,10 @@ def _grade(
         whose sandbox was killed, for instance by a machine short of memory.
     """
     alone: list[_Attempt] = []
-    running: dict[Future[Work], _Attempt] = {}
-    told = time.monotonic()
+    running: dict[Future[GradedNotebooks], _Attempt] = {}
+    logged = time.monotonic()
 
-    def again(attempt: _Attempt, error: Exception) -> list[_Attempt]:
+    def retry(attempt: _Attempt, error: Exception) -> list[_Attempt]:
         if attempt.number + 1 < len(_PAUSES):
             return [_Attempt(attempt.student, attempt.number + 1)]
         _record_failure(course, job.assignment, attempt.student, error)
@@ -259,7 +270,7 @@ def _grade(
                     grade_submission, job, student, _PAUSES[number]
                 )
                 running[future] = queue.popleft()
-            for future in wait(running, _TELL_SECONDS, FIRST_COMPLETED).done:
+            for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:
                 try:
                     _record(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
@@ -268,22 +279,22 @@ def _grade(
                     Exception
                 ) as error:  # technical: a refused submission comes as a result
                     (alone if isinstance(error, NoSandbox) else queue).extend(
-                        again(running[future], error)
+                        retry(running[future], error)
                     )
                 del running[future]
         except BrokenExecutor as error:
-            tell(f"a worker ended early; {len(running)} submissions are graded again")
+            log(f"a worker ended early; {len(running)} submissions are graded again")
             for attempt in running.values():
-                alone += again(attempt, error)
+                alone += retry(attempt, error)
             return alone
-        if time.monotonic() - told > _TELL_SECONDS:
-            told = time.monotonic()
-            tell(f"{len(queue) + len(running)} submissions are left ...")
+        if time.monotonic() - logged > _LOG_SECONDS:
+            logged = time.monotonic()
+            log(f"{len(queue) + len(running)} submissions are left ...")
     return alone
 
 
 # The gradebook ---------------------------------------------------------------------------
-def _record(course: Course, assignment: str, work: Work) -> None:
+def _record(course: Course, assignment: str, work: GradedNotebooks) -> None:
     """Write a graded submission into the gradebook, then the journal.
 
     A submission that is not in the journal counts as not graded, so that nothing is lost when
@@ -318,12 +329,12 @@ def _record_failure(
         course.write("journal", assignment, student, record)
 
 
-def _read_line(course: Course, assignment: str, student: str) -> Line:
+def _read_result(course: Course, assignment: str, student: str) -> SubmissionResult:
     record = course.read("journal", assignment, student)
     remark = str(
         record.get("remark", "not graded yet: the grader was killed, or its disk full")
     )
     seconds = float(record.get("seconds", 0.0))
-    return Line(
+    return SubmissionResult(
         student, record.get("score"), record.get("max_score"), remark, seconds, True
     )

@@ -21,7 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from mplab.grading.folder import Course
-from mplab.grading.submissions import ANOTHER, SECRET, Refused, open_regular
+from mplab.grading.submissions import ANOTHER, SECRET, RejectedSubmission, open_regular
 from mplab.grading.tables import Student, is_student_id, read_times
 
 _FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
@@ -52,7 +52,7 @@ class _File(NamedTuple):
 
     Args:
         path: its path in the download.
-        open: opens it; raises `Refused` with the reason if it must not be read.
+        open: opens it; raises `RejectedSubmission` with the reason if it must not be read.
         time: its date in the download; None if there is none.
         clock: the date's source: "zip", "folder" or "exchange"; ANOTHER if it belongs to
             another account; empty if it must not be read.
@@ -134,11 +134,11 @@ def collect(
     with ExitStack() as stack:
         deliveries, problems = _deliveries(_files(place, stack), course, assignment)
         for owner in sorted(deliveries):
-            source, told = _bring_in(course, assignment, deliveries[owner], known)
+            source, found = _bring_in(course, assignment, deliveries[owner], known)
             sources.append(source)
-            problems += told[:_LINES]
-            if len(told) > _LINES:
-                problems.append(f"{owner}: {len(told) - _LINES} more of the same kind")
+            problems += found[:_LINES]
+            if len(found) > _LINES:
+                problems.append(f"{owner}: {len(found) - _LINES} more of the same kind")
     if "zip" in sources:
         problems.append(
             f"when {sources.count('zip')} came in is known only from the dates in the zip, read as "
@@ -159,8 +159,8 @@ def _deliveries(
     roster = course.roster()
     ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
     found: dict[tuple[str, str], _Delivery] = {}
-    told: dict[str, str] = {}
-    again: list[str] = []
+    reasons: dict[str, str] = {}
+    older_files: list[str] = []
     for file in sorted(files, key=_order):
         top, *rest = file.path.parts
         exchange = _EXCHANGE.fullmatch(top)
@@ -171,7 +171,7 @@ def _deliveries(
         )
         if file.clock == ANOTHER or owner is None:
             reason = "no student of the roster is recognised in it"
-            told[top] = ANOTHER if file.clock == ANOTHER else reason
+            reasons[top] = ANOTHER if file.clock == ANOTHER else reason
             continue
         platform = _platform(top)
         canvas = platform if platform and platform.re is _CANVAS and not rest else None
@@ -190,7 +190,7 @@ def _deliveries(
         ):  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
-            again.append(
+            older_files.append(
                 f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer"
             )
         delivery.files[name] = file
@@ -200,14 +200,14 @@ def _deliveries(
     for owner, several in list(by_owner.items()):
         if len({delivery.number for delivery in several} - {""}) > 1:
             names = ", ".join(_shown(delivery.label) for delivery in several)
-            told[names] = (
+            reasons[names] = (
                 f"people of one name as {owner}, of whom none counts: give the roster a "
                 "column number, with the number in these names"
             )
             del by_owner[owner]
     return by_owner, [
-        *(f"{_shown(top)}: {reason}" for top, reason in told.items()),
-        *again,
+        *(f"{_shown(top)}: {reason}" for top, reason in reasons.items()),
+        *older_files,
     ]
 
 
@@ -244,12 +244,15 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     if match and roster:  # first: on a platform, a student may choose a name like an id
         numbered = [s.id for s in roster if s.number == match["number"]]
         parts = match["name"].split("-")  # Moodle puts the group's name in front
-        wanted = {_plain("-".join(parts[i:])) for i in range(len(parts))}
+        wanted = {_normalized_name("-".join(parts[i:])) for i in range(len(parts))}
         named = [
             s.id
             for s in roster
             if wanted
-            & {_plain(s.first_name + s.last_name), _plain(s.last_name + s.first_name)}
+            & {
+                _normalized_name(s.first_name + s.last_name),
+                _normalized_name(s.last_name + s.first_name),
+            }
             and s.number in ("", match["number"])
         ]
         fitting = numbered or named
@@ -274,7 +277,7 @@ def _platform(name: str) -> re.Match[str] | None:
     return None if moodle and canvas else moodle or canvas
 
 
-def _plain(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """Remove accents, blanks and case from a name, as platforms do in file names."""
     decomposed = unicodedata.normalize("NFKD", name)
     return "".join(c for c in decomposed.casefold() if c.isalnum())
@@ -333,7 +336,7 @@ def _folder_files(folder: Path) -> Iterator[_File]:
 
 
 def _refuse(reason: str) -> IO[bytes]:
-    raise Refused(reason)
+    raise RejectedSubmission(reason)
 
 
 def _is_of(status: os.stat_result, user: str) -> bool:
@@ -361,10 +364,12 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     if stat.S_ISLNK(info.external_attr >> 16):
-        raise Refused("it is a link")
+        raise RejectedSubmission("it is a link")
     # zipfile unpacks the other methods whole before it returns a single byte.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise Refused("it is packed by an unusual method; pack it as an ordinary zip")
+        raise RejectedSubmission(
+            "it is packed by an unusual method; pack it as an ordinary zip"
+        )
     return archive.open(info)
 
 
@@ -380,7 +385,7 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
         return None
 
 
-class _Taken:
+class _DeliveryReader:
     """The files taken from a delivery by name, and why others are left out."""
 
     def __init__(self, delivery: _Delivery) -> None:
@@ -431,9 +436,9 @@ class _Taken:
                     r"[^A-Za-z0-9_. ()+-]", "_", notebook[1] if notebook else path.name
                 )
                 if name in self.files:
-                    raise Refused("another file has this name")
+                    raise RejectedSubmission("another file has this name")
                 self.files[name[-100:]] = content
-            except Refused as reason:
+            except RejectedSubmission as reason:
                 self.problems.append(f"{_shown(str(file.path))}: {reason}")
 
     def _read(self, file: _File) -> bytes:
@@ -446,16 +451,18 @@ class _Taken:
                     content += chunk
                     if len(content) > _FILE_BYTES or self._room < 0:
                         break
-        except Refused:
+        except RejectedSubmission:
             raise
         except (
             Exception
         ) as error:  # of many kinds: zipfile lets through what its parts raise
-            raise Refused(f"it cannot be unpacked ({type(error).__name__})") from error
+            raise RejectedSubmission(
+                f"it cannot be unpacked ({type(error).__name__})"
+            ) from error
         if len(content) > _FILE_BYTES:
-            raise Refused(f"it has more than {_FILE_BYTES >> 20} MiB")
+            raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
         if self._room < 0:
-            raise Refused(f"more than {_STUDENT_BYTES >> 20} MiB in all")
+            raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")
         return bytes(content)
 
     def _unpack(self, packed: bytes) -> None:
@@ -463,11 +470,11 @@ class _Taken:
         if (
             packed.count(b"PK\1\2") > _STUDENT_FILES
         ):  # before a list of them fills the memory
-            raise Refused(f"it lists more than {_STUDENT_FILES} files")
+            raise RejectedSubmission(f"it lists more than {_STUDENT_FILES} files")
         try:
             archive = zipfile.ZipFile(io.BytesIO(packed))
         except Exception as error:  # as above
-            raise Refused(
+            raise RejectedSubmission(
                 f"it is not a zip that can be read ({type(error).__name__})"
             ) from error
         with archive:
@@ -496,7 +503,7 @@ def _bring_in(
         list[str](),
     )
     for each in ranked:  # one at a time: a thousand deliveries would fill the memory
-        taken = _Taken(each)
+        taken = _DeliveryReader(each)
         problems += taken.problems
         if taken.files:
             counts, files = each, taken.files

@@ -11,7 +11,7 @@ from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
 from mplab.grading.folder import Course, captured_log
-from mplab.grading.submissions import SECRET, Refused, read_regular
+from mplab.grading.submissions import SECRET, RejectedSubmission, read_regular
 
 _SECRET_BYTES = 10_000
 
@@ -50,7 +50,7 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
         try:  # a student's secret may be anything
             path = course.root / "submitted" / student / name / SECRET
             secret = read_regular(path, _SECRET_BYTES).decode()
-        except (Refused, UnicodeDecodeError):
+        except (RejectedSubmission, UnicodeDecodeError):
             others.append(student)
             continue
         folder = course.root / "feedback" / student / name

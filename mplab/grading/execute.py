@@ -16,7 +16,7 @@ from mplab.grading.exercises import (
     Outcome,
     grade_exercise,
 )
-from mplab.grading.sandbox import Died, Lane, Limits, Session, require_sandbox
+from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sandbox
 from mplab.grading.submissions import image_kind
 
 _OUTCOME = re.compile(
@@ -26,33 +26,35 @@ _OUTCOME = re.compile(
 
 _TEXT = 20_000  # characters of one output in the feedback
 
-_LANES: dict[tuple[str, bool], Lane] = {}
+_SANDBOXES: dict[tuple[str, bool], WarmSandbox] = {}
 
 
-def lane_for(
+def warm_sandbox(
     warm: str, *, trusted: bool, account: bool = False, limits: Limits | None = None
-) -> Lane:
+) -> WarmSandbox:
     """Return the grader's warm process for an assignment; it is kept until the grader ends.
 
     Raises:
         NoSandbox: there is no sandbox, and the submissions are not trusted.
     """
     key = (warm, trusted)
-    if key not in _LANES:
+    if key not in _SANDBOXES:
         if not (trusted or account):
             require_sandbox()
-        _LANES[key] = Lane(warm=warm, trusted=trusted, account=account, limits=limits)
-    return _LANES[key]
+        _SANDBOXES[key] = WarmSandbox(
+            warm=warm, trusted=trusted, account=account, limits=limits
+        )
+    return _SANDBOXES[key]
 
 
 @atexit.register
-def close_lanes() -> None:
+def close_sandboxes() -> None:
     """End every warm process of this grader."""
-    while _LANES:
-        _LANES.popitem()[1].close()
+    while _SANDBOXES:
+        _SANDBOXES.popitem()[1].close()
 
 
-class Report(NamedTuple):
+class NotebookResult(NamedTuple):
     """The outcomes of each exercise, and a remark on the run for the teacher (may be empty)."""
 
     outcomes: dict[str, list[Outcome]]
@@ -64,7 +66,7 @@ def run_notebook(
     session: Session,
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
-) -> Report:
+) -> NotebookResult:
     """Run the cells in order; at each grade cell, ask for values and write the points.
 
     Args:
@@ -103,7 +105,7 @@ def run_notebook(
     slow = f"Stopped {session.interrupts}× for running too long." * (
         session.interrupts > 0
     )
-    return Report(outcomes, f"{slow} {ended}".strip())
+    return NotebookResult(outcomes, f"{slow} {ended}".strip())
 
 
 def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:

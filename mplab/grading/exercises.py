@@ -22,9 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mplab.course.calls import refusal
-from mplab.course.exercise import Arguments, Exercise, Misconception, Sealed, equal
+from mplab.course.exercise import Arguments, Exercise, HashedValue, Misconception, equal
 from mplab.course.lessons import EXERCISES
-from mplab.grading.serialization import Foreign, decode_value, encode_value, key_of
+from mplab.grading.serialization import (
+    UnsupportedValue,
+    decode_value,
+    encode_value,
+    key_of,
+)
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS
 
@@ -115,12 +120,12 @@ def load_assignment(path: Path) -> Assignment:
         if not isinstance(graded, dict) or not graded:
             raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
         problems = {
-            name: problem for name in graded if (problem := _problem(graded[name]))
+            name: problem for name in graded if (problem := _broken_rule(graded[name]))
         }
     except Exception as error:
         where = f"{path}{_line(error, path)}"
         raise ValueError(
-            f"{where}: {type(error).__name__}: {error}. Mend it."
+            f"{where}: {type(error).__name__}: {error}. Fix the assignment file."
         ) from error
     for name, problem in problems.items():
         raise ValueError(f"{path}: {name}: {problem}.")
@@ -140,7 +145,7 @@ def _line(error: Exception, path: Path) -> str:
     return f", line {line}" if line else ""
 
 
-def _problem(entry: Graded) -> str | None:
+def _broken_rule(entry: Graded) -> str | None:
     """Return the first rule that an exercise breaks; None if it breaks none."""
     if not entry.parts or not all(0 < part.points < math.inf for part in entry.parts):
         return "each exercise needs parts, and each part points"
@@ -259,7 +264,7 @@ class _Unreadable(Exception):
     """Stands for an answer that is not a value; it equals no value of a reference."""
 
 
-class _Own(_Unreadable):
+class _CustomException(_Unreadable):
     """Stands for an exception that is not built in."""
 
 
@@ -270,7 +275,7 @@ def _read(entry: Any) -> Any:
     if "value" in entry:
         try:
             return decode_value(entry["value"])
-        except (Foreign, RecursionError):
+        except (UnsupportedValue, RecursionError):
             return _Unreadable("no value that can be handed in")
     if "foreign" in entry:
         return _Unreadable("no value that can be handed in")
@@ -293,7 +298,7 @@ def exception_named(name: Any, message: Any) -> Exception:
         and not issubclass(kind, simple)
     ):
         return kind(text)
-    return _Own(f"{str(name)[:80]}: {text}")
+    return _CustomException(f"{str(name)[:80]}: {text}")
 
 
 def _explanation(
@@ -322,7 +327,7 @@ def _raised(error: Exception) -> str:
     if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"
     return "raised " + (
-        "an exception" if isinstance(error, _Own) else type(error).__name__
+        "an exception" if isinstance(error, _CustomException) else type(error).__name__
     )
 
 
@@ -368,7 +373,7 @@ def _public(exercise: Exercise) -> dict[str, Any]:
     ]
     if not callable(exercise.answer):
         return entry | {
-            "sealed": [[text, Sealed.of(answer).digest] for text, answer in known]
+            "sealed": [[text, HashedValue.of(answer).digest] for text, answer in known]
         }
     cases = [encode_value(_spread(case)) for case in exercise.cases]
     outcomes = [[text, [_record(o) for o in exercise.outcomes(f)]] for text, f in known]
@@ -410,9 +415,9 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
     if "sealed" in entry:
         (_, answer), *others = [
-            (text, Sealed(digest)) for text, digest in entry["sealed"]
+            (text, HashedValue(digest)) for text, digest in entry["sealed"]
         ]
-        known = tuple(Misconception(sealed, text) for text, sealed in others)
+        known = tuple(Misconception(hashed, text) for text, hashed in others)
         return Exercise(answer=answer, misconceptions=known, **common)
     keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
     functions = [

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from mplab.course.files import replace_file
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
-from mplab.grading.journal import counting
+from mplab.grading.journal import team_owners
 from mplab.grading.tables import Student
 
 BY_HAND = "to be graded by hand"
@@ -41,11 +41,11 @@ class Grade(NamedTuple):
         return self.remark.startswith("not graded: ")
 
 
-def neutral(text: str) -> str:
+def escape_formula(text: str) -> str:
     """Change text so that no spreadsheet takes it for a formula.
 
     Examples:
-        >>> neutral("=1+1"), neutral("Ada")
+        >>> escape_formula("=1+1"), escape_formula("Ada")
         ("'=1+1", 'Ada')
     """
     text = "".join(c if c.isprintable() else " " for c in text)
@@ -73,7 +73,7 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
                 raise ValueError(
                     f"{name} is not in the gradebook. Release it first: mplab grade release {name}."
                 )
-            owners = counting(course, name)
+            owners = team_owners(course, name)
             for student in roster.values():
                 owner = owners.get(student.id, student.id)
                 grade = _grade(course, gradebook, known[name], student, owner)
@@ -109,17 +109,17 @@ def _grade(
 
 def _parts(submission: Any) -> str:
     """Write the points that a person gave for rubric parts, unless the answer waits again."""
-    told = []
+    texts = []
     for row in submission.notebooks:
         waiting = {grade.name for grade in row.grades if grade.needs_manual_grade}
         for comment in row.comments:
             if comment.name not in waiting:
                 parts, _ = read_parts(comment.manual_comment or "")
-                told += [
+                texts += [
                     f"{comment.name}: {name}: {points}"
                     for name, points in parts.items()
                 ]
-    return "; ".join(told)
+    return "; ".join(texts)
 
 
 def export(
@@ -167,9 +167,13 @@ def _plain_table(found: list[Grade]) -> list[list[str]]:
     rows = []
     for grade in found:
         points = [_number(grade.score), _number(grade.max_score)]
-        words = map(neutral, (grade.remark, grade.parts))
+        words = map(escape_formula, (grade.remark, grade.parts))
         rows.append(
-            [*map(neutral, (grade.assignment, *grade.student[:4])), *points, *words]
+            [
+                *map(escape_formula, (grade.assignment, *grade.student[:4])),
+                *points,
+                *words,
+            ]
         )
     return [head, *rows]
 
@@ -189,7 +193,9 @@ def _canvas_table(found: list[Grade]) -> list[list[str]]:
     rows = []
     for s, own in _by_student(found).items():
         who = f"{s.last_name}, {s.first_name}", s.number, s.id, s.email
-        rows.append([*map(neutral, who), "", *(_final(own[name]) for name in points)])
+        rows.append(
+            [*map(escape_formula, who), "", *(_final(own[name]) for name in points)]
+        )
     return [head, possible, *rows]
 
 
@@ -199,8 +205,12 @@ def _moodle_table(found: list[Grade]) -> list[list[str]]:
     head = ["ID number", "First name", "Last name", "Email address"]
     head += [column for name in names for column in (name, f"{name} feedback")]
     rows = [
-        [*map(neutral, s[:4])]
-        + [text for n in names for text in (_final(own[n]), neutral(own[n].remark))]
+        [*map(escape_formula, s[:4])]
+        + [
+            text
+            for n in names
+            for text in (_final(own[n]), escape_formula(own[n].remark))
+        ]
         for s, own in _by_student(found).items()
     ]
     return [head, *rows]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from mplab.grading.folder import Course
 from mplab.grading.submissions import (
     NOTEBOOK_BYTES,
-    Refused,
+    RejectedSubmission,
     notebooks_in,
     read_regular,
 )
 from mplab.grading.tables import is_student_id
 
 
-def counting(course: Course, assignment: str) -> dict[str, str]:
+def team_owners(course: Course, assignment: str) -> dict[str, str]:
     """Find whose submission counts for each member of a team that handed in.
 
     The newest counts, by the times that `collect` recorded; if times are equal or missing, the
@@ -35,13 +35,13 @@ def superseded(course: Course, assignment: str) -> dict[str, str]:
     """Find members who handed in too, and whose submission counts instead of theirs."""
     return {
         member: owner
-        for member, owner in counting(course, assignment).items()
+        for member, owner in team_owners(course, assignment).items()
         if member != owner
         and (course.root / "submitted" / member / assignment).is_dir()
     }
 
 
-def named(
+def select_students(
     course: Course, assignment: str, students: Sequence[str], present: list[str]
 ) -> list[str]:
     """Select from `present` the students named, each for its whole team; all if none is named.
@@ -49,7 +49,7 @@ def named(
     Raises:
         ValueError: an id names nobody who is present.
     """
-    owners = counting(course, assignment)
+    owners = team_owners(course, assignment)
     wanted = {owners.get(name, name) for name in students}
     if missing := sorted(wanted - set(present)):
         wrong = ", ".join(missing)
@@ -94,7 +94,7 @@ def digest(course: Course, assignment: str, student: str) -> str:
     for path in [*own, *notebooks_in(course.root / "submitted" / student / assignment)]:
         try:  # the content, because times change when the same files are brought in again
             content = hashlib.sha256(read_regular(path, NOTEBOOK_BYTES)).digest()
-        except Refused as reason:
+        except RejectedSubmission as reason:
             content = str(reason).encode()
         found.update(path.name.encode("utf-8", "replace") + b"\0" + content)
     return found.hexdigest()

@@ -214,7 +214,7 @@ class Kernel:
         try:
             return {"value": self._values.encode_value(call())}
         except (Exception, SystemExit) as error:
-            if isinstance(error, self._values.Foreign):
+            if isinstance(error, self._values.UnsupportedValue):
                 return {"foreign": str(error)[:300]}
             return {"raised": type(error).__name__[:80], "message": str(error)[:300]}
 
@@ -241,7 +241,7 @@ class Kernel:
         pyplot.close("all")
 
 
-class Nursery:
+class ForkServer:
     """The warm process: forks an isolated process per submission, interrupts it, ends it."""
 
     def __init__(
@@ -275,7 +275,7 @@ class Nursery:
     def _start(self, descriptor: int) -> None:
         self._child = os.fork()
         if self._child == 0:
-            _never_return(lambda: self._world(descriptor))
+            _never_return(lambda: self._fork_isolated_kernel(descriptor))
         os.close(descriptor)
 
     def _end(self, seconds: float = 0.0) -> bool:
@@ -298,19 +298,19 @@ class Nursery:
         os.waitpid(child, 0)
         return False
 
-    def _world(self, descriptor: int) -> None:
+    def _fork_isolated_kernel(self, descriptor: int) -> None:
         """Fork a guard outside the namespaces, their first process, and the kernel, in a chain."""
         self._control.close()
         channel = socket.socket(fileno=descriptor)
         try:
-            self._build_walls()
+            self._isolate()
         except OSError as error:
             send(channel, {"id": 1, "failed": str(error)})
             raise
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._kernel.serve(channel)
 
-    def _build_walls(self) -> None:
+    def _isolate(self) -> None:
         """Isolate the submission; return in the kernel's process, and never in those above it."""
         isolation = self._isolation
         if self._config["isolate"]:
@@ -426,8 +426,8 @@ def main(config: dict[str, Any]) -> None:
     sys.path[:] = config["path"]
     from mplab.grading import isolation, serialization as values
 
-    walled = config["isolate"] or config["account"]
-    if walled:
+    isolated = config["isolate"] or config["account"]
+    if isolated:
         isolation.hide_memory()
         link_compiled()
     outputs = Outputs()
@@ -437,9 +437,9 @@ def main(config: dict[str, Any]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(null, descriptor)
-    if walled:
+    if isolated:
         os.dup2(null, 2)
-    Nursery(control, config, isolation, Kernel(shell, outputs, values)).serve()
+    ForkServer(control, config, isolation, Kernel(shell, outputs, values)).serve()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import nbformat
 from mplab.course.files import replace_file
 from mplab.grading.feedback import NOT_READ, FeedbackExporter
 from mplab.grading.folder import Course
-from mplab.grading.journal import counting, named, submitted_students
+from mplab.grading.journal import select_students, submitted_students, team_owners
 from mplab.grading.submissions import marked
 
 PLATFORM = re.compile(r".+?_\d+_assignsubmission_file_|[^_]+?(_LATE)?_\d+_\d+_")
@@ -58,14 +58,14 @@ def write_feedback(
         if "digest"
         in course.read("journal", assignment, name)  # graded, not only tried
     ]
-    chosen = named(course, assignment, students, present)
+    chosen = select_students(course, assignment, students, present)
     work = partial(_write, course.root, assignment)
     if jobs < 2:
         pages = list(map(work, chosen))
     else:
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             pages = list(pool.map(work, chosen))
-    for member, owner in counting(course, assignment).items():
+    for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
             for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
                 content = page.read_bytes()

@@ -6,7 +6,7 @@ from functools import partial
 
 import nbformat
 
-from mplab.grading.execute import graded_name, lane_for, run_notebook
+from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
 from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.sandbox import Died, Session
@@ -43,10 +43,10 @@ def release(
     }
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
-    lane = lane_for(assignment.warm, trusted=trusted)
+    sandbox = warm_sandbox(assignment.warm, trusted=trusted)
     seed = partial(seed_for, course.key(), name, name)
     for path, notebook in solved.items():
-        with lane.session(course.files(name)) as session:
+        with sandbox.session(course.files(name)) as session:
             report = run_notebook(notebook, session, assignment.graded, seed)
         lost = [
             f"{exercise}, {part.part}: {part.message}"
@@ -60,7 +60,7 @@ def release(
     _generate(course, name)
     lines = []
     for stem, stub in course.skeletons(name).items():
-        with lane.session(course.files(name)) as session:
+        with sandbox.session(course.files(name)) as session:
             report = run_notebook(stub, session, assignment.graded, seed)
         if earned := sum(
             part.earned for parts in report.outcomes.values() for part in parts
@@ -71,7 +71,7 @@ def release(
         text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
         student = rebuild(course.skeletons(name)[stem], read_cells(text))
         try:
-            with lane.session(course.files(name)) as session:
+            with sandbox.session(course.files(name)) as session:
                 points = _as_student(course, name, student, session, draws)
         except Died as death:
             raise ValueError(

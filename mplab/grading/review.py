@@ -119,7 +119,7 @@ def _typeset(notebook: str, question: Question) -> str:
 
 def _source(cell: Any, source: str) -> str:
     if cell.cell_type == "code":
-        return _plain(source)
+        return _preformatted(source)
     return rendered_markdown(source, cell.get("attachments"))
 
 
@@ -130,10 +130,10 @@ def _outputs(cell: Any) -> Iterator[str]:
             if kind in data:  # `sanitise` has seen that it is base64
                 yield f'<p><img alt="output" src="data:{kind};base64,{data[kind].strip()}">'
         text = output.get("text") or "\n".join(output.get("traceback", []))
-        yield _plain(_COLOUR.sub("", text or data.get("text/plain", "")))
+        yield _preformatted(_COLOUR.sub("", text or data.get("text/plain", "")))
 
 
-def _plain(text: str) -> str:
+def _preformatted(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>" if text else ""
 
 
@@ -310,7 +310,9 @@ class _Answer(_Handler):
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
-            parts = json.dumps({name: _plain(text) for name, text in plain.items()})
+            parts = json.dumps(
+                {name: _preformatted(text) for name, text in plain.items()}
+            )
         given, words = dict[str, str](), (comment.comment if comment else "") or ""
         if question.rubric:
             given, words = read_parts(words)
@@ -418,7 +420,7 @@ def application(
 def serve(
     course: Course,
     port: int = 0,
-    tell: Callable[[str], None] = print,
+    log: Callable[[str], None] = print,
     *,
     hub: bool = False,
 ) -> None:
@@ -427,7 +429,7 @@ def serve(
     Args:
         course: a course.
         port: a port of 127.0.0.1; 0 for any that is free.
-        tell: called with the address to open.
+        log: called with the address to open.
         hub: as a service that a Hub starts, which names the port and says who may see the page.
 
     Raises:
@@ -457,7 +459,7 @@ def serve(
         if (
             not hub
         ):  # else the token, which signs the Hub's cookies, would be in its log
-            tell(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
+            log(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 
     asyncio.run(run())

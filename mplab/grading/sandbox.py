@@ -42,7 +42,7 @@ _ACCOUNT = 60_001
 """The first user id for submissions: Debian gives it to nobody, and any container has it."""
 
 
-_HELD = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
+_MEMORY_LINES = re.compile(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", re.MULTILINE)
 
 
 class NoSandbox(RuntimeError):
@@ -77,7 +77,7 @@ class Limits:
     disk_bytes: int = 64 << 20
 
 
-class Ran(NamedTuple):
+class CellResult(NamedTuple):
     """The outputs of a cell, which are unchecked, and whether it ran without error."""
 
     outputs: list[dict[str, Any]]
@@ -106,7 +106,7 @@ def account_problem() -> str | None:
 def _trial(account: bool = False) -> str | None:
     """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
-        with Lane(account=account) as lane, lane.session({}) as session:
+        with WarmSandbox(account=account) as sandbox, sandbox.session({}) as session:
             if not session.run(
                 "pass"
             ).ok:  # imports libraries that nothing imported before
@@ -144,7 +144,7 @@ def require_sandbox() -> None:
     )
 
 
-class Lane(contextlib.AbstractContextManager["Lane"]):
+class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
     """A warm process in a sandbox, in which submissions run one after the other.
 
     Args:
@@ -173,7 +173,7 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
         self.close()
 
     @property
-    def walled(self) -> bool:
+    def isolated(self) -> bool:
         """Whether submissions run in the sandbox."""
         return not (self._trusted or self._account)
 
@@ -189,7 +189,7 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
         self.close()
         mine, theirs = socket.socketpair()
         folder = ""
-        if not self.walled:  # inside the sandbox there is a folder in memory instead
+        if not self.isolated:  # inside the sandbox there is a folder in memory instead
             self._folder = tempfile.TemporaryDirectory(prefix="mplab-submission-")
             folder = self._folder.name
         if self._account:
@@ -201,7 +201,7 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
             "control": theirs.fileno(),
             "path": import_path(),
             "warm": self._warm,
-            "isolate": self.walled,
+            "isolate": self.isolated,
             "account": _ACCOUNT + os.getpid() % 4_000 if self._account else 0,
             "folder": folder,
             "disk_bytes": limits["disk_bytes"],
@@ -212,7 +212,7 @@ class Lane(contextlib.AbstractContextManager["Lane"]):
         }
         program = str(Path(__file__).resolve().with_name("kernel.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]
-        if self.walled:
+        if self.isolated:
             command = sandboxed(command)
         with tempfile.TemporaryFile() as errors:
             self._process = subprocess.Popen(
@@ -314,15 +314,15 @@ class Session:
     """One submission's kernel. Its replies are bounded, and not trusted."""
 
     def __init__(
-        self, lane: Lane, channel: socket.socket, warm: psutil.Process
+        self, sandbox: WarmSandbox, channel: socket.socket, warm: psutil.Process
     ) -> None:
-        self._lane, self._channel = lane, channel
+        self._sandbox, self._channel = sandbox, channel
         self._number = self._received = 0
-        self._end = time.monotonic() + lane.limits.total_seconds
+        self._end = time.monotonic() + sandbox.limits.total_seconds
         self._dead: str | None = None
-        self._warm = warm  # if it was killed, the lane may have another by now
+        self._warm = warm  # if it was killed, the sandbox may have another by now
         self._own: OwnTime | None = None
-        self._looked, self._spare = time.monotonic(), lane.limits.total_seconds
+        self._looked, self._spare = time.monotonic(), sandbox.limits.total_seconds
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
 
@@ -335,7 +335,7 @@ class Session:
         }
         self._request({"do": "files", "files": named}, 20.0)
 
-    def run(self, source: str, *, seconds: float | None = None) -> Ran:
+    def run(self, source: str, *, seconds: float | None = None) -> CellResult:
         """Run a cell.
 
         Raises:
@@ -349,7 +349,9 @@ class Session:
             outputs = [
                 {"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}
             ]
-        return Ran([o for o in outputs if isinstance(o, dict)], reply.get("ok") is True)
+        return CellResult(
+            [o for o in outputs if isinstance(o, dict)], reply.get("ok") is True
+        )
 
     def ask(
         self,
@@ -380,7 +382,7 @@ class Session:
             raise Died(self._dead)
         self._number += 1
         body = json.dumps({**message, "id": self._number}).encode()
-        allowed = self._lane.limits.cell_seconds if seconds is None else seconds
+        allowed = self._sandbox.limits.cell_seconds if seconds is None else seconds
         deadline = min(time.monotonic() + allowed, self._end)
         self._own = None
         self._send(struct.pack(">I", len(body)) + body, deadline)
@@ -422,7 +424,7 @@ class Session:
                     continue
                 if interrupted or deadline >= self._end:
                     raise self._broken("it ran too long and could not be interrupted")
-                self._lane.order("interrupt")
+                self._sandbox.order("interrupt")
                 self.interrupts += 1
                 interrupted, deadline = True, deadline + _GRACE
             ready = select.select([self._channel], [], [], _TICK)[0]
@@ -450,22 +452,22 @@ class Session:
     def _watch(self) -> None:
         """End the submission if its processes hold more memory than they may."""
         self._looked = time.monotonic()
-        held, limit = 0, self._lane.limits.resident
+        used, limit = 0, self._sandbox.limits.resident
         processes = self._warm.children(recursive=True)
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
-                held += _held(process)
+                used += _memory_of(process)
         with contextlib.suppress(psutil.Error, OSError, ValueError):
             newest = max(
                 processes, key=lambda p: (p.create_time(), p.pid)
             )  # the submission's
             self._own = self._own or OwnTime(f"/proc/{newest.pid}")
-            if self._lane.walled:
+            if self._sandbox.isolated:
                 sockets = (
                     Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
                 )
-                held += sockets * _SOCKET_BYTES
-        if held > limit:
+                used += sockets * _SOCKET_BYTES
+        if used > limit:
             raise self._broken(f"it held more than {limit >> 20} MiB of memory")
 
     def _broken(self, reason: str, order: str = "end") -> Died | NoSandbox:
@@ -473,21 +475,21 @@ class Session:
         self._dead = reason
         self._channel.close()
         try:
-            if not self._lane.order(order):
+            if not self._sandbox.order(order):
                 return Died(reason)
         except OSError:
             pass
         return NoSandbox("a process of the sandbox was killed, not by its submission")
 
 
-def _held(process: psutil.Process) -> int:
+def _memory_of(process: psutil.Process) -> int:
     """Return the memory that a process holds, without the files that it has mapped, in bytes."""
     if sys.platform != "linux":
         return int(process.memory_info().rss)
     status = Path(f"/proc/{process.pid}/status").read_text(
         encoding="utf-8", errors="replace"
     )
-    return 1024 * sum(int(size) for size in _HELD.findall(status))
+    return 1024 * sum(int(size) for size in _MEMORY_LINES.findall(status))
 
 
 def _parsed(data: bytes) -> Any:

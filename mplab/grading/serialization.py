@@ -59,7 +59,7 @@ _FACTS = re.compile(
 )
 
 
-class Foreign(ValueError):
+class UnsupportedValue(ValueError):
     """A value that must not be serialized, or text that is no value."""
 
 
@@ -71,7 +71,7 @@ def encode_value(value: Any) -> Any:
             torch, format of mplab, or a list, tuple or dictionary of such.
 
     Raises:
-        Foreign: the value is of another kind, or too large.
+        UnsupportedValue: the value is of another kind, or too large.
 
     Exactness:
         Exact, except for the payload of a float's NaN. A bfloat16 tensor becomes float32.
@@ -88,20 +88,20 @@ def encode_value(value: Any) -> Any:
 def _encode(value: Any, depth: int, room: list[int]) -> Any:
     room[0] -= 1
     if depth < 0 or room[0] < 0:
-        raise Foreign(
+        raise UnsupportedValue(
             f"more than {MAX_ITEMS} values, or nested more than {MAX_DEPTH} deep"
         )
     if type(value).__module__ == "torch" and hasattr(value, "detach"):
         value = _array_of(value)
     if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
-        raise Foreign(f"a {type(value).__name__[:80]}")
+        raise UnsupportedValue(f"a {type(value).__name__[:80]}")
     if isinstance(value, np.ndarray | np.generic):
         return _encode_array(np.asarray(value))
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
         if value.bit_length() > _MAX_BITS:
-            raise Foreign(f"an integer of more than {_MAX_BITS} bits")
+            raise UnsupportedValue(f"an integer of more than {_MAX_BITS} bits")
         return {"int": hex(value)}
     if isinstance(value, float):
         return {
@@ -109,7 +109,7 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         }
     if isinstance(value, str):
         if len(value) > _MAX_TEXT:
-            raise Foreign(f"a string of more than {_MAX_TEXT} characters")
+            raise UnsupportedValue(f"a string of more than {_MAX_TEXT} characters")
         return {"text": value}
     if isinstance(value, Format):
         return (
@@ -126,7 +126,7 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
                 [key, _encode(item, depth - 1, room)] for key, item in value.items()
             ]
         }
-    raise Foreign(f"a {type(value).__name__[:80]}")
+    raise UnsupportedValue(f"a {type(value).__name__[:80]}")
 
 
 def _facts_of(fmt: Format) -> str:
@@ -142,7 +142,7 @@ def _facts_of(fmt: Format) -> str:
     )
     text = " ".join(map(str, facts))
     if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
-        raise Foreign(
+        raise UnsupportedValue(
             "a format of your own whose name is not one word, or with a dtype"
         )
     return text
@@ -162,21 +162,23 @@ def _array_of(tensor: Any) -> np.ndarray:
 def _encode_array(array: np.ndarray) -> dict[str, Any]:
     name = array.dtype.name
     if name not in _DTYPES or array.nbytes > MAX_BYTES:
-        raise Foreign(f"an array of {str(array.dtype)[:80]} with {array.nbytes} bytes")
+        raise UnsupportedValue(
+            f"an array of {str(array.dtype)[:80]} with {array.nbytes} bytes"
+        )
     data = np.ascontiguousarray(array, _DTYPES[name]).tobytes()
     text = base64.b64encode(data).decode("ascii")
     return {"array": name, "shape": list(array.shape), "data": text}
 
 
 def decode_value(data: Any) -> Any:
-    """Decode what `encode_value` wrote; raise `Foreign` for anything else.
+    """Decode what `encode_value` wrote; raise `UnsupportedValue` for anything else.
 
     Raises:
-        Foreign: `data` is not, in every detail, something that `encode_value` writes.
+        UnsupportedValue: `data` is not, in every detail, something that `encode_value` writes.
     """
     try:
         return _decode(data, MAX_DEPTH, [MAX_ITEMS])
-    except Foreign:
+    except UnsupportedValue:
         raise
     except (
         TypeError,
@@ -184,12 +186,12 @@ def decode_value(data: Any) -> Any:
         KeyError,
         OverflowError,
     ) as error:  # such as base64's own
-        raise Foreign("data that encode_value does not write") from error
+        raise UnsupportedValue("data that encode_value does not write") from error
 
 
 def _require(condition: object) -> None:
     if not condition:
-        raise Foreign("data that encode_value does not write")
+        raise UnsupportedValue("data that encode_value does not write")
 
 
 def _decode(data: Any, depth: int, room: list[int]) -> Any:

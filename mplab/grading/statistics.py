@@ -8,7 +8,7 @@ import nbformat
 
 from mplab.grading.execute import graded_name, one_line, read_outcomes
 from mplab.grading.exercises import Graded
-from mplab.grading.exporting import NOTHING, Grade, grades, neutral, write_rows
+from mplab.grading.exporting import NOTHING, Grade, escape_formula, grades, write_rows
 from mplab.grading.folder import Course
 
 RIGHT, KNOWN, OTHER, MISSED = (
@@ -67,7 +67,9 @@ def statistics(
                 for part in read_outcomes(cell) if name in exercises else []:
                     right = part.earned == part.points
                     met = (
-                        (RIGHT, RIGHT) if right else _met(part.message, exercises[name])
+                        (RIGHT, RIGHT)
+                        if right
+                        else _classify(part.message, exercises[name])
                     )
                     key = (name, part.part, part.points)
                     results.setdefault(key, Counter())[met] += 1
@@ -88,7 +90,7 @@ def _state(grade: Grade) -> str:
     return "written work to be graded by hand" if grade.by_hand else "graded"
 
 
-def _met(message: str, exercise: Graded) -> tuple[str, str]:
+def _classify(message: str, exercise: Graded) -> tuple[str, str]:
     """Classify a part that is not right: its kind, and the sentence in the feedback."""
     for known in exercise.exercise.misconceptions:
         if message.endswith(one_line(known.sentence)):
@@ -115,7 +117,7 @@ def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
 def write_statistics(counts: list[Count], path: Path) -> None:
     """Write the counts as CSV; no cell is a formula."""
     rows = [
-        [neutral(f"{x:g}" if isinstance(x, float) else str(x)) for x in row]
+        [escape_formula(f"{x:g}" if isinstance(x, float) else str(x)) for x in row]
         for row in counts
     ]
     write_rows(path, [list(Count._fields), *rows])

@@ -48,7 +48,7 @@ _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 """Errors of the machine, not of the file."""
 
 
-class Refused(ValueError):
+class RejectedSubmission(ValueError):
     """A submission that cannot be graded; the message is the reason, for its author."""
 
 
@@ -62,7 +62,7 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
         owner: the number of the user who must own it; None for any.
 
     Raises:
-        Refused: it is a link, a device, or somebody else's; the message does not name it.
+        RejectedSubmission: it is a link, a device, or another account's; its name is not in it.
         OSError: this machine fails, whatever the file is.
     """
     try:
@@ -72,7 +72,7 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
     except OSError as error:
         if error.errno in _OURS:
             raise
-        raise Refused("it is a link or cannot be read") from error
+        raise RejectedSubmission("it is a link or cannot be read") from error
     file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
     reason = ""
     if not stat.S_ISREG(status.st_mode):
@@ -85,7 +85,7 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
         reason = "it is a hard link to somebody else's file"
     if reason:
         file.close()
-        raise Refused(reason)
+        raise RejectedSubmission(reason)
     return file
 
 
@@ -93,16 +93,16 @@ def read_regular(path: Path, limit: int) -> bytes:
     """Read a regular file, unless it is somebody else's or longer than `limit`.
 
     Raises:
-        Refused: it is one of these, or not a regular file; the message names it.
+        RejectedSubmission: it is one of these, or not a regular file; the message names it.
         OSError: this machine fails, whatever the file is.
     """
     try:
         with open_regular(path) as file:
             content = file.read(limit + 1)
-    except Refused as reason:
-        raise Refused(f"{_shown(path.name)}: {reason}") from reason
+    except RejectedSubmission as reason:
+        raise RejectedSubmission(f"{_shown(path.name)}: {reason}") from reason
     if len(content) > limit:
-        raise Refused(f"{_shown(path.name)} has more than {limit >> 20} MiB")
+        raise RejectedSubmission(f"{_shown(path.name)} has more than {limit >> 20} MiB")
     return content
 
 
@@ -126,10 +126,10 @@ def read_submission(
         skeletons: the notebooks of the release, by name without suffix.
 
     Raises:
-        Refused: there is no notebook that can be graded.
+        RejectedSubmission: there is no notebook that can be graded.
     """
     if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
-        raise Refused("it is not a folder")
+        raise RejectedSubmission("it is not a folder")
     found = {str(path.relative_to(folder)): path for path in notebooks_in(folder)}
     notes: list[str] = []
     notebooks = {}
@@ -138,7 +138,7 @@ def read_submission(
             skeletons[name], read_cells(read_regular(path, NOTEBOOK_BYTES)), notes
         )
         notebooks[name] = rebuild(skeletons[name], cells)
-        notes += oddities(skeletons[name], cells)
+        notes += possible_lost_points(skeletons[name], cells)
     return notebooks, notes
 
 
@@ -157,7 +157,7 @@ def _choose(
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
         names = ", ".join(_shown(name) for name in sorted(found)[:_LISTED])
         several = f", but {len(found)} others ({names}); hand in one" if found else ""
-        raise Refused(f"there is no notebook {wanted} in it{several}")
+        raise RejectedSubmission(f"there is no notebook {wanted} in it{several}")
     others = sorted(name for name, path in found.items() if path not in chosen.values())
     notes.extend(
         f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED]
@@ -178,21 +178,21 @@ def read_cells(content: bytes) -> list[RawCell]:
     """Read the cells of a notebook written by anybody.
 
     Raises:
-        Refused: it is not a notebook of format 4, or exceeds the limits.
+        RejectedSubmission: it is not a notebook of format 4, or exceeds the limits.
     """
     try:
         data = json.loads(content.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise Refused(
+        raise RejectedSubmission(
             "the notebook is not valid JSON; save it again in JupyterLab"
         ) from error
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != 4:
-        raise Refused(
+        raise RejectedSubmission(
             "the file is no notebook of format 4; save it again in JupyterLab"
         )
     if len(cells) > _CELLS:
-        raise Refused(f"the notebook has more than {_CELLS} cells")
+        raise RejectedSubmission(f"the notebook has more than {_CELLS} cells")
     return [_raw_cell(cell) for cell in cells if isinstance(cell, dict)]
 
 
@@ -202,7 +202,9 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
         source = "".join(line for line in source if isinstance(line, str))
     source = source if isinstance(source, str) else ""
     if len(source) > _CELL_CHARACTERS:
-        raise Refused(f"a cell has more than {_CELL_CHARACTERS:,} characters")
+        raise RejectedSubmission(
+            f"a cell has more than {_CELL_CHARACTERS:,} characters"
+        )
     metadata = cell.get("metadata")
     mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
@@ -282,7 +284,9 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     rebuilt.metadata, rebuilt.cells = copy.deepcopy(skeleton.metadata), []
     for number, entry in enumerate(order):
         cell = (
-            _plain(entry) if isinstance(entry, RawCell) else copy.deepcopy(roles[entry])
+            _new_cell(entry)
+            if isinstance(entry, RawCell)
+            else copy.deepcopy(roles[entry])
         )
         if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
             cell.source = cells[last[entry]].source
@@ -293,7 +297,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     return rebuilt
 
 
-def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
+def possible_lost_points(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
     """List what may have cost an honest submission points, in sentences for the teacher.
 
     An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
@@ -304,15 +308,15 @@ def oddities(skeleton: NotebookNode, cells: Sequence[RawCell]) -> list[str]:
     answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
     found = [cell.grade_id for cell in cells if cell.grade_id in roles]
     missing = [name for name in answers if name not in found]
-    again = [name for name in answers if found.count(name) > 1]
+    repeated = [name for name in answers if found.count(name) > 1]
     notes = []
     if missing:
         notes.append(
             f"No cell is marked as {', '.join(missing)}: deleted, or pasted elsewhere."
         )
-    if again:
+    if repeated:
         notes.append(
-            f"More than one cell is marked as {', '.join(again)}: the last one counts."
+            f"More than one cell is marked as {', '.join(repeated)}: the last one counts."
         )
     if list(dict.fromkeys(found)) != [name for name in roles if name in found]:
         notes.append("The cells stand in another order than in the release.")
@@ -373,20 +377,20 @@ def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     }
 
 
-def _plain(raw: RawCell) -> NotebookNode:
+def _new_cell(raw: RawCell) -> NotebookNode:
     if raw.kind == "code":
         return nbformat.v4.new_code_cell(raw.source)
     return nbformat.v4.new_markdown_cell(raw.source)
 
 
-def defused(text: str) -> str:
+def escape_html_in_markdown(text: str) -> str:
     """Change Markdown so that no `<` begins an HTML element, wherever it is shown.
 
     Formgrader renders a notebook's Markdown inside the teacher's JupyterLab, HTML and all. An
     invisible blank after `<` keeps the text as its author sees it, in code as well.
 
     Examples:
-        >>> defused("a <b, <script>") == "a <\u200bb, <\u200bscript>"
+        >>> escape_html_in_markdown("a <b, <script>") == "a <\u200bb, <\u200bscript>"
         True
     """
     return re.sub(r"<(?=[A-Za-z/!?])", "<\u200b", text)

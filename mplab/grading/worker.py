@@ -19,11 +19,11 @@ from typing import NamedTuple
 from nbformat import NotebookNode
 
 from mplab.grading.execute import (
-    close_lanes,
+    close_sandboxes,
     graded_name,
-    lane_for,
     refused_outcomes,
     run_notebook,
+    warm_sandbox,
     write_outcomes,
 )
 from mplab.grading.exercises import seed_for
@@ -31,7 +31,12 @@ from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
 from mplab.grading.sandbox import Died, Limits
-from mplab.grading.submissions import Refused, add_note, defused, read_submission
+from mplab.grading.submissions import (
+    RejectedSubmission,
+    add_note,
+    escape_html_in_markdown,
+    read_submission,
+)
 
 _ONE = threading.Lock()
 """A process has one sandbox, so its threads take turns."""
@@ -47,7 +52,7 @@ class Job(NamedTuple):
     account: bool = False
 
 
-class Work(NamedTuple):
+class GradedNotebooks(NamedTuple):
     """A submission that has run: its notebooks as JSON with points in their checks."""
 
     student: str
@@ -62,20 +67,20 @@ def start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
     logging.getLogger("traitlets").setLevel(logging.CRITICAL)
     die_with_parent()
-    multiprocessing.util.Finalize(None, close_lanes, exitpriority=1)
+    multiprocessing.util.Finalize(None, close_sandboxes, exitpriority=1)
 
 
 def stop_worker() -> None:
     """End the sandbox of an idle worker."""
     if _ONE.acquire(blocking=False):
         try:
-            close_lanes()
+            close_sandboxes()
             _load_job.cache_clear()
         finally:
             _ONE.release()
 
 
-def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
+def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebooks:
     """Grade a submission after a pause.
 
     Any submission comes back with its points, or with none and the reason. An exception is a
@@ -89,7 +94,7 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> Work:
 @lru_cache(1)
 def _load_job(job: Job) -> _Grader:
     """Load what a command's submissions share, for each command anew: a release may change."""
-    close_lanes()
+    close_sandboxes()
     return _Grader(job)
 
 
@@ -99,7 +104,7 @@ class _Grader:
         self._skeletons = self._course.skeletons(job.assignment)
         self._limits = Limits(**self._course.config().Limits)
 
-    def grade(self, student: str) -> Work:
+    def grade(self, student: str) -> GradedNotebooks:
         start, assignment = time.perf_counter(), self._job.assignment
         found, refused = digest(self._course, assignment, student), ""
         try:
@@ -109,7 +114,7 @@ class _Grader:
             remarks += [f"{name}.ipynb is missing." for name in missing]
             for notebook in notebooks.values() if remarks else ():
                 add_note(notebook, f"**Note:** {' '.join(remarks)}")
-        except Refused as reason:
+        except RejectedSubmission as reason:
             refused, notebooks = str(reason), copy.deepcopy(self._skeletons)
             remarks = [f"not graded: {refused}"]
             for notebook in notebooks.values():
@@ -119,7 +124,9 @@ class _Grader:
         ]
         texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
-        return Work(student, found, texts, " ".join(filter(None, remarks)), seconds)
+        return GradedNotebooks(
+            student, found, texts, " ".join(filter(None, remarks)), seconds
+        )
 
     def _run(self, notebook: NotebookNode, student: str, refused: str) -> str:
         """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
@@ -139,15 +146,15 @@ class _Grader:
             if cell.cell_type == "raw":  # copied into pages as it stands
                 cell.cell_type = "markdown"
             if cell.cell_type == "markdown":
-                cell.source = defused(cell.source)
+                cell.source = escape_html_in_markdown(cell.source)
         job, course = self._job, self._course
         exercises = course.assignment(job.assignment)
         if not refused:
             seed = partial(seed_for, course.key(), job.assignment, student)
             walls = {"trusted": job.trusted, "account": job.account}
-            lane = lane_for(exercises.warm, limits=self._limits, **walls)
+            sandbox = warm_sandbox(exercises.warm, limits=self._limits, **walls)
             try:
-                with lane.session(course.files(job.assignment)) as session:
+                with sandbox.session(course.files(job.assignment)) as session:
                     return run_notebook(
                         notebook, session, exercises.graded, seed
                     ).remark

@@ -17,7 +17,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP16, check, round_to, ulp, values
-from mplab.course import EXERCISES, Arguments, Exercise, Sealed, equal, practice
+from mplab.course import EXERCISES, Arguments, Exercise, HashedValue, equal, practice
 from mplab.course.exercise import TIME_LIMIT, verdict_on
 from mplab.course.files import course_folder
 from mplab.lessons.l15.exercises import _half
@@ -433,11 +433,15 @@ def test_a_tensor_is_the_array_that_would_be_handed_in():
 
 
 def test_a_sealed_value_opens_for_the_same_number_only():
-    sealed = Sealed.of(254)
-    assert sealed == Sealed.of(254.0) == Sealed.of(np.float32(254))
-    assert sealed not in (Sealed.of(-254), Sealed.of([254]), Sealed.of(0))
-    assert Sealed.of(0.0) != Sealed.of(-0.0)
-    assert sealed == Sealed.of(Fraction(254))
+    hashed = HashedValue.of(254)
+    assert hashed == HashedValue.of(254.0) == HashedValue.of(np.float32(254))
+    assert hashed not in (
+        HashedValue.of(-254),
+        HashedValue.of([254]),
+        HashedValue.of(0),
+    )
+    assert HashedValue.of(0.0) != HashedValue.of(-0.0)
+    assert hashed == HashedValue.of(Fraction(254))
 
 
 def test_an_odd_answer_is_wrong_and_no_error():
@@ -462,7 +466,7 @@ def test_an_odd_answer_is_wrong_and_no_error():
     ):
         assert (
             equal(odd, 0.5, value) is False
-            and equal(odd, Sealed.of(0.5), value) is False
+            and equal(odd, HashedValue.of(0.5), value) is False
         )
         assert not check("flush_threshold", odd)
     assert not equal(np.array([0.5 + 1j]), [0.5], value)

@@ -8,7 +8,7 @@ from classroom import ROSTER, notebook, submit, with_walls
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course
-from mplab.grading.journal import counting, submitted_students, superseded
+from mplab.grading.journal import submitted_students, superseded, team_owners
 from mplab.grading.pages import write_feedback
 from mplab.grading.statistics import statistics
 from mplab.grading.tables import read_times
@@ -50,7 +50,7 @@ def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(
 ):
     for student, time in times.items():
         hand_in(bare, student, time)
-    assert counting(bare, "a1") == {"s01": owner, "s02": owner}
+    assert team_owners(bare, "a1") == {"s01": owner, "s02": owner}
     assert superseded(bare, "a1") == {name: owner for name in times if name != owner}
     assert submitted_students(bare, "a1") == ([owner], [])
 
@@ -59,7 +59,7 @@ def test_without_teams_everybody_counts(bare):
     (bare.root / "teams.csv").unlink()
     hand_in(bare, "s01")
     hand_in(bare, "s02")
-    assert counting(bare, "a1") == {}
+    assert team_owners(bare, "a1") == {}
     assert submitted_students(bare, "a1") == (["s01", "s02"], [])
 
 
@@ -73,7 +73,7 @@ def test_teams_that_cannot_be_are_refused_with_the_line(bare, text, line):
     with pytest.raises(
         ValueError, match=f"line {line}: teams must be lines of team,id"
     ):
-        counting(bare, "a1")
+        team_owners(bare, "a1")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_table_that_would_be_misread_is_refused_with_its_name(bare, name, text
         "times.csv": "time,id",
     }
     head = heads.get(name, "assignment,id,hours")
-    reads = {"roster.csv": bare.roster, "teams.csv": lambda: counting(bare, "a1"),
+    reads = {"roster.csv": bare.roster, "teams.csv": lambda: team_owners(bare, "a1"),
              "extensions.csv": lambda: bare.extensions("a1"),
              "times.csv": lambda: read_times(path)}  # fmt: skip
     path.write_bytes(head.encode() + b"\n" + text)
@@ -121,15 +121,15 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
         submit(course, student, notebook(course, right=right))
         received(course, student, f"2026-11-05 10:15:0{right:d} UTC")
     told = []
-    lines = autograde(course, "a1", tell=told.append)
+    lines = autograde(course, "a1", log=told.append)
     assert [(line.student, line.score) for line in lines] == [("s02", 16.0)]
     assert (
         "s01: not graded: s02 of the same team handed in later, or stands first" in told
     )
     with pytest.raises(ValueError, match=r"an id with a submission .*; got s03"):
-        autograde(course, "a1", students=["s04", "s03"], tell=str)
+        autograde(course, "a1", students=["s04", "s03"], log=str)
     assert [
-        line.student for line in autograde(course, "a1", students=["s04"], tell=str)
+        line.student for line in autograde(course, "a1", students=["s04"], log=str)
     ] == ["s02"]
     assert [
         page.student for page in write_feedback(course, "a1", students=["s01"])
@@ -151,7 +151,7 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
 def test_after_an_exercise_was_mended_the_same_command_grades_the_class_again(course):
     submit(course, "s01", notebook(course))
     submit(course, "s02", notebook(course, right=False))
-    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0, 0.0]
+    assert [line.score for line in autograde(course, "a1", log=str)] == [16.0, 0.0]
     by_hand = {"a1-words-answer": 1.5, "max_finite": 0.5}
     with course.gradebook() as gradebook:
         for name, points in by_hand.items():
@@ -165,7 +165,7 @@ def test_after_an_exercise_was_mended_the_same_command_grades_the_class_again(co
     path.write_text(
         wrong, encoding="utf-8"
     )  # fields, of 3 points, and finite_codes, of 1
-    lines = autograde(Course(course.root), "a1", tell=str)
+    lines = autograde(Course(course.root), "a1", log=str)
     assert [line.score for line in lines] == [16 - 3 - 1 + 1.5 - 1.5, 0.0]
     with course.gradebook() as gradebook:
         waits = [gradebook.find_grade(name, "a1", "a1", "s01").needs_manual_grade

@@ -22,7 +22,7 @@ import mplab
 from mplab.commands.main import main
 from mplab.grading import autograding
 from mplab.grading.autograding import _lock, autograde
-from mplab.grading.execute import close_lanes
+from mplab.grading.execute import close_sandboxes
 from mplab.grading.folder import Course, create_course
 from mplab.grading.worker import Job
 
@@ -199,7 +199,7 @@ def until(condition, seconds=120):
 def test_a_worker_that_is_killed_costs_no_grade(released, tmp_path):
     """The reference of the same class has the same points, part by part."""
     alone, _ = handed_in(released, tmp_path / "alone", 8)
-    lines = autograde(alone, "a1", tell=str)
+    lines = autograde(alone, "a1", log=str)
     course, log = handed_in(released, tmp_path / "course", 8)
     command = started(["-m", "mplab", "grade", "autograde", "a1", "--jobs", "2"], course.root,
                       subprocess.PIPE)  # fmt: skip
@@ -212,17 +212,17 @@ def test_a_worker_that_is_killed_costs_no_grade(released, tmp_path):
         line.student: course.read("journal", "a1", line.student)["score"]
         for line in lines
     }
-    assert all(line.done_before for line in autograde(course, "a1", tell=str))
+    assert all(line.done_before for line in autograde(course, "a1", log=str))
 
 
 def cluster_run(released, tmp_path, url, count):
     """Four workers in two groups; a worker is killed, then the scheduler; then all is compared."""
     alone, _ = handed_in(released, tmp_path / "alone", count)
-    wanted = {line.student: line.score for line in autograde(alone, "a1", tell=str)}
+    wanted = {line.student: line.score for line in autograde(alone, "a1", log=str)}
     course, log = handed_in(released, tmp_path / "course", count)
     settle(course, f"c.CourseDirectory.db_url = {url!r}")
     classroom.released(course)
-    close_lanes()
+    close_sandboxes()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     address, groups = f"tcp://127.0.0.1:{port}", []

@@ -15,8 +15,8 @@ from classroom import ROSTER, submit
 from mplab.grading import collecting
 from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
-from mplab.grading.journal import counting
-from mplab.grading.submissions import Refused
+from mplab.grading.journal import team_owners
+from mplab.grading.submissions import RejectedSubmission
 
 HONEST = {"s02/a1.ipynb": "honest"}
 
@@ -350,7 +350,7 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
         assert all(
             "it belongs to another account" in line for line in collected.problems
         )
-        assert counting(course, "a1") == {"s01": "s01", "nobody": "s01"}
+        assert team_owners(course, "a1") == {"s01": "s01", "nobody": "s01"}
         # the folder is theirs, and not what is in it
         link.unlink()
         monkeypatch.setattr(collecting, "_is_of", lambda *_: True)
@@ -381,9 +381,9 @@ def test_a_link_or_a_pipe_put_in_the_place_of_a_file_is_not_opened(course, tmp_p
         (folder / name).unlink()
     (folder / "a1.ipynb").symlink_to(course.root / ".mplab" / "key")
     os.mkfifo(folder / "pipe.ipynb")
-    with pytest.raises(Refused, match="it is a link or cannot be read"):
+    with pytest.raises(RejectedSubmission, match="it is a link or cannot be read"):
         file.open()
-    with pytest.raises(Refused, match="it is not an ordinary file"):
+    with pytest.raises(RejectedSubmission, match="it is not an ordinary file"):
         pipe.open()
 
 

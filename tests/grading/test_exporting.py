@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from mplab.grading import exporting
-from mplab.grading.exporting import BY_HAND, Grade, export, neutral
+from mplab.grading.exporting import BY_HAND, Grade, escape_formula, export
 from mplab.grading.folder import Course
 from mplab.grading.pages import write_zip
 from mplab.grading.tables import Student
@@ -69,8 +69,8 @@ def test_no_text_is_a_formula_whatever_stands_before_its_sign_and_however_wide_i
     sign, shown
 ):
     for form in (sign, chr(ord(sign) + 0xFEE0)):  # Unicode's full width
-        assert neutral(shown.format(form)).startswith("'")
-    assert neutral(f"a{sign}1") == f"a{sign}1"
+        assert escape_formula(shown.format(form)).startswith("'")
+    assert escape_formula(f"a{sign}1") == f"a{sign}1"
 
 
 def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_path):

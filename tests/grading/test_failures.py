@@ -13,8 +13,8 @@ from mplab.grading import autograding, submissions, worker
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
-from mplab.grading.sandbox import Lane, NoSandbox
-from mplab.grading.submissions import Refused, read_regular
+from mplab.grading.sandbox import NoSandbox, WarmSandbox
+from mplab.grading.submissions import RejectedSubmission, read_regular
 from mplab.grading.worker import _Grader
 
 
@@ -72,7 +72,7 @@ def test_a_gradebook_that_is_locked_is_waited_for_and_then_costs_nobody_points(
 
     with monkeypatch.context() as patched:
         patched.setattr(autograding, "save", locked_save)
-        [line] = autograde(impatient, "a1", tell=str)
+        [line] = autograde(impatient, "a1", log=str)
     unlock.set()
     held[0].join()
     if seconds == 4:
@@ -134,12 +134,12 @@ def test_what_kills_the_grader_is_not_graded_and_costs_no_other_anything(
             "grade",
             lambda self, s: os._exit(9) if s == "s02" else run(self, s),
         )
-        lines = autograde(course, "a1", tell=str)
+        lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [16.0, None, 16.0, 16.0]
     assert lines[1].remark.startswith(
         "not graded yet, for a technical reason: BrokenProcessPool"
     )
-    again = autograde(course, "a1", tell=str)
+    again = autograde(course, "a1", log=str)
     assert [line.score for line in again] == [16.0] * 4
     assert [line.done_before for line in again] == [True, False, True, True]
 
@@ -163,7 +163,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
         return run(book, session, *more)
 
     monkeypatch.setattr(worker, "run_notebook", short_of_memory)
-    lines = autograde(course, "a1", tell=str)
+    lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [score, 16.0]
     assert killed.read_text() == "x" * min(kills, 3)
     told = "not graded yet, for a technical reason: NoSandbox: a process of the sandbox was killed"
@@ -180,9 +180,9 @@ def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(Course, "write", full)
-        [line] = autograde(course, "a1", tell=str)
+        [line] = autograde(course, "a1", log=str)
     assert (line.score, line.remark[-16:]) == (None, "or its disk full")
-    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0]
+    assert [line.score for line in autograde(course, "a1", log=str)] == [16.0]
 
 
 def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypa
     with pytest.raises(OSError, match="Too many open files"):
         read_regular(tmp_path / "a1.ipynb", 1)
     monkeypatch.setattr(submissions.os, "open", fail(errno.ELOOP))
-    with pytest.raises(Refused, match="is a link"):
+    with pytest.raises(RejectedSubmission, match="is a link"):
         read_regular(tmp_path / "a1.ipynb", 1)
 
 
@@ -204,8 +204,8 @@ def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypa
 @pytest.mark.parametrize("ends", [False, *[True] * WALLS])
 def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch, ends):
     """With `Died`, the submission would have been graded, with no points."""
-    with Lane(trusted=not ends) as lane:
-        order = lane.order
+    with WarmSandbox(trusted=not ends) as sandbox:
+        order = sandbox.order
 
         def silent(word, *more):
             if not ends:
@@ -214,11 +214,11 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch
             if (
                 word == "start"
             ):  # another was started in its place, and knew nothing of a death
-                lane._process.kill()
-                lane._process.wait()
+                sandbox._process.kill()
+                sandbox._process.wait()
             return told
 
-        monkeypatch.setattr(lane, "order", silent)
+        monkeypatch.setattr(sandbox, "order", silent)
         told = "killed|ended" if ends else "timed out"
-        with pytest.raises(NoSandbox, match=told), lane.session({}) as session:
+        with pytest.raises(NoSandbox, match=told), sandbox.session({}) as session:
             session.run("import time; time.sleep(9)")

@@ -26,7 +26,7 @@ from mplab.grading.exporting import export
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import _generate, release
-from mplab.grading.sandbox import Lane, NoSandbox, require_sandbox
+from mplab.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
 
@@ -131,12 +131,12 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     before = {s: path.stat().st_mtime_ns for s, path in done.items() if path.exists()}
     assert 1 <= len(before) < 4
     time.sleep(0.5)  # the kernel ends the processes of the one that was killed
-    lines = autograde(course, "a1", tell=str)
+    lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [16.0] * 4
     assert {line.student for line in lines if line.done_before} == set(before)
     assert {s: done[s].stat().st_mtime_ns for s in before} == before
     assert scores(course) == dict.fromkeys(students, 16.0)
-    again = autograde(course, "a1", force=True, jobs=2, tell=str)
+    again = autograde(course, "a1", force=True, jobs=2, log=str)
     assert [line.score for line in again] == [16.0] * 4
 
 
@@ -151,7 +151,7 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
         submit(
             course, student, notebook(course, extra=f"import time; time.sleep({pause})")
         )
-    autograde(course, "a1", jobs=2, tell=str)
+    autograde(course, "a1", jobs=2, log=str)
     journal = course.record("journal", "a1", "s01")
     before = journal.stat().st_mtime_ns
     command = [sys.executable, "-m", "mplab", "grade", "autograde", "a1", "--force"]
@@ -175,7 +175,7 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
     kept = [page.student for page in write_feedback(course, "a1")]
     assert kept[0] == "s01" and kept[-1] == "s03"  # s02 may have been broken off
     time.sleep(0.5)  # the kernel ends the processes of those that were killed
-    assert [line.score for line in autograde(course, "a1", tell=str)] == [16.0] * 3
+    assert [line.score for line in autograde(course, "a1", log=str)] == [16.0] * 3
 
 
 @pytest.mark.slow
@@ -183,8 +183,10 @@ def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch
     from mplab.grading import autograding
 
     lines = [
-        autograding.Line("s01", 16.0, 18.0, "", 1.25, False),
-        autograding.Line("s02", 0.0, 18.0, "not graded: it is not a folder", 0.1, True),
+        autograding.SubmissionResult("s01", 16.0, 18.0, "", 1.25, False),
+        autograding.SubmissionResult(
+            "s02", 0.0, 18.0, "not graded: it is not a folder", 0.1, True
+        ),
     ]
     monkeypatch.setattr(autograding, "autograde", lambda *_, **__: lines)
     for student in ("s01", "s02"):
@@ -237,7 +239,7 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     course.write("received", "a1", "s02", {"time": "2026-01-02 13:30:00 UTC"})
     with course.gradebook() as gradebook:
         gradebook.update_or_create_assignment("a1", duedate=datetime(2026, 1, 2, 12))
-    lines = autograde(course, "a1", tell=str)
+    lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [16.0, 16.0]
     assert grade.main(["export", "a1", "--course", str(course.root)]) == 0
     assert (
@@ -478,7 +480,7 @@ def test_without_bubblewrap_grading_is_refused_with_three_ways_out(
 def test_trusted_submissions_are_graded_without_a_sandbox(course, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
     submit(course, "s01", notebook(course))
-    [line] = autograde(course, "a1", trusted=True, tell=str)
+    [line] = autograde(course, "a1", trusted=True, log=str)
     assert (line.score, line.remark) == (16.0, "")
 
 
@@ -491,7 +493,10 @@ def test_a_folder_without_a_course_says_how_to_make_one(tmp_path, capsys):
 @pytest.mark.slow
 def test_torch_numba_and_matplotlib_work_inside():
     warm = "import torch, numba, matplotlib.pyplot"
-    with Lane(warm=warm) as lane, lane.session({"helper.py": b"y = 3"}) as session:
+    with (
+        WarmSandbox(warm=warm) as sandbox,
+        sandbox.session({"helper.py": b"y = 3"}) as session,
+    ):
         assert session.run(
             "import torch, helper\nmodel = torch.nn.Linear(64, 64)\n"
             "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"

@@ -12,9 +12,9 @@ import stage
 from classroom import with_walls
 from payloads import ATTACKS, SECRET
 
-from mplab.grading.autograder import lateness, student_of
 from mplab.grading.bubblewrap import _view
 from mplab.grading.gradescope import write_autograder
+from mplab.grading.gradescope_runner import lateness, student_of
 
 CAPABILITIES = (
     "CHOWN",
@@ -31,7 +31,7 @@ CAPABILITIES = (
 PROGRAM = """
 import sys
 import psutil
-from mplab.grading import autograder, isolation
+from mplab.grading import gradescope_runner, isolation
 isolation._libc.prctl(38, 1, 0, 0, 0)
 isolation.filter_system_calls()  # as Docker does: no namespaces, no mounts
 for place in sys.argv[1:]:

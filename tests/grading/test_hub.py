@@ -189,9 +189,9 @@ def teacher_grades(room, look):
     assert "2 submissions are in" in room.grade("collect", "a1")
     graded = room.grade("autograde", "a1")
     assert f"{room.ada}: 16 of " in graded and f"{room.bob}: 0 of " in graded, graded
-    walled = ["uid 65534", "key False", "hub not reached"]
+    isolated = ["uid 65534", "key False", "hub not reached"]
     shown = (room.root / "autograded" / room.bob / "a1" / "a1.ipynb").read_text()
-    assert all(line in shown for line in walled)
+    assert all(line in shown for line in isolated)
     for (
         name
     ) in room.students:  # what students get holds neither references nor hidden cases

@@ -58,7 +58,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         ("", "2 hours late"),
     ):  # a deleted line is gone
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
-        assert all(line.done_before for line in autograde(course, "a1", tell=str))
+        assert all(line.done_before for line in autograde(course, "a1", log=str))
         assert remarks()[1] == remark
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
@@ -69,7 +69,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         with course.gradebook() as gradebook:
             moved = local + timedelta(hours=hours)
             gradebook.update_or_create_assignment("a1", duedate=moved)
-        assert all(line.done_before for line in autograde(course, "a1", tell=str))
+        assert all(line.done_before for line in autograde(course, "a1", log=str))
         assert [row.score for row in grades(course, ["a1"])][:2] == [score] * 2
 
 

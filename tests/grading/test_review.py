@@ -121,7 +121,7 @@ def course(tmp_path_factory):
     released(course)
     for student in ("s01", "s02", "s03"):
         submit(course, student, notebook(course))
-    autograde(course, "a1", trusted=not WALLS, tell=str)
+    autograde(course, "a1", trusted=not WALLS, log=str)
     return course
 
 
@@ -136,7 +136,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
             return grade.needs_manual_grade, grade.manual_score
 
     def graded(**options):
-        return len([x for x in autograde(course, "a1", trusted=not WALLS, tell=str, **options)
+        return len([x for x in autograde(course, "a1", trusted=not WALLS, log=str, **options)
                     if not x.done_before])  # fmt: skip
 
     assert waits() == (True, None)

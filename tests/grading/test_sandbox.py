@@ -14,10 +14,10 @@ import pytest
 from busy import crowded_processor
 from classroom import WALLS, with_walls
 
-from mplab.grading import sandbox
+from mplab.grading import sandbox as sandbox_module
 from mplab.grading.bubblewrap import sandboxed
 from mplab.grading.isolation import filter_program
-from mplab.grading.sandbox import Died, Lane, Limits, NoSandbox, sandbox_problem
+from mplab.grading.sandbox import Died, Limits, NoSandbox, WarmSandbox, sandbox_problem
 from mplab.numbers.installation import PACKAGE
 
 LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
@@ -25,17 +25,17 @@ LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
 
 
 @pytest.fixture(scope="module")
-def lane():
-    with Lane(limits=LIMITS, trusted=not WALLS) as lane:
-        yield lane
+def sandbox():
+    with WarmSandbox(limits=LIMITS, trusted=not WALLS) as sandbox:
+        yield sandbox
 
 
 def said(ran):
     return "".join(o.get("text", "") + o.get("shown", "") for o in ran.outputs)
 
 
-def test_a_cell_shows_what_ipython_would_show(lane):
-    with lane.session({}) as session:
+def test_a_cell_shows_what_ipython_would_show(sandbox):
+    with sandbox.session({}) as session:
         assert said(session.run("print('out'); 6 * 7")) == "out\n42"
         failed = session.run("1 / 0")
         assert not failed.ok
@@ -58,7 +58,7 @@ def test_libraries_that_lie_outside_the_environment_are_there_inside(
     (libraries / "elsewhere.py").write_text("x = 6 * 7")
     (tmp_path / "secret.py").write_text("x = 1")
     monkeypatch.setattr(sys, "path", [*sys.path, str(libraries), str(tmp_path)])
-    with Lane() as lane, lane.session({}) as session:
+    with WarmSandbox() as sandbox, sandbox.session({}) as session:
         assert said(session.run("import elsewhere; print(elsewhere.x)")) == "42\n"
         assert not session.run("import secret").ok
 
@@ -81,17 +81,17 @@ def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
             "Traceback (most recent call last):\n  ...\nImportError: no numpy\n"
         )
 
-    monkeypatch.setattr(sandbox.Lane, "session", fail)
-    assert sandbox._trial.__wrapped__() == (
+    monkeypatch.setattr(WarmSandbox, "session", fail)
+    assert sandbox_module._trial.__wrapped__() == (
         "the grader's own libraries do not start in the sandbox: ImportError: no numpy"
     )
 
 
 @pytest.mark.slow
-def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(lane):
+def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(sandbox):
     show = "import os, base64; from IPython.display import display\n"
     show += "display({'image/png': base64.b64encode(os.urandom(1 << 20)).decode()}, raw=True)"
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         kept = sum(len(str(session.run(show).outputs)) for _ in range(30))
         assert 10 << 20 < kept < 20 << 20
         session.run("def f(): return 3")
@@ -100,11 +100,11 @@ def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(lane):
         ]
 
 
-def test_nothing_of_one_submission_is_there_for_the_next(lane):
-    with lane.session({"left.py": b"x = 1"}) as session:
+def test_nothing_of_one_submission_is_there_for_the_next(sandbox):
+    with sandbox.session({"left.py": b"x = 1"}) as session:
         session.run("import left, builtins, mplab; builtins.poison = mplab.poison = 1")
         session.run("open('mark', 'w').write('x')")
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         probe = "import builtins, mplab, sys, os; print(hasattr(builtins, 'poison'), "
         probe += (
             "hasattr(mplab, 'poison'), 'left' in sys.modules, os.path.exists('mark'))"
@@ -118,10 +118,10 @@ def test_nothing_of_one_submission_is_there_for_the_next(lane):
 @pytest.mark.skipif(
     sys.platform != "linux", reason="Linux alone tells how long a process waited"
 )
-def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(lane):
+def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(sandbox):
     work = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
-    with lane.session({}) as session, crowded_processor() as core:
-        for process in psutil.Process(lane.process_id).children(recursive=True):
+    with sandbox.session({}) as session, crowded_processor() as core:
+        for process in psutil.Process(sandbox.process_id).children(recursive=True):
             process.cpu_affinity([core])
         begun = time.monotonic()
         assert session.run(work.format(0.6), seconds=1).ok
@@ -133,8 +133,8 @@ def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(lane):
 
 
 @pytest.mark.slow
-def test_an_endless_cell_is_interrupted_and_the_next_one_runs(lane):
-    with lane.session({}) as session:
+def test_an_endless_cell_is_interrupted_and_the_next_one_runs(sandbox):
+    with sandbox.session({}) as session:
         stopped = session.run("while True: pass", seconds=1)
         assert stopped.outputs[-1]["error"] == "KeyboardInterrupt"
         assert said(session.run("2")) == "2"
@@ -143,8 +143,8 @@ def test_an_endless_cell_is_interrupted_and_the_next_one_runs(lane):
         assert session.ask("f", [{"tuple": [None]}], seconds=1).get("interrupted")
 
 
-def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(lane):
-    with lane.session({}) as session:
+def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(sandbox):
+    with sandbox.session({}) as session:
         session.run("def f(x): return 1 / x\nvalue = 3")
         one, zero = {"tuple": [{"float": (1.0).hex()}]}, {"tuple": [{"int": "0x0"}]}
         first, second = session.ask("f", [one, zero])["values"]
@@ -164,20 +164,20 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(lane):
      "MiB of memory"),
 ])  # fmt: skip
 def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(
-    lane, before, code, seconds, reason
+    sandbox, before, code, seconds, reason
 ):
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         assert session.run(before).ok
         with pytest.raises(Died, match=reason):
             session.run(code, seconds=seconds)
         with pytest.raises(Died, match=reason):
             session.run("1")
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         assert said(session.run("1")) == "1"
 
 
 @with_walls
-def test_a_submission_has_no_rights_no_network_and_little_to_write_on(lane):
+def test_a_submission_has_no_rights_no_network_and_little_to_write_on(sandbox):
     probe = """
 import os, json, socket
 lines = open("/proc/self/status").read().splitlines()
@@ -194,7 +194,7 @@ print(json.dumps({"uid": os.getuid(), "caps": [status[k] for k in ("CapEff", "Ca
     "network": os.listdir("/sys/class/net") if os.path.isdir("/sys/class/net") else [],
     "names": sorted(set(os.environ) & {"USER", "MPLAB_SECRET", "SSH_AUTH_SOCK", "VIRTUAL_ENV"})}))
 """
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         found = json.loads(said(session.run(probe)))
     assert found["uid"] != 0
     assert set(found["caps"]) == {"0000000000000000"}
@@ -228,9 +228,9 @@ os.makedirs(mine)
     subprocess.run(
         [sys.executable, "-c", code], check=True
     )  # compiles if nobody has yet
-    with Lane(warm=warm) as lane:
+    with WarmSandbox(warm=warm) as sandbox:
         for _ in range(2):
-            with lane.session({}) as session:
+            with sandbox.session({}) as session:
                 assert said(session.run("import mplab" + probe)) == "0 0 False\n"
 
 
@@ -255,17 +255,17 @@ def test_an_ordinary_user_s_submissions_are_nobody_inside(monkeypatch):
 
 
 @with_walls
-def test_the_disk_of_a_submission_is_small_and_in_memory(lane):
-    with lane.session({}) as session:
+def test_the_disk_of_a_submission_is_small_and_in_memory(sandbox):
+    with sandbox.session({}) as session:
         shown = session.run(
             "open('a', 'wb').write(bytes(6 << 20)); open('b', 'wb').write(bytes(6 << 20))"
         )
         assert not shown.ok
 
 
-def test_memory_is_looked_at_also_while_a_submission_keeps_answering(lane):
+def test_memory_is_looked_at_also_while_a_submission_keeps_answering(sandbox):
     """Each answer comes long before the quarter of a second that the grader waits for one."""
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         with pytest.raises(Died, match="it held more than 200 MiB of memory"):
             session.run("held = []")
             for _ in range(500):
@@ -283,8 +283,8 @@ def test_memory_that_processes_share_counts_too():
         "for i in range(300): held[i << 20 : i + 1 << 20] = bytes(1 << 20)\ntime.sleep(10)"
     )
     with (
-        Lane(limits=LIMITS, trusted=True) as lane,
-        lane.session({}) as session,
+        WarmSandbox(limits=LIMITS, trusted=True) as sandbox,
+        sandbox.session({}) as session,
         pytest.raises(Died, match="it held more than 200 MiB of memory"),
     ):
         session.run(share)
@@ -303,15 +303,15 @@ def test_memory_that_processes_share_counts_too():
     "number = {'x86_64': 278}.get(platform.machine(), 75)\n"
     "if ctypes.CDLL(None).syscall(number, os.pipe()[1], None, 0, 0): raise OSError",
 ], ids=["anonymous", "flags", "zeros", "vsock", "netlink", "buffer", "pty", "pages"])  # fmt: skip
-def test_what_no_count_would_see_or_all_of_a_machine_share_is_denied(lane, code):
-    with lane.session({}) as session:
+def test_what_no_count_would_see_or_all_of_a_machine_share_is_denied(sandbox, code):
+    with sandbox.session({}) as session:
         ran = session.run(code)
         assert not ran.ok
         assert ran.outputs[-1]["error"] in ("PermissionError", "OSError")
 
 
 @with_walls
-def test_what_honest_code_needs_of_them_is_there(lane):
+def test_what_honest_code_needs_of_them_is_there(sandbox):
     code = """
 import asyncio, mmap, multiprocessing.shared_memory, os, socket
 a, b = socket.socketpair(); a.send(b"x"); assert b.recv(1) == b"x"
@@ -323,24 +323,24 @@ os.wait(); assert list(held[:2]) == [2.5, 3.5]
 await asyncio.sleep(0)
 !echo shell
 """
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         ran = session.run(code)
         assert said(ran).split() == ["shell"], ran
 
 
 @pytest.mark.slow
 @with_walls
-def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(lane, monkeypatch):
+def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(sandbox, monkeypatch):
     pairs = "import socket, time\npairs = [socket.socketpair() for _ in range(60)]\ntime.sleep(1)"
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         assert session.run(pairs).ok
-        monkeypatch.setattr(sandbox, "_SOCKET_BYTES", 4 << 20)  # 480 MiB in all
+        monkeypatch.setattr(sandbox_module, "_SOCKET_BYTES", 4 << 20)  # 480 MiB in all
         with pytest.raises(Died, match="it held more than 200 MiB of memory"):
             session.run("time.sleep(1)")
 
 
-def test_half_of_a_surrogate_pair_costs_this_character(lane):
-    with lane.session({}) as session:
+def test_half_of_a_surrogate_pair_costs_this_character(sandbox):
+    with sandbox.session({}) as session:
         assert (
             said(session.run(r"print('a\ud800b \U0001f600 \\ud800')"))
             == "a?b 😀 \\ud800\n"
@@ -357,16 +357,16 @@ def test_half_of_a_surrogate_pair_costs_this_character(lane):
 
 
 def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
-    reply = sandbox._parsed(b'["\xed\xa0\x80", "\\uD800"]')
+    reply = sandbox_module._parsed(b'["\xed\xa0\x80", "\\uD800"]')
     assert reply == ["\ufffd\ufffd\ufffd", "?"]
     with pytest.raises(ValueError, match="no JSON"):
-        sandbox._parsed(b"[NaN]")
+        sandbox_module._parsed(b"[NaN]")
 
 
-def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(lane):
+def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(sandbox):
     code = "import warnings, mplab\ndef f(x):\n    print(x)\n    warnings.warn('hm')\n    return x"
     case = [{"tuple": [{"int": "0x3"}]}]
-    with lane.session({}) as session:
+    with sandbox.session({}) as session:
         assert session.run(code).ok
         asked = session.ask("f", case, uses=())
         assert (asked["values"], asked["called"]) == ([{"value": {"int": "0x3"}}], [])
@@ -377,11 +377,11 @@ def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(lane):
 
 @pytest.mark.slow
 @with_walls
-def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(lane):
+def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(sandbox):
     count, ended = 1, []
     while len(ended) < count:  # one process in each session, from the kernel outwards
-        with lane.session({}) as session:
-            outermost = psutil.Process(lane.process_id)
+        with sandbox.session({}) as session:
+            outermost = psutil.Process(sandbox.process_id)
             processes = [*reversed(outermost.children(recursive=True)), outermost]
             processes[len(ended)].kill()
             try:  # without the outermost the rest may go on, and lose nothing
@@ -393,12 +393,12 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(l
             count = len(processes)
     assert all(ended) and count >= 5
     with (
-        lane.session({}) as session,
+        sandbox.session({}) as session,
         pytest.raises(NoSandbox),
     ):  # nobody can tell who it was
         session.run("import os; os.kill(os.getpid(), 9)")
     with (
-        Lane(limits=replace(LIMITS, cpu_seconds=3)) as brief,
+        WarmSandbox(limits=replace(LIMITS, cpu_seconds=3)) as brief,
         brief.session({}) as session,
         pytest.raises(Died, match="its process ended"),
     ):
@@ -411,7 +411,7 @@ def test_a_container_without_user_namespaces_is_noticed():
     program = (
         "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
     )
-    walled = [
+    isolated = [
         "bwrap",
         "--dev-bind",
         "/",
@@ -421,7 +421,7 @@ def test_a_container_without_user_namespaces_is_noticed():
         "--",
     ]
     done = subprocess.run(
-        [*walled, sys.executable, "-c", program],
+        [*isolated, sys.executable, "-c", program],
         capture_output=True,
         text=True,
         timeout=120,
@@ -433,9 +433,9 @@ def test_a_container_without_user_namespaces_is_noticed():
 @with_walls
 def test_nothing_outlives_a_grader_that_is_killed():
     program = (
-        "import time; from mplab.grading.sandbox import Lane\n"
-        "lane = Lane(warm='# outlive-7c1f')\n"
-        "with lane.session({}) as s:\n"
+        "import time; from mplab.grading.sandbox import WarmSandbox\n"
+        "sandbox = WarmSandbox(warm='# outlive-7c1f')\n"
+        "with sandbox.session({}) as s:\n"
         "    s.run('import os, time\\nif os.fork() == 0: time.sleep(60)')\n"
         "    print('up', flush=True); time.sleep(60)"
     )
@@ -465,8 +465,8 @@ def test_a_cell_that_was_stopped_says_so_to_its_author():
     from mplab.grading.execute import _outputs
 
     with (
-        Lane(limits=replace(LIMITS, cell_seconds=0.3)) as lane,
-        lane.session({}) as session,
+        WarmSandbox(limits=replace(LIMITS, cell_seconds=0.3)) as sandbox,
+        sandbox.session({}) as session,
     ):
         assert _outputs(session, "1")[-1].output_type == "display_data"
         assert (

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from mplab import FP8_E4M3, Format, Specials
 from mplab.grading.serialization import (
     MAX_BYTES,
-    Foreign,
+    UnsupportedValue,
     decode_value,
     encode_value,
     key_of,
@@ -55,7 +55,7 @@ def same(a, b):
 def test_a_plain_value_arrives_as_it_left(value):
     try:
         encoded = encode_value(value)
-    except Foreign:
+    except UnsupportedValue:
         return  # beyond the depth
     assert same(decode_value(json.loads(json.dumps(encoded))), value)
 
@@ -107,7 +107,7 @@ def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
     [[[[[[[[1]]]]]]]], np.ma.masked, np.ma.array([1.0, 2.0], mask=[0, 1]),
 ], ids=lambda v: type(v).__name__)  # fmt: skip
 def test_what_may_not_cross_is_refused_by_the_sender(value):
-    with pytest.raises(Foreign):
+    with pytest.raises(UnsupportedValue):
         encode_value(value)
 
 
@@ -150,7 +150,7 @@ FORGED = [
 
 def test_forged_text_is_refused_by_the_receiver():
     for data in FORGED:
-        with pytest.raises(Foreign):
+        with pytest.raises(UnsupportedValue):
             decode_value(data)
             pytest.fail(repr(data)[:200])
 
@@ -168,7 +168,7 @@ JSON = st.recursive(
 def test_any_json_is_a_value_or_refused(data):
     try:
         value = decode_value(data)
-    except Foreign:
+    except UnsupportedValue:
         return
     assert encode_value(value) == data or isinstance(value, float)
 

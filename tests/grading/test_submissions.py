@@ -11,10 +11,10 @@ import pytest
 from mplab.grading.sanitise import rendered_markdown
 from mplab.grading.submissions import (
     RawCell,
-    Refused,
+    RejectedSubmission,
     answers_of,
     marked,
-    oddities,
+    possible_lost_points,
     read_cells,
     read_submission,
     rebuild,
@@ -105,7 +105,7 @@ def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
 
 def test_what_may_have_cost_an_honest_submission_points_is_told():
     def told(cells):
-        return " ".join(oddities(skeleton(), cells))
+        return " ".join(possible_lost_points(skeleton(), cells))
 
     assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
     assert (
@@ -148,7 +148,7 @@ def test_no_metadata_output_tag_or_id_of_a_submission_survives():
     json.dumps({"nbformat": 4, "cells": [{"source": "x" * 200_001}]}).encode(),
 ], ids=range(10))  # fmt: skip
 def test_what_is_no_notebook_is_refused_with_a_reason(content):
-    with pytest.raises(Refused, match=r"notebook|cell"):
+    with pytest.raises(RejectedSubmission, match=r"notebook|cell"):
         read_cells(content)
 
 
@@ -181,7 +181,7 @@ def test_a_notebook_that_is_a_link_is_refused(tmp_path):
     folder = lay(tmp_path / "s")
     (folder / "a1.ipynb").rename(tmp_path / "other")
     (folder / "a1.ipynb").symlink_to(tmp_path / "other")
-    with pytest.raises(Refused, match="link"):
+    with pytest.raises(RejectedSubmission, match="link"):
         read_submission(folder, {"a1": skeleton()})
 
 
@@ -248,7 +248,7 @@ def test_a_hard_link_to_another_s_file_is_refused_and_the_other_keeps_the_file(
     (thief / "a1.ipynb").unlink()
     (thief / "a1.ipynb").hardlink_to(victim / "a1.ipynb")
     os.chown(thief, 12345, 12345)
-    with pytest.raises(Refused, match="hard link"):
+    with pytest.raises(RejectedSubmission, match="hard link"):
         read_submission(thief, {"a1": skeleton()})
     read_submission(victim, {"a1": skeleton()})
 
@@ -260,7 +260,7 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     assert found[0].keys() == {"a1"}
     assert "a1 (1).ipynb" in found[1][0]
     (folder / "b.ipynb").write_text("{}")
-    with pytest.raises(Refused, match=r"no notebook a1\.ipynb"):
+    with pytest.raises(RejectedSubmission, match=r"no notebook a1\.ipynb"):
         read_submission(folder, {"a1": skeleton()})
     (folder / "a1 (1).ipynb").rename(folder / "a1.ipynb")
     (folder / "b.ipynb").rename(folder / "final.ipynb")

@@ -148,7 +148,7 @@ def run_class(course: Course, attacks: list[Attack], *, jobs: int = 2) -> list[R
         for number, attack in enumerate(attacks):
             submit(course, student_of(number), attack, port=listener.port)
         lines = {
-            line.student: line for line in autograde(course, "a1", jobs=jobs, tell=str)
+            line.student: line for line in autograde(course, "a1", jobs=jobs, log=str)
         }
         write_feedback(course, "a1")
         assert listener.calls == 0

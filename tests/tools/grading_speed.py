@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mplab.grading.autograding import autograde
-from mplab.grading.execute import close_lanes
+from mplab.grading.execute import close_sandboxes
 from mplab.grading.folder import Course, create_course, write_public_checks
 from mplab.grading.releasing import release
 
@@ -65,7 +65,7 @@ def measure(count: int, jobs: int) -> None:
         _apart(_prepare_plain, plain)
         for course in (ours, plain):
             synthetic(course, count)
-        seconds = _timed(autograde, ours, "a1", jobs=jobs, tell=str)
+        seconds = _timed(autograde, ours, "a1", jobs=jobs, log=str)
         plain_seconds = _timed(_grade_plain, plain)
     print(f"{count} submissions of a1, this machine, one run of each:")
     for words, took in (
@@ -99,7 +99,7 @@ def _timed(
 
 def _prepare(course: Course) -> None:
     release(course, "a1")
-    close_lanes()
+    close_sandboxes()
 
 
 def _prepare_plain(course: Course) -> None:

@@ -13,4 +13,4 @@ $python -m venv /opt/mplab
 # torch for CPU: the usual one carries gigabytes for CUDA
 /opt/mplab/bin/pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu \
     "/autograder/source/WHEEL[grade]"
-/opt/mplab/bin/python -I -c 'from mplab.grading.autograder import prepare; prepare("/autograder")'
+/opt/mplab/bin/python -I -c 'from mplab.grading.gradescope_runner import prepare; prepare("/autograder")'

@@ -18,7 +18,7 @@ from mplab.grading.execute import graded_name, read_outcomes, refused_outcomes
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import NoSandbox, account_problem, sandbox_problem
 from mplab.grading.tables import is_student_id
-from mplab.grading.worker import Job, Work, grade_submission
+from mplab.grading.worker import GradedNotebooks, Job, grade_submission
 
 
 def student_of(
@@ -92,7 +92,7 @@ def run(place: str | Path) -> dict[str, Any]:
         reason = f"{type(found).__name__}: {found}".splitlines()[0][:200]
         remark = f"not graded, for a technical reason: {reason}. Hand in again."
         notebooks = course.skeletons(name)
-        if isinstance(found, Work):
+        if isinstance(found, GradedNotebooks):
             remark = found.remark
             notebooks = {
                 n: nbformat.from_dict(json.loads(t)) for n, t in found.notebooks.items()
@@ -102,7 +102,9 @@ def run(place: str | Path) -> dict[str, Any]:
     results = {
         "score": sum(test["score"] for test in tests),
         "max_score": sum(test["max_score"] for test in tests),
-        "execution_time": round(found.seconds, 1) if isinstance(found, Work) else 0.0,
+        "execution_time": round(found.seconds, 1)
+        if isinstance(found, GradedNotebooks)
+        else 0.0,
         "output": "\n".join(line[:1].upper() + line[1:] for line in lines if line),
         "visibility": "visible",
         "stdout_visibility": "hidden",
@@ -120,7 +122,7 @@ def run(place: str | Path) -> dict[str, Any]:
     return results
 
 
-def _graded(job: Job, student: str) -> Work | Exception:
+def _graded(job: Job, student: str) -> GradedNotebooks | Exception:
     """Grade a submission, twice if that fails for a technical reason; return the last failure."""
     for _ in range(2):
         try:
