@@ -19,10 +19,10 @@ from mplab.grading.exercises import (
 from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sandbox
 from mplab.grading.submissions import image_kind
 
-_OUTCOME = re.compile(
+_OUTCOME_TEXT = re.compile(
     r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
 )
-"""An outcome as a grade cell shows it."""
+"""An outcome in the text of a check: courses graded before version 1 have no other record."""
 
 _TEXT = 20_000  # characters of one output in the feedback
 
@@ -102,15 +102,16 @@ def run_notebook(
         if name is not None:
             outcomes.setdefault(name, refused_outcomes(graded[name], ended))
             write_outcomes(cell, outcomes[name])
-    slow = f"Stopped {session.interrupts}× for running too long." * (
-        session.interrupts > 0
-    )
-    return NotebookResult(outcomes, f"{slow} {ended}".strip())
+    remarks = [ended] if ended else []
+    if session.interrupts:
+        remarks.insert(0, f"Stopped {session.interrupts}× for running too long.")
+    return NotebookResult(outcomes, " ".join(remarks))
 
 
 def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
-    if (before := session.interrupts) >= MOST_INTERRUPTS:
+    before = session.interrupts
+    if before >= MOST_INTERRUPTS:
         return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:
@@ -134,17 +135,21 @@ def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
 
 
 def write_outcomes(cell: nbformat.NotebookNode, outcomes: list[Outcome]) -> None:
-    """Write the points into a check cell, as text for people and as a result for nbgrader.
+    """Write the points into a check cell: as text for people, for nbgrader, and as a record.
 
     nbgrader takes the first result of a grade cell as its points, and gives no points if there is
-    an error, or anything on stderr.
+    an error, or anything on stderr. The record is in the cell's metadata, which no submission can
+    write, because they come from the release.
     """
+    outcomes = [part._replace(message=one_line(part.message)) for part in outcomes]
     lines = []
     for part in outcomes:
         mark = "✔" if part.earned == part.points else "✘"
-        text = f"{mark} {part.part}: {part.earned:g} of {part.points:g}"
-        lines.append(f"{text}\n    {one_line(part.message)}" if part.message else text)
+        lines.append(f"{mark} {part.part}: {part.earned:g} of {part.points:g}")
+        if part.message:
+            lines.append(f"    {part.message}")
     earned = sum(part.earned for part in outcomes)
+    cell.metadata["mplab"] = {"outcomes": [part._asdict() for part in outcomes]}
     cell.outputs = [
         nbformat.v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
         nbformat.v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
@@ -153,10 +158,13 @@ def write_outcomes(cell: nbformat.NotebookNode, outcomes: list[Outcome]) -> None
 
 def read_outcomes(cell: nbformat.NotebookNode) -> list[Outcome]:
     """Read the outcomes that `write_outcomes` wrote into a cell; none from any other cell."""
+    record = cell.metadata.get("mplab")
+    if record is not None:
+        return [Outcome(**part) for part in record["outcomes"]]
     text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
     return [
         Outcome(part, float(points), float(earned), message or "")
-        for part, earned, points, message in _OUTCOME.findall(text)
+        for part, earned, points, message in _OUTCOME_TEXT.findall(text)
     ]
 
 
@@ -166,10 +174,15 @@ def one_line(message: str) -> str:
     The result has one line, no characters that move a cursor or change the reading direction,
     and no symbol like the marks in front of the points.
     """
-    plain = (c if c.isprintable() else " " for c in message)
-    return " ".join(
-        "".join("?" if unicodedata.category(c) == "So" else c for c in plain).split()
-    )
+    kept = ""
+    for character in message:
+        if not character.isprintable():
+            kept += " "
+        elif unicodedata.category(character) == "So":
+            kept += "?"
+        else:
+            kept += character
+    return " ".join(kept.split())
 
 
 def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:

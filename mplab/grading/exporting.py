@@ -1,16 +1,12 @@
 """Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
 
-import csv
-import io
-import unicodedata
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mplab.course.files import replace_file
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import team_owners
-from mplab.grading.tables import Student
+from mplab.grading.tables import Student, write_table
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that still lacks points given by hand."""
@@ -39,20 +35,6 @@ class Grade(NamedTuple):
     def refused(self) -> bool:
         """Whether the submission has no points because it could not be graded."""
         return self.remark.startswith("not graded: ")
-
-
-def escape_formula(text: str) -> str:
-    """Change text so that no spreadsheet takes it for a formula.
-
-    Examples:
-        >>> escape_formula("=1+1"), escape_formula("Ada")
-        ("'=1+1", 'Ada')
-    """
-    text = "".join(c if c.isprintable() else " " for c in text)
-    first = unicodedata.normalize(
-        "NFKC", text.lstrip()[:1]
-    )  # some accept full-width signs
-    return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
 def grades(course: Course, assignments: list[str]) -> list[Grade]:
@@ -141,41 +123,26 @@ def export(
     """
     tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
     found = grades(course, assignments)
-    write_rows(path, tables[to](found))
+    write_table(path, tables[to](found))
     return found
 
 
-def write_rows(path: Path, rows: list[list[str]]) -> None:
-    """Write a CSV file."""
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    replace_file(path, text.getvalue().encode())
+def _final(grade: Grade) -> float | None:
+    """Return a score for a platform, which takes it as final: None until it is."""
+    return None if grade.by_hand else grade.score
 
 
-def _number(score: float | None) -> str:
-    """Write a score as text; empty for None, which is not 0."""
-    return "" if score is None else f"{score:g}"
+_Table = list[list[str | float | None]]
 
 
-def _final(grade: Grade) -> str:
-    """Write a score for a platform, which takes it as final: empty until it is."""
-    return "" if grade.by_hand else _number(grade.score)
-
-
-def _plain_table(found: list[Grade]) -> list[list[str]]:
+def _plain_table(found: list[Grade]) -> _Table:
     head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
-    rows = []
+    rows: _Table = [[*head]]
     for grade in found:
-        points = [_number(grade.score), _number(grade.max_score)]
-        words = map(escape_formula, (grade.remark, grade.parts))
-        rows.append(
-            [
-                *map(escape_formula, (grade.assignment, *grade.student[:4])),
-                *points,
-                *words,
-            ]
-        )
-    return [head, *rows]
+        points = [grade.score, grade.max_score]
+        words = [grade.remark, grade.parts]
+        rows.append([grade.assignment, *grade.student[:4], *points, *words])
+    return rows
 
 
 def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
@@ -185,32 +152,31 @@ def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
     return table
 
 
-def _canvas_table(found: list[Grade]) -> list[list[str]]:
+def _canvas_table(found: list[Grade]) -> _Table:
     """Make the table for Canvas's gradebook; the student's id here is the SIS id there."""
-    points = {g.assignment: g.max_score for g in found}
+    points = {grade.assignment: grade.max_score for grade in found}
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
-    possible = ["    Points Possible", "", "", "", "", *map(_number, points.values())]
-    rows = []
-    for s, own in _by_student(found).items():
-        who = f"{s.last_name}, {s.first_name}", s.number, s.id, s.email
-        rows.append(
-            [*map(escape_formula, who), "", *(_final(own[name]) for name in points)]
-        )
-    return [head, possible, *rows]
-
-
-def _moodle_table(found: list[Grade]) -> list[list[str]]:
-    """Make the table for Moodle's grade import; the student's id here is the ID number there."""
-    names = list(dict.fromkeys(g.assignment for g in found))
-    head = ["ID number", "First name", "Last name", "Email address"]
-    head += [column for name in names for column in (name, f"{name} feedback")]
-    rows = [
-        [*map(escape_formula, s[:4])]
-        + [
-            text
-            for n in names
-            for text in (_final(own[n]), escape_formula(own[n].remark))
-        ]
-        for s, own in _by_student(found).items()
+    rows: _Table = [
+        [*head],
+        ["    Points Possible", "", "", "", "", *points.values()],
     ]
-    return [head, *rows]
+    for student, own in _by_student(found).items():
+        name = f"{student.last_name}, {student.first_name}"
+        who = [name, student.number, student.id, student.email, ""]
+        rows.append([*who, *(_final(own[name]) for name in points)])
+    return rows
+
+
+def _moodle_table(found: list[Grade]) -> _Table:
+    """Make the table for Moodle's grade import; the student's id here is the ID number there."""
+    names = list(dict.fromkeys(grade.assignment for grade in found))
+    head = ["ID number", "First name", "Last name", "Email address"]
+    for name in names:
+        head += [name, f"{name} feedback"]
+    rows: _Table = [[*head]]
+    for student, own in _by_student(found).items():
+        row: list[str | float | None] = [*student[:4]]
+        for name in names:
+            row += [_final(own[name]), own[name].remark]
+        rows.append(row)
+    return rows

@@ -7,17 +7,15 @@ from typing import NamedTuple
 import nbformat
 
 from mplab.grading.execute import graded_name, one_line, read_outcomes
-from mplab.grading.exercises import Graded
-from mplab.grading.exporting import NOTHING, Grade, escape_formula, grades, write_rows
+from mplab.grading.exercises import Graded, Outcome
+from mplab.grading.exporting import NOTHING, Grade, grades
 from mplab.grading.folder import Course
+from mplab.grading.tables import write_table
 
-RIGHT, KNOWN, OTHER, MISSED = (
-    "right",
-    "a known mistake",
-    "wrong otherwise",
-    "not attempted",
-)
-"""The results of a part; a known mistake is a misconception of the exercise."""
+RIGHT = "right"
+KNOWN = "a known mistake"  # a misconception of the exercise
+OTHER = "wrong otherwise"
+MISSED = "not attempted"
 
 
 class Count(NamedTuple):
@@ -51,33 +49,29 @@ def statistics(
     for grade in found:
         people.setdefault(_state(grade), []).append(grade.student.id)
     exercises = course.assignment(assignment).graded
-    results: dict[tuple[str, str, float], Counter[tuple[str, str]]] = {
-        (name, part.name, float(f"{part.points:g}")): Counter()
-        for name, exercise in exercises.items()
-        for part in exercise.parts
-    }
-    for owner in dict.fromkeys(
-        g.owner for g in found if g.score is not None and not g.refused
-    ):
-        for path in sorted(
-            (course.root / "autograded" / owner / assignment).glob("*.ipynb")
-        ):
+    results: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
+    points = {}
+    for name, exercise in exercises.items():
+        for part in exercise.parts:
+            results[name, part.name] = Counter()
+            points[name, part.name] = part.points
+    owners = {g.owner: None for g in found if g.score is not None and not g.refused}
+    for owner in owners:  # a dictionary keeps their order
+        folder = course.root / "autograded" / owner / assignment
+        for path in sorted(folder.glob("*.ipynb")):
             for cell in nbformat.read(path, as_version=4).cells:
-                name = graded_name(cell) or ""
-                for part in read_outcomes(cell) if name in exercises else []:
-                    right = part.earned == part.points
-                    met = (
-                        (RIGHT, RIGHT)
-                        if right
-                        else _classify(part.message, exercises[name])
-                    )
-                    key = (name, part.part, part.points)
-                    results.setdefault(key, Counter())[met] += 1
-    counts = [
-        Count(*k, *met, n)
-        for k, times in results.items()
-        for met, n in times.most_common()
-    ]
+                checked = graded_name(cell)
+                if checked not in exercises:
+                    continue
+                for outcome in read_outcomes(cell):
+                    key = checked, outcome.part
+                    kind = _classify(outcome, exercises[checked])
+                    results.setdefault(key, Counter())[kind] += 1
+                    points.setdefault(key, outcome.points)
+    counts = []
+    for key, times in results.items():
+        for kind, number in times.most_common():
+            counts.append(Count(*key, points[key], *kind, number))
     return people, counts
 
 
@@ -90,17 +84,22 @@ def _state(grade: Grade) -> str:
     return "written work to be graded by hand" if grade.by_hand else "graded"
 
 
-def _classify(message: str, exercise: Graded) -> tuple[str, str]:
-    """Classify a part that is not right: its kind, and the sentence in the feedback."""
-    for known in exercise.exercise.misconceptions:
-        if message.endswith(one_line(known.sentence)):
-            return KNOWN, one_line(known.sentence)
+def _classify(outcome: Outcome, exercise: Graded) -> tuple[str, str]:
+    """Find the kind of an outcome, and for a wrong one the sentence in the feedback."""
+    if outcome.earned == outcome.points:
+        return RIGHT, RIGHT
+    message = outcome.message
+    for misconception in exercise.exercise.misconceptions:
+        sentence = one_line(misconception.sentence)
+        if message.endswith(sentence):
+            return KNOWN, sentence
     if message.startswith("Not attempted"):
         return MISSED, MISSED
-    hints = (one_line(part.hint) for part in exercise.parts)
-    return OTHER, next(
-        (hint for hint in hints if hint and message.endswith(hint)), message
-    )
+    for part in exercise.parts:
+        hint = one_line(part.hint)
+        if hint and message.endswith(hint):
+            return OTHER, hint
+    return OTHER, message
 
 
 def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
@@ -108,16 +107,11 @@ def bars_of(counts: list[Count]) -> dict[str, dict[str, int]]:
     bars: dict[str, dict[str, int]] = {}
     for count in counts:
         kinds = dict.fromkeys((RIGHT, KNOWN, OTHER, MISSED), 0)
-        bars.setdefault(f"{count.exercise}: {count.part}", kinds)[count.kind] += (
-            count.number
-        )
+        bar = bars.setdefault(f"{count.exercise}: {count.part}", kinds)
+        bar[count.kind] += count.number
     return bars
 
 
 def write_statistics(counts: list[Count], path: Path) -> None:
     """Write the counts as CSV; no cell is a formula."""
-    rows = [
-        [escape_formula(f"{x:g}" if isinstance(x, float) else str(x)) for x in row]
-        for row in counts
-    ]
-    write_rows(path, [list(Count._fields), *rows])
+    write_table(path, [Count._fields, *counts])

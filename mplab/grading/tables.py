@@ -4,9 +4,13 @@ import csv
 import io
 import json
 import re
+import unicodedata
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from mplab.course.files import replace_file
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
@@ -71,6 +75,32 @@ def read_table(
             f"with the line {','.join(needed) or 'of its columns'}; got {error}. Save it so."
         ) from error
     return columns, lines
+
+
+def write_table(path: Path, rows: Iterable[Sequence[str | float | None]]) -> None:
+    """Write a CSV file. No text in it is a formula; None is an empty cell."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(map(_written, row) for row in rows)
+    replace_file(path, text.getvalue().encode())
+
+
+def _written(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return escape_formula(value) if isinstance(value, str) else f"{value:g}"
+
+
+def escape_formula(text: str) -> str:
+    """Change text so that no spreadsheet takes it for a formula.
+
+    Examples:
+        >>> escape_formula("=1+1"), escape_formula("Ada")
+        ("'=1+1", 'Ada')
+    """
+    text = "".join(c if c.isprintable() else " " for c in text)
+    # Some spreadsheets take full-width signs for signs.
+    first = unicodedata.normalize("NFKC", text.lstrip()[:1])
+    return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
 def read_roster(path: Path) -> list[Student]:

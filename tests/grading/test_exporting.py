@@ -6,10 +6,10 @@ import zipfile
 import pytest
 
 from mplab.grading import exporting
-from mplab.grading.exporting import BY_HAND, Grade, escape_formula, export
+from mplab.grading.exporting import BY_HAND, Grade, export
 from mplab.grading.folder import Course
 from mplab.grading.pages import write_zip
-from mplab.grading.tables import Student
+from mplab.grading.tables import Student, escape_formula
 
 STATES = {
     "full": (16.0, "", False),

@@ -9,7 +9,7 @@ import pytest
 from mplab.course import Exercise
 from mplab.course.exercise import Misconception
 from mplab.grading import Graded, Part, statistics as module
-from mplab.grading.execute import read_outcomes, write_outcomes
+from mplab.grading.execute import one_line, read_outcomes, write_outcomes
 from mplab.grading.exercises import Assignment, Outcome
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade
 from mplab.grading.statistics import bars_of, statistics, write_statistics
@@ -37,8 +37,9 @@ STATES = {"s1": (3.5, "", False), "s2": (1.5, BY_HAND, True), "s3": (1.5, "", Fa
           "s8": (0.0, "not graded: it is not a folder", False)}  # fmt: skip
 
 
-@pytest.fixture
-def course(tmp_path, monkeypatch):
+@pytest.fixture(params=["record", "text"])
+def course(request, tmp_path, monkeypatch):
+    """A class as it is graded now, and as it was before checks had a record."""
     graded = {"sign": Graded("f", EXERCISE, PARTS)}
     found = [Grade(Student(s, "", "", ""), "a1", score, 3.5, remark, by_hand, s)
              for s, (score, remark, by_hand) in STATES.items()]  # fmt: skip
@@ -48,6 +49,8 @@ def course(tmp_path, monkeypatch):
         cell = nbformat.v4.new_code_cell("", metadata={"nbgrader": mark})
         write_outcomes(cell, [Outcome("signs: both", 2, 0.0 if message else 2, message),
                               Outcome("rest", 1.5, 1.5, "")])  # fmt: skip
+        if request.param == "text":
+            del cell.metadata["mplab"]
         place = tmp_path / "autograded" / student / "a1" / "a1.ipynb"
         place.parent.mkdir(parents=True)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), place)
@@ -57,14 +60,17 @@ def course(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "message", ["", "a: 1 of 2", "✘ a: 0 of 1\n    b", "\u2028\n✔ x: 1 of 1"]
 )
-def test_what_is_written_into_a_check_is_read_again(message):
+@pytest.mark.parametrize("old", [False, True])
+def test_what_is_written_into_a_check_is_read_again(message, old):
     outcomes = [Outcome("a: b", 2.0, 0.0, message), Outcome("c", 0.5, 0.5, "")]
     cell = nbformat.v4.new_code_cell("")
     write_outcomes(cell, outcomes)
-    read = read_outcomes(nbformat.v4.reads(nbformat.writes(nbformat.v4.new_notebook(cells=[cell])))
-                         .cells[0])  # fmt: skip
-    assert [part[:3] for part in read] == [part[:3] for part in outcomes]
-    assert bool(read[0].message) == bool(message)
+    if old:
+        del cell.metadata["mplab"]
+    text = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+    read = read_outcomes(nbformat.v4.reads(text).cells[0])
+    line = one_line(message)
+    assert read == [Outcome("a: b", 2.0, 0.0, line), Outcome("c", 0.5, 0.5, "")]
 
 
 def test_parts_are_counted_by_the_mistake_that_was_met(course, tmp_path):
