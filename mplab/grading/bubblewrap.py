@@ -15,57 +15,47 @@ _NOBODY = "65534"
 _LIBRARIES = ("site-packages", "dist-packages")
 """Names of folders of installed libraries, wherever they lie."""
 
+_SYSTEM = (
+    "/usr",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/fonts",
+)
+
 
 def _system_paths() -> list[Path]:
     """List the folders that Python and its libraries need; none holds files of a course."""
-    prefixes = {
-        sys.prefix,
-        sys.base_prefix,
-        sys.exec_prefix,
-        sysconfig.get_paths()["purelib"],
-    }
-    prefixes |= {sysconfig.get_paths()["platlib"], sysconfig.get_paths()["stdlib"]}
-    paths = {Path(prefix).resolve() for prefix in prefixes} | {
-        PACKAGE,
-        course_folder("data"),
-    }
-    paths |= {Path(prefix).absolute() for prefix in prefixes}
+    installed = sysconfig.get_paths()
+    places = [sys.prefix, sys.base_prefix, sys.exec_prefix]
+    places += [installed[name] for name in ("purelib", "platlib", "stdlib")]
     # Libraries may lie elsewhere: `pip install --user`, a .pth file, a shared PYTHONPATH.
-    libraries = (Path(entry) for entry in sys.path if Path(entry).name in _LIBRARIES)
-    paths |= {path.resolve() for path in libraries}
-    usual = (
-        "/usr",
-        "/etc/ld.so.cache",
-        "/etc/alternatives",
-        "/etc/localtime",
-        "/etc/fonts",
-    )
-    paths = {path for path in paths if path.exists()} | {
-        Path(p) for p in usual if Path(p).exists()
-    }
-    return sorted(path for path in paths if not any(p in path.parents for p in paths))
+    libraries = [entry for entry in sys.path if Path(entry).name in _LIBRARIES]
+    paths = {Path(place).absolute() for place in places}
+    paths |= {Path(place).resolve() for place in [*places, *libraries]}
+    paths |= {PACKAGE, course_folder("data"), *map(Path, _SYSTEM)}
+    paths = {path for path in paths if path.exists()}
+    return sorted(path for path in paths if not paths & set(path.parents))
 
 
 def import_path() -> list[str]:
     """Return `sys.path` for the sandbox: ours without the folder of a script or of the teacher."""
     roots = [*_system_paths(), PACKAGE.parent]
     kept = [Path(entry).resolve() for entry in sys.path if entry]
-    kept += [PACKAGE.parent]
-    inside = [p for p in kept if any(p == root or root in p.parents for root in roots)]
-    return list(dict.fromkeys(str(path) for path in inside))
+    kept.append(PACKAGE.parent)
+    inside = [path for path in kept if any(map(path.is_relative_to, roots))]
+    return list(dict.fromkeys(map(str, inside)))
 
 
 def _view() -> list[str]:
     """Return bwrap's arguments for the file system: only what is needed, none of it writable."""
     arguments = ["--tmpfs", "/"]
     made: set[Path] = set()
-    if hidden := [
-        path for path in _system_paths() if Path(WORK) in (path, *path.parents)
-    ]:
-        raise RuntimeError(
-            f"sandbox: {WORK} must be free for submissions; got {hidden[0]}. Move it elsewhere."
-        )
     for path in _system_paths():
+        if path.is_relative_to(WORK):
+            raise RuntimeError(
+                f"sandbox: {WORK} must be free for submissions; got {path}. Move it elsewhere."
+            )
         for parent in reversed(path.parents[:-1]):
             if parent not in made:
                 made.add(parent)
@@ -118,41 +108,22 @@ def sandboxed(command: Sequence[str]) -> list[str]:
         user_namespaces(7), on who may write a uid_map; bubblewrap's --uid and --gid.
     """
     walls = ["--unshare-all", "--cap-drop", "ALL", "--die-with-parent", "--new-session"]
-    devices = [
-        "--dev",
-        "/dev",
-        "--remount-ro",
-        "/dev",
-        "--size",
-        str(64 << 20),
-        "--tmpfs",
-        WORK,
-    ]
-    pairs = (("--setenv", name, value) for name, value in environment().items())
-    variables = ["--clearenv", *(word for pair in pairs for word in pair)]
+    devices = ["--dev", "/dev", "--remount-ro", "/dev"]
+    devices += ["--size", str(64 << 20), "--tmpfs", WORK]
+    inner = [*devices, "--proc", "/proc", "--remount-ro", "/", *walls]
+    variables = ["--clearenv"]
+    for name, value in environment().items():
+        variables += ["--setenv", name, value]
+    program = [*variables, "--chdir", "/", "--", *command]
     if os.geteuid() != 0:
-        inner = [*_view(), *devices, "--proc", "/proc", "--remount-ro", "/"]
         nobody = ["--uid", _NOBODY, "--gid", _NOBODY]
-        return [
-            "bwrap",
-            *inner,
-            *walls,
-            *nobody,
-            *variables,
-            "--chdir",
-            "/",
-            "--",
-            *command,
-        ]
+        return ["bwrap", *_view(), *inner, *nobody, *program]
     # Only the next two programs see the host's /proc. It is bound whole, because the kernel
     # forbids the new mount that hides it if parts of the old one are covered.
     # bwrap builds its root on /tmp, which must be there for the inner one.
-    outer = [*_view(), "--perms", "0555", "--dir", "/tmp"]
+    outer = ["bwrap", *_view(), "--perms", "0555", "--dir", "/tmp"]
     outer += ["--dev-bind", "/dev", "/dev", "--bind", "/proc", "/proc"]
+    outer += ["--die-with-parent", "--"]
     drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups"]
-    drop += ["--no-new-privs"]
-    inner = ["--bind", "/", "/", *devices, "--proc", "/proc", "--remount-ro", "/"]
-    return [
-        *("bwrap", *outer, "--die-with-parent", "--", *drop),
-        *("bwrap", *inner, *walls, *variables, "--chdir", "/", "--", *command),
-    ]
+    drop.append("--no-new-privs")
+    return [*outer, *drop, "bwrap", "--bind", "/", "/", *inner, *program]

@@ -6,48 +6,39 @@ process that starts them. It uses only the standard library, because a student's
 replace nothing here, and it runs before anything else is imported.
 """
 
-import contextlib
 import ctypes
 import os
 import platform
 import resource
+import signal
 import struct
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 # <linux/sched.h>: mount, hostname, IPC, user, process and network namespaces
 _CLONE_NEWUSER = 0x10000000
-
 _NAMESPACES = (
     0x00020000 | 0x04000000 | 0x08000000 | _CLONE_NEWUSER | 0x20000000 | 0x40000000
 )
 
 # <sys/mount.h>
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _BIND, _REC, _PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    0x1000,
-    0x4000,
-    0x40000,
-)
+_RDONLY = 1
+_NOSUID = 2
+_NODEV = 4
+_NOEXEC = 8
+_BIND = 0x1000
+_REC = 0x4000
+_PRIVATE = 0x40000
 
 # <linux/prctl.h>
-_SET_PDEATHSIG, _SET_DUMPABLE, _SET_SECCOMP, _CAPBSET_DROP, _SET_NO_NEW_PRIVS = (
-    1,
-    4,
-    22,
-    24,
-    38,
-)
-
+_SET_PDEATHSIG = 1
+_SET_DUMPABLE = 4
+_SET_SECCOMP = 22
+_CAPBSET_DROP = 24
 _SET_CHILD_SUBREAPER = 36
-
-_SIGKILL, _SIGTERM = 9, 15  # signal(7)
+_SET_NO_NEW_PRIVS = 38
 
 _TERMINALS = 8
 """Pseudo-terminals of a submission: `!command` needs one. A machine has some thousands in all."""
@@ -89,35 +80,21 @@ def _mount(
 
 def make_private_files(disk_bytes: int) -> None:
     """Mount an empty `WORK` of bounded size, and a `/proc` that shows only processes inside."""
+    device = _NOSUID | _NODEV
+    closed = device | _NOEXEC
     _mount("none", "/", None, _REC | _PRIVATE)
-    _mount(
-        "tmpfs",
-        WORK,
-        "tmpfs",
-        _NOSUID | _NODEV,
-        f"size={disk_bytes},nr_inodes=5000,mode=0700",
-    )
-    _mount(
-        "tmpfs",
-        "/dev/shm",
-        "tmpfs",
-        _NOSUID | _NODEV,
-        f"size={disk_bytes},nr_inodes=500",
-    )
+    size = f"size={disk_bytes}"
+    _mount("tmpfs", WORK, "tmpfs", device, f"{size},nr_inodes=5000,mode=0700")
+    _mount("tmpfs", "/dev/shm", "tmpfs", device, f"{size},nr_inodes=500")
     try:
-        _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC)
+        _mount("proc", "/proc", "proc", closed)
     except OSError:  # containers may forbid it; then show nothing rather than too much
-        _mount("tmpfs", "/proc", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+        _mount("tmpfs", "/proc", "tmpfs", _RDONLY | closed)
+    terminals = f"ptmxmode=0666,max={_TERMINALS}"
     try:
-        _mount(
-            "devpts",
-            "/dev/pts",
-            "devpts",
-            _NOSUID | _NOEXEC,
-            f"ptmxmode=0666,max={_TERMINALS}",
-        )
+        _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, terminals)
     except OSError:  # as above
-        _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+        _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | closed)
     # Mapping this device gives shared memory; see `filter_program`.
     _mount("/dev/null", "/dev/zero", None, _BIND)
     os.chdir(WORK)
@@ -129,9 +106,8 @@ def drop_privileges() -> None:
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last that this kernel knows
-    header = struct.pack(
-        "Ii", 0x20080522, 0
-    )  # _LINUX_CAPABILITY_VERSION_3, this process
+    # _LINUX_CAPABILITY_VERSION_3, and 0 for this process
+    header = struct.pack("Ii", 0x20080522, 0)
     _check(_libc.capset(header, bytes(24)), "capset")
 
 
@@ -144,7 +120,7 @@ def hide_memory() -> None:
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends, however it does."""
     if sys.platform == "linux":
-        _check(_libc.prctl(_SET_PDEATHSIG, 9, 0, 0, 0), "pdeathsig")
+        _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "pdeathsig")
 
 
 # Where namespaces are forbidden, as in most containers: root gives an account to each submission.
@@ -160,7 +136,7 @@ def guard_account() -> None:
     """Adopt orphans, and outlive this process group and the parent to end the account."""
     os.setsid()
     _check(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
-    _check(_libc.prctl(_SET_PDEATHSIG, _SIGTERM, 0, 0, 0), "pdeathsig")
+    _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "pdeathsig")
 
 
 def become_account(account: int) -> None:
@@ -179,7 +155,7 @@ def end_account(account: int) -> None:
     if child == 0:
         try:
             os.setresuid(account, account, account)
-            os.kill(-1, _SIGKILL)  # spares the process that calls it
+            os.kill(-1, signal.SIGKILL)  # spares the process that calls it
         finally:
             os._exit(0)
     os.waitpid(child, 0)
@@ -204,72 +180,101 @@ def limit_resources(
         if limit is None:  # macOS has fewer, and no sandbox
             continue
         hard = resource.getrlimit(limit)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        with (
-            contextlib.suppress(ValueError)
-            if sys.platform == "darwin"
-            else nullcontext()
-        ):
-            # At the hard limit on time a process is killed, as if from outside.
-            resource.setrlimit(limit, (value - (name == "CPU"), value))
+        if hard != resource.RLIM_INFINITY:
+            value = min(value, hard)
+        # At the hard limit on time a process is killed, as if from outside; a second before, it
+        # gets a signal of its own.
+        soft = value - 1 if name == "CPU" else value
+        try:
+            resource.setrlimit(limit, (soft, value))
+        except ValueError:
+            if sys.platform != "darwin":  # which lists limits that it does not keep
+                raise
 
+
+_MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""<linux/audit.h>: how a filter knows a machine, in the order of the columns below."""
 
 # System calls that no exercise needs: into other namespaces, file systems and processes, and
 # to memory that no limit above counts. Numbers: the kernel's syscall tables, x86_64 and aarch64.
-_AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_DENIED = """
+ptrace            101 117
+process_vm_readv  310 270
+process_vm_writev 311 271
+unshare           272  97
+setns             308 268
+mount             165  40
+umount2           166  39
+pivot_root        155  41
+keyctl            250 219
+add_key           248 217
+request_key       249 218
+bpf               321 280
+perf_event_open   298 241
+userfaultfd       323 282
+memfd_create      319 279
+shmget             29 194
+msgget             68 186
+semget             64 190
+mq_open           240 180
+kcmp              312 272
+open_by_handle_at 304 265
+vmsplice          278  75
+io_uring_setup    425 425
+open_tree         428 428
+move_mount        429 429
+fsopen            430 430
+fsmount           432 432
+pidfd_getfd       438 438
+mount_setattr     442 442
+memfd_secret      447 447
+"""
 
-_DENIED = {
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-}
-_DENIED |= {
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    "mount": (165, 40),
-    "umount2": (166, 39),
-}
-_DENIED |= {"pivot_root": (155, 41), "keyctl": (250, 219), "add_key": (248, 217)}
-_DENIED |= {"request_key": (249, 218), "bpf": (321, 280), "perf_event_open": (298, 241)}
-_DENIED |= {"userfaultfd": (323, 282), "memfd_create": (319, 279), "shmget": (29, 194)}
-_DENIED |= {
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    "mq_open": (240, 180),
-    "kcmp": (312, 272),
-}
-_DENIED |= {
-    "open_by_handle_at": (304, 265),
-    "vmsplice": (278, 75),
-    "io_uring_setup": (425, 425),
-}
-_DENIED |= {"open_tree": (428, 428), "move_mount": (429, 429), "fsopen": (430, 430)}
-_DENIED |= {
-    "fsmount": (432, 432),
-    "pidfd_getfd": (438, 438),
-    "mount_setattr": (442, 442),
-}
-_DENIED |= {"memfd_secret": (447, 447)}
+# Denied with some arguments, or hidden.
+_FILTERED = """
+clone              56 220
+mmap                9 222
+socket             41 198
+socketpair         53 199
+setsockopt         54 208
+clone3            435 435
+"""
 
-# Denied with some arguments: clone, mmap, socket, socketpair, setsockopt.
-_SOME = ((56, 220), (9, 222), (41, 198), (53, 199), (54, 208))
-
-_CLONE3, _EPERM, _ENOSYS = 435, 1, 38
+_EPERM = 1
+_ENOSYS = 38
 
 # <bits/socket.h>: local, IPv4, IPv6. Others, such as AF_VSOCK, are in no network namespace, or
 # hold memory that is not counted.
 _FAMILIES = (1, 2, 10)
 
 # <sys/mman.h>
-_MAP_SHARED, _MAP_ANONYMOUS = 0x01, 0x20
+_MAP_SHARED = 0x01
+_MAP_ANONYMOUS = 0x20
 
 # <asm/socket.h>; memory in the buffers of sockets is counted by their number
 _SO_SNDBUF = 7
 
 # <linux/bpf_common.h>, <linux/seccomp.h>
-_LOAD, _IF_EQUAL, _IF_AT_LEAST, _IF_SET, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD = 0x20
+_IF_EQUAL = 0x15
+_IF_AT_LEAST = 0x35
+_IF_SET = 0x45
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_ERRNO = 0x00050000
+_KILL = 0x80000000
 
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+
+def system_calls(table: str, machine: str) -> dict[str, int]:
+    """Read a machine's column of a table of system calls.
+
+    Examples:
+        >>> system_calls("mmap 9 222", "aarch64")
+        {'mmap': 222}
+    """
+    column = 1 + list(_MACHINES).index(machine)
+    lines = [line.split() for line in table.strip().splitlines()]
+    return {line[0]: int(line[column]) for line in lines}
 
 
 def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes:
@@ -282,49 +287,51 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
     Raises:
         OSError: the machine is neither x86_64 nor aarch64.
     """
-    if machine not in _AUDIT:
+    if machine not in _MACHINES:
         raise OSError(f"no list of system calls for {machine}")
-    own = list(_AUDIT).index(machine)
-    clone, mmap, one_socket, two_sockets, option = (numbers[own] for numbers in _SOME)
+    calls = system_calls(_FILTERED, machine)
+    deny = (_RETURN, 0, 0, _ERRNO | _EPERM)
+    allow = (_RETURN, 0, 0, _ALLOW)
+    # A jump holds how many instructions it leaves out if its test holds, and if it does not.
     program = [
         (_LOAD, 0, 0, 4),  # seccomp_data.arch
-        (_IF_EQUAL, 1, 0, _AUDIT[machine]),
+        (_IF_EQUAL, 1, 0, _MACHINES[machine]),
         (_RETURN, 0, 0, _KILL),  # 32-bit entry points have other numbers
         (_LOAD, 0, 0, 0),  # seccomp_data.nr
         (_IF_AT_LEAST, 0, 1, 0x40000000),  # x32
-        (_RETURN, 0, 0, _ERRNO | _EPERM),
+        deny,
         # clone3 hides its flags behind a pointer; without it the C library uses clone.
-        (_IF_EQUAL, 0, 1, _CLONE3),
+        (_IF_EQUAL, 0, 1, calls["clone3"]),
         (_RETURN, 0, 0, _ERRNO | _ENOSYS),
     ]
-    deny, allow = (_RETURN, 0, 0, _ERRNO | _EPERM), (_RETURN, 0, 0, _ALLOW)
-    for numbers in _DENIED.values():
-        program += [(_IF_EQUAL, 0, 1, numbers[own]), deny]
+    for number in system_calls(_DENIED, machine).values():
+        program += [(_IF_EQUAL, 0, 1, number), deny]
     # Arguments lie from 16 on, eight bytes each; only their low halves count here.
     program += [
-        (_IF_EQUAL, 0, 4, clone),
+        (_IF_EQUAL, 0, 4, calls["clone"]),
         (_LOAD, 0, 0, 16),
         (_IF_SET, 0, 1, _CLONE_NEWUSER),
-    ]
-    program += [deny, allow]
-    program += [
-        (_IF_EQUAL, 0, 5, mmap),
+        deny,
+        allow,
+        (_IF_EQUAL, 0, 5, calls["mmap"]),
         (_LOAD, 0, 0, 40),
         (_IF_SET, 0, 2, _MAP_ANONYMOUS),
-    ]
-    program += [(_IF_SET, 0, 1, _MAP_SHARED), deny, allow]
-    program += [
-        (_IF_EQUAL, 0, 4, option),
+        (_IF_SET, 0, 1, _MAP_SHARED),
+        deny,
+        allow,
+        (_IF_EQUAL, 0, 4, calls["setsockopt"]),
         (_LOAD, 0, 0, 32),
         (_IF_EQUAL, 0, 1, _SO_SNDBUF),
+        deny,
+        allow,
+        (_IF_EQUAL, 1, 0, calls["socket"]),
+        (_IF_EQUAL, 0, len(families) + 3, calls["socketpair"]),
+        (_LOAD, 0, 0, 16),
     ]
-    program += [deny, allow]
-    count = len(families)
-    program += [(_IF_EQUAL, 1, 0, one_socket), (_IF_EQUAL, 0, count + 3, two_sockets)]
-    program += [(_LOAD, 0, 0, 16)]
-    program += [(_IF_EQUAL, count - i, 0, family) for i, family in enumerate(families)]
+    for place, family in enumerate(families):
+        program.append((_IF_EQUAL, len(families) - place, 0, family))
     program += [deny, allow, allow]
-    return b"".join(struct.pack("HBBI", *line) for line in program)
+    return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 
 def filter_system_calls(*, families: tuple[int, ...] = _FAMILIES) -> None:

@@ -24,10 +24,11 @@ _MAX_TEXT = 60_000  # characters of output kept per cell
 
 _MAX_IMAGES = 1_500_000  # bytes of pictures kept per cell, as base64
 
-_KILLED, _EXIT_SECONDS = (
-    113,
-    10.0,
-)  # a guard's exit status, and how long it may take to come
+_KILLED = 113
+"""The exit status of a guard whose process was killed."""
+
+_EXIT_SECONDS = 10.0
+"""How long a guard that no longer listens may take to exit."""
 
 _HEADER = struct.Struct(">I")
 
@@ -62,17 +63,18 @@ class Outputs:
     """Records the outputs of a cell, within bounds."""
 
     def __init__(self) -> None:
-        self.outputs: list[dict[str, Any]] = []
-        self.room = {"text": _MAX_TEXT, "image/png": _MAX_IMAGES}
+        self.clear()
 
     def clear(self) -> None:
         """Discard all outputs."""
-        self.__init__()  # type: ignore[misc]
+        self.outputs: list[dict[str, Any]] = []
+        self._text_left = _MAX_TEXT
+        self._image_left = _MAX_IMAGES
 
     def text(self, name: str, text: str) -> None:
         """Add text to a stream."""
-        kept = str(text)[: self.room["text"]]
-        self.room["text"] -= len(kept)
+        kept = str(text)[: self._text_left]
+        self._text_left -= len(kept)
         last = self.outputs[-1] if self.outputs else {}
         if last.get("stream") == name:
             last["text"] += kept
@@ -81,14 +83,15 @@ class Outputs:
 
     def show(self, data: dict[str, Any]) -> None:
         """Add a picture or a text that was displayed; other kinds are dropped."""
-        image, text = data.get("image/png"), data.get("text/plain", "")
+        image = data.get("image/png")
+        text = str(data.get("text/plain", ""))
         if isinstance(image, bytes):
             image = base64.b64encode(image).decode("ascii")
-        if isinstance(image, str) and len(image) <= self.room["image/png"]:
-            self.room["image/png"] -= len(image)
-            self.outputs.append({"image": image, "text": str(text)[:200]})
+        if isinstance(image, str) and len(image) <= self._image_left:
+            self._image_left -= len(image)
+            self.outputs.append({"image": image, "text": text[:200]})
         else:
-            self.outputs.append({"shown": str(text)[: self.room["text"]]})
+            self.outputs.append({"shown": text[: self._text_left]})
 
     def error(self, kind: str, message: str, lines: list[str]) -> None:
         """Add an error."""
@@ -138,9 +141,9 @@ def make_shell(outputs: Outputs) -> Any:
         display_pub_class = Type(Publisher)
         displayhook_class = Type(Hook)
 
-        def _tee(
-            self, channel: str
-        ) -> Any:  # IPython would keep all that a cell prints
+        # Private to IPython. Without the first, it keeps a second copy of all that a cell prints,
+        # however much; without the second, it prints an exception instead of handing it over.
+        def _tee(self, channel: str) -> Any:
             return contextlib.nullcontext()
 
         def _showtraceback(
@@ -179,9 +182,7 @@ class Kernel:
             path = Path(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(base64.b64decode(content))
-        sys.path.append(
-            os.getcwd()
-        )  # last: a file named like a library replaces nothing
+        sys.path.append(os.getcwd())  # last: a file named like a library replaces none
         return {}
 
     def do_run(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -196,23 +197,26 @@ class Kernel:
         """Return the value of a name, or the results of its function for each case."""
         from mplab.course.calls import watched
 
-        decode = self._values.decode_value
-        name, cases, called = request["name"], request["cases"], list[str]()
+        name = request["name"]
         if name not in self._shell.user_ns:
             return {"missing": True}
         answer = self._shell.user_ns[name]
+        called: list[str] = []
         with self._captured():
-            if cases is None:
-                return {"values": [self._outcome(lambda: answer)]}
+            if request["cases"] is None:
+                return {"values": [self._outcome(lambda: answer, ())]}
             if not callable(answer):
                 return {"missing": False, "kind": type(answer).__name__[:50]}
             answer = watched(answer, request["uses"], called)
-            values = [self._outcome(lambda c=c: answer(*decode(c))) for c in cases]
+            values = []
+            for case in request["cases"]:
+                arguments = self._values.decode_value(case)
+                values.append(self._outcome(answer, arguments))
         return {"values": values, "called": called[:1]}
 
-    def _outcome(self, call: Any) -> dict[str, Any]:
+    def _outcome(self, call: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
         try:
-            return {"value": self._values.encode_value(call())}
+            return {"value": self._values.encode_value(call(*arguments))}
         except (Exception, SystemExit) as error:
             if isinstance(error, self._values.UnsupportedValue):
                 return {"foreign": str(error)[:300]}
@@ -220,13 +224,10 @@ class Kernel:
 
     @contextlib.contextmanager
     def _captured(self) -> Any:
-        streams = sys.stdout, sys.stderr
-        sys.stdout = _Stream(self._outputs, "stdout")
-        sys.stderr = _Stream(self._outputs, "stderr")
-        try:
+        out = _Stream(self._outputs, "stdout")
+        err = _Stream(self._outputs, "stderr")
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             yield
-        finally:
-            sys.stdout, sys.stderr = streams
 
     def _show_figures(self) -> None:
         pyplot = sys.modules.get("matplotlib.pyplot")
@@ -251,8 +252,10 @@ class ForkServer:
         isolation: Any,
         kernel: Kernel,
     ) -> None:
-        self._control, self._config = control, config
-        self._isolation, self._kernel = isolation, kernel
+        self._control = control
+        self._config = config
+        self._isolation = isolation
+        self._kernel = kernel
         self._child = 0
 
     def serve(self) -> None:
@@ -263,13 +266,16 @@ class ForkServer:
             if not message:
                 self._end()
                 return
-            order, killed = message.decode("ascii").strip(), False
+            order = message.decode("ascii").strip()
+            killed = False
             if order == "start":
                 self._start(descriptors[0])
             elif order == "interrupt" and self._child:
                 os.kill(self._child, signal.SIGUSR1)
-            elif order in ("end", "ended"):
-                killed = self._end(_EXIT_SECONDS * (order == "ended"))
+            elif order == "end":
+                killed = self._end()
+            elif order == "ended":
+                killed = self._end(_EXIT_SECONDS)
             send(self._control, {"done": order, "killed": killed})
 
     def _start(self, descriptor: int) -> None:
@@ -284,16 +290,18 @@ class ForkServer:
         Args:
             seconds: to wait until it ends by itself, because it no longer listens.
         """
-        child, self._child = self._child, 0
+        child = self._child
+        self._child = 0
         if not child:  # the submission belonged to an earlier warm process
             return bool(seconds)
         until = time.monotonic() + seconds
-        while (
-            not (ended := os.waitpid(child, os.WNOHANG))[0] and time.monotonic() < until
-        ):
+        while True:
+            ended, status = os.waitpid(child, os.WNOHANG)
+            if ended:
+                return _killed(status)
+            if time.monotonic() >= until:
+                break
             time.sleep(0.01)
-        if ended[0]:
-            return _killed(ended[1])
         os.kill(child, signal.SIGTERM)
         os.waitpid(child, 0)
         return False
@@ -353,43 +361,44 @@ def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
         own_group: whether the child leads a group of its own, which ends with it.
         ending: called when the group has been killed.
     """
-    for number in (signal.SIGUSR1, signal.SIGTERM):
+    passed_on = {signal.SIGUSR1, signal.SIGTERM}
+    for number in passed_on:
         signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1, signal.SIGTERM})
+    # A signal that came between fork and handler would end the guard and leave its child.
+    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
     child = os.fork()
     if child == 0:
         if own_group:
             os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         return
-    first = os.getpid() == 1
+    # The kernel listens to SIGINT; another guard, between this one and the kernel, to SIGUSR1.
+    above_kernel = own_group or os.getpid() == 1
+    kill = os.killpg if own_group else os.kill
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        os.kill(child, signal.SIGINT if first or own_group else signal.SIGUSR1)
+        os.kill(child, signal.SIGINT if above_kernel else signal.SIGUSR1)
 
     def end(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL) if own_group else os.kill(
-                child, signal.SIGKILL
-            )
+            kill(child, signal.SIGKILL)
         ending()
 
     signal.signal(signal.SIGUSR1, interrupt)
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1, signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
     # The guard holds no end of the channel: when the kernel dies, the grader reads end of file.
     for descriptor in range(3, 64):
         with contextlib.suppress(OSError):
             os.close(descriptor)
-    while (ended := os.waitpid(-1, 0))[
-        0
-    ] != child:  # orphans come to a namespace's first process
-        pass
+    ended = 0
+    while ended != child:  # orphans come to a namespace's first process
+        ended, status = os.waitpid(-1, 0)
     if own_group:
         end(0, None)
-    os._exit(_KILLED * _killed(ended[1]))
+    os._exit(_KILLED if _killed(status) else 0)
 
 
 def _never_return(call: Any) -> NoReturn:
@@ -409,12 +418,15 @@ def _never_return(call: Any) -> NoReturn:
 def link_compiled() -> None:
     """Link this library's compiled functions into a writable folder, because numba uses no other.
 
+    A submission then need not compile them, which takes seconds. numba's name for the folder is
+    not documented: under another name, every submission compiles for itself.
+
     The links lie in a folder of the warm process; each submission gets a folder of its own over it.
     The linked files are read-only.
     """
     for compiled in Path(__file__).parents[1].glob("*/__pycache__/*.nb[ci]"):
         room = compiled.parents[1]
-        name = f"{room.name}_{hashlib.sha1(str(room).encode()).hexdigest()}"  # as numba names it
+        name = f"{room.name}_{hashlib.sha1(str(room).encode()).hexdigest()}"
         folder = Path(os.environ["NUMBA_CACHE_DIR"], name)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / compiled.name).symlink_to(compiled)

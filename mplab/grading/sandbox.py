@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ import psutil
 
 from mplab.course.limit import OwnTime
 from mplab.grading.bubblewrap import environment, import_path, sandboxed
+from mplab.grading.kernel import receive
 
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
@@ -107,15 +109,13 @@ def _trial(account: bool = False) -> str | None:
     """Try to start a process in a sandbox within the sandbox, and return what goes wrong."""
     try:
         with WarmSandbox(account=account) as sandbox, sandbox.session({}) as session:
-            if not session.run(
-                "pass"
-            ).ok:  # imports libraries that nothing imported before
+            # Even this imports libraries that nothing imported before.
+            if not session.run("pass").ok:
                 return f"inside, libraries in {sys.prefix} or {sys.base_prefix} cannot be read"
     except (OSError, NoSandbox, Died) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        if any(
-            line.startswith("Traceback") for line in reason
-        ):  # Python started, so it is there
+        # With a traceback Python started, so the sandbox is there.
+        if any(line.startswith("Traceback") for line in reason):
             return (
                 f"the grader's own libraries do not start in the sandbox: {reason[-1]}"
             )
@@ -164,7 +164,9 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
         account: bool = False,
     ) -> None:
         self.limits = limits or Limits()
-        self._warm, self._trusted, self._account = warm, trusted, account
+        self._warm = warm
+        self._trusted = trusted
+        self._account = account
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -196,7 +198,12 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             Path(folder).chmod(0o711)
             folder += "/work"
             Path(folder).mkdir()
-        limits = asdict(self.limits)
+        limits = {
+            "memory": self.limits.memory,
+            "cpu_seconds": self.limits.cpu_seconds,
+            "processes": self.limits.processes,
+            "file_bytes": self.limits.disk_bytes,
+        }
         config = {
             "control": theirs.fileno(),
             "path": import_path(),
@@ -204,11 +211,8 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             "isolate": self.isolated,
             "account": _ACCOUNT + os.getpid() % 4_000 if self._account else 0,
             "folder": folder,
-            "disk_bytes": limits["disk_bytes"],
-            "limits": {
-                name: limits[name] for name in ("memory", "cpu_seconds", "processes")
-            }
-            | {"file_bytes": limits["disk_bytes"]},
+            "disk_bytes": self.limits.disk_bytes,
+            "limits": limits,
         }
         program = str(Path(__file__).resolve().with_name("kernel.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]
@@ -228,29 +232,14 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             self._control = mine
             mine.settimeout(120)
             try:
-                self._hear()
-            except (OSError, ValueError) as error:
+                receive(mine)
+            except (OSError, ValueError, EOFError) as error:
                 self.close()
                 errors.seek(0)
-                lines = (
-                    errors.read()[-2000:].decode(errors="replace").strip().splitlines()
-                )
+                text = errors.read()[-2000:].decode(errors="replace")
+                lines = text.strip().splitlines() or [str(error)]
                 # the last line of a traceback matters most
-                raise NoSandbox(
-                    "\n".join([*lines[-1:], *lines[:-1]]) or str(error)
-                ) from error
-
-    def _hear(self) -> dict[str, Any]:
-        header = (
-            b"" if self._control is None else self._control.recv(4, socket.MSG_WAITALL)
-        )
-        if self._control is None or len(header) != 4:
-            raise ConnectionError("the warm process ended")
-        (length,) = struct.unpack(">I", header)
-        reply: dict[str, Any] = json.loads(
-            self._control.recv(length, socket.MSG_WAITALL)
-        )
-        return reply
+                raise NoSandbox("\n".join([lines[-1], *lines[:-1]])) from error
 
     def order(self, word: str, descriptor: int | None = None) -> bool:
         """Tell the warm process to start, interrupt or end a submission, and wait for it.
@@ -263,7 +252,10 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
         self._control.settimeout(20)
         descriptors = [] if descriptor is None else [descriptor]
         socket.send_fds(self._control, [word.encode() + b"\n"], descriptors)
-        return self._hear()["killed"] is True
+        try:
+            return receive(self._control)["killed"] is True
+        except EOFError as error:
+            raise ConnectionError("the warm process ended") from error
 
     @contextlib.contextmanager
     def session(self, files: Mapping[str, bytes]) -> Iterator[Session]:
@@ -316,24 +308,25 @@ class Session:
     def __init__(
         self, sandbox: WarmSandbox, channel: socket.socket, warm: psutil.Process
     ) -> None:
-        self._sandbox, self._channel = sandbox, channel
-        self._number = self._received = 0
+        self._sandbox = sandbox
+        self._channel = channel
+        self._number = 0
+        self._received = 0
         self._end = time.monotonic() + sandbox.limits.total_seconds
         self._dead: str | None = None
         self._warm = warm  # if it was killed, the sandbox may have another by now
         self._own: OwnTime | None = None
-        self._looked, self._spare = time.monotonic(), sandbox.limits.total_seconds
+        self._looked = time.monotonic()
+        self._spare = sandbox.limits.total_seconds
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Write files beside the notebook."""
-        import base64
-
-        named = {
-            name: base64.b64encode(data).decode("ascii") for name, data in files.items()
+        encoded = {
+            name: base64.b64encode(data).decode() for name, data in files.items()
         }
-        self._request({"do": "files", "files": named}, 20.0)
+        self._request({"do": "files", "files": encoded}, 20.0)
 
     def run(self, source: str, *, seconds: float | None = None) -> CellResult:
         """Run a cell.
@@ -415,22 +408,27 @@ class Session:
                 raise self._broken("its process ended", "ended") from error
 
     def _receive(self, deadline: float, allowed: float) -> bytes:
-        data, wanted, interrupted = bytearray(), 4, False
+        data = bytearray()
+        wanted = 4
+        interrupted = False
         while len(data) < wanted:
             if time.monotonic() > deadline:
-                if self._own and (more := min(self._own.left(allowed), self._spare)):
+                waited = self._own.left(allowed) if self._own else 0.0
+                more = min(waited, self._spare)
+                if more:  # time in which it waited for a processor
                     self._spare -= more
-                    deadline, self._end = deadline + more, self._end + more
+                    self._end += more
+                    deadline += more
                     continue
                 if interrupted or deadline >= self._end:
                     raise self._broken("it ran too long and could not be interrupted")
                 self._sandbox.order("interrupt")
                 self.interrupts += 1
-                interrupted, deadline = True, deadline + _GRACE
+                interrupted = True
+                deadline += _GRACE
             ready = select.select([self._channel], [], [], _TICK)[0]
-            if (
-                not ready or time.monotonic() > self._looked + _TICK
-            ):  # also while it keeps talking
+            # Also while it keeps talking.
+            if not ready or time.monotonic() > self._looked + _TICK:
                 self._watch()
             if not ready:
                 continue
@@ -452,21 +450,20 @@ class Session:
     def _watch(self) -> None:
         """End the submission if its processes hold more memory than they may."""
         self._looked = time.monotonic()
-        used, limit = 0, self._sandbox.limits.resident
+        used = 0
+        limit = self._sandbox.limits.resident
         processes = self._warm.children(recursive=True)
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
                 used += _memory_of(process)
         with contextlib.suppress(psutil.Error, OSError, ValueError):
-            newest = max(
-                processes, key=lambda p: (p.create_time(), p.pid)
-            )  # the submission's
-            self._own = self._own or OwnTime(f"/proc/{newest.pid}")
+            # The newest is in the submission's namespaces.
+            newest = max(processes, key=lambda p: (p.create_time(), p.pid))
+            place = Path(f"/proc/{newest.pid}")
+            self._own = self._own or OwnTime(str(place))
             if self._sandbox.isolated:
-                sockets = (
-                    Path(f"/proc/{newest.pid}/net/unix").read_bytes().count(b"\n") - 1
-                )
-                used += sockets * _SOCKET_BYTES
+                lines = (place / "net" / "unix").read_bytes().count(b"\n")
+                used += (lines - 1) * _SOCKET_BYTES  # the first is a headline
         if used > limit:
             raise self._broken(f"it held more than {limit >> 20} MiB of memory")
 
