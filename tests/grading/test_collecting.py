@@ -258,6 +258,13 @@ def test_a_time_that_a_student_wrote_counts_for_nothing(course):
     )
 
 
+def test_a_delivery_keeps_its_time_although_one_of_its_files_has_no_date(course):
+    files = {"s01/a1.ipynb": "x", "s01/b.ipynb": "y", "s02/a1.ipynb": "z"}
+    undated = dict.fromkeys(["s01/b.ipynb", "s02/a1.ipynb"], (1980, 1, 1, 0, 0, 0))
+    bring(course, files, dates=undated)
+    assert stamp(course, "s01")[:10] == "2026-01-02" and stamp(course, "s02") == ""
+
+
 def test_the_time_of_a_submission_that_is_collected_again_stays_the_first(course):
     first = {"s01/a1.ipynb": (2026, 1, 2, 12, 0, 0)}
     for dates in (first, {"s01/a1.ipynb": (2026, 5, 5, 12, 0, 0)}):

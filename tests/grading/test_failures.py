@@ -90,7 +90,6 @@ def test_a_gradebook_that_is_locked_is_waited_for_and_then_costs_nobody_points(
     assert "s01: 16 of 18" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(
     impatient, monkeypatch, capsys
 ):
@@ -200,7 +199,6 @@ def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypa
         read_regular(tmp_path / "a1.ipynb", 1)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ends", [False, *[True] * WALLS])
 def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch, ends):
     """With `Died`, the submission would have been graded, with no points."""

@@ -53,7 +53,6 @@ def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_pa
     assert create_course(tmp_path / "d").key() != key
 
 
-@pytest.mark.slow
 def test_the_way_from_release_to_export(course, capsys):
     at = ["--course", str(course.root)]
     drop = course.root.parent / "drop"
@@ -222,7 +221,6 @@ def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
         _generate(bare, "a1")
 
 
-@pytest.mark.slow
 @with_walls
 def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     course, capsys

@@ -22,8 +22,6 @@ from mplab.grading.exporting import grades
 from mplab.grading.folder import create_course
 from mplab.grading.review import questions, serve
 
-pytestmark = pytest.mark.slow
-
 BY_HAND = "a1-words-answer"
 NAME = "<script>window.ran = 1</script>"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
@@ -125,6 +123,7 @@ def course(tmp_path_factory):
     return course
 
 
+@pytest.mark.slow
 def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it(
     course,
 ):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 from busy import crowded_processor
-from classroom import WALLS, with_walls
+from classroom import WALLS, has_walls, with_walls
 
-from mplab.grading import sandbox as sandbox_module
+from mplab.grading import isolation, sandbox as sandbox_module
 from mplab.grading.bubblewrap import sandboxed
 from mplab.grading.isolation import filter_program
 from mplab.grading.sandbox import Died, Limits, NoSandbox, WarmSandbox, sandbox_problem
@@ -48,7 +49,6 @@ def test_a_cell_shows_what_ipython_would_show(sandbox):
         assert said(session.run("import sys; print('err', file=sys.stderr)")) == "err\n"
 
 
-@pytest.mark.slow
 @with_walls
 def test_libraries_that_lie_outside_the_environment_are_there_inside(
     tmp_path, monkeypatch
@@ -87,7 +87,6 @@ def test_libraries_that_do_not_start_are_not_blamed_on_bubblewrap(monkeypatch):
     )
 
 
-@pytest.mark.slow
 def test_what_a_submission_shows_is_bounded_in_all_and_it_goes_on(sandbox):
     show = "import os, base64; from IPython.display import display\n"
     show += "display({'image/png': base64.b64encode(os.urandom(1 << 20)).decode()}, raw=True)"
@@ -154,12 +153,12 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(sandbox)
         assert session.ask("nothing", None)["missing"] is True
 
 
-@pytest.mark.slow
 @with_walls
 @pytest.mark.parametrize(("before", "code", "seconds", "reason"), [
     ("", "import os; os._exit(3)", None, "its process ended"),
     ("", "import ctypes; ctypes.string_at(0)", None, "its process ended"),
-    ("import signal; signal.signal(2, signal.SIG_IGN)", "while 1: pass", 1, "not be interrupted"),
+    pytest.param("import signal; signal.signal(2, signal.SIG_IGN)", "while 1: pass", 1,
+                 "not be interrupted", marks=pytest.mark.slow),
     ("import time", "x = [bytearray(50 << 20) for _ in range(9)]; time.sleep(60)", None,
      "MiB of memory"),
 ])  # fmt: skip
@@ -180,7 +179,6 @@ def test_a_kernel_that_ends_says_why_and_the_lane_goes_on(
 def test_a_submission_has_no_rights_no_network_and_little_to_write_on(sandbox):
     probe = """
 import os, json, socket
-lines = open("/proc/self/status").read().splitlines()
 lines = open("/proc/self/status").read().splitlines()
 status = dict(l.split(":\\t", 1) for l in lines if ":\\t" in l)
 def can(path):
@@ -274,7 +272,6 @@ def test_memory_is_looked_at_also_while_a_submission_keeps_answering(sandbox):
             session.run("1")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux tells")
 def test_memory_that_processes_share_counts_too():
     """Without walls it is only counted; behind them there is none that has no file."""
@@ -405,7 +402,6 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(s
         session.run("while True: pass")
 
 
-@pytest.mark.slow
 @with_walls
 def test_a_container_without_user_namespaces_is_noticed():
     program = (
@@ -448,15 +444,140 @@ def test_nothing_outlives_a_grader_that_is_killed():
     assert psutil.wait_procs(tree, timeout=10)[1] == []
 
 
-def test_the_filter_is_a_program_whose_jumps_stay_inside():
-    for machine in ("x86_64", "aarch64"):
-        program = list(struct.iter_unpack("HBBI", filter_program(machine)))
-        for place, (code, if_true, if_false, _) in enumerate(program):
-            if code & 7 == 5:
-                assert place + 1 + max(if_true, if_false) < len(program)
-        assert program[-1][0] == 6 and program[-1][3] == 0x7FFF0000
+# The filter of system calls -----------------------------------------------------------------
+NUMBERS = {  # of <asm/unistd.h>: denied, and then clone3
+    "x86_64": "29 64 68 101 155 165 166 240 248-250 272 278 298 304 308 310-312 319 321 323 425 "
+              "428-430 432 438 442 447 435",
+    "aarch64": "39-41 75 97 117 180 186 190 194 217-219 241 265 268 270-272 279 280 282 425 "
+               "428-430 432 438 442 447 435",
+}  # fmt: skip
+OF_ALLOWED = {
+    "x86_64": {"clone": 56, "mmap": 9, "socket": 41, "socketpair": 53, "setsockopt": 54},
+    "aarch64": {"clone": 220, "mmap": 222, "socket": 198, "socketpair": 199, "setsockopt": 208},
+}  # fmt: skip
+AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+
+
+def verdict(program, machine, number, *arguments):
+    """Run a filter as the kernel does, on the call that seccomp describes to it."""
+    data = struct.pack("<IIQ6Q", number, machine, 0, *(arguments + (0,) * 6)[:6])
+    place = 0
+    while True:
+        code, if_true, if_false, k = program[place]
+        place += 1
+        if code == 0x20:
+            (word,) = struct.unpack_from("<I", data, k)
+        elif code == 0x06:
+            return {0x7FFF0000: "allow", 0x50001: "EPERM", 0x50026: "ENOSYS",
+                    0x80000000: "kill"}[k]  # fmt: skip
+        else:
+            holds = {0x15: word == k, 0x35: word >= k, 0x45: bool(word & k)}[code]
+            place += if_true if holds else if_false
+
+
+@pytest.mark.parametrize("machine", NUMBERS)
+def test_the_filter_denies_these_calls_and_no_other(machine):
+    program = list(struct.iter_unpack("HBBI", filter_program(machine)))
+
+    def call(number, *arguments):
+        return verdict(program, AUDIT[machine], number, *arguments)
+
+    *denied, clone3 = [
+        number
+        for word in NUMBERS[machine].split()
+        for number in range(int(word.split("-")[0]), int(word.split("-")[-1]) + 1)
+    ]
+    found = {number: call(number) for number in range(600)}
+    some = OF_ALLOWED[machine]
+    assert found.pop(clone3) == "ENOSYS"
+    assert found.pop(some["socket"]) == found.pop(some["socketpair"]) == "EPERM"
+    assert sorted(n for n, what in found.items() if what == "EPERM") == sorted(denied)
+    assert set(found.values()) == {"EPERM", "allow"}
+    assert call(0x40000000) == "EPERM" and call(0x3FFFFFFF) == "allow"
+    for other in {*AUDIT.values(), 0x40000003} - {AUDIT[machine]}:
+        assert verdict(program, other, 1) == "kill"
+    for name, arguments, wanted in (
+        ("clone", [0x10000000], "EPERM"), ("clone", [0x11], "allow"),
+        ("mmap", [0, 0, 0, 0x21], "EPERM"), ("mmap", [0, 0, 0, 0x22], "allow"),
+        ("mmap", [0, 0, 0, 0x01], "allow"), ("setsockopt", [3, 1, 7], "EPERM"),
+        ("setsockopt", [3, 1, 8], "allow"), ("socket", [16], "EPERM"),
+        *[(name, [family], "allow") for name in ("socket", "socketpair") for family in (1, 2, 10)],
+        ("socketpair", [40], "EPERM"),
+    ):  # fmt: skip
+        assert call(some[name], *arguments) == wanted, (name, arguments)
+    local = list(struct.iter_unpack("HBBI", filter_program(machine, (1,))))
+    for family in (1, 2, 10):
+        found = verdict(local, AUDIT[machine], some["socket"], family)
+        assert found == ("allow" if family == 1 else "EPERM")
+
+
+@pytest.mark.parametrize(("machine", "header", "prefix"), [
+    ("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "__NR_"),
+    ("aarch64", "/usr/include/asm-generic/unistd.h", "__NR(?:3264)?_"),
+])  # fmt: skip
+def test_the_filter_s_names_have_the_numbers_of_the_kernel_s_headers(
+    machine, header, prefix
+):
+    if not Path(header).is_file():
+        pytest.skip("no headers of the kernel")
+    text = Path(header).read_text()
+    for table in (isolation._DENIED, isolation._FILTERED):
+        for name, number in isolation.system_calls(table, machine).items():
+            there = re.search(rf"#define {prefix}{name}\s+(\d+)", text)
+            assert there is None or int(there[1]) == number, name
+
+
+def test_another_machine_has_no_filter():
     with pytest.raises(OSError, match="riscv64"):
         filter_program("riscv64")
+
+
+def test_where_a_sandbox_is_required_a_broken_one_is_an_error(monkeypatch):
+    """It once skipped its own tests."""
+    monkeypatch.delenv("MPLAB_REQUIRE_SANDBOX", raising=False)
+    assert (has_walls(None), has_walls("no bwrap")) == (True, False)
+    monkeypatch.setenv("MPLAB_REQUIRE_SANDBOX", "1")
+    assert has_walls(None)
+    with pytest.raises(RuntimeError, match="no bwrap, and MPLAB_REQUIRE_SANDBOX=1"):
+        has_walls("no bwrap")
+
+
+def test_a_submission_that_no_longer_listens_is_ended(sandbox):
+    stop = "import os, signal, threading\ndef f(x): return 1\n"
+    stop += "threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGSTOP)).start()"
+    with sandbox.session({}) as session:
+        assert session.run(stop).ok
+        time.sleep(0.2)
+        cases = [
+            {"tuple": [{"text": "x" * 1000}]}
+        ] * 2000  # 2 MB; a socket holds a tenth
+        with pytest.raises(Died, match="it no longer listens"):
+            session.ask("f", cases, seconds=0.3)
+    with sandbox.session({}) as session:
+        assert said(session.run("1")) == "1"
+
+
+def test_every_limit_of_a_submission_is_set(sandbox):
+    names = ["AS", "CPU", "FSIZE", "NPROC", "NOFILE", "CORE", "MSGQUEUE", "MEMLOCK"]
+    ask = "import resource as r; print([r.getrlimit(getattr(r, 'RLIMIT_' + n)) for n in {}])"
+    memory, disk = LIMITS.memory, LIMITS.disk_bytes
+    with sandbox.session({}) as session:
+        shown = said(session.run(ask.format(names)))
+    assert (
+        shown
+        == f"""{
+            [
+                (memory, memory),
+                (239, 240),
+                (disk, disk),
+                (64, 64),
+                (256, 256),
+                (0, 0),
+                (0, 0),
+                (1 << 20, 1 << 20),
+            ]
+        }\n"""
+    )
 
 
 @pytest.mark.slow

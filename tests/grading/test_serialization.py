@@ -13,6 +13,8 @@ from hypothesis import given, strategies as st
 from mplab import FP8_E4M3, Format, Specials
 from mplab.grading.serialization import (
     MAX_BYTES,
+    MAX_DEPTH,
+    MAX_ITEMS,
     UnsupportedValue,
     decode_value,
     encode_value,
@@ -111,11 +113,34 @@ def test_what_may_not_cross_is_refused_by_the_sender(value):
         encode_value(value)
 
 
-def deep(levels):
-    value = None
+def deep(levels, value=None):
     for _ in range(levels):
         value = {"list": [value]}
     return value
+
+
+def test_the_most_that_may_cross_does_and_one_more_does_not():
+    """For each limit: a value that reaches it, and what would be beyond."""
+    most = [None] * (MAX_ITEMS - 1)  # the list counts, too
+    nested = [[[[[[1]]]]]]
+    for value, beyond in (
+        (most, [*most, None]),
+        (nested, [nested]),
+        ("x" * 10_000, "x" * 10_001),
+        ((1 << 256) - 1, 1 << 256),
+        (np.zeros(MAX_BYTES, np.uint8), np.zeros(MAX_BYTES + 1, np.uint8)),
+    ):
+        assert same(through(value), value)
+        with pytest.raises(UnsupportedValue):
+            encode_value(beyond)
+    for forged in (
+        {"list": [None] * MAX_ITEMS}, deep(MAX_DEPTH + 1), {"text": "x" * 10_001},
+        {"int": "0x1" + "0" * 64},
+        {"array": "uint8", "shape": [MAX_BYTES + 1], "data": "AA==" * ((MAX_BYTES + 1) // 3)},
+    ):  # fmt: skip
+        with pytest.raises(UnsupportedValue):
+            decode_value(forged)
+    assert decode_value(deep(MAX_DEPTH)) == [[[[[[None]]]]]]
 
 
 FORGED = [
