@@ -5,25 +5,19 @@ import shutil
 import classroom
 import pytest
 
-from mplab.grading.folder import Course, create_course
-
-
-def with_students(root):
-    course = create_course(root)
-    (root / "roster.csv").write_text(classroom.ROSTER, encoding="utf-8")
-    return course
+from mplab.grading.folder import Course
 
 
 @pytest.fixture
 def bare(tmp_path):
     """A course with students whose assignment has not been released."""
-    return with_students(tmp_path / "course")
+    return classroom.with_students(tmp_path / "course")
 
 
 @pytest.fixture(scope="session")
 def released(tmp_path_factory):
     """A released course; tests copy it."""
-    course = with_students(tmp_path_factory.mktemp("released") / "course")
+    course = classroom.with_students(tmp_path_factory.mktemp("released") / "course")
     classroom.released(course)
     return course
 

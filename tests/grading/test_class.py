@@ -104,15 +104,6 @@ def test_a_table_that_would_be_misread_is_refused_with_its_name(bare, name, text
         reads[name]()
 
 
-def test_a_spreadsheet_s_mark_and_line_ends_change_nothing(bare):
-    before = bare.teams()
-    for name in ("roster.csv", "teams.csv"):
-        path = bare.root / name
-        text = path.read_text(encoding="utf-8").replace("\n", "\r\n")
-        path.write_bytes(b"\xef\xbb\xbf" + text.encode())
-    assert bare.teams() == before == [["s02", "s01"], ["s03", "s04"]]
-
-
 @pytest.mark.slow
 @with_walls
 def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import stat
 import struct
 import tracemalloc
 import zipfile
@@ -10,11 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from classroom import ROSTER, submit
+from classroom import ROSTER, submit, with_students
 
 from mplab.grading import collecting
 from mplab.grading.collecting import collect
-from mplab.grading.folder import create_course
 from mplab.grading.journal import team_owners
 from mplab.grading.submissions import RejectedSubmission
 
@@ -23,9 +23,7 @@ HONEST = {"s02/a1.ipynb": "honest"}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    course = create_course(tmp_path_factory.mktemp("collecting") / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    return course
+    return with_students(tmp_path_factory.mktemp("collecting") / "course")
 
 
 @pytest.fixture
@@ -41,8 +39,11 @@ def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as archive:
         for name, text in files.items():
-            info = zipfile.ZipInfo(
-                name, (dates or {}).get(name, (2026, 1, 2, 12, 0, 0))
+            date = (dates or {}).get(name, (2026, 1, 2, 12, 0, 0))
+            info = (
+                name
+                if isinstance(name, zipfile.ZipInfo)
+                else zipfile.ZipInfo(name, date)
             )
             archive.writestr(info, text, method)
     return content.getvalue()
@@ -83,6 +84,46 @@ BROKEN = {
     ),
     "no zip": b"PK but no more",
 }
+
+
+def test_downloads_of_moodle_and_canvas_are_recognised(course):
+    collected = bring(course, {
+        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "moodle",
+        "ekbo_LATE_11_22_a1-2.ipynb": "canvas",
+        "s03/a1.ipynb": "folder",
+        "s03/helper.py": "x",
+        "s04_work.zip": packed({"a1.ipynb": "inner", "../../evil": "x"}),
+    })  # fmt: skip
+    assert collected.students == ["s01", "s02", "s03", "s04"]
+    assert taken(course) == {
+        "s01/a1/a1.ipynb": "moodle", "s02/a1/a1.ipynb": "canvas", "s03/a1/a1.ipynb": "folder",
+        "s04/a1/a1.ipynb": "inner",
+    }  # fmt: skip
+    assert any("leads out" in problem for problem in collected.problems)
+
+
+def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(course):
+    link = zipfile.ZipInfo("s04/link")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+
+    def places():
+        known = course.root / ".mplab/received"
+        found = course.root.parent.rglob("*")
+        return {
+            p for p in found if "submitted" not in str(p) and known not in p.parents
+        }
+
+    before = places() | {course.root / "d.zip"}
+    collected = bring(course, {
+        "../s01/a1.ipynb": "x", "/etc/evil": "x", "s01/../../x": "x", "s02\\..\\..\\x": "x",
+        "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
+        "s03/CON:<>|.ipynb": "x", "s03/.hidden": "x", link: "/etc/passwd",
+    })  # fmt: skip
+    assert taken(course) == {"s03/a1/CON____.ipynb": "x"}
+    assert len(collected.problems) == 8  # the last tells whose clock it was
+    assert places() - {course.root / ".mplab/received/a1"} <= before
+    records = (course.root / ".mplab/received").rglob("*.json")
+    assert {p.stem for p in records} <= {"s01", "s02", "s03", "s04"}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -439,7 +480,9 @@ def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else
     assert kept.read_text() == "repaired"
 
 
-NAMESAKES = ROSTER.replace("email\n", "email,number\n") + "s05,Ada,Lowe,,77\n"
+NAMESAKES = (
+    ROSTER.replace("email\n", "email,number\n") + "s05,Ada,Lowe,,77\ns06,Di,Wu,,\n"
+)
 
 
 @pytest.mark.parametrize(("name", "owner"), [
@@ -449,6 +492,7 @@ NAMESAKES = ROSTER.replace("email\n", "email,number\n") + "s05,Ada,Lowe,,77\n"
     ("ekbo_11_9_-AdaLöwe_5_assignsubmission_file_a1.ipynb", None),
     ("Red - A-Ada Löwe_9_assignsubmission_file_/a1.ipynb", "s01"),
     ("Ada Lowe_77_assignsubmission_file_/a1.ipynb", "s05"),
+    ("Di Wu_1_assignsubmission_file_/a1.ipynb", None),  # two of one name
     ("Participant_77_assignsubmission_file_/a1.ipynb", "s05"),
 ])  # fmt: skip
 def test_a_name_chosen_on_a_platform_takes_nobody_else_s_place(course, name, owner):

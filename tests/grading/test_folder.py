@@ -10,22 +10,19 @@ import stat
 import subprocess
 import sys
 import time
-import zipfile
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-import classroom
 import pytest
 from classroom import WALLS, notebook, submit, with_walls
 
 from mplab.commands import grade
 from mplab.grading.autograding import autograde
-from mplab.grading.collecting import collect
 from mplab.grading.exporting import export
 from mplab.grading.folder import Course, create_course
 from mplab.grading.pages import write_feedback
-from mplab.grading.releasing import _generate, release
+from mplab.grading.releasing import release
 from mplab.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
@@ -62,6 +59,9 @@ def test_the_way_from_release_to_export(course, capsys):
         (drop / name / "a1.ipynb").write_text(text)
     assert grade.main(["collect", "a1", str(drop), *at]) == 0
     assert "mallory" in capsys.readouterr().out
+    assert grade.main(["feedback", "a1", *at]) == 0
+    told = "not graded yet, so without a page (3): s01, s02, s03\n"
+    assert capsys.readouterr().out.endswith(told)
     shutil.copytree(
         drop / "s01", course.root / "submitted" / "ѕ01" / "a1"
     )  # not a Latin s
@@ -177,50 +177,6 @@ def test_ctrl_c_says_one_line_and_grading_again_keeps_what_was_graded_before(cou
     assert [line.score for line in autograde(course, "a1", log=str)] == [16.0] * 3
 
 
-@pytest.mark.slow
-def test_what_needs_a_look_comes_last_and_in_one_place(bare, capsys, monkeypatch):
-    from mplab.grading import autograding
-
-    lines = [
-        autograding.SubmissionResult("s01", 16.0, 18.0, "", 1.25, False),
-        autograding.SubmissionResult(
-            "s02", 0.0, 18.0, "not graded: it is not a folder", 0.1, True
-        ),
-    ]
-    monkeypatch.setattr(autograding, "autograde", lambda *_, **__: lines)
-    for student in ("s01", "s02"):
-        submit(bare, student, "{}")
-    with bare.gradebook() as gradebook:
-        gradebook.add_assignment("a1")
-    at = ["--course", str(bare.root)]
-    assert grade.main(["autograde", "a1", *at]) == 0
-    out = capsys.readouterr().out.splitlines()
-    assert out == [
-        "s01: 16 of 18  1.2 s",
-        "1 graded now, 1 before.",
-        "To look at (1):",
-        "  s02: 0 of 18  not graded: it is not a folder",
-        "Nothing from (2): s03, s04",
-    ]
-    assert grade.main(["feedback", "a1", *at]) == 0
-    out = capsys.readouterr().out
-    assert out.endswith("not graded yet, so without a page (2): s01, s02\n")
-
-
-@pytest.mark.slow
-def test_what_stops_nbgrader_from_making_a_release_is_told(bare, monkeypatch):
-    from nbgrader.converters import GenerateAssignment
-
-    def fail(*_):
-        raise FileNotFoundError(2, "No such file or directory", "alembic")
-
-    monkeypatch.setattr(GenerateAssignment, "convert_single_notebook", fail)
-    with pytest.raises(
-        ValueError, match=r"could not make release/a1: FileNotFoundError.*alembic"
-    ):
-        _generate(bare, "a1")
-
-
 @with_walls
 def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     course, capsys
@@ -270,20 +226,6 @@ def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(
 
 
 @pytest.mark.slow
-def test_validate_accepts_a_solution_and_names_what_a_stub_fails(course):
-    said = []
-    texts = [notebook(course, right=right) for right in (True, False)]
-    for text in texts:
-        (course.root / "release/a1/a1.ipynb").write_text(text)
-        command = [sys.executable, "-m", "nbgrader", "validate", "a1.ipynb"]
-        done = subprocess.run(command, cwd=course.root / "release/a1", env=ENVIRONMENT,
-                              capture_output=True, text=True, timeout=120)  # fmt: skip
-        said.append(done.stdout)
-    assert "Success! Your notebook passes all the tests." in said[0]
-    assert "fields: not attempted yet." in said[1]
-
-
-@pytest.mark.slow
 def test_a_solution_that_only_some_students_cases_fail_is_not_released(course):
     (course.root / ".mplab/key").write_bytes(
         b"k" * 32
@@ -307,20 +249,6 @@ def drawn(rng):
 parts = [replace(part, cases=part.cases and drawn) for part in old.parts]
 GRADED["max_finite"] = replace(old, exercise=replace(old.exercise, answer=seldom), parts=parts)
 """
-
-
-@pytest.mark.slow
-def test_the_gradebook_may_be_any_database_that_the_settings_name(course):
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(
-            f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/elsewhere.db'\n"
-        )
-    classroom.released(course)
-    export(course, [], to="csv", path=course.root / "grades.csv")
-    assert (course.root / "elsewhere.db").stat().st_size > 0
-    assert [row[1] for row in table(course.root / "grades.csv")] == [
-        "id", "s01", "s02", "s03", "s04"
-    ]  # fmt: skip
 
 
 @pytest.mark.slow
@@ -360,76 +288,6 @@ def test_a_new_assignment_runs_as_it_is_and_mistakes_in_it_name_their_line(
         path.write_text(text.replace(before, after), encoding="utf-8")
         with pytest.raises(ValueError, match=told):
             bare.assignment("h1")
-
-
-def zipped(path, files, *, link=""):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-        if link:
-            info = zipfile.ZipInfo("s04/link")
-            info.external_attr = (stat.S_IFLNK | 0o777) << 16
-            archive.writestr(info, link)
-    return path
-
-
-def taken(course):
-    root = course.root / "submitted"
-    files = [p for p in root.rglob("*") if p.is_file() and p.name != "timestamp.txt"]
-    return {str(p.relative_to(root)): p.read_text() for p in files}
-
-
-def test_downloads_of_moodle_and_canvas_are_recognised(bare):
-    place = zipped(bare.root / "d.zip", {
-        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "moodle",
-        "ekbo_LATE_11_22_a1-2.ipynb": "canvas",
-        "s03/a1.ipynb": "folder",
-        "s03/helper.py": "x",
-        "s04_work.zip": zipped(io.BytesIO(), {"a1.ipynb": "inner", "../../evil": "x"}).getvalue(),
-    })  # fmt: skip
-    collected = collect(bare, "a1", place)
-    assert collected.students == ["s01", "s02", "s03", "s04"]
-    assert taken(bare) == {"s01/a1/a1.ipynb": "moodle", "s02/a1/a1.ipynb": "canvas",
-                             "s03/a1/a1.ipynb": "folder",
-                             "s04/a1/a1.ipynb": "inner"}  # fmt: skip
-    assert any("leads out" in problem for problem in collected.problems)
-
-
-def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(bare):
-    place = zipped(bare.root / "d.zip", {
-        "../s01/a1.ipynb": "x", "/etc/evil": "x", "s01/../../x": "x", "s02\\..\\..\\x": "x",
-        "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
-        "s03/CON:<>|.ipynb": "x", "s03/.hidden": "x",
-    }, link="/etc/passwd")  # fmt: skip
-    outside = sorted(
-        p for p in bare.root.parent.rglob("*") if "submitted" not in str(p)
-    )
-    collected = collect(bare, "a1", place)
-    assert taken(bare) == {"s03/a1/CON____.ipynb": "x"}
-    assert len(collected.problems) == 8  # the last tells whose clock it was
-    after = sorted(p for p in bare.root.parent.rglob("*") if "submitted" not in str(p))
-    known = bare.root / ".mplab/received"
-    assert [p for p in after if known not in (p, *p.parents)] == outside
-    assert {p.name for p in known.rglob("*.json")} <= {
-        f"s0{i}.json" for i in range(1, 5)
-    }
-
-
-def test_a_resubmission_replaces_and_the_first_is_kept(bare):
-    for text in ("one", "one", "two"):
-        collect(bare, "a1", zipped(bare.root / "d.zip", {"s01/a1.ipynb": text}))
-    assert taken(bare) == {"s01/a1/a1.ipynb": "two"}
-    kept = [p.read_text() for p in (bare.root / ".mplab/replaced").rglob("*.ipynb")]
-    assert kept == ["one"]
-
-
-def test_two_students_of_one_name_are_not_mixed_up(bare):
-    with (bare.root / "roster.csv").open("a", encoding="utf-8") as file:
-        file.write("s05,Ada,Lowe,\n")
-    place = zipped(
-        bare.root / "d.zip", {"Ada Löwe_1_assignsubmission_file_/a1.ipynb": "x"}
-    )
-    assert collect(bare, "a1", place).students == []
 
 
 @pytest.mark.parametrize("name", ["../x", "ѕ01", "s01", "S01", "a*", "", "a b", "."])

@@ -16,7 +16,7 @@ from mplab.grading.bubblewrap import _view
 from mplab.grading.gradescope import write_autograder
 from mplab.grading.gradescope_runner import lateness, student_of
 
-CAPABILITIES = (
+CAPABILITIES = [
     "CHOWN",
     "DAC_OVERRIDE",
     "FOWNER",
@@ -25,7 +25,7 @@ CAPABILITIES = (
     "SETGID",
     "SETPCAP",
     "SETUID",
-)
+]
 """Of those that Docker leaves to root."""
 
 PROGRAM = """

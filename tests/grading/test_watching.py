@@ -7,29 +7,21 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from classroom import ROSTER, WALLS, notebook, released, with_walls
+from classroom import WALLS, notebook, with_walls
 
 pytest.importorskip("nbgrader")
 
 from mplab.commands import grade
 from mplab.grading.exporting import grades
-from mplab.grading.folder import create_course
-
-
-@pytest.fixture
-def course(tmp_path):
-    course = create_course(tmp_path / "course")
-    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    released(course)
-    (tmp_path / "in").mkdir()
-    return course
 
 
 @pytest.mark.slow
 def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     course, tmp_path, monkeypatch, capsys
 ):
-    box, page = tmp_path / "in", "feedback/{}/a1/a1.html"
+    box = tmp_path / "in"
+    box.mkdir()
+    page = "feedback/{}/a1/a1.html"
     late = iter([("s01", True), ("s02", False), ("s01", False), (None, None)])
 
     def arrives(seconds):
@@ -61,6 +53,7 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
 @with_walls
 @pytest.mark.full
 def test_a_watch_that_is_killed_goes_on_where_it_was(course, tmp_path):
+    (tmp_path / "in").mkdir()
     for student in ("s01", "s02", "s03"):
         (tmp_path / "in" / f"{student}.ipynb").write_text(notebook(course))
     command = [sys.executable, "-m", "mplab", "grade", "watch", "a1", "--every", "0.2"]

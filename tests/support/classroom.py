@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from mplab.grading.folder import create_course
 from mplab.grading.releasing import release
 from mplab.grading.sandbox import sandbox_problem
 
@@ -26,6 +27,12 @@ s02,Bo,Ek,=1+1
 s03,Cy,Ek,
 s04,Di,Wu,
 """
+
+
+def with_students(root):
+    course = create_course(root)
+    (root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    return course
 
 
 def released(course):

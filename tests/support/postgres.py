@@ -40,29 +40,13 @@ def server():
                        stdout=subprocess.DEVNULL, timeout=120)  # fmt: skip
 
     try:
-        call(
-            "initdb",
-            "-D",
-            f"{folder}/data",
-            "-U",
-            "postgres",
-            "--auth=trust",
-            "--no-sync",
-        )
+        make = f"initdb -D {folder}/data -U postgres --auth=trust --no-sync"
+        call(*make.split())
         options = (
             f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
         )
-        call(
-            "pg_ctl",
-            "-D",
-            f"{folder}/data",
-            "-w",
-            "-l",
-            f"{folder}/log",
-            "-o",
-            options,
-            "start",
-        )
+        start = f"pg_ctl -D {folder}/data -w -l {folder}/log"
+        call(*start.split(), "-o", options, "start")
         try:
 
             def database(name):
