@@ -55,14 +55,6 @@ def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(
     assert submitted_students(bare, "a1") == ([owner], [])
 
 
-def test_without_teams_everybody_counts(bare):
-    (bare.root / "teams.csv").unlink()
-    hand_in(bare, "s01")
-    hand_in(bare, "s02")
-    assert team_owners(bare, "a1") == {}
-    assert submitted_students(bare, "a1") == (["s01", "s02"], [])
-
-
 @pytest.mark.parametrize(
     ("text", "line"),
     [("team,id\nred,s01\nblue,s01\n", 3), ("team,id\nred,s09\n", 2), ("team,id\n,s01\n", 2),

@@ -120,12 +120,6 @@ def test_a_page_that_fails_is_told_and_the_others_are_written(course, capsys):
     assert page_of(course, "s02").is_file() and "1 pages are in" in said
 
 
-@pytest.mark.slow
-def test_a_student_who_was_not_graded_is_no_one_to_write_for(course):
-    with pytest.raises(ValueError, match=r"an id with a submission .*; got s04"):
-        write_feedback(course, "a1", students=["s04"])
-
-
 def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
     import logging
 
