@@ -21,11 +21,19 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from mplab.grading.folder import Course
-from mplab.grading.submissions import ANOTHER, SECRET, RejectedSubmission, open_regular
+from mplab.grading.submissions import (
+    ANOTHER,
+    SECRET,
+    RejectedSubmission,
+    open_regular,
+    shown_name,
+)
 from mplab.grading.tables import Student, is_student_id, read_times
 
-_FILE_BYTES, _STUDENT_BYTES, _STUDENT_FILES = 20 << 20, 64 << 20, 1000
-"""The limits of a delivery; bytes are counted while unpacking, whatever an archive states."""
+# The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
+_FILE_BYTES = 20 << 20
+_STUDENT_BYTES = 64 << 20
+_STUDENT_FILES = 1000
 
 _CHUNK = 1 << 20
 
@@ -147,10 +155,6 @@ def collect(
     return Collected(sorted(deliveries), problems)
 
 
-def _shown(text: str) -> str:
-    return repr(text[:100])
-
-
 # Whose is it? --------------------------------------------------------------------------------
 def _deliveries(
     files: Iterable[_File], course: Course, assignment: str
@@ -166,64 +170,63 @@ def _deliveries(
         exchange = _EXCHANGE.fullmatch(top)
         if exchange and exchange["assignment"] != assignment:
             continue
-        owner = (
-            _of_account(exchange["id"], roster) if exchange else identify(top, roster)
-        )
-        if file.clock == ANOTHER or owner is None:
-            reason = "no student of the roster is recognised in it"
-            reasons[top] = ANOTHER if file.clock == ANOTHER else reason
+        account = exchange["id"] if exchange else ""
+        owner = _of_account(account, roster) if account else identify(top, roster)
+        if file.clock == ANOTHER:
+            reasons[top] = ANOTHER
+            continue
+        if owner is None:
+            reasons[top] = "no student of the roster is recognised in it"
             continue
         platform = _platform(top)
         canvas = platform if platform and platform.re is _CANVAS and not rest else None
         name = "/".join(rest) or (platform["file"] if platform else top)
         number = platform["number"] if platform else ""
-        alone = rest or top.lower().endswith(
-            ".zip"
-        )  # else one of several files side by side
-        key = f"number {number}" if number else f"top {top}" if alone else ""
+        if number:
+            key = f"number {number}"
+        elif rest or top.lower().endswith(".zip"):
+            key = f"top {top}"
+        else:  # one of several files side by side
+            key = ""
         delivery = found.setdefault(
             (owner, key), _Delivery(owner, top, number, bool(canvas))
         )
         delivery.late |= bool(canvas and canvas["late"])
-        if (
-            canvas and name not in ours
-        ):  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
+        # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
+        if canvas and name not in ours:
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
             older_files.append(
-                f"{_shown(str(delivery.files[name].path))}: {_shown(top)} is newer"
+                f"{shown_name(str(delivery.files[name].path))}: {shown_name(top)} is newer"
             )
         delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
     for delivery in found.values():
         by_owner.setdefault(delivery.owner, []).append(delivery)
     for owner, several in list(by_owner.items()):
-        if len({delivery.number for delivery in several} - {""}) > 1:
-            names = ", ".join(_shown(delivery.label) for delivery in several)
+        numbers = {delivery.number for delivery in several}
+        if len(numbers - {""}) > 1:
+            names = ", ".join(shown_name(delivery.label) for delivery in several)
             reasons[names] = (
                 f"people of one name as {owner}, of whom none counts: give the roster a "
                 "column number, with the number in these names"
             )
             del by_owner[owner]
-    return by_owner, [
-        *(f"{_shown(top)}: {reason}" for top, reason in reasons.items()),
-        *older_files,
-    ]
+    problems = [f"{shown_name(top)}: {reason}" for top, reason in reasons.items()]
+    return by_owner, problems + older_files
 
 
 def _order(file: _File) -> int:
     """Return the number by which Canvas orders submissions, which grows with time; else 0."""
-    canvas = (
-        _CANVAS.fullmatch(file.path.parts[0]) if len(file.path.parts) == 1 else None
-    )
-    return int(canvas["order"][:18]) if canvas else 0
+    top, *rest = file.path.parts
+    canvas = _CANVAS.fullmatch(top)
+    return int(canvas["order"][:18]) if canvas and not rest else 0
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
     """Return the student of this account; ids are matched exactly, not by prefix."""
-    known = (
-        any(student.id == name for student in roster) if roster else is_student_id(name)
-    )
+    ids = [student.id for student in roster]
+    known = name in ids if ids else is_student_id(name)
     return name if known else None
 
 
@@ -242,29 +245,26 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     """
     match = _platform(name)
     if match and roster:  # first: on a platform, a student may choose a name like an id
-        numbered = [s.id for s in roster if s.number == match["number"]]
+        numbered = []
+        named = []
         parts = match["name"].split("-")  # Moodle puts the group's name in front
         wanted = {_normalized_name("-".join(parts[i:])) for i in range(len(parts))}
-        named = [
-            s.id
-            for s in roster
-            if wanted
-            & {
-                _normalized_name(s.first_name + s.last_name),
-                _normalized_name(s.last_name + s.first_name),
-            }
-            and s.number in ("", match["number"])
-        ]
+        for student in roster:
+            first, last = student.first_name, student.last_name
+            names = {_normalized_name(first + last), _normalized_name(last + first)}
+            if student.number == match["number"]:
+                numbered.append(student.id)
+            elif not student.number and wanted & names:
+                named.append(student.id)
         fitting = numbered or named
         return fitting[0] if len(fitting) == 1 else None
     stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".ipynb").removesuffix(".zip")
     if not roster:
         return stem if is_student_id(stem) else None
-    begins = [
-        s.id
-        for s in roster
-        if stem == s.id or stem.startswith((s.id + "_", s.id + "-"))
-    ]
+    begins = []
+    for student in roster:
+        if stem == student.id or stem.startswith((f"{student.id}_", f"{student.id}-")):
+            begins.append(student.id)
     return max(begins, key=len, default=None)
 
 
@@ -294,9 +294,7 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
         return _folder_files(place)
     try:
         return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
-    except (
-        Exception
-    ) as error:  # of many kinds: zipfile lets through what its parts raise
+    except Exception as error:  # zipfile lets through whatever its parts raise
         raise ValueError(
             f"PLACE must be a folder or a zip file; got {place} "
             f"({type(error).__name__}: {error}). Name another, or download it again."
@@ -311,17 +309,14 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             whose = top.lstat()
             # `rglob` does not follow links to folders
             paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else [top]
-            found = [
-                (path, path.lstat())
-                for path in sorted(islice(paths, _STUDENT_FILES + 1))
-            ]
+            ordered = sorted(islice(paths, _STUDENT_FILES + 1))
+            found = [(path, path.lstat()) for path in ordered]
         except (OSError, RecursionError) as error:  # its author may change it meanwhile
             reason = f"it cannot be read ({type(error).__name__})"
             yield _File(name, partial(_refuse, reason))
             continue
-        if exchange and not _is_of(
-            whose, exchange["id"]
-        ):  # else others could hand in for them
+        # Else others could hand in for them.
+        if exchange and not _is_of(whose, exchange["id"]):
             yield _File(name, partial(_refuse, ANOTHER), clock=ANOTHER)
             continue
         for path, status in found:
@@ -357,9 +352,8 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
             refused = partial(_refuse, "its path leads out of the zip")
             yield _File(PurePosixPath(name.name or "?"), refused)
         else:
-            yield _File(
-                name, partial(_open_entry, archive, info), _zip_time(info), "zip"
-            )
+            opener = partial(_open_entry, archive, info)
+            yield _File(name, opener, _zip_time(info), "zip")
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
@@ -375,12 +369,10 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
 
 def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
     """Return an entry's date, which has no time zone; None for 1980, the format's first year."""
+    if info.date_time[0] <= 1980:
+        return None
     try:
-        return (
-            datetime(*info.date_time).astimezone(UTC)
-            if info.date_time[0] > 1980
-            else None
-        )
+        return datetime(*info.date_time).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -391,13 +383,15 @@ class _DeliveryReader:
     def __init__(self, delivery: _Delivery) -> None:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
-        self._room, self._others = _STUDENT_BYTES, list[str]()
+        self._room = _STUDENT_BYTES
+        self._others: list[str] = []
         self._take(list(delivery.files.items()), packed=False)
         if self._others:
-            names = ", ".join(_shown(name) for name in self._others[:5])
-            more = ", …" * (len(self._others) > 5)
+            names = [shown_name(name) for name in self._others[:5]]
+            if len(self._others) > 5:
+                names.append("…")
             self.problems.append(
-                f"{delivery.owner}: left out, not a notebook: {names}{more}"
+                f"{delivery.owner}: left out, not a notebook: {', '.join(names)}"
             )
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
@@ -414,17 +408,16 @@ class _DeliveryReader:
             path = PurePosixPath(whole)
             if any(part.startswith(".") for part in path.parts):
                 continue
-            notebook, archive = (
-                _NOTEBOOK.fullmatch(path.name),
-                path.suffix.lower() == ".zip",
-            )
+            notebook = _NOTEBOOK.fullmatch(path.name)
+            archive = path.suffix.lower() == ".zip"
             wanted = notebook or path.name == SECRET or (archive and not packed)
             if not wanted and file.clock:  # else `open` says what is wrong with it
                 self._others.append(str(file.path))
                 continue
             if self._room <= 0:
                 self.problems.append(
-                    f"{_shown(whole)} and what follows: more than {_STUDENT_BYTES >> 20} MiB in all"
+                    f"{shown_name(whole)} and what follows: "
+                    f"more than {_STUDENT_BYTES >> 20} MiB in all"
                 )
                 return
             try:
@@ -439,7 +432,7 @@ class _DeliveryReader:
                     raise RejectedSubmission("another file has this name")
                 self.files[name[-100:]] = content
             except RejectedSubmission as reason:
-                self.problems.append(f"{_shown(str(file.path))}: {reason}")
+                self.problems.append(f"{shown_name(str(file.path))}: {reason}")
 
     def _read(self, file: _File) -> bytes:
         """Read a file up to the limits, whatever size an archive states."""
@@ -453,9 +446,7 @@ class _DeliveryReader:
                         break
         except RejectedSubmission:
             raise
-        except (
-            Exception
-        ) as error:  # of many kinds: zipfile lets through what its parts raise
+        except Exception as error:  # as above
             raise RejectedSubmission(
                 f"it cannot be unpacked ({type(error).__name__})"
             ) from error
@@ -467,9 +458,8 @@ class _DeliveryReader:
 
     def _unpack(self, packed: bytes) -> None:
         """Unpack a student's zip; a zip inside it stays as it is."""
-        if (
-            packed.count(b"PK\1\2") > _STUDENT_FILES
-        ):  # before a list of them fills the memory
+        # Counted before a list of them fills the memory.
+        if packed.count(b"PK\1\2") > _STUDENT_FILES:
             raise RejectedSubmission(f"it lists more than {_STUDENT_FILES} files")
         try:
             archive = zipfile.ZipFile(io.BytesIO(packed))
@@ -478,9 +468,8 @@ class _DeliveryReader:
                 f"it is not a zip that can be read ({type(error).__name__})"
             ) from error
         with archive:
-            self._take(
-                [(str(file.path), file) for file in _zip_files(archive)], packed=True
-            )
+            files = [(str(file.path), file) for file in _zip_files(archive)]
+            self._take(files, packed=True)
 
 
 # Where does it go? ---------------------------------------------------------------------------
@@ -496,12 +485,10 @@ def _bring_in(
         The source of its time, and the problems found.
     """
     ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
-    counts, owner, files, problems = (
-        ranked[0],
-        ranked[0].owner,
-        dict[str, bytes](),
-        list[str](),
-    )
+    counts = ranked[0]
+    owner = counts.owner
+    files: dict[str, bytes] = {}
+    problems: list[str] = []
     for each in ranked:  # one at a time: a thousand deliveries would fill the memory
         taken = _DeliveryReader(each)
         problems += taken.problems
@@ -509,24 +496,23 @@ def _bring_in(
             counts, files = each, taken.files
             break
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
-        return "", [
-            *problems,
-            f"{owner}: nothing could be taken; what came in before stays",
-        ]
+        problems.append(f"{owner}: nothing could be taken; what came in before stays")
+        return "", problems
     if len(ranked) > 1:
-        others = ", ".join(_shown(d.label) for d in ranked if d is not counts)[:500]
+        others = ", ".join(shown_name(d.label) for d in ranked if d is not counts)[:500]
         problems.append(
-            f"{others}: of {owner} as well; {_shown(counts.label)} is newer and counts"
+            f"{others}: of {owner} as well; {shown_name(counts.label)} is newer and counts"
         )
     clock = next(iter(counts.files.values())).clock
     stamp = known.get(("id", owner)) or known.get(("number", counts.number))
     source = "list" if stamp else ""
-    if not stamp and (clock == "exchange" or (clock == "zip" and not counts.canvas)):
-        dated = any(file.time for file in counts.files.values())
-        stamp, source = (counts.time, clock) if dated else (None, "")
-    text = f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else ""
+    trusted = clock == "exchange" or (clock == "zip" and not counts.canvas)
+    dated = any(file.time for file in counts.files.values())
+    if not stamp and trusted and dated:
+        stamp = counts.time
+        source = clock
     record = {
-        "time": text,
+        "time": f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else "",
         "source": source,
         "late": counts.late,
         "label": counts.label,
@@ -543,14 +529,21 @@ def _store(
 ) -> list[str]:
     """Store a submission atomically, keep the previous one, and report the teacher's changes."""
     target = course.root / "submitted" / student / assignment
-    before, problems = course.read("received", assignment, student), list[str]()
-    record["digest"], there = _digest(files), None
+    before = course.read("received", assignment, student)
+    problems: list[str] = []
+    record["digest"] = _digest(files)
+    there = None
     if target.is_dir() and not target.is_symlink():
         there = _digest(
-            {p.name: p.read_bytes() for p in target.iterdir() if p.is_file()}
+            {
+                path.name: path.read_bytes()
+                for path in target.iterdir()
+                if path.is_file()
+            }
         )
-    repaired = there is not None and there != before.get("digest", there)
-    if there is not None and before.get("digest", there) == record["digest"]:
+    brought_in = before.get("digest", there)
+    repaired = there is not None and there != brought_in
+    if there is not None and brought_in == record["digest"]:
         if repaired:
             problems.append(
                 f"{student}: submitted/{student}/{assignment} was changed here and stays"

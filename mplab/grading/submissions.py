@@ -100,13 +100,15 @@ def read_regular(path: Path, limit: int) -> bytes:
         with open_regular(path) as file:
             content = file.read(limit + 1)
     except RejectedSubmission as reason:
-        raise RejectedSubmission(f"{_shown(path.name)}: {reason}") from reason
+        raise RejectedSubmission(f"{shown_name(path.name)}: {reason}") from reason
     if len(content) > limit:
-        raise RejectedSubmission(f"{_shown(path.name)} has more than {limit >> 20} MiB")
+        raise RejectedSubmission(
+            f"{shown_name(path.name)} has more than {limit >> 20} MiB"
+        )
     return content
 
 
-def _shown(name: str) -> str:
+def shown_name(name: str) -> str:
     """Make a student's file name safe to print."""
     return repr(name[:80])
 
@@ -151,16 +153,17 @@ def _choose(
     }
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         [(other, path)], [name] = found.items(), skeletons
-        notes.append(f"Graded {_shown(other)} as {name}.ipynb.")
+        notes.append(f"Graded {shown_name(other)} as {name}.ipynb.")
         return {name: path}
     if not chosen:
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
-        names = ", ".join(_shown(name) for name in sorted(found)[:_LISTED])
+        names = ", ".join(shown_name(name) for name in sorted(found)[:_LISTED])
         several = f", but {len(found)} others ({names}); hand in one" if found else ""
         raise RejectedSubmission(f"there is no notebook {wanted} in it{several}")
     others = sorted(name for name, path in found.items() if path not in chosen.values())
     notes.extend(
-        f"Not graded: {_shown(name)}, a further notebook." for name in others[:_LISTED]
+        f"Not graded: {shown_name(name)}, a further notebook."
+        for name in others[:_LISTED]
     )
     return chosen
 
