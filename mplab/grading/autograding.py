@@ -121,9 +121,9 @@ def autograde(
     course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
         chosen = _chosen(course, assignment, students, log)
-        todo = [
-            name for name in chosen if force or not is_graded(course, assignment, name)
-        ]
+        todo = chosen
+        if not force:
+            todo = [name for name in chosen if not is_graded(course, assignment, name)]
         job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
         workers = partial(_cluster, dask) if dask else _processes
         try:
@@ -196,9 +196,8 @@ def _cluster(address: str, _: int) -> Iterator[_Workers]:
     """Use the workers of a Dask scheduler, which see the course folder at the same path."""
     from distributed import Client
 
-    logging.getLogger("distributed").setLevel(
-        logging.CRITICAL
-    )  # we report it in one line
+    # A lost scheduler is reported below, in one line.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     try:
         client = Client(address, timeout=_CONNECT_SECONDS)
     except (OSError, ValueError) as error:
@@ -206,12 +205,13 @@ def _cluster(address: str, _: int) -> Iterator[_Workers]:
             f"autograde: dask must be the address of a Dask scheduler; got {address!r} "
             f"({error}). Start one with: dask scheduler."
         ) from error
+
+    def room() -> int:
+        return 2 * sum(client.nthreads().values()) or 1
+
     with client:
         try:
-            yield (
-                client.get_executor(),
-                lambda: 2 * sum(client.nthreads().values()) or 1,
-            )
+            yield client.get_executor(), room
             client.run(stop_worker, on_error="ignore")
         except (CancelledError, OSError) as error:
             raise ValueError(
@@ -229,7 +229,8 @@ def _grade_all(
     log: Callable[[str], None],
 ) -> None:
     """Grade the submissions, and record each result as it arrives."""
-    queue, suspects = deque(map(_Attempt, students)), deque[_Attempt]()
+    queue = deque(map(_Attempt, students))
+    suspects = deque[_Attempt]()
     while queue:
         with workers(jobs) as (executor, room):
             suspects += _grade(executor, room, queue, course, job, log)
@@ -275,12 +276,10 @@ def _grade(
                     _record(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
-                except (
-                    Exception
-                ) as error:  # technical: a refused submission comes as a result
-                    (alone if isinstance(error, NoSandbox) else queue).extend(
-                        retry(running[future], error)
-                    )
+                except NoSandbox as error:
+                    alone += retry(running[future], error)
+                except Exception as error:  # technical: a refusal comes as a result
+                    queue += retry(running[future], error)
                 del running[future]
         except BrokenExecutor as error:
             log(f"a worker ended early; {len(running)} submissions are graded again")
@@ -300,7 +299,8 @@ def _record(course: Course, assignment: str, work: GradedNotebooks) -> None:
     A submission that is not in the journal counts as not graded, so that nothing is lost when
     this process is killed in between.
     """
-    start, whose = time.perf_counter(), (assignment, work.student)
+    start = time.perf_counter()
+    whose = assignment, work.student
     course.record("journal", *whose).unlink(missing_ok=True)
     notebooks = {
         n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()
@@ -331,10 +331,12 @@ def _record_failure(
 
 def _read_result(course: Course, assignment: str, student: str) -> SubmissionResult:
     record = course.read("journal", assignment, student)
-    remark = str(
-        record.get("remark", "not graded yet: the grader was killed, or its disk full")
-    )
-    seconds = float(record.get("seconds", 0.0))
+    unknown = "not graded yet: the grader was killed, or its disk full"
     return SubmissionResult(
-        student, record.get("score"), record.get("max_score"), remark, seconds, True
+        student,
+        score=record.get("score"),
+        max_score=record.get("max_score"),
+        remark=str(record.get("remark", unknown)),
+        seconds=float(record.get("seconds", 0.0)),
+        done_before=True,
     )

@@ -36,7 +36,8 @@ def with_parts(rubric: Mapping[str, float], given: Sequence[float], words: str) 
 
 def read_parts(comment: str) -> tuple[dict[str, str], str]:
     """Split a comment into the points of a rubric's parts, by name, and the words after them."""
-    lines, parts = comment.splitlines(), dict[str, str]()
+    lines = comment.splitlines()
+    parts: dict[str, str] = {}
     while lines and (found := _PART.fullmatch(lines[0])):
         parts[found[1]] = found[2]
         del lines[0]
@@ -64,9 +65,7 @@ def save(
     before = course.read("answers", assignment, student)
     same = {name for name, answer in answers.items() if before.get(name) == answer}
     with warnings.catch_warnings(), course.gradebook() as book:
-        warnings.simplefilter(
-            "ignore"
-        )  # SQLAlchemy's, about how nbgrader makes its rows
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's rows
         book.update_or_create_student(student)
         submission = book.update_or_create_submission(assignment, student)
         submission.timestamp = parse_utc(time) if time else None
@@ -118,21 +117,18 @@ def _save_penalties(
     course: Course, assignment: str, submissions: Iterable[Any]
 ) -> None:
     """Save extensions, and the late penalties of nbgrader's settings, if any."""
-    step, extensions = (
-        AssignLatePenalties(config=course.config()),
-        course.extensions(assignment),
-    )
+    step = AssignLatePenalties(config=course.config())
     step.init_plugin()
+    penalty = step.plugin_inst.late_submission_penalty
+    extensions = course.extensions(assignment)
     for submission in submissions:
-        due, student = submission.assignment.duedate, submission.student.id
-        submission.extension = (
-            extensions.get(student) if due else None
-        )  # nbgrader adds it to `due`
+        student = submission.student.id
+        submission.extension = None
+        if submission.assignment.duedate:  # to which nbgrader adds it
+            submission.extension = extensions.get(student)
         late = submission.total_seconds_late
         for row in submission.notebooks:
-            points = late > 0 and step.plugin_inst.late_submission_penalty(
-                student, row.score, late
-            )
-            row.late_submission_penalty = (
-                min(max(points, 0), row.score) if points else None
-            )
+            points = penalty(student, row.score, late) if late > 0 else None
+            row.late_submission_penalty = None
+            if points:
+                row.late_submission_penalty = min(max(points, 0), row.score)

@@ -21,24 +21,28 @@ def team_owners(course: Course, assignment: str) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for members in course.teams():
-        if there := [
-            m for m in members if (course.root / "submitted" / m / assignment).is_dir()
-        ]:
-            times = {
-                m: course.read("received", assignment, m).get("time", "") for m in there
-            }
-            found |= dict.fromkeys(members, max(there, key=lambda m: times[m]))
+        times = {}
+        for member in members:
+            if _handed_in(course, assignment, member):
+                received = course.read("received", assignment, member)
+                times[member] = received.get("time", "")
+        if times:  # `max` takes the first of equal ones
+            newest = max(times, key=lambda member: times[member])
+            found |= dict.fromkeys(members, newest)
     return found
+
+
+def _handed_in(course: Course, assignment: str, student: str) -> bool:
+    return (course.root / "submitted" / student / assignment).is_dir()
 
 
 def superseded(course: Course, assignment: str) -> dict[str, str]:
     """Find members who handed in too, and whose submission counts instead of theirs."""
-    return {
-        member: owner
-        for member, owner in team_owners(course, assignment).items()
-        if member != owner
-        and (course.root / "submitted" / member / assignment).is_dir()
-    }
+    found = {}
+    for member, owner in team_owners(course, assignment).items():
+        if member != owner and _handed_in(course, assignment, member):
+            found[member] = owner
+    return found
 
 
 def select_students(
@@ -68,11 +72,15 @@ def submitted_students(course: Course, assignment: str) -> tuple[list[str], list
     known = {student.id for student in course.roster()}
     folders = sorted((course.root / "submitted").glob(f"*/{assignment}"))
     names = [folder.parent.name for folder in folders]
-    usable = [
-        name for name in names if is_student_id(name) and (not known or name in known)
-    ]
     others = superseded(course, assignment)
-    return [n for n in usable if n not in others], [n for n in names if n not in usable]
+    students = []
+    strangers = []
+    for name in names:
+        if not is_student_id(name) or (known and name not in known):
+            strangers.append(name)
+        elif name not in others:
+            students.append(name)
+    return students, strangers
 
 
 def is_graded(course: Course, assignment: str, student: str) -> bool:

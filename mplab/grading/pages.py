@@ -52,12 +52,10 @@ def write_feedback(
     Raises:
         ValueError: `students` holds an id without a graded submission.
     """
-    present = [
-        name
-        for name in submitted_students(course, assignment)[0]
-        if "digest"
-        in course.read("journal", assignment, name)  # graded, not only tried
-    ]
+    present = []
+    for name in submitted_students(course, assignment)[0]:
+        if "digest" in course.read("journal", assignment, name):  # not only tried
+            present.append(name)
     chosen = select_students(course, assignment, students, present)
     work = partial(_write, course.root, assignment)
     if jobs < 2:
@@ -67,11 +65,9 @@ def write_feedback(
             pages = list(pool.map(work, chosen))
     for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
+            to = course.root / "feedback" / member / assignment
             for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
-                content = page.read_bytes()
-                replace_file(
-                    course.root / "feedback" / member / assignment / page.name, content
-                )
+                replace_file(to / page.name, page.read_bytes())
     return pages
 
 
@@ -83,19 +79,20 @@ def write_zip(
     Returns:
         The zip, and the number of students in it: only those from a platform's download.
     """
-    path, count = course.root / "feedback" / f"{assignment}.zip", 0
-    path.parent.mkdir(exist_ok=True)
+    feedback = course.root / "feedback"
+    path = feedback / f"{assignment}.zip"
+    count = 0
+    feedback.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in students:
             label = course.read("received", assignment, student).get("label", "")
             prefix = PLATFORM.match(label)
-            count += bool(prefix)
-            for page in (course.root / "feedback" / student / assignment).glob(
-                "*.html"
-            ):
-                if prefix:
-                    folder = "/" if prefix[0] == label else ""  # one of Moodle's
-                    archive.write(page, f"{prefix[0]}{folder}{page.name}")
+            if prefix is None:
+                continue
+            count += 1
+            folder = "/" if prefix[0] == label else ""  # one of Moodle's
+            for page in (feedback / student / assignment).glob("*.html"):
+                archive.write(page, f"{prefix[0]}{folder}{page.name}")
     if not count:
         path.unlink()
     return path, count
@@ -103,7 +100,9 @@ def write_zip(
 
 def _write(root: Path, assignment: str, student: str) -> Page:
     """Write the pages of one student."""
-    course, remark, waiting = Course(root), "", 0
+    course = Course(root)
+    remark = ""
+    waiting = 0
     try:
         exporter = FeedbackExporter(config=course.config())
         with course.gradebook() as book:
@@ -121,22 +120,19 @@ def _write(root: Path, assignment: str, student: str) -> Page:
                     waiting += bool(grade.needs_manual_grade)
                 for comment in row.comments:
                     mark = cells[comment.name].metadata.nbgrader
-                    if (
-                        mark.get("score") != NOT_READ
-                    ):  # else it is about an earlier answer
+                    if mark.get("score") != NOT_READ:  # else it is about an earlier one
                         mark.comment = comment.comment
                 about = {
                     "notebook": row.name,
                     "score": row.score,
                     "max_score": row.max_score,
+                    "late_penalty": row.late_submission_penalty or 0,
                 }
-                about["late_penalty"] = row.late_submission_penalty or 0
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
                 to = root / "feedback" / student / assignment / f"{row.name}.html"
                 replace_file(to, page.encode())
-                remark = remark or (
-                    f"plain text: {exporter.plain}" if exporter.plain else ""
-                )
+                if exporter.plain and not remark:
+                    remark = f"plain text: {exporter.plain}"
     except Exception as error:  # the other pages go on
         return Page(student, False, f"no page: {type(error).__name__}: {error}")
     return Page(student, True, remark, waiting)

@@ -77,22 +77,30 @@ def questions(course: Course, assignment: str) -> list[Question]:
     Raises:
         ValueError: it has not been released.
     """
-    found, rubric = [], course.assignment(assignment).rubric
+    found = []
+    rubric = course.assignment(assignment).rubric
     for stem, notebook in course.skeletons(assignment).items():
         source = course.root / "source" / assignment / f"{stem}.ipynb"
         models = marked(nbformat.read(source, as_version=4)) if source.is_file() else {}
-        answers, texts = answers_before(notebook), list[str]()
+        answers = answers_before(notebook)
+        texts: list[str] = []
         for cell in notebook.cells:
             mark = cell.metadata.get("nbgrader", {})
             if is_grade(cell):
-                name, by_hand = mark["grade_id"], bool(mark.get("solution"))
+                name = mark["grade_id"]
+                by_hand = bool(mark.get("solution"))
                 answer = name if by_hand else answers.get(name, name)
-                model = models[answer].source if answer in models else ""
-                text, points = "\n\n".join(texts), float(mark["points"])
-                parts = rubric.get(name, {})
-                found.append(
-                    Question(stem, name, points, answer, text, model, by_hand, parts)
+                question = Question(
+                    notebook=stem,
+                    name=name,
+                    points=float(mark["points"]),
+                    answer=answer,
+                    text="\n\n".join(texts),
+                    model=models[answer].source if answer in models else "",
+                    by_hand=by_hand,
+                    rubric=rubric.get(name, {}),
                 )
+                found.append(question)
                 texts = []
             elif cell.cell_type == "markdown":
                 texts.append(cell.source)
@@ -101,18 +109,16 @@ def questions(course: Course, assignment: str) -> list[Question]:
 
 def _typeset(notebook: str, question: Question) -> str:
     """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
-    cells = marked(
-        sanitise(nbformat.from_dict(json.loads(notebook)), late_outputs=True)
-    )
-    answer = cells.get(question.answer)
-    parts = (
-        [] if answer is None else [_source(answer, answer.source), *_outputs(answer)]
-    )
+    graded = nbformat.from_dict(json.loads(notebook))
+    cells = marked(sanitise(graded, late_outputs=True))
+    parts = []
+    model = ""
+    if (answer := cells.get(question.answer)) is not None:
+        parts = [_source(answer, answer.source), *_outputs(answer)]
+        if question.model:
+            model = _source(answer, question.model)
     if question.name != question.answer and question.name in cells:
         parts += _outputs(cells[question.name])
-    model = (
-        "" if answer is None or not question.model else _source(answer, question.model)
-    )
     text = rendered_markdown(question.text)
     return json.dumps({"question": text, "answer": "".join(parts), "model": model})
 
@@ -235,28 +241,20 @@ class _Answer(_Handler):
 
     def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
         """Record points and comment, and go to the next answer that waits."""
-        typed = (
-            self.get_body_arguments("points"),
-            self.get_body_argument("comment", ""),
-        )
+        points = self.get_body_arguments("points")
+        words = self.get_body_argument("comment", "")
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:
-                if self.get_body_argument("seen", "") != self._seen(
-                    assignment, question, student
-                ):
+                seen = self.get_body_argument("seen", "")
+                if seen != self._seen(assignment, question, student):
                     raise ValueError("meanwhile another answer came in; read it first")
-                given = [
-                    _points(*pair)
-                    for pair in zip(question.parts, typed[0], strict=True)
-                ]
-                words = typed[1][:_COMMENT_CHARACTERS].strip()
-                words = (
-                    with_parts(question.rubric, given, words)
-                    if question.rubric
-                    else words
-                )
-                _record(grades[place], question, sum(given), words)
+                pairs = zip(question.parts, points, strict=True)
+                given = [_points(part, text) for part, text in pairs]
+                comment = words[:_COMMENT_CHARACTERS].strip()
+                if question.rubric:
+                    comment = with_parts(question.rubric, given, comment)
+                _record(grades[place], question, sum(given), comment)
                 self.database.commit()
                 after = _next(assignment, question, grades, place + 1)
                 self.redirect(self.root + after, status=303)
@@ -268,7 +266,7 @@ class _Answer(_Handler):
                 self.set_status(503)
                 error = "Not saved: the gradebook is in use. Save again."
                 self.database.rollback()
-            self._show(assignment, question, grades, student, typed, error)
+            self._show(assignment, question, grades, student, (points, words), error)
 
     @contextmanager
     def _grades(
@@ -302,7 +300,8 @@ class _Answer(_Handler):
         error: str = "",
     ) -> None:
         place = _place(grades, student)
-        grade, comment = grades[place], _comment(grades[place], question)
+        grade = grades[place]
+        comment = _comment(grade, question)
         seen = self._seen(assignment, question, student)  # before it is read
         path = self.course.root / "autograded" / student / assignment
         text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
@@ -313,7 +312,8 @@ class _Answer(_Handler):
             parts = json.dumps(
                 {name: _preformatted(text) for name, text in plain.items()}
             )
-        given, words = dict[str, str](), (comment.comment if comment else "") or ""
+        given: dict[str, str] = {}
+        words = (comment.comment if comment else "") or ""
         if question.rubric:
             given, words = read_parts(words)
         elif not grade.needs_manual_grade:

@@ -105,20 +105,24 @@ class _Grader:
         self._limits = Limits(**self._course.config().Limits)
 
     def grade(self, student: str) -> GradedNotebooks:
-        start, assignment = time.perf_counter(), self._job.assignment
-        found, refused = digest(self._course, assignment, student), ""
+        start = time.perf_counter()
+        assignment = self._job.assignment
+        found = digest(self._course, assignment, student)
+        refused = ""
         try:
             folder = self._course.root / "submitted" / student / assignment
             notebooks, remarks = read_submission(folder, self._skeletons)
             missing = sorted(self._skeletons.keys() - notebooks.keys())
             remarks += [f"{name}.ipynb is missing." for name in missing]
-            for notebook in notebooks.values() if remarks else ():
-                add_note(notebook, f"**Note:** {' '.join(remarks)}")
+            note = f"**Note:** {' '.join(remarks)}" if remarks else ""
         except RejectedSubmission as reason:
-            refused, notebooks = str(reason), copy.deepcopy(self._skeletons)
+            refused = str(reason)
+            notebooks = copy.deepcopy(self._skeletons)
             remarks = [f"not graded: {refused}"]
+            note = f"**Not graded:** {refused}."
+        if note:
             for notebook in notebooks.values():
-                add_note(notebook, f"**Not graded:** {refused}.")
+                add_note(notebook, note)
         remarks += [
             self._run(book, student, refused) for _, book in sorted(notebooks.items())
         ]
@@ -151,8 +155,12 @@ class _Grader:
         exercises = course.assignment(job.assignment)
         if not refused:
             seed = partial(seed_for, course.key(), job.assignment, student)
-            walls = {"trusted": job.trusted, "account": job.account}
-            sandbox = warm_sandbox(exercises.warm, limits=self._limits, **walls)
+            sandbox = warm_sandbox(
+                exercises.warm,
+                trusted=job.trusted,
+                account=job.account,
+                limits=self._limits,
+            )
             try:
                 with sandbox.session(course.files(job.assignment)) as session:
                     return run_notebook(
