@@ -101,6 +101,17 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     assert any("a worker ended early" in words for words in told)
 
 
+def test_ctrl_c_is_the_parent_s_to_answer_and_ends_its_workers():
+    with autograding._processes(2) as (executor, room):
+        answer = executor.submit(signal.getsignal, signal.SIGINT).result()
+    assert (answer, room()) == (signal.SIG_IGN, 4)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), autograding._processes(1) as (executor, _):
+        executor.submit(time.sleep, 60)
+        raise KeyboardInterrupt
+    assert time.monotonic() - begun < 30
+
+
 def test_a_second_command_is_told_that_one_is_at_work_and_a_dead_one_holds_nothing(
     tmp_path,
 ):

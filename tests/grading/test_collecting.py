@@ -151,6 +151,12 @@ def test_two_files_of_one_name_cost_one_of_them(course):
     assert sum("has this name" in problem for problem in collected.problems) == 2
 
 
+def test_of_many_problems_of_one_student_the_first_are_told(course):
+    inner = packed({f"{i}/a1.ipynb": "x" for i in range(25)})
+    problems = bring(course, {"s01.zip": inner}).problems
+    assert problems[20] == "s01: 4 more of the same kind" and len(problems) == 22
+
+
 def test_a_place_that_is_a_broken_zip_is_refused_with_a_reason(course):
     place = course.root / "d.zip"
     place.write_bytes(BROKEN["directory"])

@@ -4,10 +4,10 @@ import stat
 
 import hub
 import pytest
+from classroom import run
 from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
-from mplab.commands import grade
 from mplab.grading.collecting import collect
 from mplab.grading.exchanging import inbound, publish_assignment, publish_feedback
 from mplab.grading.folder import create_course
@@ -164,19 +164,19 @@ def test_collect_without_a_place_takes_the_exchange_and_one_word_may_be_a_place(
         if name != "a1":
             (course.root / "checks" / name / "exercises.py").unlink()
     for word in ("a1", str(tmp_path)):
-        assert grade.main(["collect", word, "--course", str(course.root)]) == 0
+        assert run(course, "collect", word) == 0
     assert capsys.readouterr().out.count("1 submissions are in") == 2
     for words, reason in (
         (["a77"], "ASSIGNMENT must be one of a1; got 'a77'"),
         (["a1", "no.zip"], "PLACE must be a folder or a zip file; got no.zip"),
     ):
-        assert grade.main(["collect", *words, "--course", str(course.root)]) == 2
+        assert run(course, "collect", *words) == 2
         assert capsys.readouterr().err.startswith(f"mplab grade collect: {reason}")
     assert {p.name for p in (course.root / "submitted").iterdir()} == {"s01", "s02"}
 
 
 def test_release_with_publish_publishes(course, capsys, monkeypatch):
     monkeypatch.setattr("mplab.grading.releasing.release", lambda *_, **__: ["tried"])
-    assert grade.main(["release", "a1", "--publish", "--course", str(course.root)]) == 0
+    assert run(course, "release", "a1", "--publish") == 0
     assert "tried\nPublished: a1" in capsys.readouterr().out
     assert (inbound(course).parent / "outbound" / "a1" / "a1.ipynb").exists()

@@ -5,9 +5,8 @@ import shutil
 
 import nbformat
 import pytest
-from classroom import WALLS, notebook, submit
+from classroom import WALLS, notebook, run, submit
 
-from mplab.commands import grade
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import FeedbackExporter
 from mplab.grading.folder import Course, captured_log
@@ -98,9 +97,7 @@ def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
             "a1-words-answer", "a1", "a1", "s01"
         ).needs_manual_grade = True
         gradebook.db.commit()
-    assert (
-        grade.main(["feedback", "a1", "--jobs", "2", "--course", str(course.root)]) == 0
-    )
+    assert run(course, "feedback", "a1", "--jobs", "2") == 0
     assert "\n1 answers in them are not read yet" in capsys.readouterr().out
     assert "not read yet, of 2.0" in page_of(course, "s01").read_text()
     page = page_of(course, "s02").read_text()
@@ -114,7 +111,7 @@ def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
 @pytest.mark.slow
 def test_a_page_that_fails_is_told_and_the_others_are_written(course, capsys):
     (course.root / "autograded/s01/a1/a1.ipynb").write_text("{")
-    assert grade.main(["feedback", "a1", "--course", str(course.root)]) == 1
+    assert run(course, "feedback", "a1") == 1
     said = capsys.readouterr().out
     assert "s01: no page: " in said and "NotJSONError" in said
     assert page_of(course, "s02").is_file() and "1 pages are in" in said

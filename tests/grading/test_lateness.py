@@ -5,9 +5,8 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from classroom import notebook, with_walls
+from classroom import notebook, run, with_walls
 
-from mplab.commands import grade
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import grades
@@ -38,7 +37,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     ):  # an extension may stand there before it
         with course.gradebook() as gradebook:
             gradebook.update_or_create_assignment("a1", duedate=due)
-        assert grade.main(["autograde", "a1", "--course", str(course.root)]) == 0
+        assert run(course, "autograde", "a1") == 0
     assert "Late (2): s01, s02\n" in capsys.readouterr().out
 
     def remarks():

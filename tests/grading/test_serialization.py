@@ -103,10 +103,10 @@ def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
 
 @pytest.mark.parametrize("value", [
     Format("two words", exponent_bits=3, precision=5), replace(FP8_E4M3, name="mine"),
-    object(), {1: 2}, 1 << 300, "x" * 20_000, [0] * 30_000, np.array([object()]), 1j,
-    np.zeros(3, "M8[s]"), np.zeros(2 * MAX_BYTES, np.uint8), len, type, {1.0}, b"1",
+    object(), {1: 2}, np.array([object()]), 1j,
+    np.zeros(3, "M8[s]"), len, type, {1.0}, b"1",
     np.ones(2, complex), -(1 << 300), slice(None), range(3), np.array(["a"]), np.longdouble(1),
-    [[[[[[[[1]]]]]]]], np.ma.masked, np.ma.array([1.0, 2.0], mask=[0, 1]),
+    np.ma.masked, np.ma.array([1.0, 2.0], mask=[0, 1]),
 ], ids=lambda v: type(v).__name__)  # fmt: skip
 def test_what_may_not_cross_is_refused_by_the_sender(value):
     with pytest.raises(UnsupportedValue):
@@ -144,16 +144,15 @@ def test_the_most_that_may_cross_does_and_one_more_does_not():
 
 
 FORGED = [
-    1, "1", [], {}, {"eval": "1"}, {"int": 3}, {"int": "3"}, {"int": "0x" + "f" * 65},
+    1, "1", [], {}, {"eval": "1"}, {"int": 3}, {"int": "3"},
     {"float": "1.0"}, {"float": "0x1.8p+99999"}, {"float": "0x1." + "f" * 200 + "p+0"},
-    {"float": "nan "}, {"text": "x" * 20_000}, {"text": 3}, {"format": "FP128"},
+    {"float": "nan "}, {"text": 3}, {"format": "FP128"},
     {"list": {}}, {"list": [1]}, {"list": [], "tuple": []}, {"dict": [["a"]]},
     {"dict": [[1, None]]},
     {"facts": "E3M4 3 5 3 IEEE 1"}, {"facts": "E3M4 3 5 3 EASY 1 1"},
     {"facts": "E3M4 3 1 3 IEEE 1 1"},
     {"facts": "E9M40 9 41 3 NONE 1 1"}, {"facts": "E3M4 ٣ 5 3 IEEE 1 1"}, {"facts": ["E3M4"]},
     {"facts": "x" * 33 + " 3 5 3 IEEE 1 1"}, {"facts": "E3M4 3 5 9999 IEEE 1 1"},
-    {"list": [None] * 30_000}, deep(30),
     {"array": "object", "shape": [1], "data": "AAAAAAAAAAA="},
     {"array": "float64", "shape": [-1], "data": ""},
     {"array": "float64", "shape": [True], "data": "AAAAAAAAAAA="},
@@ -165,7 +164,6 @@ FORGED = [
     {"array": "float64", "shape": [0] + [2**20] * 7, "data": ""},
     {"array": ["float64"], "shape": [1], "data": "AAAAAAAAAAA="},
     {"array": "bool", "shape": [1], "data": base64.b64encode(b"\2").decode()},
-    {"array": "uint8", "shape": [MAX_BYTES], "data": "A" * (3 * MAX_BYTES)},
     {"array": "float64", "shape": 1, "data": "AAAAAAAAAAA="},
     {"array": "float64", "shape": [1], "data": 5}, {"array": "float64", "shape": [1], "data": "%"},
     object(), b"1", 1j, 1.5, {5: "x"}, {None: "x"}, {"dict": [[1, None]]}, {"list": "ab"},

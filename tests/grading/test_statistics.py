@@ -9,9 +9,15 @@ import pytest
 from mplab.course import Exercise
 from mplab.course.exercise import Misconception
 from mplab.grading import Graded, Part, statistics as module
-from mplab.grading.execute import one_line, read_outcomes, write_outcomes
+from mplab.grading.execute import (
+    one_line,
+    read_outcomes,
+    run_notebook,
+    write_outcomes,
+)
 from mplab.grading.exercises import Assignment, Outcome
 from mplab.grading.exporting import BY_HAND, NOTHING, Grade
+from mplab.grading.sandbox import Died
 from mplab.grading.statistics import bars_of, statistics, write_statistics
 from mplab.grading.tables import Student
 
@@ -104,6 +110,25 @@ def test_parts_are_counted_by_the_mistake_that_was_met(course, tmp_path):
         rows = list(csv.DictReader(file))
     assert sum(int(row["number"]) for row in rows) == 12
     assert "'=1+1" in {row["found"] for row in rows}
+
+
+def test_a_kernel_that_ends_costs_what_comes_after_it():
+    class Dying:
+        interrupts = 1
+
+        def run(self, source):
+            raise Died("its process ended")
+
+    cells = [nbformat.v4.new_code_cell("1"), nbformat.v4.new_code_cell("check"),
+             nbformat.v4.new_code_cell("2")]  # fmt: skip
+    cells[1].metadata.nbgrader = {"grade": True, "grade_id": "sign"}
+    book = nbformat.v4.new_notebook(cells=cells)
+    found = run_notebook(book, Dying(), {"sign": Graded("f", EXERCISE, PARTS)}, None)
+    ended = "The kernel ended in cell 1: its process ended."
+    assert found.remark == f"Stopped 1× for running too long. {ended}"
+    assert cells[0].outputs[0].text == f"{ended}\n" and cells[2].outputs == []
+    outcomes = [Outcome(part.name, part.points, 0.0, ended) for part in PARTS]
+    assert read_outcomes(cells[1]) == found.outcomes["sign"] == outcomes
 
 
 # What a check shows -----------------------------------------------------------------------

@@ -8,14 +8,17 @@ import os
 import nbformat
 import pytest
 
+from mplab.grading import submissions
 from mplab.grading.sanitise import rendered_markdown
 from mplab.grading.submissions import (
     RawCell,
     RejectedSubmission,
     answers_of,
+    images_in,
     marked,
     possible_lost_points,
     read_cells,
+    read_regular,
     read_submission,
     rebuild,
 )
@@ -238,6 +241,20 @@ def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_el
     assert page.count("<img") == 1 and "[picture: c]" in page
     assert f'src="data:image/png;base64,{named["0.png"]["image/svg+xml"]}"' in page
     assert 'alt="a&quot;b"' in page or 'alt="a&amp;quot;b"' in page
+
+
+def test_a_submission_that_reaches_a_limit_is_taken(tmp_path, monkeypatch):
+    cells = [{"source": "x" * 200_000}, *[{}] * 499]
+    assert len(read_cells(json.dumps({"nbformat": 4, "cells": cells}).encode())) == 500
+    path = tmp_path / "a1.ipynb"
+    path.write_bytes(b"x" * 100)
+    assert len(read_regular(path, 100)) == 100
+    with pytest.raises(RejectedSubmission, match=r"'a1\.ipynb' has more than 0 MiB"):
+        read_regular(path, 99)
+    picture = base64.b64encode(IMAGES["image/png"]).decode()
+    found = {name: {"image/png": picture} for name in "abc"}
+    monkeypatch.setattr(submissions, "_IMAGE_CHARACTERS", 2 * len(picture))
+    assert list(images_in(found)) == ["a", "b"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

@@ -1,13 +1,9 @@
 """`mplab grade watch`: grade what arrives, whatever happens in between."""
 
-import signal
-import subprocess
-import sys
-import time
 from types import SimpleNamespace
 
 import pytest
-from classroom import WALLS, notebook, with_walls
+from classroom import WALLS, notebook
 
 pytest.importorskip("nbgrader")
 
@@ -48,22 +44,3 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     assert sum(line.startswith("s02: 0") for line in said) == 1
     with pytest.raises(SystemExit):
         grade.main(["watch", "--every"])
-
-
-@with_walls
-@pytest.mark.full
-def test_a_watch_that_is_killed_goes_on_where_it_was(course, tmp_path):
-    (tmp_path / "in").mkdir()
-    for student in ("s01", "s02", "s03"):
-        (tmp_path / "in" / f"{student}.ipynb").write_text(notebook(course))
-    command = [sys.executable, "-m", "mplab", "grade", "watch", "a1", "--every", "0.2"]
-    command += ["--from", str(tmp_path / "in"), "--course", str(course.root)]
-    pages = lambda: sorted(course.root.glob("feedback/*/a1/a1.html"))  # noqa: E731
-    for wait in (4, 6, 8, 60):
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-            end = time.monotonic() + wait
-            while time.monotonic() < end and len(pages()) < 3:
-                time.sleep(0.1)
-            process.send_signal(signal.SIGKILL)
-    assert len(pages()) == 3
-    assert [g.score for g in grades(course, ["a1"])] == [16, 16, 16, None]

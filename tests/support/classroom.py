@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+from mplab.commands import grade
 from mplab.grading.folder import create_course
 from mplab.grading.releasing import release
 from mplab.grading.sandbox import sandbox_problem
@@ -56,6 +57,11 @@ def notebook(course, *, right=True, extra=""):
         stub["cells"].insert(0, {"cell_type": "code", "metadata": {}, "source": extra,
                                  "outputs": [], "execution_count": None, "id": "x"})  # fmt: skip
     return json.dumps(stub)
+
+
+def run(course, *words):
+    """Run `mplab grade` in a course; its exit code."""
+    return grade.main([*words, "--course", str(course.root)])
 
 
 def submit(course, student, text):
