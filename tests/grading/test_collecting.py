@@ -449,7 +449,7 @@ def test_notebooks_are_taken_whatever_a_browser_called_them_and_nothing_else(cou
         "a.pth",
     )
     files = dict.fromkeys(
-        [*configs, ".ipynb_checkpoints/a1.ipynb", ".a.ipynb", "b.zip"], "x"
+        [*configs, ".ipynb_checkpoints/c.ipynb", ".a.ipynb", "b.zip"], "x"
     )
     files |= {
         "a1.ipynb.txt": "mine",

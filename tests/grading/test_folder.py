@@ -37,13 +37,13 @@ def scores(course):
 
 
 def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_path):
-    course = create_course(tmp_path / "c")
+    course = create_course(tmp_path / "of" / "c")
     key = course.key()
     assert len(key) == 32
-    assert stat.S_IMODE((tmp_path / "c/.mplab/key").stat().st_mode) == 0o600
-    (tmp_path / "c/roster.csv").write_text("mine")
-    create_course(tmp_path / "c")
-    assert (tmp_path / "c/roster.csv").read_text() == "mine"
+    assert stat.S_IMODE((tmp_path / "of/c/.mplab/key").stat().st_mode) == 0o600
+    (tmp_path / "of/c/roster.csv").write_text("mine")
+    create_course(tmp_path / "of/c")
+    assert (tmp_path / "of/c/roster.csv").read_text() == "mine"
     assert course.key() == key
     assert create_course(tmp_path / "d").key() != key
 
@@ -158,12 +158,19 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [16.0, 16.0]
     assert all(line.done_before for line in autograde(course, "a1", log=str))
+    with course.gradebook() as gradebook:
+        for student in ("s01", "s02"):
+            comment = gradebook.find_comment("a1-words-answer", "a1", "a1", student)
+            comment.manual_comment = "- choice: 1 of 2\n\nWhy?"
+        gradebook.db.commit()
     assert run(course, "export", "a1") == 0
     assert (
         "1 of the scores are not complete: to be graded by hand"
         in capsys.readouterr().out
     )
     remarks = {row[1]: row[-3:-1] for row in table(course.root / "grades.csv")}
+    parts = {row[1]: row[-1] for row in table(course.root / "grades.csv")}
+    assert (parts["s01"], parts["s02"]) == ("", "a1-words-answer: choice: 1")
     assert remarks["s01"] == ["18", "to be graded by hand"]
     assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
 
