@@ -58,12 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         return _STEPS[options.step](course, options)
     except (NoSandbox, ValueError) as error:
-        code, reason = (
-            2,
-            str(error).removeprefix(f"{options.step}: "),
-        )  # of a function's name
+        code = 2
+        reason = str(error).removeprefix(f"{options.step}: ")  # a function's name
     except OperationalError as error:
-        code, cause = 2, " ".join(str(error.orig).split())
+        code = 2
+        cause = " ".join(str(error.orig).split())
         reason = f"the gradebook's database must answer; got {cause}. Start it, or end what holds "
         reason += "it, and give the same command again: what is done stays."
     except KeyboardInterrupt:
@@ -387,10 +386,9 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
             )
             messages += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [x for x in lines if x.score is not None]
-            due = [
-                *(due or []),
-                *(x.student for x in graded if due is None or not x.done_before),
-            ]
+            first = due is None
+            due = due or []
+            due += [x.student for x in graded if first or not x.done_before]
             if due:
                 write_feedback(course, name, students=due)
                 if options.publish:

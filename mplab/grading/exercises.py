@@ -286,17 +286,11 @@ def exception_named(name: Any, message: Any) -> Exception:
     """Return the built-in exception of this name; for other names, one that equals no other."""
     kind = getattr(builtins, name, None) if isinstance(name, str) else None
     text = message[:300] if isinstance(message, str) else ""
-    simple = (
-        SyntaxError,
-        UnicodeError,
-        ExceptionGroup,
-        OSError,
-    )  # others take one text
-    if (
-        isinstance(kind, type)
-        and issubclass(kind, Exception)
-        and not issubclass(kind, simple)
-    ):
+    # These take more than one text.
+    special = (SyntaxError, UnicodeError, ExceptionGroup, OSError)
+    if not isinstance(kind, type) or issubclass(kind, special):
+        kind = None
+    if kind is not None and issubclass(kind, Exception):
         return kind(text)
     return _CustomException(f"{str(name)[:80]}: {text}")
 

@@ -97,10 +97,8 @@ def _parts(submission: Any) -> str:
         for comment in row.comments:
             if comment.name not in waiting:
                 parts, _ = read_parts(comment.manual_comment or "")
-                texts += [
-                    f"{comment.name}: {name}: {points}"
-                    for name, points in parts.items()
-                ]
+                for name, points in parts.items():
+                    texts.append(f"{comment.name}: {name}: {points}")
     return "; ".join(texts)
 
 

@@ -87,9 +87,8 @@ def _limited(
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
     resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    logging.getLogger("traitlets").setLevel(
-        logging.CRITICAL
-    )  # about missing alternative texts
+    # It would warn of missing alternative texts.
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
     sender.send_bytes(work(*arguments).encode())
 
 
@@ -146,9 +145,8 @@ class FeedbackExporter(_Typesetter):
 def _typeset(notebook: str, resources: Any, plain: bool) -> str:
     """Render a page; called in a process of its own."""
     exporter = _Typesetter()
-    exporter.filters = {
-        "strip_files_prefix": _unchanged
-    }  # nbconvert's is quadratic in brackets
+    # nbconvert's own takes time quadratic in the number of brackets.
+    exporter.filters = {"strip_files_prefix": _unchanged}
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)

@@ -48,9 +48,11 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
     Yields a function that returns why a step failed: the last lines of the tracebacks that were
     logged, or else the error that the step raised.
     """
-    logger, text = logging.getLogger("traitlets"), io.StringIO()
+    logger = logging.getLogger("traitlets")
+    text = io.StringIO()
     level, others, propagate = logger.level, logger.handlers[:], logger.propagate
-    logger.handlers, logger.propagate = [logging.StreamHandler(text)], False
+    logger.handlers = [logging.StreamHandler(text)]
+    logger.propagate = False
     logger.setLevel(logging.ERROR)
 
     def reason(error: BaseException) -> str:
@@ -117,12 +119,11 @@ class Course:
     def files(self, name: str) -> dict[str, bytes]:
         """Read the files beside an assignment's notebooks, which every submission finds there."""
         source = self.root / "source" / name
-        paths = (
-            path
-            for path in source.rglob("*")
-            if path.is_file() and path.suffix != ".ipynb"
-        )
-        return {str(path.relative_to(source)): path.read_bytes() for path in paths}
+        files = {}
+        for path in source.rglob("*"):
+            if path.is_file() and path.suffix != ".ipynb":
+                files[str(path.relative_to(source))] = path.read_bytes()
+        return files
 
     def skeletons(self, assignment: str) -> dict[str, NotebookNode]:
         """Read the released notebooks of an assignment, by name.

@@ -55,9 +55,8 @@ def _zipped(files: dict[str, bytes]) -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in files.items():
-            entry = zipfile.ZipInfo(
-                name
-            )  # dated 1980, so that equal files make an equal zip
+            # It is dated 1980, so that equal files make an equal zip.
+            entry = zipfile.ZipInfo(name)
             runs = "/" not in name and not name.endswith(".whl")
             entry.external_attr = (0o755 if runs else 0o644) << 16
             archive.writestr(entry, content, zipfile.ZIP_DEFLATED)

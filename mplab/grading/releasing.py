@@ -97,9 +97,8 @@ def _generate(course: Course, name: str) -> None:
     from nbgrader.converters.base import NbGraderException
 
     config = course.config()
-    config.GenerateAssignment.pop(
-        "preprocessors", None
-    )  # which refuse nbgrader's own command
+    # They refuse nbgrader's own command.
+    config.GenerateAssignment.pop("preprocessors", None)
     with captured_log() as reason:
         try:
             directory = course.directory(assignment_id=name)
@@ -144,13 +143,13 @@ def _mismatches(
 
 def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
     """Find the cells graded by hand, with their points."""
-    cells = (pair for notebook in notebooks for pair in marked(notebook).items())
-    marks = {name: cell.metadata.nbgrader for name, cell in cells}
-    return {
-        n: float(m["points"])
-        for n, m in marks.items()
-        if m.get("grade") and m.get("solution")
-    }
+    points = {}
+    for notebook in notebooks:
+        for name, cell in marked(notebook).items():
+            mark = cell.metadata.nbgrader
+            if mark.get("grade") and mark.get("solution"):
+                points[name] = float(mark["points"])
+    return points
 
 
 def _as_student(
@@ -161,9 +160,13 @@ def _as_student(
     draws: int,
 ) -> float:
     """Run a solved release cell by cell, checks too, and grade it with other hidden cases."""
-    points, until = 0.0, time.monotonic() + _DRAW_SECONDS
-    for cell in (cell for cell in notebook.cells if cell.cell_type == "code"):
-        ran, exercise = session.run(cell.source), graded_name(cell)
+    points = 0.0
+    until = time.monotonic() + _DRAW_SECONDS
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        ran = session.run(cell.source)
+        exercise = graded_name(cell)
         if not ran.ok:
             label = (
                 cell.metadata.get("nbgrader", {}).get("grade_id") or cell.source[:60]

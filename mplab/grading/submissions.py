@@ -235,11 +235,9 @@ def images_in(attachments: Any) -> dict[str, str]:
     for name, kinds in attachments.items() if isinstance(attachments, dict) else ():
         data = next(iter(kinds.values()), "") if isinstance(kinds, dict) else ""
         size = sum(map(len, found.values())) + len(data) if isinstance(data, str) else 0
-        if (
-            _IMAGE_NAME.fullmatch(name)
-            and size <= _IMAGE_CHARACTERS
-            and image_kind(data)
-        ):
+        if size > _IMAGE_CHARACTERS or not _IMAGE_NAME.fullmatch(name):
+            continue
+        if image_kind(data):
             found[name] = "".join(data.split())
     return found
 
@@ -364,20 +362,15 @@ def answers_before(skeleton: NotebookNode) -> dict[str, str]:
 
 def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     """Hash the answer that each grade cell of a notebook is about."""
-    cells, before = marked(notebook), answers_before(notebook)
-    answers = {
-        name: cells[before.get(name, name)]
-        for name in cells
-        if _mark(cells[name]).get("grade")
-    }
-    texts = {
-        name: f"{cell.source}{cell.get('attachments', '')}"
-        for name, cell in answers.items()
-    }
-    return {
-        f"{stem}/{n}": hashlib.sha256(text.encode()).hexdigest()
-        for n, text in texts.items()
-    }
+    cells = marked(notebook)
+    before = answers_before(notebook)
+    answers = {}
+    for name, cell in cells.items():
+        if _mark(cell).get("grade"):
+            answer = cells[before.get(name, name)]
+            text = f"{answer.source}{answer.get('attachments', '')}"
+            answers[f"{stem}/{name}"] = hashlib.sha256(text.encode()).hexdigest()
+    return answers
 
 
 def _new_cell(raw: RawCell) -> NotebookNode:
