@@ -8,7 +8,7 @@ Both stand in cells below the title; without a repository there are none.
 import nbformat
 
 from mplab.commands.frame import repository
-from mplab.commands.lesson_page import BUTTONS, buttons
+from mplab.commands.lesson_page import BUTTONS, launch_links
 from mplab.course.files import course_folder
 
 INSTALL = """\
@@ -22,7 +22,9 @@ def with_buttons(notebook, name):
     """Return a copy of the lesson `name` with buttons for the current repository."""
     title, *rest = [cell for cell in notebook.cells if cell.id not in BUTTONS]
     added, new = [], nbformat.v4
-    if links := [f"[Open in {place}]({url})" for place, url in buttons(name).items()]:
+    if links := [
+        f"[Open in {place}]({url})" for place, url in launch_links(name).items()
+    ]:
         added = [
             new.new_markdown_cell(" · ".join(links), id=BUTTONS[0]),
             new.new_code_cell(INSTALL.format(repository()), id=BUTTONS[1]),

@@ -80,7 +80,7 @@ class TrainingTheatre(Explorer):
             "Where and when does a run go wrong?",
             [self.step, self.jump, self.layer, self.gradient],
         )
-        self.jump.on_click(lambda _: self.visibly(self._to_parting))
+        self.jump.on_click(lambda _: self.show_errors_of(self._to_parting))
 
     def _to_parting(self) -> None:
         if self.parting is not None:

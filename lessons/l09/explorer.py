@@ -114,8 +114,8 @@ class ScalerTimeline(Explorer):
             self.rule.disabled = self.start.disabled = self.interval.disabled = True
         question = "What does the scaler do in this step, and why?"
         super().__init__(question, [*choices, self.step, buttons])
-        self.back.on_click(lambda _: self.visibly(lambda: self._jump(-1)))
-        self.forth.on_click(lambda _: self.visibly(lambda: self._jump(1)))
+        self.back.on_click(lambda _: self.show_errors_of(lambda: self._jump(-1)))
+        self.forth.on_click(lambda _: self.show_errors_of(lambda: self._jump(1)))
 
     @property
     def turns(self) -> list[Turn]:

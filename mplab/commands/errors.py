@@ -5,9 +5,16 @@ class UserError(Exception):
     """An error that the user can correct: printed as one line, without a traceback."""
 
 
-_OBEYED = (*range(32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROL_CHARACTERS = (
+    *range(32),
+    *range(127, 160),
+    *range(0x202A, 0x202F),
+    *range(0x2066, 0x206A),
+)
 
-_HARMLESS = {code: "?" for code in _OBEYED if chr(code) not in "\t\n"}
+_AS_QUESTION_MARKS = {
+    code: "?" for code in _CONTROL_CHARACTERS if chr(code) not in "\t\n"
+}
 
 
 def escape_control_characters(text: str) -> str:
@@ -17,4 +24,4 @@ def escape_control_characters(text: str) -> str:
         >>> escape_control_characters("a\x1b[2Jb")
         'a?[2Jb'
     """
-    return text.translate(_HARMLESS)
+    return text.translate(_AS_QUESTION_MARKS)

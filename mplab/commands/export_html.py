@@ -27,7 +27,9 @@ _FREEZE = """if "mplab.explorers" in __import__("sys").modules:
 """A last cell for each lesson: it draws the explorers that the others made."""
 
 
-_WIDTHS = "from mplab.commands.narrow import show_both; show_both()"
+_WIDTHS = (
+    "from mplab.commands.narrow import show_wide_and_narrow; show_wide_and_narrow()"
+)
 """The first cell of each lesson: figures are drawn for wide windows and for phones."""
 
 
@@ -101,8 +103,8 @@ def export(
         path for number, path in paths.items() if lessons is None or number in lessons
     ]
     for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
-        stamp = _edition(path, words="".join(titles.values()))
-        if fresh or stamp not in _written(out / f"{path.stem}.html"):
+        stamp = _fingerprint(path, words="".join(titles.values()))
+        if fresh or stamp not in _text_of(out / f"{path.stem}.html"):
             replace_file(
                 out / f"{path.stem}.html", (lesson_page(path, titles) + stamp).encode()
             )
@@ -111,8 +113,8 @@ def export(
         from mplab.commands.reference import write_reference
 
         write_reference(out / "api")
-    guide = _written(course_folder("lessons") / "README.md")
-    stamp, last = _edition(), _written(out / "index.html")
+    guide = _text_of(course_folder("lessons") / "README.md")
+    stamp, last = _fingerprint(), _text_of(out / "index.html")
     kept = front.first_explorer(last) if stamp in last and not fresh else ""
     digits = kept or front.draw_digits()
     first = front.front_page(out, [*titles], guide, digits=digits, reference=reference)
@@ -123,7 +125,7 @@ def export(
         replace_file(out / "card.png", card.read_bytes())
 
 
-def _written(path: Path) -> str:
+def _text_of(path: Path) -> str:
     """Read a file; empty if it is missing."""
     return path.read_text("utf-8") if path.exists() else ""
 
@@ -135,7 +137,7 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
         UserError: a cell fails.
     """
     from mplab.commands.frame import page
-    from mplab.commands.lesson_page import beginning, buttons, lesson_body
+    from mplab.commands.lesson_page import beginning, launch_links, lesson_body
 
     notebook, row = _executed(path), list(titles)
     at, items = (
@@ -149,7 +151,7 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
             link = _link(row[other], f"{name}: {titles[row[other]]}")
             ways.append(link.replace("<a ", f'<a rel="{name[:4]}" '))
     opens = [
-        f'<a href="{url}">{place}</a>' for place, url in buttons(path.name).items()
+        f'<a href="{url}">{place}</a>' for place, url in launch_links(path.name).items()
     ]
     more = f' <a href="{path.name}" download>Download the notebook.</a>'
     more += f" Or open it in {' or '.join(opens)}." * bool(opens)
@@ -211,7 +213,7 @@ def _executed(path: Path) -> Any:
     return notebook
 
 
-def _edition(*paths: Path, words: str = "") -> str:
+def _fingerprint(*paths: Path, words: str = "") -> str:
     """Hash what a page depends on, notebooks and the library, for a comment at its end."""
     digest = hashlib.sha256(words.encode())
     sources = [

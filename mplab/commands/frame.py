@@ -81,7 +81,7 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
     )
 
 
-def smaller(html: str) -> str:
+def shrink_pictures(html: str) -> str:
     """Convert a page's PNG pictures to WebP of 64 colours; a reader sees no difference."""
     from PIL import Image
 

@@ -12,9 +12,14 @@ import numpy as np
 from PIL import Image
 
 from mplab.commands.frame import FILES, address, page, repository
-from mplab.commands.lesson_page import beginning, explorer, text, title_of
+from mplab.commands.lesson_page import (
+    beginning,
+    frozen_explorer_html,
+    markdown_to_html,
+    title_of,
+)
 from mplab.explorers.freezing import Control, Frozen, pack
-from mplab.explorers.modules import BitExplorer, alive
+from mplab.explorers.modules import BitExplorer, to_live_html
 from mplab.numbers.words import superscript
 
 EXPONENTS = range(0, 26, 2)
@@ -53,7 +58,7 @@ def front_page(
     held = {
         "digits": digits,
         "begin": begin,
-        "bits": alive(BitExplorer("0.1")),
+        "bits": to_live_html(BitExplorer("0.1")),
         "clone": clone,
     }
     cards = "\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True))
@@ -69,7 +74,9 @@ def front_page(
 
 def teaching_page(guide: str) -> str:
     """Make a page of the instructor's guide, with links to pages instead of to notebooks."""
-    html = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', text(guide))
+    html = re.sub(
+        r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', markdown_to_html(guide)
+    )
     html = re.sub(r'<a href="(?!\d\d_|#|https?:)[^"]*">(.*?)</a>', r"\1", html)
     return page("mplab: for teachers", html, ways=_HOME)
 
@@ -84,8 +91,8 @@ def other_pages(out: Path) -> dict[str, str]:
         for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:
             anchor, _, rest = part.partition('"')
             heading, _, words = _plain(f"<p{rest}").partition(" # ")
-            told = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
-            entries.append(f"<li>{told}<p>{(words or heading)[:6000]}</p></li>")
+            link = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
+            entries.append(f"<li>{link}<p>{(words or heading)[:6000]}</p></li>")
     held = {"entries": "\n".join(entries), "base": address()}
     bodies = {
         name: (FILES / name).read_text("utf-8") for name in ("search.html", "404.html")
@@ -124,9 +131,13 @@ def draw_digits() -> str:
     ]
     found = measure_painted_digits("fp32", *recipes, progress=False)
     r2 = {name: run.metrics["r2"] for name, run in found.runs.items()}
-    fixed = _strip("images", found.images) + _strip("FP32", found.painted["fp32"])
+    fixed = _row_of_digits("images", found.images)
+    fixed += _row_of_digits("FP32", found.painted["fp32"])
     states = [
-        (fixed + _strip("FP16", found.painted[name]), _said(r2[name], r2["fp32"]))
+        (
+            fixed + _row_of_digits("FP16", found.painted[name]),
+            _result_sentence(r2[name], r2["fp32"]),
+        )
         for name in names
     ]
     control = Control("slider", "loss scale", names, 0, True)
@@ -134,7 +145,7 @@ def draw_digits() -> str:
     frozen = Frozen(
         question, [control], [], len(states), states[0], str(pack(states, {}))
     )
-    return explorer(frozen)
+    return frozen_explorer_html(frozen)
 
 
 def first_explorer(html: str) -> str:
@@ -145,7 +156,7 @@ def first_explorer(html: str) -> str:
     return found[0] if found else ""
 
 
-def _strip(words: str, images: np.ndarray) -> str:
+def _row_of_digits(words: str, images: np.ndarray) -> str:
     """Write the first images in one row, with a gap of one pixel between them."""
     row = np.full((8, 9 * _SHOWN - 1), 255, np.uint8)
     for number, image in enumerate(images[:_SHOWN].reshape(-1, 8, 8)):
@@ -155,11 +166,11 @@ def _strip(words: str, images: np.ndarray) -> str:
     out = io.BytesIO()
     Image.fromarray(row).save(out, "png", optimize=True)
     data = base64.b64encode(out.getvalue()).decode()
-    told = f'alt="{words}, {_SHOWN} digits" src="data:image/png;base64,{data}"'
-    return f'<p class="digits"><span>{words}</span><img class="mplab-card" {told}></p>'
+    attributes = f'alt="{words}, {_SHOWN} digits" src="data:image/png;base64,{data}"'
+    return f'<p class="digits"><span>{words}</span><img class="mplab-card" {attributes}></p>'
 
 
-def _said(r2: float, wide: float) -> str:
+def _result_sentence(r2: float, wide: float) -> str:
     """Describe what the network trained with this loss scale paints."""
     if np.isnan(r2):
         return "Nothing: scaled gradients passed 65,504, and every weight is NaN."

@@ -9,11 +9,11 @@ from typing import Any
 
 from nbconvert.filters import Highlight2HTML, markdown2html
 
-from mplab.commands.frame import FILES, repository, smaller
+from mplab.commands.frame import FILES, repository, shrink_pictures
 from mplab.course.files import PREDICTION
 from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
-from mplab.explorers.modules import STILL, once
+from mplab.explorers.modules import STATIC_NOTE, deduplicate_scripts
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -25,6 +25,9 @@ _SUMMARY = "I have written my answer down"
 
 _FOLD = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>")
 """A notebook folds the text of its answers; a page folds the cells above the text as well."""
+
+_ATTACHED = re.compile(r"!\[[^\]]*\]\(attachment:[^)]*\)\n*")
+"""A picture for those who open a notebook that has not run; a page shows the figure itself."""
 
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
 
@@ -55,15 +58,15 @@ def beginning(notebook: Any) -> str:
         re.sub(r"(?m)^#.*$", "", notebook.cells[0].source) if notebook.cells else ""
     )
     words = re.sub(r"[*`]|\[(.*?)\]\(.*?\)", r"\1", source.strip().split("\n\n")[0])
-    said = ""
+    first = ""
     for sentence in re.findall(r".+?[.!?](?=\s|$)", words.replace("\n", " ")):
-        if said and len(said) + len(sentence) > 230:
+        if first and len(first) + len(sentence) > 230:
             break
-        said += sentence
-    return said.strip()
+        first += sentence
+    return first.strip()
 
 
-def buttons(name: str) -> dict[str, str]:
+def launch_links(name: str) -> dict[str, str]:
     """Return the addresses at which a lesson opens without an installation, by the place's name.
 
     There are none unless pyproject.toml names a repository on GitHub, whose main branch they open.
@@ -93,7 +96,8 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         if cell.cell_type != "markdown":
             pieces = [cell]
         else:
-            pieces = [piece for piece in _PIECES.split(cell.source) if piece.strip()]
+            source = _ATTACHED.sub("", cell.source)
+            pieces = [piece for piece in _PIECES.split(source) if piece.strip()]
         for piece in pieces:
             is_text = isinstance(piece, str)
             starts = is_text and bool(_PIECES.match(piece))
@@ -105,7 +109,9 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                     f'<details class="answer" open><summary>{_SUMMARY}</summary>'
                 )
                 hidden, asked = True, False
-            parts.append(text(piece) if is_text else "".join(_code(piece, frozen)))
+            parts.append(
+                markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
+            )
             asked = asked or (is_text and bool(re.search(PREDICTION, piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
@@ -114,12 +120,14 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
     )
     contents *= bool(links)
-    return smaller(
-        once("".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]]))
+    return shrink_pictures(
+        deduplicate_scripts(
+            "".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]])
+        )
     )
 
 
-def text(markdown: str) -> str:
+def markdown_to_html(markdown: str) -> str:
     """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
@@ -172,7 +180,7 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
         return (
-            explorer(Frozen(*drawn)) if drawn else ""
+            frozen_explorer_html(Frozen(*drawn)) if drawn else ""
         )  # a progress bar is of no use later
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
@@ -184,7 +192,7 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
 
 
 # Explorers -------------------------------------------------------------------------------
-def explorer(frozen: Frozen) -> str:
+def frozen_explorer_html(frozen: Frozen) -> str:
     """Write an explorer that moves without Python, or stands still without JavaScript."""
     question, controls, buttons, positions, (picture, sentence), packed = frozen
     shown = math.prod(len(options) for _, _, options, _, _ in controls)
@@ -195,7 +203,7 @@ def explorer(frozen: Frozen) -> str:
     asked = json.dumps([controls, buttons]).replace("<", "\\u003c")
     words, still = (
         map(escape, (question, sentence)),
-        f'{coarser}<span class="still">{STILL}</span>',
+        f'{coarser}<span class="still">{STATIC_NOTE}</span>',
     )
     frame = (FILES / "explorer.html").read_text("utf-8").strip()
     return frame.format(*words, picture=picture, note=still, asked=asked, packed=packed)

@@ -13,18 +13,20 @@ from mplab.pictures.canvas import Picture, in_house_style, part_ends, part_spans
 WIDTH = 4.0  # inches, 400 pixels: in a column of 308 pixels no letter is under 9
 
 
-def show_both() -> None:
+def show_wide_and_narrow() -> None:
     """Let this kernel show each figure as it is, and drawn anew for narrow windows."""
     shell: Any = get_ipython()
-    shell.display_formatter.formatters["text/html"].for_type(Picture, both)
+    shell.display_formatter.formatters["text/html"].for_type(
+        Picture, wide_and_narrow_html
+    )
 
 
-def both(picture: Picture) -> str:
+def wide_and_narrow_html(picture: Picture) -> str:
     """Write a figure as HTML with two images, and leave it narrow; a wide table scrolls."""
     wide: str = picture._repr_mimebundle_()["text/html"]
     if max(len(axes.texts) for axes in picture.axes) > 60:
         return f'<div class="scrolled" tabindex="0">{wide}</div>'
-    narrow(picture)
+    make_narrow(picture)
     data = base64.b64encode(picture.png()).decode()
     source = (
         f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'
@@ -33,7 +35,7 @@ def both(picture: Picture) -> str:
 
 
 @in_house_style
-def narrow(picture: Any) -> None:
+def make_narrow(picture: Any) -> None:
     """Lay a figure out for a phone: panels below each other, long words on several lines."""
     panels = [axes for axes in picture.axes if axes.get_subplotspec() is not None]
     places = [axes.get_subplotspec() for axes in panels]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import ipywidgets
 from ipywidgets.widgets.widget import _instances
 
-from mplab.explorers.modules import PageExplorer, alive
+from mplab.explorers.modules import PageExplorer, to_live_html
 from mplab.explorers.widget import Explorer, Keys
 
 MOST = 4000
@@ -90,7 +90,9 @@ def all_frozen() -> dict[str, Frozen | str]:
     """
     widgets = list(_instances.values())
     living = {
-        each.model_id: alive(each) for each in widgets if isinstance(each, PageExplorer)
+        each.model_id: to_live_html(each)
+        for each in widgets
+        if isinstance(each, PageExplorer)
     }
     explorers = [each for each in widgets if isinstance(each, Explorer)]
     return living | {
@@ -115,14 +117,14 @@ def freeze(explorer: Explorer) -> Frozen | None:
         (['rows (batch)', "layer's width", '16-bit units'], 500)
     """
     operated = [
-        x for x in _leaves(explorer) if not (isinstance(x, _SILENT) or x.disabled)
+        x for x in _innermost(explorer) if not (isinstance(x, _SILENT) or x.disabled)
     ]
     buttons = [each for each in operated if isinstance(each, ipywidgets.Button)]
     controls = [each for each in operated if each not in buttons]
     if not all(type(control) in _KINDS for control in controls):
         return None
     grids = [_options(control) for control in controls]
-    start = _place(controls, grids)
+    start = _positions(controls, grids)
     positions = math.prod(map(len, grids))
     named = explorer.on_page if positions > MOST else {}
     kept = [
@@ -136,26 +138,26 @@ def freeze(explorer: Explorer) -> Frozen | None:
     while math.prod(map(len, kept)) > MOST:
         kept = _coarser(kept, controls, start)
     drawn: dict[tuple[int, ...], tuple[str, str]] = {}
-    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {
+    leads_to: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {
         b.description: {} for b in buttons
     }
-    with _still(explorer, controls):
+    with _without_redrawing(explorer, controls):
         for place in itertools.product(*kept):
             for button in buttons:
-                _put(controls, grids, place)
+                _set_positions(controls, grids, place)
                 button.click()
-                led[button.description][place] = _place(controls, grids)
-            _put(controls, grids, place)
+                leads_to[button.description][place] = _positions(controls, grids)
+            _set_positions(controls, grids, place)
             drawn[place] = explorer.draw()
-        _put(controls, grids, start)
+        _set_positions(controls, grids, start)
     while True:
         places = list(itertools.product(*kept))
-        moves = _moves(places, led)
+        moves = _moves(places, leads_to)
         packed = pack([drawn[place] for place in places], moves)
         if packed is not None and len(packed) <= ROOM:
             break
         kept = _coarser(kept, controls, start)
-    told = [
+    on_page = [
         Control(
             _KINDS[type(control)],
             control.description,
@@ -165,12 +167,14 @@ def freeze(explorer: Explorer) -> Frozen | None:
         )
         for control, grid, left, first in zip(controls, grids, kept, start, strict=True)
     ]
-    return Frozen(explorer.question, told, list(moves), positions, drawn[start], packed)
+    return Frozen(
+        explorer.question, on_page, list(moves), positions, drawn[start], packed
+    )
 
 
-def _leaves(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
+def _innermost(widget: ipywidgets.Widget) -> Iterator[ipywidgets.Widget]:
     for child in getattr(widget, "children", [widget]):
-        yield from [child] if child is widget else _leaves(child)
+        yield from [child] if child is widget else _innermost(child)
 
 
 def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
@@ -182,7 +186,7 @@ def _options(control: ipywidgets.Widget) -> list[tuple[str, Any]]:
     return list(control._options_full)
 
 
-def _place(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
+def _positions(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
     """Return the positions of the controls, as indices."""
     both = zip(controls, grids, strict=True)
     return tuple(
@@ -190,7 +194,7 @@ def _place(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
     )
 
 
-def _put(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
+def _set_positions(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
     for control, grid, i in zip(controls, grids, place, strict=True):
         control.value = grid[i][1]
 
@@ -208,7 +212,7 @@ def _coarser(
 
 
 @contextmanager
-def _still(explorer: Explorer, controls: _Controls) -> Iterator[None]:
+def _without_redrawing(explorer: Explorer, controls: _Controls) -> Iterator[None]:
     """Let controls move without redrawing."""
     with ExitStack() as stack:
         for control in controls:
@@ -220,13 +224,13 @@ def _still(explorer: Explorer, controls: _Controls) -> Iterator[None]:
 
 def _moves(
     places: Sequence[tuple[int, ...]],
-    led: dict[str, dict[tuple[int, ...], tuple[int, ...]]],
+    leads_to: dict[str, dict[tuple[int, ...], tuple[int, ...]]],
 ) -> dict[str, list[int]]:
     """Return the states that each button leads to; a button that leaves the grid is left out."""
     numbers = {place: number for number, place in enumerate(places)}
     ways = {
         name: [numbers.get(there[place]) for place in places]
-        for name, there in led.items()
+        for name, there in leads_to.items()
     }
     return {
         name: [i for i in way if i is not None]
@@ -251,13 +255,13 @@ def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str 
             if _FIRST + len(parts) > _LAST:
                 return None
     numbers = {state: number for number, state in enumerate(rows)}
-    told = {
+    record = {
         "parts": list(parts),
         "rows": list(rows.values()),
         "at": [numbers[state] for state in states],
         "moves": moves,
     }
-    raw = json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    raw = json.dumps(record, separators=(",", ":"), ensure_ascii=False).encode()
     return base64.b64encode(gzip.compress(raw, 9, mtime=0)).decode("ascii")
 
 

@@ -31,7 +31,7 @@ _FOLDER = Path(__file__).parent / "page"
 
 _NUMBERS = count()
 
-STILL = (
+STATIC_NOTE = (
     "Here the picture stands still; with JavaScript in a newer browser,"
     " or in JupyterLab, it moves."
 )
@@ -73,7 +73,7 @@ class PageExplorer(anywidget.AnyWidget):
 
     Args:
         formats: the formats to choose from.
-        still: draws the still picture for a page without JavaScript, or returns None.
+        static_picture: draws the still picture for a page without JavaScript, or returns None.
         held: the words and numbers to start with.
     """
 
@@ -83,35 +83,36 @@ class PageExplorer(anywidget.AnyWidget):
     def __init__(
         self,
         formats: Iterable[Format],
-        still: Callable[[], Picture | None],
+        static_picture: Callable[[], Picture | None],
         **held: Any,
     ) -> None:
-        self.still = still
+        self.static_picture = static_picture
         super().__init__(formats=[facts(fmt) for fmt in dict.fromkeys(formats)], **held)
 
 
-def alive(explorer: PageExplorer) -> str:
+def to_live_html(explorer: PageExplorer) -> str:
     """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture.
 
-    Each explorer brings the code that all of them share; `once` keeps only the first copy.
+    Each explorer brings the code that all of them share; `deduplicate_scripts` keeps only the
+    first copy.
     """
     place, state, picture = (
         f"mplab-{next(_NUMBERS)}",
         explorer.get_state(),
-        explorer.still(),
+        explorer.static_picture(),
     )
     own = {name: value for name, value in state.items() if not name.startswith("_")}
     held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
-    still = picture._repr_mimebundle_()["text/html"] if picture else ""
+    static = picture._repr_mimebundle_()["text/html"] if picture else ""
     return (
-        f'{_SHARED}<div id="{place}">{still}<p>{STILL}</p></div>'
+        f'{_SHARED}<div id="{place}">{static}<p>{STATIC_NOTE}</p></div>'
         f'<script type="module">const {{{_NAMES}}} = globalThis.mplab;\n'
         f"{state['_esm'].removeprefix(_CORE)}\nrender({{model: plainModel({held}), "
         f'el: document.getElementById("{place}")}});</script>'
     )
 
 
-def once(page: str) -> str:
+def deduplicate_scripts(page: str) -> str:
     """Keep one copy of the shared code in a page with several live explorers."""
     head, shared, tail = page.partition(_SHARED)
     return head + shared + tail.replace(_SHARED, "")
@@ -175,11 +176,11 @@ class BitExplorer(PageExplorer):
     def __init__(self, number: str | float = "0.1", fmt: Format = FP16) -> None:
         formats = tuple(dict.fromkeys((*SHOWN, fmt)))
 
-        def still() -> Picture | None:
+        def static_picture() -> Picture | None:
             exact = _exact(number)
             return None if exact is None else bit_fields(exact, formats)
 
-        super().__init__(formats, still, entry=str(number), format=fmt.name)
+        super().__init__(formats, static_picture, entry=str(number), format=fmt.name)
 
 
 class NumberLine(PageExplorer):
@@ -232,7 +233,7 @@ class NumberLine(PageExplorer):
             fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16
         ]  # can be drawn
 
-        def still() -> Picture | None:
+        def static_picture() -> Picture | None:
             exact = _exact(around)
             if exact is None or not few:
                 return None
@@ -244,7 +245,7 @@ class NumberLine(PageExplorer):
 
         super().__init__(
             (FP8_E4M3, FP8_E5M2, BF16, FP16, FP32, first, second),
-            still,
+            static_picture,
             around=str(around),
             zoom=zoom,
             first=first.name,
@@ -300,7 +301,7 @@ class RoundingLab(PageExplorer):
         mode: Rounding = Rounding.TIES_TO_EVEN,
         seed: int = 0,
     ) -> None:
-        def still() -> Picture | None:
+        def static_picture() -> Picture | None:
             exact = _exact(number)
             if exact is None:
                 return None
@@ -311,7 +312,7 @@ class RoundingLab(PageExplorer):
 
         super().__init__(
             (FP8_E4M3, FP8_E5M2, BF16, FP16, fmt),
-            still,
+            static_picture,
             entry=str(number),
             format=fmt.name,
             mode=mode.name,

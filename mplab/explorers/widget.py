@@ -108,9 +108,9 @@ class Explorer(ipywidgets.VBox):
         )
 
     def _changed(self, _: object) -> None:
-        self.visibly(self.redraw)
+        self.show_errors_of(self.redraw)
 
-    def visibly(self, action: Callable[[], None]) -> None:
+    def show_errors_of(self, action: Callable[[], None]) -> None:
         """Run a callback, and show its error under the explorer."""
         try:
             action()

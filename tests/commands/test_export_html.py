@@ -14,7 +14,7 @@ from fronts import offered
 import mplab
 from mplab.commands import export_html, front_page, main
 from mplab.commands.errors import UserError
-from mplab.commands.lesson_page import buttons, lesson_body
+from mplab.commands.lesson_page import launch_links, lesson_body
 from mplab.course.files import course_folder
 
 pytestmark = pytest.mark.slow
@@ -109,7 +109,7 @@ def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(
     assert {name: with_buttons(lesson, name) for name, lesson in kept.items()} == kept
     name, urls = "01_nothing.ipynb", email.message.Message()
     monkeypatch.setattr("importlib.metadata.metadata", lambda package: urls)
-    assert buttons(name) == {}
+    assert launch_links(name) == {}
     urls["Project-URL"] = "Repository, https://github.com/a/b"
     colab = f"https://colab.research.google.com/github/a/b/blob/main/lessons/{name}"
     binder = f"https://mybinder.org/v2/gh/a/b/main?labpath=lessons%2F{name}"

@@ -4,7 +4,7 @@ import numpy as np
 from legible import assert_legible
 from matplotlib.text import Text
 
-from mplab.commands.narrow import narrow
+from mplab.commands.narrow import make_narrow
 from mplab.pictures.canvas import STYLES, Line, Picture, line_chart, titled
 
 COLUMN = 308  # pixels at a window of 360
@@ -34,7 +34,7 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
     )
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
     alt, wide = picture.alt, min(letters(picture))
-    narrow(picture)
+    make_narrow(picture)
     assert picture.get_figwidth() == 4 and picture.alt == alt and picture.claim == claim
     broken = any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())
     assert min(letters(picture)) >= 9 > wide and not broken
@@ -48,7 +48,7 @@ def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
         axes.set_ylabel("beside\nit", rotation=0, ha="right")
     axes.set_yticks([1, 2], ["layers.0.self_attn", "a"])
     titled(picture, "Three panels", "Details.")
-    narrow(picture)
+    make_narrow(picture)
     places = [axes.get_window_extent() for axes in picture.axes]
     words = (
         axes.get_yticklabels()[0].get_text(),

@@ -163,7 +163,7 @@ def test_each_position_that_a_lesson_names_is_set_on_its_page(
         return "<svg/>", f"{'; '.join(said)};"
 
     monkeypatch.setattr(explorer, "draw", draw)
-    html = frame.page(name, lesson_page.explorer(freezing.freeze(explorer)))
+    html = frame.page(name, lesson_page.frozen_explorer_html(freezing.freeze(explorer)))
     (tmp_path / "page.html").write_text(html, encoding="utf-8")
     page.goto((tmp_path / "page.html").as_uri())
     for label, positions in every_explorer.NAMED[name][1].items():

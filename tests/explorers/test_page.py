@@ -80,7 +80,7 @@ def test_without_javascript_it_stands_still_with_a_word(name, chromium, tmp_path
         picture = page.locator("main img")
         assert (
             picture.is_visible()
-            and picture.get_attribute("alt") == explorer.still().alt
+            and picture.get_attribute("alt") == explorer.static_picture().alt
         )
         assert "it moves" in page.locator("main").inner_text()
     with pages.opened(chromium, explorer, tmp_path) as page:
@@ -88,11 +88,11 @@ def test_without_javascript_it_stands_still_with_a_word(name, chromium, tmp_path
 
 
 def test_what_cannot_be_drawn_has_no_still_picture():
-    assert explorers.BitExplorer("nan").still() is None
-    assert explorers.NumberLine(FP32, FP32).still() is None
-    assert explorers.NumberLine(FP16, FP32, around=1e30).still() is not None
-    assert explorers.RoundingLab("65504", FP16).still() is not None
-    assert "<img" not in modules.alive(explorers.BitExplorer("inf"))
+    assert explorers.BitExplorer("nan").static_picture() is None
+    assert explorers.NumberLine(FP32, FP32).static_picture() is None
+    assert explorers.NumberLine(FP16, FP32, around=1e30).static_picture() is not None
+    assert explorers.RoundingLab("65504", FP16).static_picture() is not None
+    assert "<img" not in modules.to_live_html(explorers.BitExplorer("inf"))
 
 
 @pytest.mark.parametrize("name", ["NumberLine", "RoundingLab"])
@@ -255,8 +255,8 @@ def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):
 
 
 def test_several_explorers_share_what_they_have_in_common(chromium, tmp_path):
-    pages_of = [modules.alive(each) for each in three()]
-    together = modules.once("".join(pages_of))
+    pages_of = [modules.to_live_html(each) for each in three()]
+    together = modules.deduplicate_scripts("".join(pages_of))
     assert together.count("globalThis.mplab = ") == 1
     assert together.count("export function round(") == 1
     alone = sum(len(page.encode()) for page in pages_of)
