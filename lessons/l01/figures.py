@@ -1,14 +1,112 @@
-"""The figures of lesson 1: flushed gradients, and the digits that trained networks paint."""
+"""The figures of lesson 1: the rescue, flushed gradients, and the digits that networks paint."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 from matplotlib.axes import Axes
 
+from mplab import FP16
 from mplab.pictures import canvas as c
-from mplab.pictures.training import run_name, summed
+from mplab.pictures.training import (
+    draw_exponents,
+    draw_zones,
+    final_loss,
+    loss_axis,
+    run_name,
+    summed,
+)
 from mplab.training import History
 from mplab.training.digits import (
     PaintedDigits,
     measure_painted_digits as measure_painted_digits,
+    paint as paint,
 )
+from mplab.training.exponents import (
+    exponent_of,
+    pooled,
+    shares,
+    window,
+    zone_words,
+)
+
+WITHOUT, WITH = "without a scale", "with a loss scale"
+
+
+@c.in_house_style
+def rescue(
+    fp32: History,
+    simulated: Sequence[History],
+    real: Mapping[str, Sequence[float]],
+    *,
+    loss_scale: float = 2.0**16,
+) -> c.Picture:
+    """Gradients below FP16's floor, the same after one multiplication, and what that changes.
+
+    Args:
+        fp32: the run in FP32, with its gradients of the first step.
+        simulated: the simulated run without a loss scale, and the one with it.
+        real: the losses of PyTorch's own mixed precision, step by step, as `WITHOUT` and `WITH`.
+        loss_scale: the power of two that multiplies the loss.
+    """
+    picture = c.Picture(height=3.8, width=9.4)
+    before, after, curves = picture.subplots(1, 3, width_ratios=[1, 1, 1.4])
+    scaled = f"times {c.power_of_two(loss_scale)}"
+    flushed = [
+        _draw_gradients(before, fp32, 1.0, "gradients", loss_scale),
+        _draw_gradients(after, fp32, loss_scale, scaled, loss_scale),
+    ]
+    before.set_ylabel("share (%)")
+    after.set_yticklabels([])
+    ends = [_curve(curves, fp32.loss, "FP32", "FP32", dash="solid")]
+    for words, run in zip((WITHOUT, WITH), simulated, strict=True):
+        curves.plot(real[words], color=c.style(FP16).colour, linewidth=5, alpha=0.3)
+        ends.append(_curve(curves, run.loss, words, "FP16", dash="dashed"))
+    curves.set_yscale("log")
+    curves.set_title("FP16, dashed: simulated, broad: real")
+    curves.set_xlabel("training step")
+    loss_axis(curves, fp32.task)
+    parts = []
+    for words, run in zip((WITHOUT, WITH), simulated, strict=True):
+        last = [final_loss(run), float(np.mean(real[words][-10:]))]
+        ratios = [loss / final_loss(fp32) for loss in last]
+        level = max(abs(ratio - 1) for ratio in ratios) <= 0.1
+        end = "within 10% of it" if level else f"at {c.span(ratios)}× FP32's loss"
+        parts.append(f"{end} {words.replace('a loss scale', 'one')}")
+    details = (
+        f"Two histograms of gradients: {flushed[0]} are flushed to 0 in FP16, and {flushed[1]}"
+        f" {scaled}. Beside them the losses of five runs over {len(fp32.loss)} steps."
+    )
+    claim = f"FP16 ends {', and '.join(parts)}, simulated and real"
+    c.titled(picture, claim, details)
+    c.label_ends(picture, ends)
+    return picture
+
+
+def _draw_gradients(
+    axes: Axes, run: History, factor: float, title: str, largest: float
+) -> str:
+    """Draw the first step's gradients times a factor over FP16's zones; return what is lost."""
+    gradients = pooled(run.gradients[0].values())
+    low, high = window(gradients, FP16, shifts=(0, exponent_of(largest)))
+    draw_zones(axes, FP16, low, high)
+    draw_exponents(axes, gradients, FP16, factor)
+    for words, start, end in zone_words(FP16, low, high):
+        how: Any = {"rotation": 90, "ha": "center", "va": "top", "fontsize": 8.5}
+        axes.text(
+            (start + end) / 2, 0.98, words, transform=axes.get_xaxis_transform(), **how
+        )
+    c.binary_axis(axes.xaxis, "absolute value, first step", count=5)
+    axes.set_ylim(0, 33)
+    found = shares(gradients, FP16, loss_scale=factor)
+    flushed = c.percent(found.flushed, found.total)
+    axes.set_title(f"{title}: {flushed} become 0")
+    return flushed
+
+
+def _curve(axes: Axes, losses: np.ndarray, name: str, fmt: str, *, dash: str) -> c.End:
+    """Draw the losses of a run, and return where its name goes."""
+    return c.curve(axes, range(len(losses)), losses, name, c.style(fmt), linestyle=dash)
 
 
 @c.in_house_style
@@ -56,14 +154,12 @@ def _draw_flushed(axes: Axes, step: int, history: History) -> None:
 
 
 # The digits that a trained network paints --------------------------------------------------
-SIDE_BY_SIDE = {
+ROWS = {
     "fp32": "FP32",
     "fp16-naive": "simulated FP16",
     "fp16-scaled": "simulated FP16\nwith a loss scale",
-    "amp-fp16-naive": "real FP16",
-    "amp-fp16": "real FP16\nwith a loss scale",
 }
-"""The recipes that the picture compares, and what its rows call them."""
+"""What the picture calls the simulated recipes; others are called as they are given."""
 
 
 @c.in_house_style
@@ -71,24 +167,17 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     """Draw some test images, and below them what each network paints for them.
 
     Args:
-        *found: what `measure_painted_digits` gave, once or more; the rows are in the order of
-            `SIDE_BY_SIDE`, and a row of real FP16 names its device.
+        *found: what `measure_painted_digits` or `paint` gave, once or more.
         count: how many images, the first of the test set.
     """
-    runs = {
-        name: part.runs[name]
-        for name in SIDE_BY_SIDE
-        for part in found
-        if name in part.runs
-    }
-    painted = {name: images for part in found for name, images in part.painted.items()}
-    r2 = {name: run.metrics["r2"] for name, run in runs.items()}
+    r2: dict[str, float] = {}
     rows = [("test images", found[0].images)]
-    for name, run in runs.items():
-        words = SIDE_BY_SIDE[name].replace(
-            "real FP16", f"real FP16 on {run.device.upper()}"
-        )
-        rows += [(f"{words}\nR² {r2[name]:.2f}", painted[name])]
+    for part in found:
+        for name, images in part.painted.items():
+            words = ROWS.get(name, name)
+            r2[words.replace("\n", " ")] = part.r2[name]
+            score = f"{part.r2[name]:.2f}".replace("-0.00", "0.00")
+            rows.append((f"{words}\nR² {score}", images))
     picture = c.Picture(height=0.5 + 0.72 * len(rows))
     grid = picture.subplots(len(rows), count, squeeze=False)
     for (words, images), line in zip(rows, grid, strict=True):
@@ -97,14 +186,18 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
             axes.imshow(image.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set(visible=True, color=c.BAND, linewidth=0.6)
-    called = {name: SIDE_BY_SIDE[name].replace("\n", " ") for name in r2}
-    said = [called[name] for name, share in r2.items() if share < 0.1]
-    claim = "Every network tells the digits apart."
-    if said:
-        cured = {"fp16-scaled", "amp-fp16"} & r2.keys() and "scale" not in " ".join(
-            said
-        )
-        start = "Without a loss scale, nearly" if cured else "Nearly"
-        claim = f"{start} the same picture for every digit: {c.listed(said)}."
-    shares = "; ".join(f"{called[name]} {share:.2f}" for name, share in r2.items())
-    return c.titled(picture, claim, f"Rows of {count} images of digits. R²: {shares}.")
+    shares = "; ".join(f"{name} {share:.2f}" for name, share in r2.items())
+    return c.titled(
+        picture, _painted_claim(r2), f"Rows of {count} images of digits. R²: {shares}."
+    )
+
+
+def _painted_claim(r2: Mapping[str, float]) -> str:
+    """Name the networks that reproduce less than a tenth of what differs between images."""
+    alike = [name for name, share in r2.items() if share < 0.1]
+    if not alike:
+        return "Every network tells the digits apart."
+    scaled = [name for name in r2 if "scale" in name]
+    cured = scaled and not set(scaled) & set(alike)
+    start = "Without a loss scale, nearly" if cured else "Nearly"
+    return f"{start} the same picture for every digit: {c.listed(alike)}."

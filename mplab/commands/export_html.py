@@ -121,7 +121,7 @@ def export(
     others = {"index.html": first + stamp, "teaching.html": front.teaching_page(guide)}
     for name, html in (others | front.other_pages(out)).items():
         replace_file(out / name, html.encode())
-    if (card := course_folder("lessons") / "l01" / "painted_digits.png").exists():
+    if (card := course_folder("lessons") / "l01" / "rescue.png").exists():
         replace_file(out / "card.png", card.read_bytes())
 
 

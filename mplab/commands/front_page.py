@@ -130,7 +130,7 @@ def draw_digits() -> str:
         for name, exponent in zip(names, EXPONENTS, strict=True)
     ]
     found = measure_painted_digits("fp32", *recipes, progress=False)
-    r2 = {name: run.metrics["r2"] for name, run in found.runs.items()}
+    r2 = found.r2
     fixed = _row_of_digits("images", found.images)
     fixed += _row_of_digits("FP32", found.painted["fp32"])
     states = [

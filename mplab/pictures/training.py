@@ -139,7 +139,7 @@ def loss_curves(histories: Sequence[History]) -> c.Picture:
         axes.set_title("\n".join(filter(None, (place, kind))))
         axes.set_xlabel("training step")
         ends += _draw_losses(axes, runs)
-    _loss_axis(grid[0], histories[0].task)
+    loss_axis(grid[0], histories[0].task)
     groups = alike(histories)
     ends_at = "; ".join(
         f"{n} ({where}) {_loss_words(runs)}" for (n, where), runs in groups.items()
@@ -191,7 +191,7 @@ def _draw_loss(
     return _end(axes, middle, name, runs[0])
 
 
-def _loss_axis(axes: Axes, task: str) -> None:
+def loss_axis(axes: Axes, task: str) -> None:
     """Label a logarithmic axis with plain decimals."""
     from mplab.training.tasks import TASKS
 
@@ -271,8 +271,8 @@ def gradient_exponents(
     low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
     found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
     for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
-        _draw_zones(axes, fmt, low, high)
-        _draw_exponents(axes, histogram, fmt, loss_scale)
+        draw_zones(axes, fmt, low, high)
+        draw_exponents(axes, histogram, fmt, loss_scale)
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
     scaled = (
@@ -294,14 +294,14 @@ def gradient_exponents(
     return picture
 
 
-def _draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
+def draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
     """Draw grey bands where `fmt` loses numbers or digits."""
     for start, end, strength in c.bands(fmt, low, high):
         axes.axvspan(start, end, color=c.BAND, alpha=strength, linewidth=0, zorder=0)
     axes.set_xlim(low, high)
 
 
-def _draw_exponents(
+def draw_exponents(
     axes: Axes, histogram: ExponentHistogram, fmt: Format, loss_scale: float
 ) -> None:
     """Draw bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""

@@ -1,12 +1,12 @@
-"""Train the digits' autoencoder, and keep what it paints."""
+"""Train the autoencoder of lesson 1, and keep what it paints."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mplab.training.history import History
 from mplab.training.loop import train
@@ -20,12 +20,14 @@ class PaintedDigits(NamedTuple):
     Attributes:
         images: the test images, float32 of shape (images, 64), 0 for white to 1 for black.
         painted: the network's output for them, of the same shape, by the name of the run.
-        runs: the history of the training, by the same name; its metric R² is the share of the
-            variation between test images that the network reproduces.
+        r2: the share of the variation between test images that each network reproduces: 1 is
+            perfect, and 0 is no better than painting the mean training image every time.
+        runs: the history of the training, where `train` made it.
     """
 
     images: np.ndarray
     painted: dict[str, np.ndarray]
+    r2: dict[str, float]
     runs: dict[str, History]
 
 
@@ -35,7 +37,7 @@ def measure_painted_digits(
     record_gradients_at: Sequence[int] = (),
     progress: bool = True,
 ) -> PaintedDigits:
-    """Train the digits' autoencoder by each recipe, and keep what it paints.
+    """Train the task "sigmoid-autoencoder" by each recipe, and keep what it paints.
 
     Args:
         *recipes: recipes, or names in `mplab.training.RECIPES`.
@@ -43,7 +45,7 @@ def measure_painted_digits(
         record_gradients_at: the steps at which to record gradients; () for real FP16.
         progress: show a bar for each run.
     """
-    task = TASKS["digits-autoencoder"]
+    task = TASKS["sigmoid-autoencoder"]
     painted, runs, given = {}, {}, (torch.empty(0), torch.empty(0))
 
     def metrics(output: Tensor, split: Split) -> dict[str, float]:
@@ -58,4 +60,24 @@ def measure_painted_digits(
             keeping, recipe, seed=seed, record_gradients_at=moments, progress=progress
         )
         painted[name] = given[0].detach().cpu().numpy()
-    return PaintedDigits(given[1].cpu().numpy(), painted, runs)
+    r2 = {name: run.metrics["r2"] for name, run in runs.items()}
+    return PaintedDigits(given[1].cpu().numpy(), painted, r2, runs)
+
+
+def paint(models: Mapping[str, nn.Module]) -> PaintedDigits:
+    """Let networks paint the test images, in FP32.
+
+    Args:
+        models: networks that were trained on "sigmoid-autoencoder", by name, on any device.
+    """
+    task = TASKS["sigmoid-autoencoder"]
+    split = task.data()
+    inputs, images = split.test
+    painted, r2 = {}, {}
+    for name, model in models.items():
+        device = next(model.parameters()).device
+        with torch.no_grad():
+            output = model(inputs.to(device)).cpu()
+        painted[name] = output.numpy()
+        r2[name] = task.metrics(output, split)["r2"]
+    return PaintedDigits(images.numpy(), painted, r2, {})

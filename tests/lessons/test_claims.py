@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from prose import prose, source
+from tiers import mostly_full
 
 from mplab import (
     BF16,
@@ -43,16 +44,16 @@ every_seed = pytest.mark.parametrize("seed", range(5))
 # Lesson 1 --------------------------------------------------------------------------------
 
 
+TASK = TASKS["sigmoid-autoencoder"]
+
+
 @pytest.mark.parametrize("seed", [3, 0])
 def test_no_gradient_of_the_first_step_is_a_normal_number_of_fp16(seed):
-    assert (
-        "Layer 1, at the input, has the smallest gradients. Not one bar is filled"
-        in prose(1)
-    )
+    assert re.search(r"leaves the largest at 2⁻¹⁹", prose(1))
     how = {"steps": 1, "progress": False, "record_gradients_at": (0,)}
-    layers = train("digits-autoencoder", "fp32", seed=seed, **how).gradients[0]
+    layers = train(TASK, "fp32", seed=seed, **how).gradients[0]
     largest = [int(histogram.exponents.max()) for histogram in layers.values()]
-    assert largest == sorted(largest) and largest[-1] < FP16.emin == -14
+    assert largest == sorted(largest) and largest[-1] == -19 < FP16.emin
 
 
 class Start:
@@ -67,40 +68,54 @@ class Start:
         return lambda *_, **__: None
 
 
-@pytest.mark.parametrize("rate", [1e-2, 10.0])
-def test_the_first_step_in_fp16_changes_no_weight_of_layer_1_at_any_learning_rate(rate):
-    assert "By how much does each weight of layer 1 change in the first step" in prose(
-        1
-    )
-    task = replace(
-        TASKS["digits-autoencoder"],
-        optimizer=lambda parameters: torch.optim.Adam(parameters, lr=rate),
-    )
+def adamw(rate, decay):
+    return lambda parameters: torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+
+
+@pytest.mark.parametrize("rate", [2e-2, 0.2])
+def test_in_the_first_step_only_decay_moves_layer_1_at_any_learning_rate(rate):
+    task = replace(TASK, optimizer=adamw(rate, 0.15))
     start = Start()
     train(task, "fp16-naive", seed=3, steps=1, progress=False, watch=start)
-    first, *_, last = map(torch.equal, start.weights, start.model.parameters())
-    assert (first, last) == (True, False)
+    first, *_, last = zip(start.weights, start.model.parameters(), strict=True)
+    assert torch.equal(first[0] * (1 - rate * 0.15), first[1].detach())
+    assert not torch.equal(last[0] * (1 - rate * 0.15), last[1].detach())
 
 
-def test_fp32_at_ten_times_its_learning_rate_ends_on_the_plateau_of_fp16():
-    assert (
-        "At ten times its learning rate the FP32 run ends on the same plateau"
-        in prose(1)
-    )
-    task = TASKS["digits-autoencoder"]
-    rate = task.optimizer([torch.zeros(1, requires_grad=True)]).param_groups[0]["lr"]
-    fast = replace(
-        task, optimizer=lambda parameters: torch.optim.Adam(parameters, lr=10 * rate)
-    )
-    fp32 = train(fast, "fp32", seed=3, progress=False)
-    fp16 = train(task, "fp16-naive", seed=3, progress=False)
-    assert fp32.loss[-1] == pytest.approx(fp16.loss[-1], rel=0.01)
-    assert abs(fp32.metrics["r2"]) < 0.01
+@pytest.mark.parametrize("seed", mostly_full([3, 0], [3]))
+def test_a_larger_rate_helps_fp32_up_to_ten_times_and_fp16_never(seed):
+    assert "at three times this rate, or ten, FP32 still learns" in prose(1)
+    assert "At a hundred times its learning rate FP32 learns nothing either" in prose(1)
+    for factor, learns in ((3, True), (10, True), (100, False)):
+        fast = replace(TASK, optimizer=adamw(2e-2 * factor, 0.15))
+        wide, low = (
+            train(fast, recipe, seed=seed, progress=False).metrics["r2"]
+            for recipe in ("fp32", "fp16-naive")
+        )
+        assert (wide > 0.3) == learns, factor
+        assert low < 0.02, factor
+
+
+def test_the_weights_of_a_silent_layer_shrink_to_less_than_a_tenth():
+    assert "takes 0.3 % of each weight in every step" in prose(1)
+    assert "After 800 steps less than a tenth is left" in prose(1)
+    (settings,) = TASK.optimizer([torch.zeros(1, requires_grad=True)]).param_groups
+    kept = 1 - settings["lr"] * settings["weight_decay"]
+    assert kept == pytest.approx(0.997)
+    assert TASK.steps == 800 and kept**TASK.steps < 0.1
+
+
+def test_without_weight_decay_some_runs_wake_up_late():
+    """Seed 5, the earliest of those tried (others after thousands of steps): it is delayed."""
+    assert "With plain Adam some runs wake up that way" in prose(1)
+    plain = replace(TASK, optimizer=adamw(2e-2, 0.0))
+    run = train(plain, "fp16-naive", seed=5, steps=2500, progress=False)
+    assert run.metrics["r2"] > 0.5
 
 
 def window_of(seed):
     """The loss scales, as exponents, that flush nothing and let nothing overflow at first."""
-    run = train("digits-autoencoder", "fp32", seed=seed, steps=1, progress=False)
+    run = train(TASK, "fp32", seed=seed, steps=1, progress=False)
     found = pooled(run.gradients[0].values())
     at = {k: shares(found, FP16, loss_scale=2.0**k) for k in range(8, 40)}
     fit = [k for k, part in at.items() if part.flushed == part.overflow == 0]
@@ -109,32 +124,37 @@ def window_of(seed):
 
 @pytest.mark.parametrize("seed", [3, 0, 1])
 def test_the_window_begins_above_2_to_the_16_which_flushes_next_to_nothing(seed):
-    assert "nothing is flushed from 2²¹ on, and nothing overflows up to 2³⁰" in prose(1)
-    assert "At 2¹⁶ one or two gradients in 10,000 are flushed" in prose(1)
+    assert "nothing is flushed from 2²³ on, and nothing overflows up to 2³⁴" in prose(1)
+    assert "it flushes about five gradients in 10,000" in prose(1)
     low, high, flushed = window_of(seed)
-    assert 18 <= low <= 22 and 29 <= high <= 31
-    assert 0.5e-4 < flushed < 2.5e-4
+    assert 21 <= low <= 27 and 33 <= high <= 35
+    assert 3e-4 < flushed < 1e-3
 
 
 @pytest.mark.parametrize("seed", [3, 0])
 def test_the_scale_falls_far_below_the_ceiling_and_never_settles(seed):
-    assert "it loses twenty, down to 2²⁰, far below RangeMap's ceiling of 2³⁰" in prose(
-        1
+    assert re.search(
+        r"it loses seventeen, down to 2²³, far below RangeMap's ceiling of 2³⁴",
+        prose(1),
     )
-    assert "Nor does it settle" in prose(1)
     impatient = replace(RECIPES["fp16-scaled"], init_scale=2.0**40, growth_interval=25)
-    run = train(
-        "digits-autoencoder",
-        impatient,
-        seed=seed,
-        progress=False,
-        record_gradients_at=(),
-    )
+    run = train(TASK, impatient, seed=seed, progress=False, record_gradients_at=())
     first, scale = int(np.argmin(run.skipped)), np.log2(run.loss_scale)
-    assert 19 <= first <= 22 and scale[first] == 40 - first
-    assert scale[first:].max() >= 25
+    assert 16 <= first <= 19 and scale[first] == 40 - first
+    assert scale[first:].max() >= 27
     assert run.skipped[first:].sum() >= 2
     assert len(set(scale[-200:])) > 2
+
+
+def test_the_loop_that_the_lesson_writes_out_is_the_one_that_train_runs():
+    space = {"__name__": "lesson"}
+    exec(source(1, "setup"), space)
+    space["TASK"] = replace(TASK, steps=40)
+    exec(source(1, "real"), space)
+    for scaled, recipe in ((False, "amp-fp16-naive"), (True, "amp-fp16")):
+        _, losses = space["train_for_real"](scaled)
+        run = train(space["TASK"], recipe, seed=space["SEED"], progress=False)
+        np.testing.assert_allclose(losses, run.loss, rtol=1e-5)
 
 
 # Lesson 2 --------------------------------------------------------------------------------

@@ -258,7 +258,7 @@ def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_pat
 
 
 @pytest.mark.parametrize(("changed", "message"), [
-    ({"task": "chess"}, "gather: task must be one of digits-autoencoder.*got 'chess'"),
+    ({"task": "chess"}, "gather: task must be one of sigmoid-autoencoder.*got 'chess'"),
     ({"recipes": ["fp32", "fp64"]}, "gather: recipe must be one of fp32.*got 'fp64'"),
     (
         {"recipes": ["fp32", replace(RECIPES["fp32"], max_norm=1.0)]},

@@ -266,7 +266,7 @@ def test_any_format_can_be_simulated():
 
 def test_unknown_names_are_refused_with_the_known_ones():
     with pytest.raises(
-        ValueError, match=r"task must be one of digits-autoencoder.*got 'nope'"
+        ValueError, match=r"task must be one of sigmoid-autoencoder.*got 'nope'"
     ):
         run("nope", "fp32")
     with pytest.raises(ValueError, match=r"recipe must be one of fp32.*got 'fp64'"):
