@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 
-from mplab import FP16, round_to
-
 
 def count(x):
     """Flushed share, written with loops and comparisons instead of `round_to`."""
@@ -40,35 +38,4 @@ RIGHT = {
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
     "flush_threshold": [(0.0, "midpoint")],
-    "flushed_share": [
-        (
-            lambda x: float((round_to(x, FP16) == 0).mean()) if len(x) else 0.0,
-            "zero before",
-        ),
-        (
-            lambda x: sum((round_to(x, FP16) == 0) & (x != 0)) / max(len(x), 1),
-            "not of all",
-        ),
-        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-14), "are not zero"),
-        (lambda x: _share(np.abs(x[x != 0]) < 2.0**-24), "nearer to the smallest"),
-        (lambda x: _share(x[x != 0] <= 2.0**-25), "compare magnitudes"),
-    ],
-    "smallest_scale": [
-        (lambda g: _lift(g, 2.0**-14), "a normal number"),
-        (lambda g: _lift(g, 2.0**-24), "need not reach"),
-        (lambda g: _lift(g, 2.0**-25), "there is a tie"),
-        (lambda g: by_search(g) if g > 0 else 1.0, "look at its magnitude"),
-        (lambda g: 65536.0, "GradScaler"),
-    ],
 }
-
-
-def _share(flags):
-    return float(flags.mean()) if flags.size else 0.0
-
-
-def _lift(gradient, target):
-    scale = 1.0
-    while abs(gradient) * scale < target:
-        scale *= 2
-    return scale

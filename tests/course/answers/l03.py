@@ -3,8 +3,6 @@
 import math
 from fractions import Fraction
 
-import numpy as np
-
 from mplab import FP8_E4M3, ulp, values
 
 
@@ -34,14 +32,6 @@ def by_search(x):
     )
 
 
-def with_step(operation):
-    def answer(x):
-        step = gap(x, 3, -6)
-        return math.copysign(operation(abs(x) / step) * step, x)
-
-    return answer
-
-
 def chance(x):
     step = Fraction(gap(x, 7, -126))
     return float(Fraction(x) / step % 1)
@@ -55,23 +45,6 @@ RIGHT = {
 
 WRONG = {
     "round_e4m3": [
-        (with_step(lambda v: math.floor(v + 0.5)), "not away from zero"),
-        (with_step(math.floor), "toward zero, not to the nearest"),
-        (
-            lambda x: math.copysign(
-                math.floor(x / gap(x, 3, -6) + 0.5) * gap(x, 3, -6), x
-            ),
-            "sends every tie upward",
-        ),
-        (lambda x: by_gap(float(np.float16(x))), "FP16 on the way"),
-        (lambda x: by_gap(float(np.float32(x))), "float32 on the way"),
         (lambda x: x, "Divide by the gap"),
-    ],
-    "chance_up": [
-        (lambda x: 0.5 if chance(x) else 0.0, "A fair coin"),
-        (lambda x: (1 - chance(x)) % 1, "the chance of the lower neighbour"),
-        (lambda x: 1.0 if chance(x) > 0.5 else 0.0, "rounds to nearest"),
-        (lambda x: (x * 128) % 1, "only from 1 to 2"),
-        (lambda x: chance(abs(x)), "mind the floor"),
     ],
 }

@@ -36,10 +36,6 @@ def awake_by_search(shares):
     return next((i for i in range(len(shares)) if max(shares[i:]) < 0.9), -1)
 
 
-def finite(x):
-    return x[np.isfinite(x) & (x != 0)]
-
-
 RIGHT = {
     "sigmoids_until_zero": [4, 4.0],
     "exponents": [by_loop, by_bits],
@@ -49,22 +45,7 @@ RIGHT = {
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
     "sigmoids_until_zero": [(3, "Add the exponents")],
-    "exponents": [
-        (lambda x: [math.floor(math.log2(abs(v))) for v in finite(x)], "rounded up"),
-        (lambda x: [math.frexp(v)[1] for v in finite(x)], "between 1 and 2"),
-        (lambda x: [int(math.log2(abs(v))) for v in finite(x)], "not to 0"),
-        (lambda x: [round(math.log2(abs(v))) for v in finite(x)], "round down"),
-        (
-            lambda x: [e for e, v in zip(by_loop(x), finite(x), strict=True) if v > 0],
-            "negative",
-        ),
-    ],
     "awake_from": [
-        (lambda s: next((i for i in range(len(s)) if s[i] < 0.9), -1), "for good"),
-        (lambda s: len(s) if awake(s) < 0 else awake(s), "gives -1"),
-        (lambda s: max(awake(s) - 1, min(awake(s), 0)), "the step after it"),
-        (lambda s: awake([x - 1e-9 for x in s]), "not below"),
-        (lambda s: awake([x + 0.4 for x in s]), "a third of its gradients"),
         (lambda s: sum(x < 0.9 for x in s), "Look from the end"),
     ],
 }

@@ -57,32 +57,7 @@ BY_LIBRARY = {"next_state": [by_the_library]}
 WRONG = {
     "scale_after": [(2048.0, "Write down"), (0.0, "Write down")],
     "next_state": [
-        (
-            lambda s, n, f, k: (s / 2, n) if f else by_the_library(s, n, f, k),
-            "back to 0",
-        ),
-        (
-            lambda s, n, f, k: (s / 2, 1) if f else by_the_library(s, n, f, k),
-            "no good step",
-        ),
-        (
-            lambda s, n, f, k: (
-                (max(1.0, s / 2), 0) if f else by_the_library(s, n, f, k)
-            ),
-            "below it",
-        ),
         (lambda s, n, f, k: by_the_library(s, n, f, k)[0], "A bad step halves"),
         (lambda s, n, f, k: (s / 2, 0) if f else (s * 2, 0), "A bad step halves"),
-    ],
-    "clipped": [
-        (lambda g, s, m: by_factor(g, 1.0, m) / s, "max_norm / scale"),
-        (lambda g, s, m: by_factor(g, 1.0, m), "without the loss scale"),
-        (lambda g, s, m: g / s, "not clipped"),
-        (lambda g, s, m: by_factor(g, 1.0, m * s), "still have to be divided"),
-        (
-            lambda g, s, m: g / s * m / max(np.linalg.norm(g / s), 1e-300),
-            "short enough",
-        ),
-        (lambda g, s, m: np.minimum(np.maximum(g / s, -m), m), "bends the direction"),
     ],
 }

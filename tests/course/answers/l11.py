@@ -1,7 +1,5 @@
 """Answers to the exercises of lesson 11, right ones and wrong ones."""
 
-import numpy as np
-
 
 def times(n, peak, bandwidth, width):
     return 2 * n * n * n / peak, (n * n + n * n + n * n) * width / bandwidth
@@ -31,24 +29,7 @@ RIGHT = {
 
 WRONG = {
     "extra_bytes": [(0, "copy of all weights")],
-    "speed_up": [
-        (lambda n, p, q, b: q / p, "arithmetic is the limit"),
-        (lambda n, p, q, b: 2.0, "memory is the limit"),
-        (
-            lambda n, p, q, b: sum(times(n, p, b, 4)) / sum(times(n, q, b, 2)),
-            "same time",
-        ),
-        (lambda n, p, q, b: 1 / by_limits(n, p, q, b), "upside down"),
-        (
-            lambda n, p, q, b: max(times(n, p, b, 4)) / max(times(n, q, b, 4)),
-            "half the bytes",
-        ),
-    ],
     "step_speed_up": [
-        (lambda s, f: float(s @ f), "add times"),
-        (lambda s, f: float(f.max()), "Only one part"),
-        (lambda s, f: float(np.sum(s / f)), "the new time"),
-        (lambda s, f: float(f.mean()), "different shares"),
         (lambda s, f: 1.0, "Add up"),
     ],
 }

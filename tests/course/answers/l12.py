@@ -1,6 +1,5 @@
 """Answers to the exercises of lesson 12, right ones and wrong ones."""
 
-import math
 from collections import deque
 
 import numpy as np
@@ -38,16 +37,6 @@ def by_the_library(amaxes, length):
     return np.array([scaling.update(amax) for amax in amaxes.tolist()])
 
 
-def of_past(pick):
-    """A scale from another choice among the magnitudes up to each step."""
-
-    def scales(amaxes, length):
-        found = [pick(amaxes.tolist(), k, length) for k in range(len(amaxes))]
-        return np.array([1.0 if x is None else halving(x) for x in found])
-
-    return scales
-
-
 RIGHT = {
     "flushed_by_stale_scale": [0.0625, flushed()],
     "fp8_scale": [halving],
@@ -63,31 +52,4 @@ BY_LIBRARY = {
 
 WRONG = {
     "flushed_by_stale_scale": [(0.06, "undo the scale")],
-    "fp8_scale": [
-        (lambda a: 448 / a if a else 1.0, "rounds when it"),
-        (
-            lambda a: 2.0 ** (8 - math.floor(math.log2(a))) if a else 1.0,
-            "the top saturates",
-        ),
-        (lambda a: 2.0 ** math.ceil(math.log2(448 / a)) if a else 1.0, "lies past 448"),
-        (
-            lambda a: 2.0 ** math.floor(math.log2(448 / a)) if a else 1.0,
-            "Just past 3.5",
-        ),
-        (lambda a: halving(a) / (2 if a * halving(a) == 448 else 1), "may be reached"),
-        (lambda a: 1 / halving(a), "would divide"),
-    ],
-    "delayed_scales": [
-        (
-            of_past(lambda a, k, n: max(a[max(0, k + 1 - n) : k + 1])),
-            "counts from the next",
-        ),
-        (of_past(lambda a, k, n: max(a[:k]) if k else None), "are forgotten"),
-        (of_past(lambda a, k, n: a[k - 1] if k else None), "not the latest"),
-        (
-            of_past(lambda a, k, n: max(a[max(0, k - n - 1) : k]) if k else None),
-            "too many",
-        ),
-        (of_past(lambda a, k, n: a[k]), "current scaling"),
-    ],
 }

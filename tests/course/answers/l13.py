@@ -23,19 +23,4 @@ RIGHT = {
 
 WRONG = {
     "norm_at_optimizer": [(0.0, "after clipping")],
-    "name_the_fault": [
-        (
-            lambda f, z, lo, m, r: ladder(1, z, lo, m, r) or ladder(f, z, lo, m, r),
-            "Ask first",
-        ),
-        (lambda f, z, lo, m, r: ladder(f, z, lo, 1, r), "only if the weights moved"),
-        (lambda f, z, lo, m, r: ladder(f, z, lo, m, 1), "does not notice"),
-        (
-            lambda f, z, lo, m, r: (
-                1 if f < 1 else 3 if lo > 0.5 else ladder(f, z, lo, m, r)
-            ),
-            "come",
-        ),
-        (lambda f, z, lo, m, r: ladder(1, z, lo, m, r), "fault of its own"),
-    ],
 }
