@@ -1,9 +1,7 @@
 """The figures of lesson 1: the rescue, flushed gradients, and the digits that networks paint."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import FP16
@@ -58,17 +56,18 @@ def rescue(
     ]
     before.set_ylabel("share (%)")
     after.set_yticklabels([])
-    ends = [_curve(curves, fp32.loss, "FP32", "FP32", dash="solid")]
+    steps = range(len(fp32.loss))
+    ends = [c.curve(curves, steps, fp32.loss, "FP32", c.style("FP32"))]
     for words, run in zip((WITHOUT, WITH), simulated, strict=True):
         curves.plot(real[words], color=c.style(FP16).colour, linewidth=5, alpha=0.3)
-        ends.append(_curve(curves, run.loss, words, "FP16", dash="dashed"))
+        ends.append(c.curve(curves, steps, run.loss, words, c.style(FP16)))
     curves.set_yscale("log")
     curves.set_title("FP16, dashed: simulated, broad: real")
     curves.set_xlabel("training step")
     loss_axis(curves, fp32.task)
     parts = []
     for words, run in zip((WITHOUT, WITH), simulated, strict=True):
-        last = [final_loss(run), float(np.mean(real[words][-10:]))]
+        last = [final_loss(run), sum(real[words][-10:]) / 10]
         ratios = [loss / final_loss(fp32) for loss in last]
         level = max(abs(ratio - 1) for ratio in ratios) <= 0.1
         end = "within 10% of it" if level else f"at {c.span(ratios)}× FP32's loss"
@@ -92,9 +91,15 @@ def _draw_gradients(
     draw_zones(axes, FP16, low, high)
     draw_exponents(axes, gradients, FP16, factor)
     for words, start, end in zone_words(FP16, low, high):
-        how: Any = {"rotation": 90, "ha": "center", "va": "top", "fontsize": 8.5}
         axes.text(
-            (start + end) / 2, 0.98, words, transform=axes.get_xaxis_transform(), **how
+            (start + end) / 2,
+            0.98,
+            words,
+            transform=axes.get_xaxis_transform(),
+            rotation=90,
+            ha="center",
+            va="top",
+            fontsize=8.5,
         )
     c.binary_axis(axes.xaxis, "absolute value, first step", count=5)
     axes.set_ylim(0, 33)
@@ -102,11 +107,6 @@ def _draw_gradients(
     flushed = c.percent(found.flushed, found.total)
     axes.set_title(f"{title}: {flushed} become 0")
     return flushed
-
-
-def _curve(axes: Axes, losses: np.ndarray, name: str, fmt: str, *, dash: str) -> c.End:
-    """Draw the losses of a run, and return where its name goes."""
-    return c.curve(axes, range(len(losses)), losses, name, c.style(fmt), linestyle=dash)
 
 
 @c.in_house_style
