@@ -245,3 +245,27 @@ def test_the_largest_unit_is_still_exact():
     total = 4095 * Fraction(2 - 2.0**-10) ** 2
     cut = mplab.round_to(float(total), FP32, rounding=Rounding.TOWARD_ZERO)
     assert mma(x, x.T, architecture=unit)[0, 0] == cut
+
+
+@pytest.mark.parametrize(
+    ("precision", "bias", "taken"),
+    [
+        (24, 15, True),
+        (25, 15, False),
+        (11, -97, True),  # the largest exponent is 127
+        (11, -98, False),
+        (11, 140, True),  # the smallest subnormal is 2^-149
+        (11, 141, False),
+    ],
+)
+def test_a_unit_that_multiplies_in_fp32_takes_formats_up_to_its_limits(
+    precision, bias, taken
+):
+    """Products of what lies past them would not be exact."""
+    fmt = Format("edge", exponent_bits=5, precision=precision, bias=bias)
+    zeros, unit = np.zeros((2, 2)), MatrixUnit(1, None)
+    if taken:
+        assert not mma(zeros, zeros, input_format=fmt, architecture=unit).any()
+    else:
+        with pytest.raises(ValueError, match="products that are exact in float64"):
+            mma(zeros, zeros, input_format=fmt, architecture=unit)

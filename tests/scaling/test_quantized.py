@@ -346,3 +346,9 @@ def test_products_with_powers_of_two_are_exact_past_the_ends_of_float32(rounding
     assert large.values.item() == (
         FP8_E5M2.max_finite if rounding in inward else math.inf
     )
+
+
+@pytest.mark.parametrize("block", [(0,), (-2,), (3,), (True,), ()])
+def test_a_block_that_does_not_divide_the_tensor_is_refused(block):
+    with pytest.raises(ValueError, match="quantize: block must divide the last axes"):
+        quantize(torch.ones(2, 4), FP8_E4M3, block=block)

@@ -531,3 +531,26 @@ def test_a_name_that_fits_no_layer_of_a_model_that_was_found_is_warned_of_once()
         Towers()(torch.randn(2, 4))
     with sim:
         Towers()(torch.randn(2, 4))
+
+
+class Copying(nn.Module):
+    """Copies a tensor in each way that torch has, and remembers the copies."""
+
+    def forward(self, x):
+        copied = torch.empty_like(x)
+        copied.copy_(x)
+        (added,) = torch._foreach_add([x], [torch.zeros_like(x)])
+        (raised,) = torch._foreach_mul([x], 1.0)
+        self.copies = [x.clone(), copied, added, raised, x.contiguous(), x.flatten()]
+        return x
+
+
+@every_policy
+def test_a_copy_keeps_every_bit_under_all_policies(policy):
+    """Rounding copies turned [1.0001, 1e-9, 70000] into [1, 0, inf]."""
+    x = torch.tensor([1.0001, 1e-9, 70000.0])
+    module = Copying()
+    with simulated(FP16, policy=policy):
+        module(x)
+        kept = module.copies
+        assert all(torch.equal(copy.float(), x) for copy in kept)

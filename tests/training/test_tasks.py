@@ -129,6 +129,32 @@ def test_with_adam_and_no_sigmoid_at_the_end_fp16_is_delayed_and_not_lost(seed):
     assert low.metrics["r2"] > wide.metrics["r2"] - 0.12
 
 
+# What a task is: the parameters of its network, and the loss of its first 256 examples, seed 0.
+IS = {
+    "sigmoid-autoencoder": (10480, 12, 0.181548),
+    "digits-autoencoder": (10480, 12, 0.298804),
+    "digits-cnn": (6170, 8, 2.311380),
+    "deep-sigmoid": (7690, 14, 2.325917),
+    "sequence-transformer": (18058, 30, 2.466330),
+    "regression": (2545, 6, 0.264805),
+    "small-steps": (2545, 6, 0.264805),
+}
+
+
+def test_a_task_is_what_it_was():
+    """A run is known by its task's name: another network needs another one."""
+    assert IS.keys() == TASKS.keys()
+    for name, task in TASKS.items():
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            model = task.model()
+            inputs, targets = (part[:256] for part in task.data().train)
+            loss = task.loss(model(inputs), targets)
+        sizes = [parameter.numel() for parameter in model.parameters()]
+        assert (sum(sizes), len(sizes)) == IS[name][:2], name
+        assert float(loss) == pytest.approx(IS[name][2], rel=1e-4), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(2), [0]))
 def test_deep_sigmoids_stall_without_a_loss_scale_and_end_far_behind(seed):

@@ -545,3 +545,11 @@ def test_predictions_come_from_the_same_layers_as_the_training(recipe):
     assert torch.equal(engine.predict(inputs), expected)
     assert torch.backends.mha.get_fastpath_enabled()
     assert model.training
+
+
+def test_a_seed_has_64_bits():
+    short = replace(TASKS["regression"], steps=1)
+    assert train(short, "fp32", seed=2**64 - 1, progress=False).seed == 2**64 - 1
+    for seed in (2**64, -1):
+        with pytest.raises(ValueError, match="train: seed must be"):
+            train(short, "fp32", seed=seed, progress=False)
