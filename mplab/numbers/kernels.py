@@ -7,14 +7,20 @@ this file, because numba's cache on disk notices edits to the file of the loop o
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic, overload
 
-from mplab.numbers.compiled import Compiled, callback, make_ufunc
+from mplab.numbers.compiled import (
+    Compiled,
+    Ufunc,
+    callback,
+    can_make_ufuncs,
+    make_ufunc,
+)
 from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Event, Rounding
 from mplab.numbers.threads import DIVISIBLE, parallel
@@ -510,6 +516,8 @@ def ufunc(facts: Facts, mode: Rounding) -> Any:
     `facts` alive.
     """
     known = facts.ufuncs.get(mode)
+    if known is None and not can_make_ufuncs():
+        known = facts.ufuncs[mode] = Ufunc(partial(_round_array, facts, mode), ())
     if known is None:
         integer = facts.numbers.dtype
         loop = _inner_loop(int(mode), facts.rare, 8 * integer.itemsize)
@@ -519,6 +527,17 @@ def ufunc(facts: Facts, mode: Rounding) -> Any:
             mode, make_ufunc("round_to", loop, kinds, facts.numbers)
         )
     return known.call
+
+
+def _round_array(
+    facts: Facts, mode: Rounding, x: np.ndarray, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Round a contiguous array as the ufunc would, where NumPy lets us make none."""
+    result = np.empty_like(x) if out is None else out
+    integer = facts.numbers.dtype
+    bits, target = x.reshape(-1).view(integer), result.reshape(-1).view(integer)
+    _loop_for(int(mode), facts.rare, "round")(bits, target, facts.numbers, 0, 0, 0)
+    return result
 
 
 @cache

@@ -272,6 +272,36 @@ def at_once(work, arguments):
     assert not any(worker.is_alive() for worker in workers)
 
 
+WITHOUT_TABLE = """
+import hashlib
+import numpy as np, numpy._core.umath as umath
+if {removed}:
+    del umath._UFUNC_API
+from mplab import FP8_E4M3FNUZ, FP16, round_to
+from mplab.numbers import compiled
+
+assert compiled.can_make_ufuncs() != {removed}
+bits = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16, np.uint32)
+x = bits.view(np.float32)
+digest = hashlib.sha256()
+for fmt in (FP16, FP8_E4M3FNUZ):
+    in_place = x.copy()
+    round_to(in_place, fmt, out=in_place)
+    square, nothing = round_to(x.reshape(256, -1), fmt), round_to(x[:0], fmt)
+    for result in (round_to(x, fmt), square, nothing, in_place):
+        digest.update(result.tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_without_numpy_s_private_table_every_bit_is_the_same():
+    made, called = (
+        run_script(WITHOUT_TABLE.format(removed=removed)) for removed in (False, True)
+    )
+    assert made == called
+
+
 FORKED = """
 import os, signal
 import numpy as np
