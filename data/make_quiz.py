@@ -26,7 +26,7 @@ def predictions(notebook):
         for piece in re.split(
             r"(?m)(<details>.*?</details>)|^(?=## )", cell.source, flags=re.S
         ):
-            text = re.sub(r"!\[.*?\]\(attachment:.*?\)", "", piece or "").strip()
+            text = (piece or "").strip()
             if FOLDED.match(text):
                 if asked:
                     yield section, asked, FOLDED.match(text)[1].strip()

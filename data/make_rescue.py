@@ -1,10 +1,8 @@
-"""Draw the picture of README and of lesson 1 anew: `python data/make_rescue.py`.
+"""Draw README's picture anew: `python data/make_rescue.py` writes lessons/l01/rescue.png.
 
-It runs the lesson's own cells up to that figure, on this machine's kernels, writes
-lessons/l01/rescue.png, and puts it into the lesson as well, so that it shows before anything runs.
+It runs the cells of lesson 1 up to that figure, on this machine's kernels.
 """
 
-import base64
 import io
 
 import nbformat
@@ -13,7 +11,7 @@ from PIL import Image
 from mplab.course.files import course_folder
 
 LESSON = course_folder("lessons") / "01_why_did_training_stop.ipynb"
-FIGURE, SHOWN_IN = "real-curves", "real-what"
+FIGURE = "real-curves"
 
 
 def main() -> None:
@@ -33,9 +31,6 @@ def main() -> None:
     content = io.BytesIO()
     image.save(content, "png", optimize=True)
     (LESSON.parent / "l01" / "rescue.png").write_bytes(content.getvalue())
-    data = base64.b64encode(content.getvalue()).decode()
-    cells[SHOWN_IN].attachments = {"rescue.png": {"image/png": data}}
-    nbformat.write(notebook, LESSON)
     print(picture.claim)
 
 

@@ -26,9 +26,6 @@ _SUMMARY = "I have written my answer down"
 _FOLD = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>")
 """A notebook folds the text of its answers; a page folds the cells above the text as well."""
 
-_ATTACHED = re.compile(r"!\[[^\]]*\]\(attachment:[^)]*\)\n*")
-"""A picture for those who open a notebook that has not run; a page shows the figure itself."""
-
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
 
 _ANCHOR = re.compile(r'<a class="anchor-link" href="([^"]*)">.*?</a>')
@@ -96,8 +93,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         if cell.cell_type != "markdown":
             pieces = [cell]
         else:
-            source = _ATTACHED.sub("", cell.source)
-            pieces = [piece for piece in _PIECES.split(source) if piece.strip()]
+            pieces = [piece for piece in _PIECES.split(cell.source) if piece.strip()]
         for piece in pieces:
             is_text = isinstance(piece, str)
             starts = is_text and bool(_PIECES.match(piece))
