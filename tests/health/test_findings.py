@@ -243,3 +243,18 @@ def test_a_second_step_beside_the_scaler_is_counted():
             sick_runs.seeded(sick_runs.mlp), data, scale=1024.0
         ).run(4, beside=beside)
         assert report.codes == codes and report.evidence.outside_scaler == 4 * beside
+
+
+@pytest.mark.parametrize(("steps", "seen"), [(19, False), (20, True)])
+def test_a_rising_loss_is_judged_from_twenty_steps_on(steps, seen):
+    """A quarter of them, five, stands at each end."""
+    model = sick_runs.seeded(sick_runs.mlp)
+    x, y = sick_runs.regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    with Health(model, optimizer) as health:
+        for step in range(steps):
+            optimizer.zero_grad()
+            F.mse_loss(model(x), y).backward()
+            optimizer.step()
+            health.step(1.0 + step)
+    assert ("rising-loss" in [f.code for f in health.report().findings]) == seen

@@ -13,7 +13,7 @@ from torch import nn
 
 from mplab import FP8_E4M3, FP16, round_to
 from mplab.simulation import simulated
-from mplab.training import RECIPES, TASKS, Recipe, train
+from mplab.training import RECIPES, TASKS, Recipe, engines, train
 from mplab.training.engines import Real, Simulated
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
@@ -553,3 +553,19 @@ def test_a_seed_has_64_bits():
     for seed in (2**64, -1):
         with pytest.raises(ValueError, match="train: seed must be"):
             train(short, "fp32", seed=seed, progress=False)
+
+
+@pytest.mark.parametrize(("count", "wrapped"), [(1, False), (2, True)])
+def test_from_two_processes_on_a_network_is_trained_data_parallel(
+    count, wrapped, monkeypatch
+):
+    """No process starts here: tests/training/test_parallel.py trains with some."""
+    seen = []
+    monkeypatch.setattr(engines, "processes", lambda: count)
+    monkeypatch.setattr(
+        engines, "DistributedDataParallel", lambda model: seen.append(model) or model
+    )
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    Real(model, nn.functional.mse_loss, optimizer, RECIPES["amp-fp16"])
+    assert (seen == [model]) == wrapped
