@@ -20,10 +20,7 @@ def main() -> None:
     cells = {cell.id: cell for cell in notebook.cells}
     space = {"__name__": "lesson"}
     for name in ("setup", "surprise", "rescue", "real", FIGURE):
-        exec(
-            cells[name].source.rpartition("figures.rescue(")[0] or cells[name].source,
-            space,
-        )
+        exec(cells[name].source, space)
     picture = space["figures"].rescue(
         space["fp32"], [space["fp16"], space["scaled"]], space["real"]
     )

@@ -216,9 +216,8 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
 
 def _record(name: str, to: Request, end: float) -> None:
     """Record a part in its own process until `end`; starting torch and CUDA has used some time."""
-    os.environ.setdefault(
-        "TORCHINDUCTOR_COMPILE_THREADS", "1"
-    )  # no more processes for a few kernels
+    # No more processes for a few kernels.
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     record(name, to, most=end - time.time())
 
 
@@ -307,9 +306,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     begin, done = time.monotonic(), []
     for place, name in enumerate(names):
         left = begin + 60 * options.minutes - time.monotonic()
-        shares = [
-            PARTS[other].share for other in names[place:]
-        ]  # unused time is passed on
+        # Unused time is passed on.
+        shares = [PARTS[other].share for other in names[place:]]
         made = made_or_kept(name, asked, most=left * shares[0] / sum(shares))
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"

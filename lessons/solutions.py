@@ -35,9 +35,8 @@ def decode_e4m3(code):
     exponent, trailing = code >> 3 & 15, code & 7
     if exponent == 15 and trailing == 7:
         return math.nan
-    if (
-        exponent == 0
-    ):  # subnormal: no leading 1, and the exponent of the smallest normal number
+    # Subnormal: no leading 1, and the exponent of the smallest normal number.
+    if exponent == 0:
         return sign * trailing / 8 * 2.0**-6
     return sign * (1 + trailing / 8) * 2.0 ** (exponent - 7)
 
@@ -216,9 +215,8 @@ def log_sum_exp(x):
 
 def dot_backward_error(a, b, result):
     off = abs(np.sum(a * b) - result)
-    reach = np.sum(
-        np.abs(a * b)
-    )  # how far a relative change of 1 in each element moves the sum
+    # How far a relative change of 1 in each element moves the sum.
+    reach = np.sum(np.abs(a * b))
     if off == 0:
         return 0.0
     return off / reach if reach else np.inf

@@ -6,9 +6,8 @@ import sys
 from collections import Counter
 from zlib import crc32
 
-if (
-    "PYTEST_XDIST_WORKER" in os.environ
-):  # before torch: OpenMP's threads spin while they wait
+# Before torch: OpenMP's threads spin while they wait.
+if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np

@@ -38,9 +38,8 @@ def is_there(dotted):
             try:
                 import_module("mplab." + ".".join(parts[: depth + 1]))
             except ModuleNotFoundError:
-                fields = getattr(
-                    found, "__annotations__", {}
-                )  # of a dataclass or a named tuple
+                # Of a dataclass or a named tuple.
+                fields = getattr(found, "__annotations__", {})
                 return name in fields and depth + 1 == len(parts)
         found = getattr(found, name)
     return True

@@ -329,9 +329,8 @@ def test_no_file_and_no_function_is_long():
 
 def test_the_field_s_words_are_used():
     def others(path):
-        text = path.read_text(encoding="utf-8").replace(
-            "set_flush_denormal", ""
-        )  # torch's name
+        # Torch's name.
+        text = path.read_text(encoding="utf-8").replace("set_flush_denormal", "")
         return re.findall(r"(?i)mantissa\w*|denormal\w*", text)
 
     assert wrong(others, FILES) == {}

@@ -44,10 +44,8 @@ def casts(to: Setting) -> Found:
         except Exception as error:  # whatever it is, the other formats go on
             row["problem"] = problem_of(error)
         yield "formats", found
-    yield (
-        "compiled",
-        {},
-    )  # recordings of this version have it; no kernel is compiled any more
+    # Recordings of this version have it; no kernel is compiled any more.
+    yield "compiled", {}
 
 
 _KEPT = 32
@@ -56,9 +54,8 @@ _KEPT = 32
 
 def _inputs(start: int, size: int, device: torch.device) -> Tensor:
     """The float32 numbers whose codes begin at `start`."""
-    bits = torch.arange(start, start + size, device=device).to(
-        torch.int32
-    )  # wraps past 2^31
+    # Wraps past 2^31.
+    bits = torch.arange(start, start + size, device=device).to(torch.int32)
     return bits.view(torch.float32)
 
 

@@ -299,9 +299,8 @@ def _promotion(to: Setting) -> dict[str, Any]:
             a[:, place], b[place] = 2.0**-7, 2.0**-7
             try:
                 answer = float(product(a, b, FP8_E4M3, fast=fast)[0, 0])
-            except (
-                Exception
-            ) as error:  # what was found with the other accumulation stays
+            except Exception as error:
+                # What was found with the other accumulation stays.
                 return result | {"problem": problem_of(error)}
             if answer != 1.0:
                 survives.append(place)

@@ -116,17 +116,14 @@ def _not_restarted(x: np.ndarray) -> float:
 
 _RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
 
-_BESIDE_LARGE = np.array(
-    [256.0] + [0.015625] * 128
-)  # each alone is cut, and 128 end a block
+# Each alone is cut, and 128 end a block.
+_BESIDE_LARGE = np.array([256.0] + [0.015625] * 128)
 
-_BESIDE_TOTAL = np.concatenate(
-    [np.full(128, 65536.0), np.full(3 * 128, 0.00390625)]
-)  # 2^23 + 1/2
+# 2^23 + 1/2.
+_BESIDE_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(3 * 128, 0.00390625)])
 
-_PAST_TOTAL = np.concatenate(
-    [np.full(128, 65536.0), np.full(128, 0.005859375)]
-)  # 2^23 + 3/4
+# 2^23 + 3/4.
+_PAST_TOTAL = np.concatenate([np.full(128, 65536.0), np.full(128, 0.005859375)])
 
 _PROMOTED_CASES = (
     np.array([1.0, 2.0]),

@@ -102,10 +102,11 @@ def _rows(step: StepBits, description: str) -> str:
     high = max(
         [step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]
     )
+    # The left of a bit's cell.
     drawing, x = (
         Drawing(),
         Scale(step.bottom - 1, high, 750, 174),
-    )  # the left of a bit's cell
+    )
     bottom = TOP + ROW * len(step.rows)
     for number, row in enumerate(step.rows):
         _row(

@@ -128,9 +128,8 @@ def _parting(
     found: int | None = None
     for step in reversed(steps):
         wide = _loss_at(runs[0], step)
-        if not any(
-            not _loss_at(run, step) <= more * wide for run in runs[1:]
-        ):  # NaN counts, too
+        # NaN counts, too.
+        if not any(not _loss_at(run, step) <= more * wide for run in runs[1:]):
             return found
         found = step
     return found

@@ -165,9 +165,8 @@ def _charts(window: Window, at: int, description: str) -> str:
 
 def _ranges(on: Drawing, window: Window) -> None:
     """Grey bands past both ends of the range, and the largest magnitudes."""
-    chart = Chart(
-        STEP, Scale(-36, 32, 206, 22, log=True), on
-    )  # all that the controls can reach
+    # All that the controls can reach.
+    chart = Chart(STEP, Scale(-36, 32, 206, 22, log=True), on)
     fmt = window.fmt
     for limit, edge in ((fmt.max_finite, 22), (fmt.min_subnormal / 2, 206)):
         way = chart.stairs((limit / window.scales).tolist())

@@ -227,9 +227,8 @@ def measure_formula_errors(
 
 def _error(result: np.ndarray, exact: np.ndarray) -> np.ndarray:
     off = np.abs(result - exact) / np.abs(exact)
-    return np.where(
-        exact == 0, np.nan, np.where(off <= 1, off, 1.0)
-    )  # 1 for NaN and infinity
+    # 1 for NaN and infinity.
+    return np.where(exact == 0, np.nan, np.where(off <= 1, off, 1.0))
 
 
 def medians(errors: np.ndarray) -> np.ndarray:

@@ -139,9 +139,8 @@ def _correction_cases() -> list[Arguments]:
         _given(odd * small, ones, np.array([-5.0, 1.0]) * 2.0**-12),
         _given(small * 2.0**-12, ones, np.array([2.0**-13, 2.0**-14])),
     ]
-    wide = np.array(
-        [1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0]
-    )  # the second enters as a subnormal
+    # The second enters as a subnormal.
+    wide = np.array([1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0])
     cases += [_given(np.eye(3), np.ones(3), wide), _given(np.eye(3), np.ones(3), -wide)]
     for n in (3, 4, 5):
         a = np.rint(rng.standard_normal((n, n)) * 2**18) / 2**18 + 4 * np.eye(n)

@@ -231,9 +231,8 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     Returns:
         A figure whose title says where each line is lowest.
     """
-    ((subject, axis, quantity),) = {
-        (k.subject, k.axis, k.quantity) for k in curves
-    }  # of one kind
+    # Of one kind.
+    ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}
     lines, said = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]

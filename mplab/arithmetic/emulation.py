@@ -150,9 +150,8 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
     parts, rests = [], [x]
     for s in range(slices):
         unit = first - s * bits
-        scaled = np.ldexp(
-            rests[-1], -unit
-        )  # tiny numbers underflow, and their part is 0
+        # Tiny numbers underflow, and their part is 0.
+        scaled = np.ldexp(rests[-1], -unit)
         parts.append(np.rint(scaled) + 0.0)  # no −0, which FNUZ formats lack
         rest = np.ldexp(scaled - parts[-1], unit)
         rests.append(np.where(parts[-1] == 0, rests[-1], rest))
@@ -335,9 +334,8 @@ def _cut_both(
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
     bits, promote_every = _unit_bits(function, k, unit, architecture)
-    most = (
-        len(moduli) if unit == "moduli" else 1 << 13
-    )  # twice the bits of 2^−1074 .. 2^1024
+    # Twice the bits of 2^−1074 .. 2^1024.
+    most = len(moduli) if unit == "moduli" else 1 << 13
     if slices is not None:
         slices = integer(function, "slices", slices, least=1, most=most)
     for n in count(1) if slices is None else [slices]:

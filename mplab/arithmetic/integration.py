@@ -68,9 +68,8 @@ def integrate(
     first = np.asarray(round_to(start, fmt))
     state = Weights(first.ravel(), fmt, method=method, seed=seed)
     seen = [state.values]
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # a run that diverges ends in NaN
+    # A run that diverges ends in NaN.
+    with np.errstate(over="ignore", invalid="ignore"):
         for _ in range(steps):
             state.add(increment(rate, state.values.reshape(first.shape), dt).ravel())
             seen.append(state.values)

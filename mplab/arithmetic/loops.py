@@ -373,10 +373,11 @@ def run(
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:
+        # Both ends round down: no row is skipped.
         first, last = (
             begin // cost,
             end // cost,
-        )  # both ends round down: no row is skipped
+        )
         some = (a[first:last], b, out[first:last], trace)
         loop(*some, facts, product_facts, keys, product_keys, plan, first)
 

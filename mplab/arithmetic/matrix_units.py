@@ -335,10 +335,11 @@ class _Step:
     ) -> np.ndarray:
         """Sum all terms, aligned to the largest exponent."""
         top = self._top(exponents, c) - self._bits
+        # The last bit kept becomes 1.
         one, last = (
             _power_of_two(-top),
             _power_of_two(top),
-        )  # the last bit kept becomes 1
+        )
         aligned = np.multiply(
             products, one[:, None, :], out=products if finite else None
         )
@@ -452,9 +453,8 @@ def _fused_multiply_add(a: float, b: float, c: float) -> float:
     (p, q), (r, s), (t, u) = (x.as_integer_ratio() for x in (a, b, c))
     above = p * r * u + t * q * s
     try:
-        return (
-            above / (q * s * u) if above else a * b + c
-        )  # a zero with its IEEE 754 sign
+        # A zero with its IEEE 754 sign.
+        return above / (q * s * u) if above else a * b + c
     except OverflowError:
         return math.inf if above > 0 else -math.inf
 

@@ -169,9 +169,8 @@ def descend(
     rows = []
     for _ in range(steps):
         before = weights.values
-        with np.errstate(
-            over="ignore", invalid="ignore"
-        ):  # a run that diverges ends in NaN
+        # A run that diverges ends in NaN.
+        with np.errstate(over="ignore", invalid="ignore"):
             residual = examples @ before - targets
             gradient = 2 * examples.T @ residual / len(targets)
             weights.add(-learning_rate * gradient)

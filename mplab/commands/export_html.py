@@ -219,9 +219,8 @@ def _fingerprint(*paths: Path, words: str = "") -> str:
     sources = [
         p for p in PACKAGE.rglob("*") if p.suffix in (".py", ".js", ".css", ".html")
     ]
-    sources += course_folder("lessons").rglob(
-        "*.py"
-    )  # a checkout has them beside the package
+    # A checkout has them beside the package.
+    sources += course_folder("lessons").rglob("*.py")
     for source in [*paths, *sorted(sources)]:
         digest.update(source.read_bytes())
     return f"<!-- edition {digest.hexdigest()[:16]} -->"

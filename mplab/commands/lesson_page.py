@@ -175,9 +175,8 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         drawn = frozen.get(data[VIEW]["model_id"])
         if isinstance(drawn, str):
             return f'<div class="explorer">{drawn}</div>'
-        return (
-            frozen_explorer_html(Frozen(*drawn)) if drawn else ""
-        )  # a progress bar is of no use later
+        # A progress bar is of no use later.
+        return frozen_explorer_html(Frozen(*drawn)) if drawn else ""
     if "text/html" in data:
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
         if html.startswith("<table"):

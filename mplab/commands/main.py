@@ -24,10 +24,11 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
+    # An old code page cannot print ×: a ? will do.
     for stream in (
         sys.stdout,
         sys.stderr,
-    ):  # an old code page cannot print ×: a ? will do
+    ):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     write = sys.stdout.write  # progress bars go to the other stream

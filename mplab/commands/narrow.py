@@ -69,10 +69,11 @@ def make_narrow(picture: Any) -> None:
 def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     """Wrap long labels; return the names of curves, and the words above the axes."""
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
+    # Keep their alignment.
     for label, room in (
         (axes.xaxis.label, 38),
         (axes.yaxis.label, 26),
-    ):  # keep their alignment
+    ):
         label.set_text(
             "\n".join(fill(line, room) for line in label.get_text().split("\n"))
         )
@@ -83,9 +84,8 @@ def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     for text in notes + above:
         text.set_text(fill(text.get_text(), 14 if text in notes else 10))
     names = [label.get_text().replace(".", ". ") for label in axes.get_yticklabels()]
-    if any(
-        len(name) > 14 and "$" not in name for name in names
-    ):  # not a formula's source
+    # Not a formula's source.
+    if any(len(name) > 14 and "$" not in name for name in names):
         axes.set_yticks(
             axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in names]
         )

@@ -90,9 +90,8 @@ def _page(name: str) -> doc.Module:
     page = doc.Module(front)
     for entry in page.variables:
         entry.docstring = _described(entry.name, getattr(front, entry.name))
-    for (
-        each
-    ) in page.classes:  # members from torch or matplotlib have no page to link to
+    # Members from torch or matplotlib have no page to link to.
+    for each in page.classes:
         each.inherited_members = {}
         each.members = {member.name: member for member in each.own_members}
     return page

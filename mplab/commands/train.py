@@ -61,9 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             if rank() == 0:
                 _show(runs, options)
     except (TypeError, ValueError) as error:
-        if not re.match(
-            r"[\w.]+: .+ must ", str(error)
-        ):  # raised in the task, not by us
+        # Raised in the task, not by us.
+        if not re.match(r"[\w.]+: .+ must ", str(error)):
             raise
         print(f"mplab train: {error}", file=sys.stderr)
         return 2
@@ -97,9 +96,8 @@ def named_task(place: str) -> Task:
     module, _, name = place.partition(":")
     rule = f"--task must be package.module:NAME, where NAME is a Task; got {place!r}"
     if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(
-            0, here
-        )  # as `python -m` does, and an installed command does not
+        # As `python -m` does, and an installed command does not.
+        sys.path.insert(0, here)
     try:
         found = vars(import_module(module))
     except (ModuleNotFoundError, ValueError) as error:

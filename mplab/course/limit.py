@@ -80,9 +80,8 @@ class _Watcher:
                 continue  # other tasks have the processor
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
-                wait = (
-                    self._seconds
-                )  # a half-done import would stay broken; it is not the answer's
+                # A half-done import would stay broken; it is not the answer's.
+                wait = self._seconds
                 continue
             if between is not None:
                 self.fired = True

@@ -229,18 +229,16 @@ class NumberLine(PageExplorer):
         zoom: int = 1,
     ) -> None:
         zoom = min(max(zoom, _NARROWEST), _WIDEST)
-        few = [
-            fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16
-        ]  # can be drawn
+        # Can be drawn.
+        few = [fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16]
 
         def static_picture() -> Picture | None:
             exact = _exact(around)
             if exact is None or not few:
                 return None
             middle = float(exact)
-            half = max(
-                2.0 ** (zoom - 1), abs(middle) * 2.0**-40
-            )  # as in number_line.js
+            # As in number_line.js.
+            half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)
             return number_lines(few, middle - half, middle + half)
 
         super().__init__(

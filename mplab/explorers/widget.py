@@ -115,7 +115,6 @@ class Explorer(ipywidgets.VBox):
         try:
             action()
         except Exception:
-            with (
-                self.errors
-            ):  # Jupyter sends a callback's traceback to a log nobody reads
+            # Jupyter sends a callback's traceback to a log nobody reads.
+            with self.errors:
                 raise

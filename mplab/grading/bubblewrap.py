@@ -67,9 +67,8 @@ def _view() -> list[str]:
         elif Path("/", name).is_dir():
             arguments += ["--ro-bind", f"/{name}", f"/{name}"]
     lessons = PACKAGE / "_course" / "lessons"
-    if (
-        lessons.is_dir()
-    ):  # an installed package carries the assignments with their solutions
+    # An installed package carries the assignments with their solutions.
+    if lessons.is_dir():
         arguments += ["--tmpfs", str(lessons)]
     return [*arguments, "--perms", "0755", "--dir", WORK]
 

@@ -208,9 +208,8 @@ class _List(_Handler):
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
                 rows = []
-                with suppress(
-                    MissingEntry, ValueError
-                ):  # a due date is known before the release
+                # A due date is known before the release.
+                with suppress(MissingEntry, ValueError):
                     for question in questions(self.course, name):
                         cell = book.find_graded_cell(
                             question.name, question.notebook, name
@@ -395,9 +394,8 @@ def application(
         from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 
         root = os.environ["JUPYTERHUB_SERVICE_PREFIX"]
-        own = {
-            "enter": web.authenticated(lambda page: None)
-        }  # the Hub's log-in, and no more
+        # The Hub's log-in, and no more.
+        own = {"enter": web.authenticated(lambda page: None)}
         pages = {
             path: type("", (HubOAuthenticated, page), own)
             for path, page in pages.items()
@@ -456,9 +454,8 @@ def serve(
             application(course, token, number, hub=hub), max_body_size=1 << 20
         )
         server.add_socket(listener)
-        if (
-            not hub
-        ):  # else the token, which signs the Hub's cookies, would be in its log
+        # Else the token, which signs the Hub's cookies, would be in its log.
+        if not hub:
             log(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 

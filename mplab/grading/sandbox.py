@@ -386,9 +386,8 @@ class Session:
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
         if isinstance(reply, dict) and self._number == 1 and "failed" in reply:
-            raise NoSandbox(
-                str(self._broken(str(reply["failed"])[:200]))
-            )  # nothing of it ran
+            # Nothing of it ran.
+            raise NoSandbox(str(self._broken(str(reply["failed"])[:200])))
         if not isinstance(reply, dict) or reply.get("id") != self._number:
             raise self._broken("its answer is not what was asked for")
         return reply

@@ -280,9 +280,8 @@ def formula_picture(formula: str, source: str, *, block: bool) -> str:
     except (ValueError, RuntimeError, RecursionError, OverflowError):
         return code
     content = file.getvalue()
-    width = int.from_bytes(
-        content[16:20], "big"
-    )  # PNG 1.2, 4.1.1: the header's first number
+    # PNG 1.2, 4.1.1: the header's first number.
+    width = int.from_bytes(content[16:20], "big")
     style = f"width:{width / _DPI * 7.2:.3f}em;vertical-align:{-depth / 10:.3f}em"  # of 10 points
     picture = f'<img src="data:image/png;base64,{base64.b64encode(content).decode()}"'
     picture += f' alt="{html.escape(source)}" style="{style}">'

@@ -119,9 +119,8 @@ def numbers_of(t: Tensor) -> Tensor:
     t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
-    distance -= (
-        distance > 1 and distance % 2 == 0
-    )  # an even distance would stay in few columns
+    # An even distance would stay in few columns.
+    distance -= distance > 1 and distance % 2 == 0
     some = bits[::distance][:SAMPLED]
     numbers = torch.zeros(2 + SAMPLED, dtype=torch.int64, device=bits.device)
     numbers[2 : 2 + len(some)] = some
@@ -148,10 +147,11 @@ def _sums(bits: Any, weights: Any, numbers: Any) -> None:
     """Compute the two sums in one pass over memory."""
     plain = total = np.int64(0)
     for begin in range(0, len(bits), len(weights)):
+        # A slice: fewer checks.
         some, part = (
             bits[begin : begin + len(weights)],
             np.int64(0),
-        )  # a slice: fewer checks
+        )
         for i in range(len(some)):
             plain += some[i]
             part += np.int64(some[i]) * np.int64(weights[i])
@@ -269,10 +269,11 @@ class Digest:
             self._end_step()  # the one in which the run broke off
         self._stopped = True
         if self._file is not None:
+            # A full disk must not stop the run.
             with (
                 suppress(OSError),
                 self._file as file,
-            ):  # a full disk must not stop the run
+            ):
                 file.write(json.dumps({"error": self.record.error}) + "\n")
 
     def _write(self, entry: dict[str, Any]) -> None:

@@ -201,9 +201,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
             "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
         )
-    same = (
-        len({step.weight_norm for step in steps}) == 1
-    )  # also after steps not looked at
+    # Also after steps not looked at.
+    same = len({step.weight_norm for step in steps}) == 1
     moved = any(step.updated or step.skipped for step in steps)
     if (
         any(step.gradient_norm for step in steps)

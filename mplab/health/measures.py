@@ -166,9 +166,8 @@ def together(parts: list[Tensor]) -> Tensor:
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
-    lost = (
-        size <= fmt.min_subnormal / 2
-    )  # a simulation rounds a gradient only where it is used
+    # A simulation rounds a gradient only where it is used.
+    lost = size <= fmt.min_subnormal / 2
     finite = size <= torch.finfo(size.dtype).max
     parts = [
         (lost & (size != 0) if what_if else lost).sum(),
@@ -192,9 +191,8 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     x, factor = x.detach().float(), factor.float()
     size, scaled = x.abs(), (x * factor).abs()
     some, held = size > 0, x.isfinite() & low.isfinite()
-    most = fmt.max_finite + 2.0 ** (
-        fmt.emax - fmt.precision
-    )  # numbers up to this one round down
+    # Numbers up to this one round down.
+    most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
     reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
         factor.min(),

@@ -55,9 +55,8 @@ def operands(layer: Any, role: str, x: Tensor) -> Iterator[Operand]:
         x = x.to(torch.get_autocast_dtype("cuda"))
     if first.scaling_type.name != "DISABLED":
         yield _in_rows(layer, first, role, x, -1)
-    whole = (
-        again.scaling_granularity.name == "TENSORWISE"
-    )  # one cast serves both products
+    # One cast serves both products.
+    whole = again.scaling_granularity.name == "TENSORWISE"
     if again.scaling_type.name != "DISABLED" and not (whole and again == first):
         yield _in_rows(layer, again, second, x, 0)
 

@@ -139,9 +139,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.low = False
         self.casts: set[int] = set()
         self.integers: RoundedIntegers | None = None
-        self._last: dict[
-            str, Origin
-        ] = {}  # of the latest result that is not finite, by phase
+        # Of the latest result that is not finite, by phase.
+        self._last: dict[str, Origin] = {}
         self._aside: Origin | None = None
         self._stack: list[str] = []
         self._events: list[tuple[int, str]] = []

@@ -207,9 +207,8 @@ class _ForLightning(_Watching):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if isinstance(loss, Tensor):
             self._losses.append(loss.detach())
-        if (
-            trainer.global_step > self._done
-        ):  # Lightning has divided by the micro-batches
+        # Lightning has divided by the micro-batches.
+        if trainer.global_step > self._done:
             count = 1 if module.automatic_optimization else len(self._losses)
             self._done = trainer.global_step
             self._step(max(1, count))

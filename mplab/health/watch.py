@@ -237,9 +237,8 @@ class Health:
         """Start or stop tracing for the coming step."""
         number = len(self.steps)
         due = number < 2 or number % self.trace_every == 0 or self._trace_next
-        due = due and not (
-            self.steps and self.steps[-1].nonfinite_weights
-        )  # would blame any layer
+        # Would blame any layer.
+        due = due and not (self.steps and self.steps[-1].nonfinite_weights)
         self._tracer.begin(number)
         self._due = due and bool(self._handles)  # `step` may be called after `close`
         self._looking = self._due or number % self.every == 0
@@ -400,9 +399,8 @@ class Health:
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
             self.seen.outside_scaler += 1
-        found = getattr(
-            optimizer, "found_inf", None
-        )  # a fused optimizer skips by itself
+        # A fused optimizer skips by itself.
+        found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
             self._skipped = True
         if self._updates > 1:
@@ -453,10 +451,11 @@ class Health:
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale()
+        # It runs in no module.
         before, self._tracer.updating = (
             self._tracer.updating,
             True,
-        )  # it runs in no module
+        )
         try:
             return original(optimizer)
         finally:

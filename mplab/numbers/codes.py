@@ -131,9 +131,8 @@ def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
         values = np.where(magnitude == fmt.max_code + 1, special, values)
         values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
     values = np.copysign(values, np.where(negative, -1.0, 1.0))
-    if (
-        fmt.nan_code is not None
-    ):  # one NaN for all NaN codes, so that values are reproducible
+    # One NaN for all NaN codes, so that values are reproducible.
+    if fmt.nan_code is not None:
         values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
     return np.asarray(values)
 
@@ -253,9 +252,8 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     """Return the numbers, or raise if one was rounded to float64 on its way in."""
     number = Decimal(x) if isinstance(x, str) else x
-    if (
-        isinstance(number, Decimal) and number.is_nan()
-    ):  # comparing a signaling NaN raises
+    # Comparing a signaling NaN raises.
+    if isinstance(number, Decimal) and number.is_nan():
         return array
     if isinstance(number, Decimal | Fraction | int) and number != float(array):
         given = integer(x) if type(x) is int else x

@@ -146,9 +146,8 @@ class Format:
             raise ValueError(
                 f"Format: {self.name} must have an exponent and a significand."
             )
-        if (
-            self.bias == _IEEE_BIAS and self.bits <= 64
-        ):  # wider formats are rejected below
+        # Wider formats are rejected below.
+        if self.bias == _IEEE_BIAS and self.bits <= 64:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
         if problem := self._contradiction():
             raise ValueError(
@@ -177,9 +176,8 @@ class Format:
         if (self.max_code >> (self.precision - 1)) < self.has_zero:
             return f"a format must have normal numbers; got exponent_bits={self.exponent_bits}"
         lowest = self.emin - self.precision + 1
-        apart = lowest > 971 or (
-            lowest < -1022 != self.emin
-        )  # 971: rounding adds 2^52 subnormals
+        # 971: rounding adds 2^52 subnormals.
+        apart = lowest > 971 or (lowest < -1022 != self.emin)
         if self.emin < -1022 or self.emax > 1023 or apart:
             return (
                 "a format must embed in float64 (emin >= -1022, emax <= 1023, subnormals at "

@@ -27,9 +27,8 @@ def as_array(function: str, x: Any, argument: str = "x") -> Any:
     """
     if isinstance(x, float):  # also np.float64
         return np.float64(x)
-    if (
-        isinstance(x, str | Decimal | Fraction) or type(x) is int
-    ):  # not bool, not an Enum
+    # Not bool, not an Enum.
+    if isinstance(x, str | Decimal | Fraction) or type(x) is int:
         return _exact(function, x)
     if isinstance(x, list | tuple):
         return _listed(function, x, argument)

@@ -35,9 +35,8 @@ FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 BLOCK = 2048
 """Number of elements in a block of `_in_blocks`: few enough for 32-bit counters."""
 
-ANY, FINITE, NORMAL = range(
-    3
-)  # kinds of blocks: any; none past max_finite; nor any tiny but 0
+# Kinds of blocks: any; none past max_finite; nor any tiny but 0.
+ANY, FINITE, NORMAL = range(3)
 
 _TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
 
@@ -152,9 +151,8 @@ def _round_in_place(a, shift, mode, away, odd, random):
     """Round off the lowest `shift` bits of magnitude `a`; a carry goes into the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
-    odds = _as(
-        a, last | _as(a, -odd << shift)
-    )  # at one bit of precision all but 0 are odd
+    # At one bit of precision all but 0 are odd.
+    odds = _as(a, last | _as(a, -odd << shift))
     if mode == _TIES_TO_EVEN:
         # `-(low & 1)`: where nothing is cut, no tie goes up. One addend plus a condition, because a
         # choice between two addends becomes a branch in scalar code.
@@ -379,9 +377,8 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
 
     Counters have the width of the bits, so that SIMD covers them.
     """
-    a = b = c = d = e = f = g = h = _as(
-        bits[0], 0
-    )  # d stays 0: INVALID is not in a tally
+    # D stays 0: INVALID is not in a tally.
+    a = b = c = d = e = f = g = h = _as(bits[0], 0)
     for i in range(out.size):
         out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known, kind)
         a = _as(a, a + _bit(flags, 0))

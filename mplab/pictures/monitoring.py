@@ -111,9 +111,8 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         c.binary_axis(axes.yaxis, "", count=6)
         low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
         margin = 0.3 + 0.05 * (high - low)
-        axes.set_ylim(
-            math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low)
-        )  # the key
+        # The key.
+        axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))
     else:
         axes.set_yticks([])
         none = all(step.gradient_norm is None for step in steps)

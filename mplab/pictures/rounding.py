@@ -56,9 +56,8 @@ def rounding_profile(
         result = rounded(x, fmt, mode, seed)
         errors = (result - x) / ulp(x, fmt)
         above.plot(x, x, color="black", linewidth=0.7)
-        above.plot(
-            x, result, ".", color=c.style(fmt).colour, markersize=2.5
-        )  # may lie two deep
+        # May lie two deep.
+        above.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)
         if mode in _NEAREST:
             above.plot(
                 middles, rounded(middles, fmt, mode), "o", color="black", markersize=4

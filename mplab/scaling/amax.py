@@ -109,9 +109,8 @@ def scale_for(
             wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
     else:
-        least = (
-            -127 if rule in _E8M0 else -149
-        )  # least power of two in E8M0; in float32
+        # Least power of two in E8M0; in float32.
+        least = -127 if rule in _E8M0 else -149
         exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
         scale = np.ldexp(np.float32(1), exponent)
     zero_scale = 2.0**127 if rule in _E8M0 else 1.0

@@ -185,9 +185,8 @@ class simulated(ContextDecorator):
                 register_module_forward_hook(self._after_module, always_call=True),
             ]
         self._fastpath = mha.get_fastpath_enabled()
-        mha.set_fastpath_enabled(
-            False
-        )  # it runs a whole layer at once; autocast refuses it
+        # It runs a whole layer at once; autocast refuses it.
+        mha.set_fastpath_enabled(False)
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
@@ -246,9 +245,8 @@ class simulated(ContextDecorator):
                 )
 
         for t in alive.values():
-            with suppress(
-                RuntimeError
-            ):  # a view that torch itself refuses to differentiate
+            # A view that torch itself refuses to differentiate.
+            with suppress(RuntimeError):
                 if t.grad_fn is not None:
                     t.register_hook(check)  # type: ignore[no-untyped-call]
 

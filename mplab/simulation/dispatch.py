@@ -89,15 +89,13 @@ class Rules(dict[int, Rule]):
     def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
-        self._operations: list[
-            Any
-        ] = []  # kept alive, so that no other gets its address
+        # Kept alive, so that no other gets its address.
+        self._operations: list[Any] = []
 
     def of(self, operation: Any) -> Rule:
         """Return the rule of an operation; it is made on first use."""
-        return self.get(id(operation)) or self._make(
-            operation
-        )  # `Mode` looks first, for speed
+        # `Mode` looks first, for speed.
+        return self.get(id(operation)) or self._make(operation)
 
     def _make(self, operation: Any) -> Rule:
         # not func._can_decompose(), which also includes decompositions for compilers alone, and
@@ -163,9 +161,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def move(self, place: Place) -> None:
         """Continue in another layer."""
         self.place = place
-        self.rules: Rules = (
-            place.rules
-        )  # those of its policy, or of a function run as a whole
+        # Those of its policy, or of a function run as a whole.
+        self.rules: Rules = place.rules
 
     def enter(self, place: Place) -> None:
         """Enter a layer."""
@@ -493,9 +490,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 cast = made is not None and any(
                     mark.cast is not None for mark in made.inputs
                 )
-                return (
-                    None if cast and len(node.next_functions) == 1 else made
-                )  # a weight's view
+                # A weight's view.
+                return None if cast and len(node.next_functions) == 1 else made
         return None
 
     def _add_gradients(

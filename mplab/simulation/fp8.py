@@ -269,9 +269,8 @@ class _Linear(torch.autograd.Function):
         )
         rows, wide = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
-        with _plainly(
-            grad.device.type, ctx.graph
-        ):  # this may be another thread than forward
+        # This may be another thread than forward.
+        with _plainly(grad.device.type, ctx.graph):
             grad = grad.reshape(-1, grad.shape[-1])
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:

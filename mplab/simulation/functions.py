@@ -160,9 +160,8 @@ class Functions(TorchFunctionMode):
         mode = self.mode
         before = mode.rules
         if before.scope.all is not None or mode.graph.innermost is not mode:
-            off = (
-                before.scope.all is Run.WIDEST and mode.graph.innermost is mode
-            )  # autocast is off
+            # Autocast is off.
+            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode
             how = how if off and how in _ASKING else _ENTERED.get(func, _call)
         if type(how) is not Rules:
             return how(self, func, args, kwargs)

@@ -90,9 +90,8 @@ class Rounder:
             finally:
                 _listeners[get_ident()] = hear
         size, here, x_at = x.numel(), out is x, x.data_ptr()
-        if (
-            not x_at
-        ):  # no memory: empty, on the meta device, or zeros of forward differentiation
+        # No memory: empty, on the meta device, or zeros of forward differentiation.
+        if not x_at:
             return out if here else out.zero_()
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):

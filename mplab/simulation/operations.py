@@ -328,9 +328,8 @@ def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | N
     mark = mark_of(t)
     if mark is None:
         return None
-    if (
-        mark.into is None or mark.made_by is not None
-    ):  # FP32, or a gradient in a user's hands
+    # FP32, or a gradient in a user's hands.
+    if mark.into is None or mark.made_by is not None:
         set_mark(t, None if mark.made_by is None else Mark(None, ALWAYS_FP32))
         return None
     return mark.into

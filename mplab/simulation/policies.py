@@ -84,11 +84,12 @@ class Policy:
     layers: tuple[tuple[str | type, Format], ...] = ()
 
     def __post_init__(self) -> None:
+        # `in` would find parts of names in text.
         for name in (
             "lower",
             "wide",
             "output",
-        ):  # `in` would find parts of names in text
+        ):
             if not isinstance(names := getattr(self, name), frozenset):
                 raise ValueError(
                     f"Policy: {name} must be a frozenset of names of operations; got "

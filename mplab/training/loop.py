@@ -303,9 +303,8 @@ class _Run:
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients in FP32 at the present weights, by layer."""
         with self._aside():
-            model = self.task.model().to(
-                self.device
-            )  # plain layers, whatever the recipe's are
+            # Plain layers, whatever the recipe's are.
+            model = self.task.model().to(self.device)
             model.load_state_dict(self.model.state_dict(), strict=False)
             with _recording(model, True) as seen:
                 self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]

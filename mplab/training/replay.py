@@ -111,9 +111,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.constants: dict[str, Any] = {}
         self.counters: dict[int, Counter] = {}
         self.refusal = ""
-        self._names: dict[
-            int, dict[Any, str]
-        ] = {}  # by memory, then by place and shape in it
+        # By memory, then by place and shape in it.
+        self._names: dict[int, dict[Any, str]] = {}
         self._kept: list[Any] = []
         self._lasting: set[int] = set()
         self._used: list[str] = []
@@ -240,9 +239,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if door.stream is not None:
             self._refuse("roundings are random")
         if not (self._off or self.refusal):
-            if (
-                _memory(out) not in self._names
-            ):  # a copy of a weight, kept by the simulation
+            # A copy of a weight, kept by the simulation.
+            if _memory(out) not in self._names:
                 self._last(out)
             self._used = []
             call = [self.name_of(x), self.name_of(out), "None"]

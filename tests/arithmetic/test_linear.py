@@ -300,9 +300,8 @@ def test_backward_errors_are_those_of_fractions_rounded_once():
 
 def test_condition_numbers_are_those_of_exact_inverses():
     hilbert = 1 / (1.0 + np.arange(3)[:, None] + np.arange(3))
-    assert condition(hilbert, 1) == pytest.approx(
-        748
-    )  # of rows 11/6, 13/12, 47/60; and 408
+    # Of rows 11/6, 13/12, 47/60; and 408.
+    assert condition(hilbert, 1) == pytest.approx(748)
     assert condition(hilbert, np.inf) == pytest.approx(748)
     assert condition(np.diag([8.0, 2.0, 0.5])) == pytest.approx(16)
     assert condition(np.eye(3) * 1e-300, 1) == pytest.approx(1)

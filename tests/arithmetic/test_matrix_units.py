@@ -116,9 +116,8 @@ def test_probes_tell_generations_apart():
     assert kept.ask(architecture="ampere") == 0.0
     assert kept.ask(architecture="blackwell") == 2.0**-25
     assert by_terms["1, 2^-14, -1 in E4M3"].ask(architecture="blackwell") == 2.0**-14
-    ones = by_terms[
-        "2^24 | sixteen 1"
-    ]  # Volta keeps 23 fraction bits of 2^24: even numbers
+    # Volta keeps 23 fraction bits of 2^24: even numbers.
+    ones = by_terms["2^24 | sixteen 1"]
     assert [ones.ask(architecture=x) for x in ("volta", "turing")] == [
         16777216.0,
         16777232.0,

@@ -169,9 +169,8 @@ def spread(fmt, rng, count):
         fmt.max_code,
     ]
     positive[: len(ends)] = ends
-    with np.errstate(
-        over="ignore"
-    ):  # decoding infinity, in a format as wide as float64
+    # Decoding infinity, in a format as wide as float64.
+    with np.errstate(over="ignore"):
         return mplab.decode(positive | (fmt.sign_code * rng.integers(0, 2, count)), fmt)
 
 
@@ -191,9 +190,8 @@ def directed(name, fmt, rng, count):
     half = near + mplab.ulp(near, fmt) / 2 * rng.integers(0, 2, count)
     a = near_one(fmt, rng, count) * np.where(rng.random(count) < 0.5, 1.0, -1.0)
     deep = rng.random(count) < 0.3
-    low = np.where(
-        deep, 2.0 ** (fmt.emin // 2 + 1), 1.0
-    )  # products of two are subnormal
+    # Products of two are subnormal.
+    low = np.where(deep, 2.0 ** (fmt.emin // 2 + 1), 1.0)
     enter = lambda x: mplab.round_to(x, fmt)  # noqa: E731
     tiny = np.ldexp(
         near_one(fmt, rng, count), -rng.integers(fmt.precision - 3, 60, count)
@@ -400,9 +398,8 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
 
 def test_a_signaling_nan_is_invalid_where_float64_is_too_narrow_and_for_decimals():
     wide = mplab.Format("E8M22", exponent_bits=8, precision=23)
-    wider = mplab.Format(
-        "E11M20", exponent_bits=11, precision=21
-    )  # goes through Fractions
+    # Goes through Fractions.
+    wider = mplab.Format("E11M20", exponent_bits=11, precision=21)
     signaling = np.array(0x7FF1 << 48).view(np.float64)
     for fmt in (wide, wider):
         assert raised(add, signaling, 1.0, fmt) == Event.INVALID

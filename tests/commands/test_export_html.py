@@ -119,9 +119,8 @@ def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(
     assert (
         '%pip install --quiet "mplab[torch] @ git+https://github.com/a/b" ' in install
     )
-    exec(
-        install.replace("%pip", "raise AssertionError #")
-    )  # it is installed: nothing happens
+    # It is installed: nothing happens.
+    exec(install.replace("%pip", "raise AssertionError #"))
     assert with_buttons(lesson, name) == lesson
     nbformat.write(lesson, lessons[0] / name)
     export_html.export(lessons[1], reference=False)

@@ -205,9 +205,8 @@ def test_a_value_instead_of_a_function_is_refused_with_a_hint():
 def test_an_exception_in_an_answer_is_shown_as_its_outcome():
     message = check("smallest_scale", lambda g: 1 / 0).message
     assert "raised ZeroDivisionError: division by zero\n           in line " in message
-    assert (
-        'check("smallest_scale", lambda g: 1 / 0)' in message
-    )  # the line of the answer
+    # The line of the answer.
+    assert 'check("smallest_scale", lambda g: 1 / 0)' in message
 
 
 @pytest.mark.filterwarnings("ignore:Mean of empty slice", "ignore:invalid value")

@@ -105,9 +105,8 @@ def test_a_run_shows_its_first_recorded_step():
     )
     range_map = explorers.RangeMap(run)
     assert range_map.shares.flushed == 8 and range_map.layer not in range_map.children
-    assert (
-        "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]
-    )  # all are flushed
+    # All are flushed.
+    assert "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]
 
 
 class Broken(explorers.Explorer):
@@ -121,8 +120,7 @@ slider = ipywidgets.IntSlider(max=3)
 def test_an_error_in_a_callback_is_not_swallowed():
     broken = Broken("What does an error look like?", [slider])
     slider.value = 1
-    with pytest.raises(
-        ZeroDivisionError
-    ):  # outside Jupyter; in it, the Output widget shows it
+    # Outside Jupyter; in it, the Output widget shows it.
+    with pytest.raises(ZeroDivisionError):
         slider.value = 2
     assert broken.errors in broken.children

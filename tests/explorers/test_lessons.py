@@ -85,9 +85,8 @@ def test_the_race_of_ones_ends_where_loops_end():
         assert f"{name} one by one at term {moved:,}" in race.state.value
     assert by_name["FP32 one by one"].words == "4,096, exact"
     race.length.value = 256
-    assert (
-        race.standings[1].stalled is None
-    )  # BF16 holds 256 ones, and has not failed yet
+    # BF16 holds 256 ones, and has not failed yet.
+    assert race.standings[1].stalled is None
     assert "E4M3 one by one: 16, 93.8% short, stalled" in race.state.value
 
 
@@ -329,10 +328,11 @@ def test_attention_that_torch_has_a_kernel_for_is_one_step():
     explorer = PolicyExplorer()
     explorer.operation.value, explorer.inputs.value = "attention", "one of each"
     for verdict in explorer.verdicts.values():
+        # Key and value are the wide input.
         assert (verdict.steps, verdict.rounded) == (
             1,
             2,
-        )  # key and value are the wide input
+        )
         assert verdict.takes == (FP16,) * 3
 
 
@@ -447,9 +447,8 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
         for c in range(parts):
             part = np.zeros(12, np.float32)
             for k in range(c * 256 // parts, (c + 1) * 256 // parts):
-                part = part + np.float32(x[0, k]) * w[k].astype(
-                    np.float32
-                )  # products are exact
+                # Products are exact.
+                part = part + np.float32(x[0, k]) * w[k].astype(np.float32)
             total = total + part
         rows[parts] = total.view(np.int32)
         explorer.parts.value, explorer.way.value = parts, "FP32"

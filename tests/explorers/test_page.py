@@ -154,9 +154,8 @@ def test_between_two_values_what_rounds_to_each_is_still_drawn(chromium, tmp_pat
         row = page.locator(".mplab-row").first
         assert "FP8_E4M3: 0 values" in row.inner_text()
         areas = [box.bounding_box()["width"] for box in row.locator("rect").all()]
-        assert len(areas) == 2 and areas[0] == pytest.approx(
-            areas[1], abs=1
-        )  # 12.5 is a tie
+        # 12.5 is a tie.
+        assert len(areas) == 2 and areas[0] == pytest.approx(areas[1], abs=1)
 
 
 def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):

@@ -36,9 +36,8 @@ def test_what_follows_from_the_facts_of_a_format_is_what_the_library_derives(tmp
     made = node.run(code, tmp_path, [facts(fmt) for fmt in FMTS.values()])
     names = "bits max_code sign_code infinity_code nan_code has_negative_zero emin emax min_normal"
     for fmt, page in zip(FMTS.values(), made, strict=True):
-        assert (
-            float(page["maxFinite"]) == fmt.max_finite
-        )  # JSON writes it as an integer
+        # JSON writes it as an integer.
+        assert float(page["maxFinite"]) == fmt.max_finite
         for name in names.split():
             in_page = re.sub("_(.)", lambda letter: letter[1].upper(), name)
             assert page[in_page] == getattr(fmt, name), (fmt.name, name)
@@ -172,9 +171,8 @@ def test_a_stream_s_bits_are_those_of_its_definition(seed, call, tmp_path):
 
 def test_the_fraction_is_cut_to_32_bits_where_random_ones_just_carry(tmp_path):
     rng = np.random.default_rng(5)
-    fraction = rng.integers(
-        1, 2**42, 4096
-    )  # of a gap of FP16 next to 1, in units of 2^-42
+    # Of a gap of FP16 next to 1, in units of 2^-42.
+    fraction = rng.integers(1, 2**42, 4096)
     x = 1 + fraction * 2.0**-52
     random = ((1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)).astype(
         np.uint32

@@ -145,9 +145,8 @@ def test_after_an_exercise_was_mended_the_same_command_grades_the_class_again(co
     text = path.read_text(encoding="utf-8")
     wrong = text.replace("return tuple(int(part)", "return tuple(1 + int(part)")
     wrong = wrong.replace("answer=2 * (2**8 - 2**3)", "answer=7")
-    path.write_text(
-        wrong, encoding="utf-8"
-    )  # fields, of 3 points, and finite_codes, of 1
+    # Fields, of 3 points, and finite_codes, of 1.
+    path.write_text(wrong, encoding="utf-8")
     lines = autograde(Course(course.root), "a1", log=str)
     assert [line.score for line in lines] == [16 - 3 - 1 + 1.5 - 1.5, 0.0]
     with course.gradebook() as gradebook:

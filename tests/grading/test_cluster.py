@@ -251,9 +251,8 @@ def cluster_run(released, tmp_path, url, count):
             in said
         )
         done_before = recorded()
-        until(
-            lambda: all(group.poll() is not None for group in groups[:2])
-        )  # they end with it
+        # They end with it.
+        until(lambda: all(group.poll() is not None for group in groups[:2]))
         begin()
         second = grade()
         said, _ = second.communicate(timeout=20 * 60)
@@ -265,9 +264,8 @@ def cluster_run(released, tmp_path, url, count):
             group.communicate()
     begun, _, _ = gradings(log)
     assert 0 < len(done_before) < count
-    assert (
-        begun[lost] >= 2 and begun.total() <= count + 17
-    )  # what was with the cluster, twice
+    # What was with the cluster, twice.
+    assert begun[lost] >= 2 and begun.total() <= count + 17
     assert {
         name: course.read("journal", "a1", name)["score"] for name in wanted
     } == wanted

@@ -262,9 +262,8 @@ def test_of_canvas_s_versions_of_a_notebook_the_newer_counts(course):
     assert collected.problems == [
         "'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"
     ]
-    (
-        named := course.root / "source/a1/a1-2.ipynb"
-    ).touch()  # a notebook's name may end so
+    # A notebook's name may end so.
+    (named := course.root / "source/a1/a1-2.ipynb").touch()
     bring(course, {"ekcy_12_27_a1-2.ipynb": "x", "ekcy_12_28_a1.ipynb": "y"})
     named.unlink()
     assert taken(course).keys() >= {"s03/a1/a1-2.ipynb", "s03/a1/a1.ipynb"}

@@ -27,9 +27,8 @@ pytestmark = pytest.mark.slow
 
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
-SHORT = [
-    folder for folder in FOLDERS if folder.name != "a8"
-]  # which simulates for 40 s
+# Which simulates for 40 s.
+SHORT = [folder for folder in FOLDERS if folder.name != "a8"]
 every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 
 

@@ -164,9 +164,8 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch
             if not ends:
                 raise TimeoutError("timed out")
             told = order(word, *more)
-            if (
-                word == "start"
-            ):  # another was started in its place, and knew nothing of a death
+            # Another was started in its place, and knew nothing of a death.
+            if word == "start":
                 sandbox._process.kill()
                 sandbox._process.wait()
             return told

@@ -59,9 +59,8 @@ def test_the_way_from_release_to_export(course, capsys):
     assert run(course, "feedback", "a1") == 0
     told = "not graded yet, so without a page (3): s01, s02, s03\n"
     assert capsys.readouterr().out.endswith(told)
-    shutil.copytree(
-        drop / "s01", course.root / "submitted" / "ѕ01" / "a1"
-    )  # not a Latin s
+    # Not a Latin s.
+    shutil.copytree(drop / "s01", course.root / "submitted" / "ѕ01" / "a1")
     assert run(course, "autograde", "a1", "--student", "s04") == 2
     assert "must be an id with a submission (for a page, a g" in capsys.readouterr().err
     assert run(course, "autograde", "a1", "--jobs", "2") == 0
@@ -197,9 +196,8 @@ def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(
 
 @pytest.mark.slow
 def test_a_solution_that_only_some_students_cases_fail_is_not_released(course):
-    (course.root / ".mplab/key").write_bytes(
-        b"k" * 32
-    )  # its own first draw is not the seldom one
+    # Its own first draw is not the seldom one.
+    (course.root / ".mplab/key").write_bytes(b"k" * 32)
     with (course.root / "checks/a1/exercises.py").open("a") as file:
         file.write(SELDOM)
     with pytest.raises(

@@ -192,9 +192,8 @@ def teacher_grades(room, look):
     isolated = ["uid 65534", "key False", "hub not reached"]
     shown = (room.root / "autograded" / room.bob / "a1" / "a1.ipynb").read_text()
     assert all(line in shown for line in isolated)
-    for (
-        name
-    ) in room.students:  # what students get holds neither references nor hidden cases
+    # What students get holds neither references nor hidden cases.
+    for name in room.students:
         fetched = sorted(
             path.name for path in (room.homes / name / "numerics/a1").glob("[!.]*")
         )
@@ -258,9 +257,8 @@ def nobody_reads_what_is_another_s(room):
     readable = [room.homes / room.bob, shared / "outbound"]
     seen = room.as_account(room.bob, "python", "-c", READ, *readable)
     assert seen.count("READ") == 2, seen
-    for page in (
-        shared / "feedback"
-    ).iterdir():  # a name that only its owner can compute
+    # A name that only its owner can compute.
+    for page in (shared / "feedback").iterdir():
         assert re.fullmatch(r"[0-9a-f]{32}\.html", page.name), page.name
     for whose, path in ((room.ada, "/api/contents"), (room.teacher, "/api/contents")):
         answer = room.hub.ask("GET", f"/user/{whose}{path}", account=room.bob)

@@ -31,10 +31,11 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)
+    # An extension may stand there before it.
     for due in (
         None,
         local - timedelta(hours=2),
-    ):  # an extension may stand there before it
+    ):
         with course.gradebook() as gradebook:
             gradebook.update_or_create_assignment("a1", duedate=due)
         assert run(course, "autograde", "a1") == 0
@@ -52,19 +53,21 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         "Canvas says that it was late.",
         "",
     ]
+    # A deleted line is gone.
     for text, remark in (
         ("s02,a1,2\n", ""),
         ("", "2 hours late"),
-    ):  # a deleted line is gone
+    ):
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
         assert all(line.done_before for line in autograde(course, "a1", log=str))
         assert remarks()[1] == remark
     with (course.root / "nbgrader_config.py").open("a") as file:
         file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    # Of a due date that moves after the grading.
     for hours, score in (
         (-2, 0.0),
         (1, 16.0),
-    ):  # of a due date that moves after the grading
+    ):
         with course.gradebook() as gradebook:
             moved = local + timedelta(hours=hours)
             gradebook.update_or_create_assignment("a1", duedate=moved)

@@ -176,9 +176,8 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     told = "(weights, with a number 0.5, gradients, with a number 1)"
     assert f"A person gave 1.5 before the answer changed {told}." in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
-    with patch(
-        "mplab.grading.review.in_process", return_value=None
-    ):  # it took too long
+    # It took too long.
+    with patch("mplab.grading.review.in_process", return_value=None):
         assert "Another answer." in session.get(place).text
 
 
@@ -325,11 +324,10 @@ def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
                 "a, script, iframe, form, button, svg, object, style, link"
             )
             assert inside.count() == 0
-            pasted = answer.locator(
-                "img"
-            ).evaluate_all(
+            # The picture among the attachments; what is no picture, under whatever name, is none.
+            pasted = answer.locator("img").evaluate_all(
                 "all => all.map(i => i.src.slice(0, 22) + i.naturalWidth)"
-            )  # the picture among the attachments; what is no picture, under whatever name, is none
+            )
             assert pasted == ["data:image/png;base64,1"] * (name == BY_HAND)
             if name == BY_HAND:
                 for text in (
@@ -344,8 +342,7 @@ def test_nothing_of_an_answer_runs_is_fetched_or_can_be_followed(course, page):
             " = 'window.ran = 2' }"
         )
         page.wait_for_timeout(500)
-        assert (
-            page.evaluate("() => window.ran") is None
-        )  # the policy holds where the rest did not
+        # The policy holds where the rest did not.
+        assert page.evaluate("() => window.ran") is None
         assert heard == [] and all(url.startswith(address + "/") for url in asked)
         assert [text for text in told if "Content Security Policy" not in text] == []

@@ -232,9 +232,8 @@ for path in (kept[0], kept[0] + ".x"):
 print(mplab.passes, len(held), os.path.exists(mine))
 os.makedirs(mine)
 """
-    subprocess.run(
-        [sys.executable, "-c", code], check=True
-    )  # compiles if nobody has yet
+    # Compiles if nobody has yet.
+    subprocess.run([sys.executable, "-c", code], check=True)
     with WarmSandbox(warm=warm) as sandbox:
         for _ in range(2):
             with sandbox.session({}) as session:
@@ -396,10 +395,11 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(s
                 ended.append("was killed, not by its submission" in str(error))
             count = len(processes)
     assert all(ended) and count >= 5
+    # Nobody can tell who it was.
     with (
         sandbox.session({}) as session,
         pytest.raises(NoSandbox),
-    ):  # nobody can tell who it was
+    ):
         session.run("import os; os.kill(os.getpid(), 9)")
     with (
         WarmSandbox(limits=replace(LIMITS, cpu_seconds=3)) as brief,
@@ -553,9 +553,8 @@ def test_a_submission_that_no_longer_listens_is_ended(sandbox):
     with sandbox.session({}) as session:
         assert session.run(stop).ok
         time.sleep(0.2)
-        cases = [
-            {"tuple": [{"text": "x" * 1000}]}
-        ] * 2000  # 2 MB; a socket holds a tenth
+        # 2 MB; a socket holds a tenth.
+        cases = [{"tuple": [{"text": "x" * 1000}]}] * 2000
         with pytest.raises(Died, match="it no longer listens"):
             session.ask("f", cases, seconds=0.3)
     with sandbox.session({}) as session:

@@ -111,9 +111,8 @@ def test_what_may_have_cost_an_honest_submission_points_is_told():
         return " ".join(possible_lost_points(skeleton(), cells))
 
     assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
-    assert (
-        told([c for c in ANSWERED if c.grade_id != "one"]) == ""
-    )  # a check that is put back
+    # A check that is put back.
+    assert told([c for c in ANSWERED if c.grade_id != "one"]) == ""
     unmarked = [c._replace(grade_id="") if c.source == "A1" else c for c in ANSWERED]
     assert (
         told(unmarked)

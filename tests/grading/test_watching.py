@@ -31,16 +31,16 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     trust = [] if WALLS else ["--trust-submissions"]
     words = ["watch", "a1", "--from", str(box), "--course", str(course.root), *trust]
     assert grade.main(words) == 130
+    # The newest counts.
     assert [g.score for g in grades(course, ["a1"])][:3] == [
         0,
         0,
         None,
-    ]  # the newest counts
+    ]
     assert all((course.root / page.format(s)).exists() for s in ("s01", "s02"))
     said = capsys.readouterr().out.splitlines()
-    assert (
-        sum(line.startswith("s01: 16") for line in said) == 1
-    )  # each thing is said once
+    # Each thing is said once.
+    assert sum(line.startswith("s01: 16") for line in said) == 1
     assert sum(line.startswith("s02: 0") for line in said) == 1
     with pytest.raises(SystemExit):
         grade.main(["watch", "--every"])

@@ -47,11 +47,12 @@ def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
     assert taken == {"a": [0.5] * 4, "b": [0.25] * 4}
     made = Contenders(a=float, b=0.0)
     taken = in_turn(made.calls, rounds=3, clock=made.clock, repeats=3, warm=0)
+    # The time of one call, of calls 2 to 4, 6 to 8, 10 to 12.
     assert taken["a"] == [
         3.0,
         7.0,
         11.0,
-    ]  # the time of one call, of calls 2 to 4, 6 to 8, 10 to 12
+    ]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +61,8 @@ def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
 def test_no_round_begins_after_the_time_but_three_are_always_made(
     rounds, seconds, done, monkeypatch
 ):
-    made = Contenders(
-        a=4.0, b=1.0
-    )  # a round takes 10, with the calls that are not timed
+    # A round takes 10, with the calls that are not timed.
+    made = Contenders(a=4.0, b=1.0)
     monkeypatch.setattr(turns, "monotonic", lambda: made.now)
     taken = in_turn(made.calls, rounds=rounds, seconds=seconds, clock=made.clock)
     assert {key: len(times) for key, times in taken.items()} == {"a": done, "b": done}
@@ -134,9 +134,8 @@ def test_every_way_of_running_a_step_is_measured_against_fp32_and_written(
         for way in bench_steps.WAYS
     ]
     assert all(row.ratio == 1 for row in rows if row.way == "FP32")
-    assert all(
-        0 < row.ratio < np.inf for row in rows
-    )  # how much is for the benchmark to say
+    # How much is for the benchmark to say.
+    assert all(0 < row.ratio < np.inf for row in rows)
     text = capsys.readouterr().out
     assert all(way in text for way in bench_steps.WAYS)
     assert kept["batch"] == bench_steps.BATCH

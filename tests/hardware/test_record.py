@@ -138,9 +138,8 @@ def test_the_time_that_a_part_leaves_goes_to_those_after_it(tmp_path, monkeypatc
     record.main([*command, "--only", "training"])
     assert given["training"] == pytest.approx(360, abs=1)
     assert record.MINUTES * 60 < 480
-    assert {*record.PARTS, "audit"} == set(
-        SCHEMA
-    )  # which is read, but recorded no more
+    # Which is read, but recorded no more.
+    assert {*record.PARTS, "audit"} == set(SCHEMA)
 
 
 # Parts -----------------------------------------------------------------------------------
@@ -214,9 +213,8 @@ def test_blocks_that_a_model_answers_agree_with_it_alone(monkeypatch):
     assert row["differing"]["ampere"] == row["differing"]["ada"] == 0
     assert min(row["differing"][name] for name in ("volta", "hopper")) > 1000
     assert len(row["wrong"]) == 32
-    for kept in row[
-        "wrong"
-    ]:  # the operands and the result are enough to ask any model again
+    # The operands and the result are enough to ask any model again.
+    for kept in row["wrong"]:
         left, right, result = (
             from_hex(text, fmt) for text, fmt in zip(kept, HELD, strict=True)
         )

@@ -152,9 +152,8 @@ def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss()
         with torch.no_grad():
             model[place].weight.fill_(1e5)
         with Health(model) as health, simulated(FP16, model=model):
-            for _ in range(
-                2
-            ):  # in the second step the copy of the weight is there already
+            # In the second step the copy of the weight is there already.
+            for _ in range(2):
                 health.step(model(torch.ones(2, 4)).tanh().softmax(-1).mean().detach())
         origins = [step.origins[0][2:] for step in health.steps]
         assert origins == [(f"{place} (Linear)", "cast", "infinity")] * 2
@@ -228,9 +227,8 @@ def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
         return loss
 
     with Health(model, optimizer) as health:
-        for _ in range(
-            6
-        ):  # it converges on the way, and then stays, whatever gradient is left
+        # It converges on the way, and then stays, whatever gradient is left.
+        for _ in range(6):
             health.step(optimizer.step(closure))
     assert health.report().codes == []
 

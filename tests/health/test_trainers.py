@@ -13,9 +13,8 @@ from mplab.health import compare
 from mplab.health.trainers import lightning_callback, transformers_callback
 
 HOW = "needs the extra mplab[trainers]"
-quiet = pytest.mark.filterwarnings(
-    "ignore"
-)  # of the trainers, about processors and workers
+# Of the trainers, about processors and workers.
+quiet = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")

@@ -183,9 +183,8 @@ def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
         gradients.append([p.grad for p in model.parameters()])
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     roles = {name.split()[-1] for name in health.steps[0].fp8}
-    again = (
-        SCALINGS[scaling].input.block is not None
-    )  # cast anew for the second product
+    # Cast anew for the second product.
+    again = SCALINGS[scaling].input.block is not None
     assert {"input", "weight", "grad_output"} == roles - {"grad_weight", "grad_input"}
     assert len(roles) == 3 + 2 * again
     snr = [cast.snr for step in health.steps for cast in step.fp8.values()]
@@ -575,9 +574,8 @@ def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
     low = copy.deepcopy(model).half()
     masters = torch.optim.SGD([p.detach().float() for p in low.parameters()], lr=0.1)
     assert watch(low, masters).optimizer is masters
-    frozen = sick_runs.seeded(sick_runs.mlp).requires_grad_(
-        False
-    )  # what is trained is its input
+    # What is trained is its input.
+    frozen = sick_runs.seeded(sick_runs.mlp).requires_grad_(False)
     prompt = torch.optim.SGD([beside], lr=0.1)
     assert watch(frozen, prompt).optimizer is prompt
 

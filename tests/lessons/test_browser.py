@@ -180,9 +180,8 @@ def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(
         lesson.page.evaluate(IN_KERNEL, f"{code}; bits.entry = '0xC4'")
         said.filter(has_text="FP8_E4M3 0xC4").wait_for()
         assert told.read_text() == "0x2E65"
-        lesson.page.get_by_label("bits of").select_option(
-            "FP16"
-        )  # the code changes with it
+        # The code changes with it.
+        lesson.page.get_by_label("bits of").select_option("FP16")
         said.filter(has_text="FP16 0xC200").wait_for()
         lesson.page.get_by_role("slider", name="width").press("ArrowLeft")
         lesson.page.get_by_role("slider", name="eighths").press("ArrowRight")
@@ -215,10 +214,11 @@ display(w.VBox([slider, text, picture]))
 def write_notebook(folder, *sources):
     folder.mkdir()
     cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    # Else JupyterLab asks which.
     kernel = {
         "name": "python3",
         "display_name": "Python 3",
-    }  # else JupyterLab asks which
+    }
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, folder / "sample.ipynb")
 

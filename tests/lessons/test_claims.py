@@ -405,10 +405,11 @@ def test_softmax_shifts_and_the_logarithm_after_it_finds_zeros():
     )
     for top, gap in ((0.0, 200.0), (1000.0, 150.0), (-500.0, 1e4)):
         scores = torch.tensor([top, top - gap])
+        # No NaN: the exponent was shifted.
         assert torch.softmax(scores, 0).tolist() == [
             1,
             0,
-        ]  # no NaN: the exponent was shifted
+        ]
         assert torch.softmax(scores, 0).log()[1] == -torch.inf
         assert torch.log_softmax(scores, 0)[1] == -gap
 

@@ -106,9 +106,8 @@ def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
     a, b, _ = factors(seed)
     left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
     one = np.sqrt(np.mean(left**2) * np.mean(right**2))
-    assert (
-        7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9
-    )  # "about eight times one of them"
+    # "about eight times one of them".
+    assert 7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9
 
 
 def test_the_explorer_answers_what_the_lesson_says():

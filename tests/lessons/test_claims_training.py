@@ -136,9 +136,8 @@ def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoi
     learns, stalls = table(torch.nn.SiLU, TEN), table(torch.nn.Sigmoid, SIX)
     assert (learns[3:] < 0.92).all()
     assert 0.3 < learns[-1, 0] < 0.75  # "half of layer 1 is still flushed at the end"
-    assert (
-        learns[-1, 5:8] > learns[1, 5:8]
-    ).any()  # "in some middle layers the share rises"
+    # "in some middle layers the share rises".
+    assert (learns[-1, 5:8] > learns[1, 5:8]).any()
     assert (stalls[:6, :2] > 0.99).all()
 
 
@@ -170,9 +169,8 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
     runs = [train(task, name, record_gradients_at=SEVEN, **how) for name in names]
     wide, _, naive, _, scaled = (run.metrics["r2"] for run in runs)
     ours, real = (run.samples[0]["layer 3"].stored for run in runs[1:3])
-    assert (
-        abs(ours - real).max() <= 2.0**-24
-    )  # "where the two runs differ it is by one unit"
+    # "where the two runs differ it is by one unit".
+    assert abs(ours - real).max() <= 2.0**-24
     assert abs(wide - scaled) < 0.05 and naive < 0.7 * wide
     lost = [
         [[a / b for a, b in run.flushed[s].values()] for s in SEVEN] for run in runs
@@ -511,9 +509,8 @@ def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
         kept.append(float((step[1:] != 0).float().mean()))
         weights = weights - step / 50
     assert np.mean(kept[200:]) < 0.05 < np.mean(kept[:50])
-    assert (
-        0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45
-    )  # "a third"
+    # "a third".
+    assert 0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45
 
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))

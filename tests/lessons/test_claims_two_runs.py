@@ -104,9 +104,8 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     assert "they move a hundredth as far" in PROSE
     moved = bias.detach().view(3, 32).norm(dim=1).tolist()
     assert 0.005 < moved[1] / moved[0] < 0.02
-    assert moved[::2] == pytest.approx(
-        [0.003 * 32**0.5] * 2, rel=1e-3
-    )  # quotients of 1 or −1
+    # Quotients of 1 or −1.
+    assert moved[::2] == pytest.approx([0.003 * 32**0.5] * 2, rel=1e-3)
     between = [
         (p - q).detach().double().norm() ** 2
         for p, q in zip(*map(weights, (a, b)), strict=True)

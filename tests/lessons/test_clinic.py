@@ -42,10 +42,11 @@ def test_the_health_report_names_the_fault_of_all_twelve_and_says_nothing_of_the
 @pytest.mark.parametrize("name", mostly_slow(CASES, QUICK))
 def test_a_run_is_the_same_each_time_and_leaves_torch_s_randomness_alone(name):
     case, state = CASES[name], torch.get_rng_state()
+    # Not from the cache.
     runs = (
         case.run("broken"),
         Case.run.__wrapped__(case, "broken"),
-    )  # not from the cache
+    )
     assert torch.equal(state, torch.get_rng_state())
     first, second = ([x.hex() for x in (run.observed, *run.losses)] for run in runs)
     assert first == second
@@ -126,7 +127,6 @@ def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
     assert case.broken().observed == 16 and case.wrong_fix().observed == 40 - 12
     broken, cured = case.broken().losses, case.fixed().losses
     assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
-    assert (
-        min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])
-    )  # all that was learnt is unheard of
+    # All that was learnt is unheard of.
+    assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])
     assert broken[-1] < 0.05  # and it was not lost

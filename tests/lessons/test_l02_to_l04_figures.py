@@ -145,9 +145,8 @@ def test_a_code_table_holds_what_ml_dtypes_decodes(fmt, dtype):
 
 
 def test_gaps_are_those_of_numpy():
-    lines = (
-        l02.spacing([FP32, FP16]).axes[0].lines[:4:2]
-    )  # each has a leader to its name
+    # Each has a leader to its name.
+    lines = l02.spacing([FP32, FP16]).axes[0].lines[:4:2]
     for line, dtype in zip(lines, (np.float32, np.float16), strict=True):
         x, gap = 2.0 ** line.get_xdata()[:-1], 2.0 ** line.get_ydata()[:-1]
         np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
@@ -236,9 +235,8 @@ def test_sums_end_where_adding_in_the_format_ends():
     ends = re.search(
         r"BF16 ends at 1 and BF16 stochastic ends at ([\d.]+)", drawn("sums").claim
     )
-    deviation = (
-        np.sqrt(1000 * 0.128 * 0.872) * BF16.epsilon
-    )  # of 1,000 coins, up once in 7.8
+    # Of 1,000 coins, up once in 7.8.
+    deviation = np.sqrt(1000 * 0.128 * 0.872) * BF16.epsilon
     assert abs(float(ends[1]) - 2) < 4 * deviation
 
 

@@ -27,9 +27,8 @@ def drawn(name, fmt, draws=3):
 def test_the_condition_is_what_small_changes_of_the_data_do_at_most(name):
     """Against random changes of proportion 2^-30, which it bounds and nearly reaches."""
     problem, rng, tiny = PROBLEMS[name], np.random.default_rng(2), 2.0**-30
-    for data in drawn(name, FP32)[
-        3:
-    ]:  # before, the roots move by more than a first order
+    # Before, the roots move by more than a first order.
+    for data in drawn(name, FP32)[3:]:
         exact, condition = problem.exact(data), problem.condition(data)
         reached = np.zeros_like(condition)
         for _ in range(200):

@@ -47,10 +47,11 @@ def test_errors_of_cups_are_those_of_a_loop():
 def test_a_cycle_is_what_repeats_until_the_end():
     states = np.array([5, 1, 2, 3, 1, 2, 3, 1.0])[:, None]
     assert cycle(states) == (4, 3)
+    # A state again, and then another.
     assert cycle(np.array([1, 2, 1, 3.0])[:, None]) == (
         3,
         0,
-    )  # a state again, and then another
+    )
     assert cycle(np.array([7, 7.0])[:, None]) == (1, 1)
     assert cycle(np.arange(4.0)[:, None]) == (4, 0)
 

@@ -32,9 +32,8 @@ def test_an_error_where_nothing_is_added_is_0_or_infinite():
     zero, one = np.zeros((1, 1)), np.ones((1, 1))
     assert figures.emulation_error(zero, zero, one) == 0
     assert figures.emulation_error(one, zero, one) == np.inf
-    assert (
-        figures.emulation_error(1e300 * one, 1e-300 * one, one) == np.inf
-    )  # past float64
+    # Past float64.
+    assert figures.emulation_error(1e300 * one, 1e-300 * one, one) == np.inf
     assert figures.emulation_error([[5e-324]], [[2.0**-537]], [[2.0**-537]]) == 0
 
 

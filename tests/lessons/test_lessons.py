@@ -109,9 +109,8 @@ def errors_of(cells, widget_state):
         output["evalue"] for output in outputs if output["output_type"] == "error"
     ]
     noise = [output["text"] for output in outputs if output.get("name") == "stderr"]
-    dead = [
-        state.get("_model_name", "") for state in widget_state.values()
-    ]  # in a saved lesson
+    # In a saved lesson.
+    dead = [state.get("_model_name", "") for state in widget_state.values()]
     errors += [name for name in dead if "Progress" in name]
     return errors + [
         text for text in noise if re.search("Warning|Error|Traceback", text)
@@ -146,9 +145,8 @@ read = partial(nbformat.read, as_version=4)
 def test_a_lesson_is_a_valid_notebook_that_opens_without_questions(path):
     notebook = read(path)
     nbformat.validate(notebook)
-    assert (
-        notebook.metadata.kernelspec.name == "python3"
-    )  # else JupyterLab asks for a kernel
+    # Else JupyterLab asks for a kernel.
+    assert notebook.metadata.kernelspec.name == "python3"
 
 
 def test_lessons_are_stored_as_nbstripout_leaves_them_without_outputs():
@@ -231,9 +229,8 @@ def test_a_lesson_runs_clean_and_its_controls_move(path, tmp_path, record_proper
             phone = chromium.new_page(viewport={"width": 360, "height": 740})
             phone.goto(page.as_uri())
             drawn = phone.evaluate(NARROW)
-        assert (
-            len(drawn) == figures
-        )  # letters of at least 12 pixels shrink to 9 at most
+        # Letters of at least 12 pixels shrink to 9 at most.
+        assert len(drawn) == figures
         assert all(right <= 360 and scale >= 0.75 for right, scale in drawn)
 
 

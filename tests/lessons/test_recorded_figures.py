@@ -158,9 +158,8 @@ def test_what_a_format_would_flush_is_counted_by_exponent(tmp_path):
     assert f"FP16 without a loss scale flushes {share} to 0" in claim
     assert "most in blocks.0.attention.inward (41.7%)" in claim
     wide = l08.recorded_gradients(fmt=FP8_E5M2, where=tmp_path)
-    assert (
-        "FP8_E5M2 without a loss scale flushes 78.1% to 0" in wide.claim
-    )  # below 2^-17
+    # Below 2^-17.
+    assert "FP8_E5M2 without a loss scale flushes 78.1% to 0" in wide.claim
 
 
 def test_only_models_without_a_wrong_bit_are_named(tmp_path):

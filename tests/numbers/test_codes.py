@@ -241,9 +241,8 @@ GFLOAT["MXINT8"] = gfloat.formats.format_info_ocp_int8
 def test_gfloat_reads_every_code_of_p3109_and_of_mxint8_as_decode_does(name):
     theirs = [gfloat.decode_float(GFLOAT[name], code).fval for code in range(256)]
     cases.assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
-    at_one = {"MXINT8": 64}.get(
-        name, 1 << 6
-    )  # P3109: 1 lies in the middle of the codes
+    # P3109: 1 lies in the middle of the codes.
+    at_one = {"MXINT8": 64}.get(name, 1 << 6)
     assert encode(1.0, FORMATS[name]) == at_one
 
 
@@ -455,9 +454,8 @@ def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
     assert FP64.min_subnormal == facts.smallest_subnormal and "64 = 1 sign + 11" in str(
         FP64
     )
-    assert (
-        next_up(facts.max, FP64) == math.inf
-    )  # without a warning, as in the other formats
+    # Without a warning, as in the other formats.
+    assert next_up(facts.max, FP64) == math.inf
     for x in (0.1, np.ones(2)):
         with pytest.raises(ValueError, match="fmt must have at most 32 bits"):
             round_to(x, FP64)

@@ -46,9 +46,8 @@ def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
     with pytest.raises(RuntimeError, match="on the same device"):
         there + here
     assert (there + 1.0).cpu().sum() == 24
-    assert (
-        there * torch.tensor(2.0)
-    ).device.type == "cuda"  # a scalar may come from anywhere
+    # A scalar may come from anywhere.
+    assert (there * torch.tensor(2.0)).device.type == "cuda"
     with pytest.raises(TypeError, match="can't convert cuda"):
         there.numpy()
 

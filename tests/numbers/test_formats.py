@@ -102,9 +102,8 @@ def test_matching_dtypes_have_the_same_extremes(name):
         assert float(info.smallest_subnormal) == fmt.min_subnormal
     assert format_of(fmt.dtype) is fmt
     assert format_of(fmt.dtype.name) is fmt
-    if (
-        fmt.torch_dtype is not None and fmt is not FP8_E8M0
-    ):  # torch has no finfo for a scale
+    # Torch has no finfo for a scale.
+    if fmt.torch_dtype is not None and fmt is not FP8_E8M0:
         assert torch.finfo(fmt.torch_dtype).max == fmt.max_finite
         assert torch.finfo(fmt.torch_dtype).tiny == fmt.min_normal
 

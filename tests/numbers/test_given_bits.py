@@ -127,9 +127,8 @@ def test_few_bits_reach_sums_and_simulations():
 def test_given_bits_do_not_depend_on_chunks_threads_or_layout(count):
     x = np.random.default_rng(0).uniform(-3, 3, 1_000_002).astype(np.float32)
     bits = np.random.default_rng(1).integers(0, 2**16, x.size, np.uint16)
-    pieces = [
-        slice(i, i + 100_000) for i in range(0, x.size, 100_000)
-    ]  # not divided further
+    # Not divided further.
+    pieces = [slice(i, i + 100_000) for i in range(0, x.size, 100_000)]
     each = [
         round_to(x[piece], FP16, stream=bits[piece], **STOCHASTIC) for piece in pieces
     ]

@@ -41,9 +41,8 @@ def test_strings_beside_midpoints_are_not_rounded_twice(fmt):
     for tie, even in ((1 + u, Fraction(1)), (1 + 3 * u, 1 + 4 * u)):
         digits = str(Decimal(tie.numerator) / Decimal(tie.denominator))
         assert Fraction(digits) == tie
-        assert (
-            float(digits + "0" * 40 + "1") == tie
-        )  # through float64 all three are the tie
+        # Through float64 all three are the tie.
+        assert float(digits + "0" * 40 + "1") == tie
         assert round_to(digits, fmt) == even
         assert round_to(digits + "0" * 40 + "1", fmt) == tie + u
         below = f"1.{str((tie * 10**60 - 1).numerator)[1:]}"

@@ -184,9 +184,8 @@ def by_stream(call, count):
 @pytest.mark.parametrize("calls", [2, pytest.param(16, marks=pytest.mark.slow)])
 def test_elements_of_a_call_are_independent(calls):
     for z in correlations(by_stream, calls):
-        assert (
-            np.abs(z) > 6
-        ).sum() == 0  # independence gives 2e-9 of half a million or a million
+        # Independence gives 2e-9 of half a million or a million.
+        assert (np.abs(z) > 6).sum() == 0
         beyond, expected = (np.abs(z) > 3).sum(), 0.0027 * z.size
         assert abs(beyond - expected) < 6 * math.sqrt(expected)
         assert abs((z**2).mean() - 1) < 0.01
@@ -233,9 +232,8 @@ def by_hand(x, random):
     with np.errstate(invalid="ignore"):
         fraction = np.floor(np.abs(x.astype(np.float64) - down) / gap * 2.0**32)
     finite = np.where(np.isfinite(fraction), fraction, 0).astype(np.int64)
-    past = (
-        np.abs(x) > 65504
-    )  # where `up` is infinite and the gap is that of the last binade
+    # Where `up` is infinite and the gap is that of the last binade.
+    past = np.abs(x) > 65504
     assert not past.any() or np.isinf(up[past]).all()
     finite[past] = ((np.abs(x[past].astype(np.float64)) - 65504) / 32 * 2.0**32).astype(
         np.int64

@@ -57,9 +57,8 @@ MIRROR = {
 )
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
-    if not cases.holds(
-        fmt, dtype
-    ):  # then there is nothing to round from, and the library knows
+    # Then there is nothing to round from, and the library knows.
+    if not cases.holds(fmt, dtype):
         assert facts_of(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
@@ -339,9 +338,8 @@ def test_values_of_the_format_round_to_themselves():
     for name in SMALL:
         fmt = TABLED[name]
         x = decode(np.arange(2**fmt.bits), fmt)
-        x = x[
-            np.abs(x) <= fmt.max_finite
-        ]  # neither NaN nor the least code of two's complement
+        # Neither NaN nor the least code of two's complement.
+        x = x[np.abs(x) <= fmt.max_finite]
         assert_same_bits(round_to(x, fmt), x)
         assert not events(x, fmt).any()
 
@@ -420,9 +418,8 @@ def test_to_odd_past_an_even_largest_value_stays_there_and_overflows():
     inexact, both = Event.INEXACT, Event.INEXACT | Event.OVERFLOW
     raised = events(x, FP8_E4M3, rounding=Rounding.TO_ODD)
     assert raised.tolist() == [inexact, 0, both, both, both, inexact | Event.INVALID]
-    assert (
-        FP16.max_code % 2 == 1
-    )  # then what lies in the last gap goes there without overflow
+    # Then what lies in the last gap goes there without overflow.
+    assert FP16.max_code % 2 == 1
     assert events(65535.0, FP16, rounding=Rounding.TO_ODD) == inexact
 
 

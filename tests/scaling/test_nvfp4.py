@@ -162,9 +162,8 @@ def test_scales_that_nvfp4_does_not_find_are_refused():
 
 
 def test_a_float64_is_rounded_once_and_stays():
-    x = torch.tensor(
-        [6.0, 1.25 + 2.0**-40], dtype=torch.float64
-    )  # just past the tie 1, 1.5
+    # Just past the tie 1, 1.5.
+    x = torch.tensor([6.0, 1.25 + 2.0**-40], dtype=torch.float64)
     got = fake_quantize(x, **NVFP4, tensor_scale=1.0)
     assert got.dtype == torch.float64
     assert got.tolist() == [6.0, 1.5]
@@ -202,9 +201,8 @@ def test_hadamard_is_sylvester_s_matrix_times_the_signs(n):
     )
     signs = signs_of(n)
     blocks = (x.reshape(-1, n) * signs).numpy().astype(object)
-    sums = (blocks @ np.array(sylvester(n), object)).astype(
-        np.float32
-    )  # integers: exact
+    # Integers: exact.
+    sums = (blocks @ np.array(sylvester(n), object)).astype(np.float32)
     got = hadamard(x.float(), signs).numpy()
     assert_same_bits(got, (sums / np.float32(math.sqrt(n))).reshape(5, 3 * n))
 
@@ -225,9 +223,8 @@ def test_hadamard_s_error_stays_within_its_roundings(n):
         / n**0.5
     )
     magnitudes = x.double().abs().reshape(-1, n).sum(-1, keepdim=True) / n**0.5
-    bound = (
-        (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes
-    )  # sums, the root, the division
+    # Sums, the root, the division.
+    bound = (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes
     assert ((hadamard(x, signs).reshape(-1, n) - exact).abs() <= bound).all()
     back = hadamard(hadamard(x, signs), signs, inverse=True).reshape(-1, n)
     norm = x.double().reshape(-1, n).norm(dim=-1, keepdim=True)

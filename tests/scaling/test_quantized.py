@@ -79,9 +79,8 @@ def test_all_codes_of_ml_dtypes_are_ours(fmt):
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name)
 def test_codes_are_those_of_torch_s_product_and_cast(fmt, scale):
     x = normal(4000, spread=20) * 2.0**-4
-    x = x.clamp(
-        -fmt.max_finite / scale, fmt.max_finite / scale
-    )  # torch saturates since 2.12
+    # Torch saturates since 2.12.
+    x = x.clamp(-fmt.max_finite / scale, fmt.max_finite / scale)
     got = quantize(x, fmt, scale=scale)
     assert torch.equal(got.codes, (x * scale).to(fmt.torch_dtype).view(torch.uint8))
 
@@ -93,9 +92,8 @@ def test_other_dtypes_are_taken_at_their_values(dtype):
 
 
 def test_a_float64_is_rounded_once():
-    x = torch.tensor(
-        [1.0625 + 2.0**-40], dtype=torch.float64
-    )  # just past a midpoint of E4M3
+    # Just past a midpoint of E4M3.
+    x = torch.tensor([1.0625 + 2.0**-40], dtype=torch.float64)
     assert dequantize(quantize(x, FP8_E4M3, scale=1.0)).item() == 1.125
     assert dequantize(quantize(x.float(), FP8_E4M3, scale=1.0)).item() == 1.0
 

@@ -209,9 +209,8 @@ def test_where_nothing_overflows_keras_s_scale_ends_at_infinity_and_training_wit
     )
     for _ in range(200):
         for scaler in (keras, standard):
-            scaler.update(
-                scaler.scale == math.inf
-            )  # an infinite scale makes infinite gradients
+            # An infinite scale makes infinite gradients.
+            scaler.update(scaler.scale == math.inf)
     assert (keras.scale, standard.scale) == (math.inf, 2.0**127)
     assert keras.update(True)
     assert keras.scale == math.inf
@@ -257,9 +256,8 @@ def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_prope
         record_property(f"R², {name}", f"{r2:.3f}")
     assert none == 0 and 150 < skips < 200
     assert doubling < standard - 0.1
-    assert (
-        nudged.scale == 1.0
-    )  # the mean never fell below 1e-7, though whole layers were zero
+    # The mean never fell below 1e-7, though whole layers were zero.
+    assert nudged.scale == 1.0
     assert blind < standard - 0.2
 
 

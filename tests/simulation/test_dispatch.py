@@ -447,11 +447,12 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
         grads = []
         with simulated(FP16, model=model) as sim:
             loss, graph = model(x).square().sum(), sim._mode.graph
+            # As mplab.training.limits looks for the best.
             for scale in (
                 1.0,
                 2.0**-12,
                 2.0**-20,
-            ):  # as mplab.training.limits looks for the best
+            ):
                 scaled = loss * scale
                 known = dict(graph.nodes), graph.next
 

@@ -103,10 +103,11 @@ def test_what_another_simulation_left_has_the_dtype_it_is_stored_in():
 
 
 def test_torch_itself_and_this_package_see_what_is_stored():
+    # It compares the dtypes of x and its weights.
     layer, x = (
         nn.RNN(2, 2),
         torch.ones(3, 1, 2),
-    )  # it compares the dtypes of x and its weights
+    )
     with simulated(FP16):
         layer(x @ torch.eye(2))
         assert product().numpy().dtype == "float32"

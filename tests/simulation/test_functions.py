@@ -69,9 +69,8 @@ def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
 def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
     policy, dropout
 ):
-    mask = torch.zeros(
-        5, 5, requires_grad=True
-    )  # needs a gradient: torch takes it apart
+    # Needs a gradient: torch takes it apart.
+    mask = torch.zeros(5, 5, requires_grad=True)
     inputs = [*torch.randn(3, 1, 2, 5, 4).requires_grad_().unbind(), mask]
     attend = F.scaled_dot_product_attention
 
@@ -97,9 +96,8 @@ def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_r
 
 def test_heads_that_share_a_value_add_its_gradients_in_fp32():
     attend = F.scaled_dot_product_attention
-    mask = torch.zeros(
-        5, 5, requires_grad=True
-    )  # needs a gradient: torch takes it apart
+    # Needs a gradient: torch takes it apart.
+    mask = torch.zeros(5, 5, requires_grad=True)
     query, value = torch.randn(1, 4, 5, 4), torch.randn(1, 1, 5, 4).requires_grad_()
     found = explain(
         Within(lambda q, v: attend(q, q, v * 1, attn_mask=mask)), query, value

@@ -353,9 +353,8 @@ def test_under_everything_the_backward_pass_is_rounded_at_each_step():
 
 
 def test_under_everything_the_largest_is_found_among_rounded_numbers():
-    x = torch.tensor(
-        [[2049.0, 2050.0, 2048.0]]
-    )  # the first two are 2048 and 2050 in FP16
+    # The first two are 2048 and 2050 in FP16.
+    x = torch.tensor([[2049.0, 2050.0, 2048.0]])
     with simulated(FP16, policy=EVERYTHING):
         values, places = (x + torch.zeros(1, 3)).max(1)
         also, there = torch.tensor([[2050.6, 2051.0]]).max(1)
@@ -418,9 +417,8 @@ def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
     assert_bits(output, expected)
     for a, b in zip(gradients(model.head), gradients(alone), strict=True):
         assert_bits(a, b)
-    assert_bits(
-        hooked[0], into.grad
-    )  # what leaves the layer is FP32; what takes it, rounds
+    # What leaves the layer is FP32; what takes it, rounds.
+    assert_bits(hooked[0], into.grad)
     assert is_low(model.fusion.weight.grad)
     assert not is_low(model.head[1].weight.grad)
 

@@ -144,9 +144,8 @@ def _drawn(name, exercise, seed):
         return known[key]
 
     function = callable(graded.exercise.answer)
-    quick = replace(
-        graded.exercise, misconceptions=()
-    )  # they word feedback that is not read
+    # They word feedback that is not read.
+    quick = replace(graded.exercise, misconceptions=())
     parts = [replace(p, cases=graded.cases(p, seed)) for p in hidden_parts(graded)]
     return replace(
         graded,

@@ -86,10 +86,11 @@ def write(folder, *more):
         *more,
     ]
     cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    # Else JupyterLab asks which.
     kernel = {
         "name": "python3",
         "display_name": "Python 3",
-    }  # else JupyterLab asks which
+    }
     notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
     nbformat.write(notebook, folder / "explorers.ipynb")
     return "explorers.ipynb"
@@ -140,9 +141,8 @@ class Explorer:
             for hand, way in WAYS[kind](self.page, control).items():
                 count += 1
                 before, after = self.after(way.there)
-                if (
-                    after == before and way.back is None
-                ):  # such as a step back from the first
+                # Such as a step back from the first.
+                if after == before and way.back is None:
                     self.stir(control)
                     before, after = self.after(way.there)
                 words = f"{kind} {number} by {hand}"
@@ -205,9 +205,8 @@ def slider(page, handle):
         page.mouse.down()
         page.mouse.move(end, height)
         page.mouse.up()
-        page.evaluate(
-            ANSWER
-        )  # ipywidgets keeps back the last place while the kernel is busy
+        # Ipywidgets keeps back the last place while the kernel is busy.
+        page.evaluate(ANSWER)
 
     return {
         "keyboard": Way(*(lambda key=key: handle.press(key) for key in keys)),

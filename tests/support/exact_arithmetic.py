@@ -130,15 +130,13 @@ class Magnitudes:
         low, high = np.zeros(negative.shape, int), np.full(negative.shape, last + 1)
         if compare(np.full(negative.shape, self.values[0])).max(initial=0) > 0:
             raise ValueError("a magnitude below the least value")
-        for _ in range(
-            int(np.ceil(np.log2(last + 2)))
-        ):  # low <= |exact|, and < high or beyond
+        # Low <= |exact|, and < high or beyond.
+        for _ in range(int(np.ceil(np.log2(last + 2)))):
             middle = (low + high + 1) // 2
             fits = compare(self.values[middle]) <= 0
             low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        place = oracle.Place(
-            self.table, np.where(negative, -1.0, 1.0)
-        )  # found, not looked up
+        # Found, not looked up.
+        place = oracle.Place(self.table, np.where(negative, -1.0, 1.0))
         beyond, place.index = low > last, np.minimum(low, last)
         exact = compare(self.values[place.index]) == 0
         place.side = -compare(self.table.midpoints[place.index])

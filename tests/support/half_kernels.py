@@ -22,9 +22,8 @@ def in_half(rule):
     """A rule that runs an operation in half precision wherever its result is low."""
 
     def call(*args, **kwargs):
-        into = sys._getframe(1).f_locals.get(
-            "into"
-        )  # of the method that runs the operation
+        # Of the method that runs the operation.
+        into = sys._getframe(1).f_locals.get("into")
         low = None if into is None else into.fmt.torch_dtype
         if low not in (torch.float16, torch.bfloat16):
             return rule.call(*args, **kwargs)

@@ -85,9 +85,8 @@ def told_of_a_bad_batch():
 
 
 if __name__ == "__main__":
-    torch.use_deterministic_algorithms(
-        True
-    )  # fills memory that is still to be written with NaN
+    # Fills memory that is still to be written with NaN.
+    torch.use_deterministic_algorithms(True)
     with process_group(timeout=60):
         found = {
             "ddp": compared(lambda: DistributedDataParallel(network())),

@@ -171,9 +171,8 @@ class Hub:
     def log_in(self, *accounts):
         """Start the servers of accounts, and take a token of its own for each."""
         for account in accounts:
-            self.ask(
-                "POST", f"/hub/api/users/{account}"
-            )  # one that has a role is known already
+            # One that has a role is known already.
+            self.ask("POST", f"/hub/api/users/{account}")
             made = self.ask("POST", f"/hub/api/users/{account}/tokens", json={})
             self._tokens[account] = made.json()["token"]
             self.ask("POST", f"/hub/api/users/{account}/server").raise_for_status()

@@ -33,9 +33,8 @@ def texts_on(figure):
         if text.get_visible() and text.get_text().strip():
             found.append((text, Text.get_window_extent(text, renderer)))
 
-    settled = mock.patch.object(
-        figure, "get_layout_engine", return_value=None
-    )  # once is enough
+    # Once is enough.
+    settled = mock.patch.object(figure, "get_layout_engine", return_value=None)
     with mock.patch.object(Text, "draw", record), settled:
         canvas.draw()
     image = np.asarray(canvas.buffer_rgba())[::-1, :, :3]

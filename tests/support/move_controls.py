@@ -70,7 +70,6 @@ def main():
     print(json.dumps({"cpu_seconds": seconds, "moved": moved}))
 
 
-if (
-    __name__ == "__main__"
-):  # as it is in a kernel, but not where pytest looks for doctests
+# As it is in a kernel, but not where pytest looks for doctests.
+if __name__ == "__main__":
     main()

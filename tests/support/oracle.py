@@ -265,9 +265,8 @@ class Place:
         match rounding.name:
             case "TIES_TO_EVEN":
                 odd = self.index % 2 == 1
-                if (
-                    table.fmt.precision == 1
-                ):  # no parity among powers of two; but 0 is even
+                # No parity among powers of two; but 0 is even.
+                if table.fmt.precision == 1:
                     odd = self.index >= int(table.fmt.has_zero)
                 return (self.side > 0) | ((self.side == 0) & odd)
             case "TIES_TO_AWAY":

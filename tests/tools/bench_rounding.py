@@ -144,9 +144,8 @@ def measure(size, *, rounds, seconds):
     found, missing = contenders(size)
     times = {key: [lap(call)] for key, call in found.items()}
     for key, call in found.items():
-        if (
-            times[key][0] < _LONG
-        ):  # else it counts; a first call may have asked for memory
+        # Else it counts; a first call may have asked for memory.
+        if times[key][0] < _LONG:
             times[key] = [lap(call)]
     quick = {key: call for key, call in found.items() if times[key][0] < _SLOW}
     repeats = {key: max(1, int(_TURN / max(1e-6, times[key][0]))) for key in quick}

@@ -10,9 +10,8 @@ or how it begins; `--sample 9` takes at most nine mutants of each answer.
 
 import os
 
-os.environ.update(
-    OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1"
-)  # only then a process can fork
+# Only then a process can fork.
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import argparse
 import ast
@@ -308,9 +307,8 @@ def tried(
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
-            signal.setitimer(
-                signal.ITIMER_PROF, seconds
-            )  # ends it, in compiled code, too
+            # Ends it, in compiled code, too.
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             warnings.simplefilter("ignore")
             failed = not passes(text)
         finally:

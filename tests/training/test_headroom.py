@@ -28,9 +28,8 @@ def task(*, inputs=1.0, factor=1.0):
 def test_the_limit_is_the_largest_scale_whose_products_fit(inputs, factor):
     found = headroom(task(inputs=inputs, factor=factor), progress=False)
     k = 120
-    while (
-        factor * 2.0**k * max(inputs, 1.0) > FP16.max_finite
-    ):  # of the output, and the weight
+    # Of the output, and the weight.
+    while factor * 2.0**k * max(inputs, 1.0) > FP16.max_finite:
         k -= 1
     assert found.limits.tolist() == [2.0**k] * 3
     assert found.mean_abs_gradient.tolist() == [inputs * factor] * 3

@@ -35,9 +35,8 @@ def run(task, recipe, *, seed, steps, again):
         )
         for _ in range(steps):
             made.step()
-        history = json.dumps(
-            made.history().to_json()
-        )  # equal text is equal bit for bit
+        # Equal text is equal bit for bit.
+        history = json.dumps(made.history().to_json())
         state = [*made.model.state_dict().values(), torch.get_rng_state()]
         state += [t for kept in made.optimizer.state.values() for t in kept.values()]
     return (

@@ -142,12 +142,13 @@ def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each
     found = gathered(["bf16", "fp32"], str(out), seeds=[1, 0], told=tell)
     assert told == [("bf16", 1), ("bf16", 0), ("fp32", 1), ("fp32", 0)]
     assert [(run.recipe, run.seed) for run in found] == told
+    # Each was in the file by then.
     assert stored == [
         told[:1],
         told[:2],
         told[:3],
         told,
-    ]  # each was in the file by then
+    ]
     assert text(found) == text(load_runs(out))
     single = train(TASK, "bf16", seed=1, steps=3, progress=False)
     assert text(found[:1]) == text([single])

@@ -99,9 +99,8 @@ def test_adam_keeps_two_numbers_for_each_parameter_and_a_counter_for_each_tensor
 def test_a_simulation_keeps_fp32_and_says_what_the_format_would_keep():
     row = memory(AUTOENCODER, "fp16-scaled")
     real = memory(AUTOENCODER, "amp-fp16")
-    assert (
-        row.would == real.kept
-    )  # sigmoids and products alike on CUDA's lists and the CPU's
+    # Sigmoids and products alike on CUDA's lists and the CPU's.
+    assert row.would == real.kept
     assert row.kept > 1.2 * row.would
 
 

@@ -54,9 +54,8 @@ def scale_formula(
     amax = float(gradients.max() if size == "signed" else size(magnitudes))
     gap = 2.0 ** (fmt.emax - fmt.precision + 1)
     tie = fmt.max_finite + gap / 2
-    if (
-        fmt.max_finite / gap % 2
-    ):  # the tie goes to the even neighbour, which is no value
+    # The tie goes to the even neighbour, which is no value.
+    if fmt.max_finite / gap % 2:
         tie = math.nextafter(tie, 0)
     tops = {"rounding": tie, "max_finite": fmt.max_finite, "power": 2.0**fmt.emax,
             "next": math.nextafter(2.0 ** (fmt.emax + 1), 0)}  # fmt: skip

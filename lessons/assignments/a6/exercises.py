@@ -156,9 +156,8 @@ def nothing_and_too_much(rng):
             cases.append(Arguments((np.zeros(3, np.float32), fmt, headroom)))
             cases.append(Arguments((normal(rng, 3, power=-140), fmt, headroom)))
             cases.append(Arguments((np.zeros(0, np.float32), fmt, headroom)))
-    largest = floats(
-        rng.uniform(2.9, 3.1) * 1e38
-    )  # times 2^-126 the most that FP4 still holds
+    # Times 2^-126 the most that FP4 still holds.
+    largest = floats(rng.uniform(2.9, 3.1) * 1e38)
     return [
         *cases,
         *(Arguments((largest, FP4_E2M1, headroom)) for headroom in HEADROOMS),
@@ -326,9 +325,8 @@ def delayed(tensors, fmt, length, headroom):
         for number in x.tolist():
             scaled = abs(number) * scale
             clipped += math.isfinite(number) and scaled > fmt.max_finite
-            flushed += (
-                number != 0 and scaled <= fmt.min_subnormal - scaled
-            )  # nearer to 0, or a tie
+            # Nearer to 0, or a tie.
+            flushed += number != 0 and scaled <= fmt.min_subnormal - scaled
         rows.append((scale, clipped / x.size, flushed / x.size))
         if np.isfinite(x).all() and x.any():
             history.append(magnitude(x))
