@@ -373,13 +373,14 @@ scale, and 0.967 for digits-cnn. Test R² or accuracy after each task's own step
 | regression | 0.993 to 0.997 | 0.990 to 0.997 | 0.993 to 0.997 | 0.993 to 0.997 |
 
 "fails": on a plateau to the end, however long the run: on seeds 0 to 9 for 8,000 steps simulated,
-and on three of them with torch's own mixed precision. A decay of 0.15 is needed for that: with 0.1
-one of them left the plateau at step 414 on torch's kernels for the oldest processors, and without
-decay seed 5 does at step 449, seeds 0 and 4 near step 4,000. "delayed": on a plateau at first, but
-then as good as FP32: digits-autoencoder leaves it at steps 301 to 579 on seeds 0 to 9, 120 to 410
-steps later than FP32, and four of five seeds of deep-sigmoid by step 1200. "unaffected": like FP32,
-although digits-cnn flushes gradients as well: where later layers learn, the gradients of the first
-ones grow, and the share of zeros in the first step predicts nothing.
+and on seeds 3, 4 and 5 with torch's own mixed precision, on the kernels for AVX-512 and on those
+for the oldest processors. A decay of 0.15 is needed for that: with 0.1 one of them left the plateau
+at step 414 on torch's kernels for the oldest processors, and without decay seed 5 does at step 449,
+seeds 0 and 4 near step 4,000. "delayed": on a plateau at first, but then as good as FP32: digits-
+autoencoder leaves it at steps 301 to 579 on seeds 0 to 9, 120 to 410 steps later than FP32, and
+four of five seeds of deep-sigmoid by step 1200. "unaffected": like FP32, although digits-cnn
+flushes gradients as well: where later layers learn, the gradients of the first ones grow, and the
+share of zeros in the first step predicts nothing.
 
 torch's own mixed precision on that CPU, on seeds 0 and 1, agrees with digits-autoencoder (0.18 and
 0.18 without a scale, 0.50 and 0.34 with one) and regression; it leaves the plateau of deep-sigmoid
