@@ -15,7 +15,7 @@ be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the 
 - Multiply FP64 matrices on units for low formats: `mplab.arithmetic.matmul_fp64`,
   `mplab.arithmetic.emulation_bound`.
 - Integrate a differential equation whose state is stored in a format: `mplab.arithmetic.integrate`,
-  `mplab.arithmetic.freezes`.
+  `mplab.arithmetic.step_is_lost`.
 - Update weights that are stored in a format: `mplab.arithmetic.Weights` (round to nearest,
   stochastic, Kahan, FP32 master).
 - Multiply matrices as a matrix unit does, bit for bit: `mplab.arithmetic.mma`.

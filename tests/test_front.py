@@ -24,12 +24,13 @@ FRONTS = {
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
         roundings linear_bound probabilistic_bound
         Factors lu cholesky solve_triangular Refinement refine backward_error condition
-        Weights path Descent descend METHODS ARCHITECTURES MatrixUnit mma unit_of FloatArray
-        slice_bits split matmul_fp64 emulation_bound integrate freezes distinct_sums reveal_order
+        Weights update_trajectory Descent fit_by_gradient_descent METHODS
+        ARCHITECTURES MatrixUnit mma unit_of FloatArray slice_bits split matmul_fp64
+        emulation_bound integrate step_is_lost distinct_sums reveal_order
     """,
     "scaling": """
         LossScaler DoublingScaler FlooredScaler KerasScaler NudgedScaler GradScaler
-        Headroom Trace Turn play turns
+        LossScaleLimits Trace ScalerStep simulate_scaler scaler_steps
         ScaleRule scale_for FixedScaling CurrentScaling DelayedScaling
         MX_BLOCK Quantized amax_of quantize dequantize fake_quantize hadamard
     """,
@@ -52,7 +53,7 @@ FRONTS = {
         Recording caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
-        Picture Sum Table Window bit_fields by_seed code_table decimal_digits follow
+        Picture RunningSum Table Window bit_fields by_seed code_table decimal_digits follow
         gradient_exponents health loss_curves loss_meter loss_scale memory number_lines parting
         precision_map
         recorded_runs report results_table
@@ -158,7 +159,7 @@ TORCH += ["scaling.GradScaler", "scaling.quantize", "pictures.precision_map"]
 
 
 @pytest.mark.parametrize(
-    ("lacks", "extra", "rooms"),
+    ("missing", "extra", "rooms"),
     [
         ("torch", "torch", TORCH),
         ("matplotlib", "lab", ["pictures.number_lines"]),
@@ -166,21 +167,21 @@ TORCH += ["scaling.GradScaler", "scaling.quantize", "pictures.precision_map"]
     ],
 )
 def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
-    lacks, extra, rooms
+    missing, extra, rooms
 ):
-    code = without(lacks) + "import mplab\n"
+    code = without(missing) + "import mplab\n"
     for room in rooms:
         code += (
             f"try: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)\n"
         )
     said, words = run_script(code).splitlines(), "which is not installed. Install it: "
     for line, room in zip(said, rooms, strict=True):
-        assert line.startswith(f"mplab.{room} needs {lacks}, {words}")
+        assert line.startswith(f"mplab.{room} needs {missing}, {words}")
         assert line.endswith(f"pip install 'mplab[{extra}]'")
 
 
 @pytest.mark.parametrize(
-    ("command", "lacks", "extra"),
+    ("command", "missing", "extra"),
     [
         ("train --list", "torch", "torch"),
         ("grade init x", "nbgrader", "grade"),
@@ -189,9 +190,9 @@ def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
     ],
 )
 def test_a_command_that_lacks_a_package_says_in_one_line_what_to_install(
-    command, lacks, extra, tmp_path
+    command, missing, extra, tmp_path
 ):
-    code = without(lacks) + (
+    code = without(missing) + (
         f"from mplab.commands.main import main\nraise SystemExit(main({command.split()!r}))"
     )
     done = subprocess.run(
@@ -203,7 +204,7 @@ def test_a_command_that_lacks_a_package_says_in_one_line_what_to_install(
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert f"needs {lacks}, which is not installed" in done.stderr
+    assert f"needs {missing}, which is not installed" in done.stderr
     assert done.stderr.startswith(f"mplab {command.split()[0]}: ")
     assert done.stderr.endswith(f"pip install 'mplab[{extra}]'\n")
     assert list(tmp_path.iterdir()) == []

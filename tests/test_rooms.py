@@ -34,7 +34,7 @@ TABLE = {
     "commands": "numbers arithmetic scaling course simulation grading training health hardware "
     "pictures explorers",
 }
-"""The rooms, and those that each may import, lazily or not. Beside them stands only the door."""
+"""The rooms, and those that each may import, lazily or not. Beside them stands `__init__.py`."""
 LAST = "commands"
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
 IMPORT_BUDGET = 1.0
@@ -101,7 +101,7 @@ def imported_modules(nodes, name):
 
 
 def modules(path):
-    """Modules of mplab that `path` imports, fronts too; the door is ""."""
+    """Modules of mplab that `path` imports, fronts too; `mplab` itself is ""."""
     names = {
         name.removeprefix("mplab").lstrip(".")
         for name in read(path).imported
@@ -169,7 +169,7 @@ def read(path):
     )
 
 
-def test_the_package_holds_the_rooms_of_the_table_and_the_door():
+def test_the_package_holds_the_rooms_of_the_table_and_no_other_code():
     entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__", "_course"}
     assert entries == {*TABLE, "lessons", "__init__.py", "__main__.py", "py.typed"}
 
@@ -209,7 +209,7 @@ def test_no_permission_in_the_table_is_unused():
     assert {room: names for room, names in unused.items() if names} == {}
 
 
-def test_code_imports_files_and_never_a_front_or_the_door():
+def test_code_imports_files_and_never_a_front_or_mplab_itself():
     assert wrong(lambda module: modules(MODULES[module]) & {"", *TABLE}, MODULES) == {}
 
 
@@ -337,7 +337,7 @@ def test_the_field_s_words_are_used():
 
 
 def test_no_import_survives_that_nobody_could_follow():
-    """`import_module` hides an import from the table: the door has it, and the last room.
+    """`import_module` hides an import from the table: `mplab` has it, and the last room.
 
     `fronts.lazily` imports what a front writes, and the exercises of lessons are found.
     """

@@ -244,6 +244,6 @@ def test_the_citation_and_the_changes_speak_of_this_version():
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert re.findall(r"(?m)^version: (.*)$", citation) == [mplab.__version__]
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    version, _, day = re.findall(r"(?m)^## (.*)$", changes)[0].partition(", ")
+    version, _, day = re.findall(r"(?m)^## (\d.*)$", changes)[0].partition(", ")
     assert version == mplab.__version__
     assert re.findall(r"(?m)^date-released: (.*)$", citation) == [day]

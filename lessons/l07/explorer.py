@@ -3,7 +3,7 @@
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP16, Format, next_down, next_up, round_to
-from mplab.arithmetic import path
+from mplab.arithmetic import update_trajectory
 from mplab.explorers.chart import Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
 from mplab.numbers.words import number
@@ -81,7 +81,7 @@ class UpdateStagnation(Explorer):
     @property
     def path(self) -> np.ndarray:
         """The weights before and after each update, shape (steps + 1,)."""
-        return path(
+        return update_trajectory(
             self.weight.value,
             self.delta,
             self.steps.value,

@@ -22,7 +22,7 @@ def weight_paths(paths: np.ndarray, *, update: float) -> c.Picture:
     """BF16 weights over many equal updates, beside where the updates should have led.
 
     Args:
-        paths: from `mplab.arithmetic.path`, shape (steps + 1, weights).
+        paths: from `mplab.arithmetic.update_trajectory`, shape (steps + 1, weights).
         update: what every step added.
 
     Returns:
@@ -77,7 +77,7 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     """Loss, and share of weights that moved, of regressions with weights in low precision.
 
     Args:
-        runs: from `mplab.arithmetic.descend`, of equal length.
+        runs: from `mplab.arithmetic.fit_by_gradient_descent`, of equal length.
 
     Returns:
         A figure of two panels whose title says where each run ends.
@@ -134,8 +134,8 @@ def stochastic_spread(paths: np.ndarray, *, update: float) -> c.Picture:
     """Many BF16 weights that took the same updates, each rounded by its own coin.
 
     Args:
-        paths: from `mplab.arithmetic.path` with method "stochastic", shape (steps + 1, weights),
-            all from one start.
+        paths: from `mplab.arithmetic.update_trajectory` with method "stochastic", shape
+            (steps + 1, weights), all from one start.
         update: what every step added.
 
     Returns:

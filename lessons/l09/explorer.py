@@ -13,12 +13,12 @@ from mplab.pictures.canvas import BAD, BAND, INK, LOST, power_of_two, style, who
 from mplab.scaling import (
     DoublingScaler,
     FlooredScaler,
-    Headroom,
     KerasScaler,
+    LossScaleLimits,
     LossScaler,
     NudgedScaler,
-    Turn,
-    turns,
+    ScalerStep,
+    scaler_steps,
 )
 from mplab.training import History, Recipe
 
@@ -39,11 +39,11 @@ RULES: dict[str, Callable[[float, int], LossScaler]] = {
 INTERVALS = (5, 10, 25, 50, 100, 500, 2000)
 
 
-def example() -> Headroom:
+def example() -> LossScaleLimits:
     """A run made up to show all cases: a calm start, a phase of large gradients, smaller ones."""
     steps = np.arange(120)
     limits = np.where(steps < 50, 2.0**19, np.where(steps < 70, 2.0**14, 2.0**22))
-    return Headroom(limits, np.where(steps < 70, 1e-3, 5e-8))
+    return LossScaleLimits(limits, np.where(steps < 70, 1e-3, 5e-8))
 
 
 class ScalerTimeline(Explorer):
@@ -63,7 +63,7 @@ class ScalerTimeline(Explorer):
         start: the slider of the first scale's exponent.
         interval: the slider of the growth interval.
         step: the slider of the step.
-        turns: what the rule does at each step.
+        scaler_steps: what the rule does at each step.
 
     Exactness:
         That of `mplab.scaling.LossScaler`.
@@ -71,24 +71,25 @@ class ScalerTimeline(Explorer):
     Examples:
         >>> explorer = ScalerTimeline([4.0] * 8)
         >>> explorer.start.value = 3
-        >>> explorer.turns[0].next_scale
+        >>> explorer.scaler_steps[0].next_scale
         4.0
     """
 
     def __init__(
-        self, source: History | Headroom | Sequence[float] | np.ndarray | None = None
+        self,
+        source: History | LossScaleLimits | Sequence[float] | np.ndarray | None = None,
     ) -> None:
         self._run = source if isinstance(source, History) else None
         self._recorded = [] if self._run is None else _recorded(self._run)
-        self._played: dict[tuple[str, int, int], list[Turn]] = {}
+        self._played: dict[tuple[str, int, int], list[ScalerStep]] = {}
         if isinstance(source, History):
-            self._headroom = Headroom(np.zeros(len(self._recorded)), np.zeros(0))
-        elif isinstance(source, Headroom):
+            self._headroom = LossScaleLimits(np.zeros(len(self._recorded)), np.zeros(0))
+        elif isinstance(source, LossScaleLimits):
             self._headroom = source
         elif source is None:
             self._headroom = example()
         else:
-            self._headroom = Headroom(
+            self._headroom = LossScaleLimits(
                 np.asarray(source, float), np.full(len(source), 1e-3)
             )
         self.rule = choice("rule", RULES)
@@ -118,7 +119,7 @@ class ScalerTimeline(Explorer):
         self.forth.on_click(lambda _: self.show_errors_of(lambda: self._jump(1)))
 
     @property
-    def turns(self) -> list[Turn]:
+    def scaler_steps(self) -> list[ScalerStep]:
         """What the rule does, step by step."""
         if self._run is not None:
             return self._recorded
@@ -126,14 +127,18 @@ class ScalerTimeline(Explorer):
         if place not in self._played:
             rule = RULES[place[0]](2.0 ** place[1], place[2])
             limits, means = self._headroom
-            self._played[place] = list(turns(rule, limits, mean_abs_gradient=means))
+            self._played[place] = list(
+                scaler_steps(rule, limits, mean_abs_gradient=means)
+            )
         return self._played[place]
 
     @property
     def _moves(self) -> list[int]:
         """The steps that are skipped or change the scale."""
         return [
-            i for i, t in enumerate(self.turns) if t.skipped or t.next_scale != t.scale
+            i
+            for i, t in enumerate(self.scaler_steps)
+            if t.skipped or t.next_scale != t.scale
         ]
 
     def _jump(self, way: int) -> None:
@@ -144,7 +149,7 @@ class ScalerTimeline(Explorer):
 
     def draw(self) -> tuple[str, str]:
         """Draw the scale over the steps and the state at one of them; say in words what follows."""
-        played, step = self.turns, self.step.value
+        played, step = self.scaler_steps, self.step.value
         limits = None if self._run is not None else self._headroom.limits
         limit = None if limits is None else float(limits[step])
         interval = self._interval()
@@ -183,11 +188,11 @@ _OF_RULE = ("init_scale", "dynamic", "scale_rule", "growth_factor", "backoff_fac
             "growth_interval")  # fmt: skip
 
 
-def _recorded(run: History) -> list[Turn]:
+def _recorded(run: History) -> list[ScalerStep]:
     """Replay a run's own rule on the overflows that the run met."""
     rule = _rule_of(run)
     limits = np.where(run.skipped, 0.0, np.inf)
-    played = list(turns(rule, limits))
+    played = list(scaler_steps(rule, limits))
     if [turn.scale for turn in played] != run.loss_scale.tolist():
         raise ValueError(
             f"ScalerTimeline: source must hold the scales that its recipe makes; got {run!r}. "
@@ -212,7 +217,7 @@ def amount(scale: float) -> str:
 
 
 def _sentence(
-    name: str, step: int, turn: Turn, limit: float | None, interval: int | None
+    name: str, step: int, turn: ScalerStep, limit: float | None, interval: int | None
 ) -> str:
     """What happens in a step, and why."""
     scale = amount(turn.scale)
@@ -231,7 +236,7 @@ def _sentence(
     return start + bad + skip + _after_bad(turn, interval)
 
 
-def _after_good(turn: Turn, interval: int | None) -> str:
+def _after_good(turn: ScalerStep, interval: int | None) -> str:
     after = amount(turn.next_scale)
     moved = turn.next_scale != turn.scale
     if interval is None:
@@ -256,7 +261,7 @@ def _after_good(turn: Turn, interval: int | None) -> str:
     return f"That makes {row} in a row; after {more} more the scale grows.{nudge}"
 
 
-def _after_bad(turn: Turn, interval: int | None) -> str:
+def _after_bad(turn: ScalerStep, interval: int | None) -> str:
     after = amount(turn.next_scale)
     if turn.next_scale != turn.scale:
         what = f"The scale is halved to {after}"
@@ -272,7 +277,7 @@ def _after_bad(turn: Turn, interval: int | None) -> str:
 
 
 def _picture(
-    played: Sequence[Turn],
+    played: Sequence[ScalerStep],
     step: int,
     limits: np.ndarray | None,
     interval: int | None,
@@ -318,7 +323,7 @@ def _axes(chart: Chart, words: str) -> None:
     chart.below("training step", 36)
 
 
-def _boxes(drawing: Drawing, turn: Turn, interval: int | None) -> None:
+def _boxes(drawing: Drawing, turn: ScalerStep, interval: int | None) -> None:
     """The state before, what was found, and the state after, from left to right."""
     before, after = (
         "not counted" if interval is None else f"{count} of {interval}"

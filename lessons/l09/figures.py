@@ -17,7 +17,7 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
     """Loss scales by several rules on the same steps, a panel each; crosses mark skipped steps.
 
     Args:
-        traces: by the name of the rule, from `mplab.scaling.play`.
+        traces: by the name of the rule, from `mplab.scaling.simulate_scaler`.
 
     Returns:
         A figure whose title counts the steps that each rule skips.

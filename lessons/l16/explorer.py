@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16
-from mplab.arithmetic import freezes, integrate
+from mplab.arithmetic import integrate, step_is_lost
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
@@ -34,7 +34,9 @@ def _cooled(power: int, fmt: str, method: str) -> np.ndarray:
 @cache
 def _lost(power: int, fmt: str) -> tuple[tuple[float, float], ...]:
     t = temperatures(FORMATS[fmt])
-    edges = np.diff(freezes(cooling, t, 2.0**power, FORMATS[fmt]), prepend=0, append=0)
+    edges = np.diff(
+        step_is_lost(cooling, t, 2.0**power, FORMATS[fmt]), prepend=0, append=0
+    )
     low, end = np.flatnonzero(edges).reshape(-1, 2).T
     return tuple(zip(t[low].tolist(), t[end - 1].tolist(), strict=True))
 

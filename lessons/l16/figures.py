@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab import Format, round_to, values
-from mplab.arithmetic import freezes, integrate
+from mplab.arithmetic import integrate, step_is_lost
 from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 
@@ -72,7 +72,9 @@ def temperatures(fmt: Format) -> np.ndarray:
 def hottest_frozen(fmt: Format, steps: np.ndarray) -> np.ndarray:
     """The hottest temperature, from 90 degrees down, that each step to nearest leaves as it is."""
     t = temperatures(fmt)
-    return np.array([t[freezes(cooling, t, dt, fmt)].max() for dt in steps.tolist()])
+    return np.array(
+        [t[step_is_lost(cooling, t, dt, fmt)].max() for dt in steps.tolist()]
+    )
 
 
 class SimulationErrors(NamedTuple):

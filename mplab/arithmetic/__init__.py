@@ -17,7 +17,10 @@ from mplab.arithmetic.emulation import (
     split as split,
 )
 from mplab.arithmetic.float_array import FloatArray as FloatArray
-from mplab.arithmetic.integration import freezes as freezes, integrate as integrate
+from mplab.arithmetic.integration import (
+    integrate as integrate,
+    step_is_lost as step_is_lost,
+)
 from mplab.arithmetic.linear import (
     Factors as Factors,
     Refinement as Refinement,
@@ -65,6 +68,6 @@ from mplab.arithmetic.updates import (
     METHODS as METHODS,
     Descent as Descent,
     Weights as Weights,
-    descend as descend,
-    path as path,
+    fit_by_gradient_descent as fit_by_gradient_descent,
+    update_trajectory as update_trajectory,
 )

@@ -76,7 +76,7 @@ def integrate(
     return np.stack(seen).reshape(steps + 1, *first.shape)
 
 
-def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
+def step_is_lost(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
     """Tell whether an Euler step from y, rounded to nearest, leaves y unchanged.
 
     This happens if dt·f(y), rounded to FP32, is less than half the distance to the next value of
@@ -96,15 +96,18 @@ def freezes(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
 
     Examples:
         >>> [
-        ...     bool(freezes(lambda y: 1.0, 64.0, dt, BF16))
+        ...     bool(step_is_lost(lambda y: 1.0, 64.0, dt, BF16))
         ...     for dt in (0.25, 0.25 + 2.0**-20)
         ... ]
         [True, False]
-        >>> [bool(freezes(lambda y: -1.0, 64.0, dt, BF16)) for dt in (0.125, 0.126)]
+        >>> [
+        ...     bool(step_is_lost(lambda y: -1.0, 64.0, dt, BF16))
+        ...     for dt in (0.125, 0.126)
+        ... ]
         [True, False]
     """
-    rate = _checked("freezes", f)
-    state = Weights(require_values("freezes", "y", y, fmt), fmt)
+    rate = _checked("step_is_lost", f)
+    state = Weights(require_values("step_is_lost", "y", y, fmt), fmt)
     before = state.values
     with np.errstate(over="ignore", invalid="ignore"):
         state.add(_euler(rate, before, dt))

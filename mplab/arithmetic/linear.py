@@ -218,7 +218,7 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
     x, b = (
         _vector(name, n, _finite(name, n, v), matrix) for n, v in (("x", x), ("b", b))
     )
-    return _System(matrix, b).judge(x)[2]
+    return _System(matrix, b).residual_and_backward_error(x)[2]
 
 
 def condition(a: Any, p: float = 2) -> float:
@@ -250,7 +250,9 @@ class _System:
         (self.a, self.unit_of_a), (self.b, self.unit_of_b) = _integers(a), _integers(b)
         self.norm_of_a = max(abs(self.a).sum(axis=1))
 
-    def judge(self, x: np.ndarray) -> tuple[np.ndarray, int, float]:
+    def residual_and_backward_error(
+        self, x: np.ndarray
+    ) -> tuple[np.ndarray, int, float]:
         """Return r and e with residual b − a·x = r·2^e, and the backward error of x.
 
         r is rounded once, to float64 of at most 1 in size. An x that is not finite has an
@@ -368,7 +370,7 @@ def refine(
         failure = f"factors in {factor_format.name} broke down: {factors.reason}"
         return Refinement(np.full(len(b), np.nan), np.empty(0), 0, failure)
     system, x, inner = _System(matrix, b), np.zeros(len(b)), 0
-    residual, exponent, _ = system.judge(x)
+    residual, exponent, _ = system.residual_and_backward_error(x)
     errors: list[float] = []
     with np.errstate(over="ignore", invalid="ignore"):  # `_verdict` reports them
         while (reason := _verdict(errors, limit)) is None:
@@ -379,7 +381,7 @@ def refine(
                 )
                 inner += taken
             x = x + np.ldexp(correction, exponent + power)
-            residual, exponent, error = system.judge(x)
+            residual, exponent, error = system.residual_and_backward_error(x)
             errors.append(error)
             if residual_format is not None:
                 residual, exponent = _low_residual(matrix, x, b, residual_format), 0

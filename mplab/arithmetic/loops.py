@@ -23,9 +23,9 @@ from numba import njit
 
 from mplab.numbers import kernels
 from mplab.numbers.compiled import Compiled
-from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
+from mplab.numbers.parameters import RoundingParameters
 from mplab.numbers.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
@@ -50,9 +50,9 @@ _PAIRWISE, _KAHAN, _NEUMAIER = (
 
 
 class Step(NamedTuple):
-    """How one operation of a loop rounds: the facts of its format and two random keys."""
+    """How one operation of a loop rounds: the parameters of its format and two random keys."""
 
-    facts: Facts
+    parameters: RoundingParameters
     keys: tuple[int, int]
 
 
@@ -73,35 +73,39 @@ def _to_odd(x, y, mode):
 
 
 @njit(forceinline=True)
-def _enter(bits, mode, rare, index, key0, key1, known):
+def _enter(bits, mode, special_cases, index, key0, key1, known):
     random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
-    return np.int64(_round_bits(bits, mode, rare, random, known, ANY)[0]).view(
+    return np.int64(_round_bits(bits, mode, special_cases, random, known, ANY)[0]).view(
         np.float64
     )
 
 
 @njit(forceinline=True)
-def _multiply(scalar, lanes, out, rounded, mode, rare, index, keys, known):
+def _multiply(scalar, lanes, out, rounded, mode, special_cases, index, keys, known):
     """Write scalar · lanes to `out`, exact or rounded; products of FP32 values are exact."""
     for j in range(out.size):
         out[j] = scalar * lanes[j]
     if rounded:
         for j in range(out.size):
             bits = np.float64(out[j]).view(np.int64)
-            out[j] = _enter(bits, mode, rare, index + j, keys[0], keys[1], known)
+            out[j] = _enter(
+                bits, mode, special_cases, index + j, keys[0], keys[1], known
+            )
 
 
 @njit(forceinline=True)
-def _sum(x, y, mode, rare, index, key0, key1, known):
+def _sum(x, y, mode, special_cases, index, key0, key1, known):
     """Add two numbers and round the sum."""
-    return _enter(_to_odd(x, y, mode), mode, rare, index, key0, key1, known)
+    return _enter(_to_odd(x, y, mode), mode, special_cases, index, key0, key1, known)
 
 
 @njit(forceinline=True)
-def _add(x, y, sign, out, mode, rare, index, key0, key1, known):
+def _add(x, y, sign, out, mode, special_cases, index, key0, key1, known):
     """Write x + sign · y to `out`, rounded."""
     for j in range(out.size):
-        out[j] = _sum(x[j], sign * y[j], mode, rare, index + j, key0, key1, known)
+        out[j] = _sum(
+            x[j], sign * y[j], mode, special_cases, index + j, key0, key1, known
+        )
 
 
 @njit(forceinline=True)
@@ -113,7 +117,7 @@ def _key_of(n, keys):
 # Sequential sums, in blocks or in one piece ----------------------------------------------
 @njit(forceinline=True)
 def _in_sequence(
-    a, b, block, rounded, out, trace, mode, rare, index, rules, of_products
+    a, b, block, rounded, out, trace, mode, special_cases, index, rules, of_products
 ):
     """Compute the sums of one row of the product, all columns together.
 
@@ -131,16 +135,35 @@ def _in_sequence(
         for k in range(begin, end):
             i = index + k * lanes
             _multiply(
-                a[k], b[k], term, rounded, mode, rare, i, product_keys, of_product
+                a[k],
+                b[k],
+                term,
+                rounded,
+                mode,
+                special_cases,
+                i,
+                product_keys,
+                of_product,
             )
-            _add(part, term, 1.0, fresh, mode, rare, i, keys[0], keys[1], known)
+            _add(
+                part, term, 1.0, fresh, mode, special_cases, i, keys[0], keys[1], known
+            )
             part, fresh = fresh, part
             if trace.size:
                 trace[k] = part
         if block < depth:
             i = index + (end - 1) * lanes
             _add(
-                total, part, 1.0, fresh, mode, rare, i, keys[0], _key_of(1, keys), known
+                total,
+                part,
+                1.0,
+                fresh,
+                mode,
+                special_cases,
+                i,
+                keys[0],
+                _key_of(1, keys),
+                known,
             )
             total, fresh = fresh, total
     out[:] = total if block < depth else part
@@ -148,7 +171,7 @@ def _in_sequence(
 
 @njit(forceinline=True)
 def _one_in_sequence(
-    a, b, block, rounded, out, trace, mode, rare, index, rules, of_products
+    a, b, block, rounded, out, trace, mode, special_cases, index, rules, of_products
 ):
     """Do the same for a single column, whose sum stays in a register."""
     (known, keys), (of_product, product_keys) = rules, of_products
@@ -163,14 +186,22 @@ def _one_in_sequence(
             if rounded:
                 bits = np.float64(term).view(np.int64)
                 term = _enter(
-                    bits, mode, rare, i, product_keys[0], product_keys[1], of_product
+                    bits,
+                    mode,
+                    special_cases,
+                    i,
+                    product_keys[0],
+                    product_keys[1],
+                    of_product,
                 )
-            part = _sum(part, term, mode, rare, i, keys[0], keys[1], known)
+            part = _sum(part, term, mode, special_cases, i, keys[0], keys[1], known)
             if trace.size:
                 trace[k, 0] = part
         if block < depth:
             i = index + end - 1
-            total = _sum(total, part, mode, rare, i, keys[0], _key_of(1, keys), known)
+            total = _sum(
+                total, part, mode, special_cases, i, keys[0], _key_of(1, keys), known
+            )
     out[0] = total if block < depth else part
 
 
@@ -234,7 +265,7 @@ def _plan_end(steps, order, depth):
 
 
 @njit(forceinline=True)
-def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
+def _follow(steps, count, rows, fresh, mode, special_cases, index, keys, known):
     """Execute the steps of a plan on the rows of the workspace.
 
     Sums go to `fresh` first, as in `_in_sequence`.
@@ -248,7 +279,18 @@ def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
         )
         if kind <= _MINUS:
             sign = 1.0 if kind == _PLUS else -1.0
-            _add(x, y, sign, fresh, mode, rare, index, keys[0], _key_of(n, keys), known)
+            _add(
+                x,
+                y,
+                sign,
+                fresh,
+                mode,
+                special_cases,
+                index,
+                keys[0],
+                _key_of(n, keys),
+                known,
+            )
             out[:] = fresh
         elif kind == _SORT:
             for j in range(x.size):
@@ -260,7 +302,7 @@ def _follow(steps, count, rows, fresh, mode, rare, index, keys, known):
 
 
 def _loop(
-    mode: int, rare: bool, sequential: bool, alone: bool, edition: int
+    mode: int, special_cases: bool, sequential: bool, alone: bool, edition: int
 ) -> Compiled:
     """Make a loop that writes a @ b to `out`, and the running sums of a single row to `trace`.
 
@@ -269,13 +311,13 @@ def _loop(
     """
 
     def in_sequence(
-        a, b, out, trace, facts, product_facts, keys, product_keys, plan, row
+        a, b, out, trace, parameters, product_parameters, keys, product_keys, plan, row
     ):
         edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
         rules, of_products = (
-            (_unpack(facts), keys),
-            (_unpack(product_facts), product_keys),
+            (_unpack(parameters), keys),
+            (_unpack(product_parameters), product_keys),
         )
         depth, lanes = b.shape
         for i in range(a.shape[0]):
@@ -283,7 +325,7 @@ def _loop(
                 out[i],
                 trace,
                 mode,
-                rare,
+                special_cases,
                 (row + i) * (depth + 1) * lanes,
                 rules,
                 of_products,
@@ -293,10 +335,12 @@ def _loop(
             else:
                 _in_sequence(a[i], b, block, rounded, *rest)
 
-    def planned(a, b, out, trace, facts, product_facts, keys, product_keys, plan, row):
+    def planned(
+        a, b, out, trace, parameters, product_parameters, keys, product_keys, plan, row
+    ):
         edition  # noqa: B018
         order, _, rounded = plan
-        known, of_product = _unpack(facts), _unpack(product_facts)
+        known, of_product = _unpack(parameters), _unpack(product_parameters)
         depth, lanes = b.shape
         steps = np.empty((_DEPTH + 8, 4), np.int64)
         rows, fresh = np.empty((_LEVELS + _DEPTH, lanes)), np.empty(lanes)
@@ -314,7 +358,7 @@ def _loop(
                         term,
                         rounded,
                         mode,
-                        rare,
+                        special_cases,
                         at,
                         product_keys,
                         of_product,
@@ -322,7 +366,7 @@ def _loop(
                     count = _plan_term(steps, order, k, trace.size > 0)
                 else:
                     count = _plan_end(steps, order, depth)
-                _follow(steps, count, rows, fresh, mode, rare, at, keys, known)
+                _follow(steps, count, rows, fresh, mode, special_cases, at, keys, known)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
             out[i] = rows[_TOTAL]
@@ -364,11 +408,18 @@ def run(
     if depth == 0:
         return out, trace
     of_product = product or addition
-    rare = addition.facts.rare or of_product.facts.rare
+    special_cases = (
+        addition.parameters.special_cases or of_product.parameters.special_cases
+    )
     sequential = order is Order.SEQUENTIAL
-    loop = _loop_for(int(mode), rare, sequential, sequential and lanes == 1, _EDITION)
+    loop = _loop_for(
+        int(mode), special_cases, sequential, sequential and lanes == 1, _EDITION
+    )
     keys, product_keys = (np.array(s.keys) for s in (addition, of_product))
-    facts, product_facts = addition.facts.numbers, of_product.facts.numbers
+    parameters, product_parameters = (
+        addition.parameters.numbers,
+        of_product.parameters.numbers,
+    )
     plan = (int(order), block, product is not None)
     cost = depth * lanes
 
@@ -379,7 +430,7 @@ def run(
             end // cost,
         )
         some = (a[first:last], b, out[first:last], trace)
-        loop(*some, facts, product_facts, keys, product_keys, plan, first)
+        loop(*some, parameters, product_parameters, keys, product_keys, plan, first)
 
     parallel(work, rows * cost, wrap=rows * cost)
     return out, trace

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from mplab.arithmetic import elementary
-from mplab.numbers import rounding as door
+from mplab.numbers import rounding as rounding
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess
 from mplab.numbers.inputs import as_array
@@ -315,7 +315,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     *operands, fmt = arguments
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
-    flags = np.asarray(door.events(exact.wide, fmt, tininess=tininess, **rules))
+    flags = np.asarray(rounding.events(exact.wide, fmt, tininess=tininess, **rules))
     flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
     flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
     flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)

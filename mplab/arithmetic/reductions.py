@@ -16,8 +16,8 @@ from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.numbers.rounding import (
     Stream,
-    checked_facts,
     checked_keys,
+    checked_parameters,
     require_values,
     round_to,
 )
@@ -455,7 +455,9 @@ def accumulate(
 
     def step(fmt: Format) -> loops.Step:
         rules = (overflow, False, False, Tininess.AFTER)
-        facts = checked_facts(function, fmt, np.dtype(np.float64), rounding, *rules)
+        facts = checked_parameters(
+            function, fmt, np.dtype(np.float64), rounding, *rules
+        )
         keys = checked_keys(function, rounding, stream)
         assert facts is not None  # float64 holds every format
         return loops.Step(facts, keys(0) if keys else (0, 0))

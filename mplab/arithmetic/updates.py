@@ -85,7 +85,7 @@ class Weights:
             self.values = round_to(exact_sum_to_odd(self.values, delta), self.fmt)
 
 
-def path(
+def update_trajectory(
     start: Any,
     update: float,
     steps: int,
@@ -108,7 +108,7 @@ def path(
         float64, shape (steps + 1, ...).
 
     Examples:
-        >>> path(1.0, 0.004, 3, BF16)
+        >>> update_trajectory(1.0, 0.004, 3, BF16)
         array([1.       , 1.0078125, 1.015625 , 1.0234375])
     """
     weights = Weights(round_to(start, fmt), fmt, method=method, seed=seed)
@@ -137,7 +137,7 @@ class Descent(NamedTuple):
     gradient: np.ndarray
 
 
-def descend(
+def fit_by_gradient_descent(
     fmt: Format,
     *,
     method: str = "nearest",
@@ -158,7 +158,7 @@ def descend(
         Gradients and losses are computed in float64; their last digits depend on the machine.
 
     Examples:
-        >>> run = descend(BF16, steps=1000)
+        >>> run = fit_by_gradient_descent(BF16, steps=1000)
         >>> bool(run.loss[-1] > 1), bool(run.gradient[-1] > 1)
         (True, True)
     """

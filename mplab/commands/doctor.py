@@ -12,7 +12,7 @@ from mplab.numbers.installation import (
     PACKAGE,
     VERSION,
     how_to_install,
-    needs,
+    require_packages,
     version_of,
 )
 
@@ -126,7 +126,7 @@ def compile_cache() -> Finding:
         from numba import njit
 
         # numba chooses the folder from the function's file, which here lies beside the loops.
-        folder = njit(cache=True)(needs).stats.cache_path
+        folder = njit(cache=True)(require_packages).stats.cache_path
     except (ImportError, RuntimeError):  # RuntimeError: numba found no writable folder
         return Finding("compile cache", "", off)
     return Finding("compile cache", str(folder), off)

@@ -17,7 +17,7 @@ from typing import Any
 
 from mplab.commands.errors import UserError
 from mplab.course.files import course_folder, replace_file
-from mplab.numbers.installation import PACKAGE, needs
+from mplab.numbers.installation import PACKAGE, require_packages
 
 _SECONDS = 600  # for one cell, on a slow machine
 
@@ -83,7 +83,7 @@ def export(
         OSError: the folder cannot be written.
     """
     if reference:
-        needs("the reference", "pdoc")
+        require_packages("the reference", "pdoc")
     from tqdm.auto import tqdm
 
     from mplab.commands import front_page as front

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mplab.commands.errors import UserError, escape_control_characters
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import require_packages
 
 if TYPE_CHECKING:
     from mplab.grading.autograding import SubmissionResult
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "grading runs on Linux, and on macOS without a sandbox. Use WSL2."
         )
     options = _parser().parse_args(arguments)
-    needs("grading", "nbgrader", "psutil", "nh3")
+    require_packages("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
 
     from mplab.grading.folder import Course, create_assignment, create_course
@@ -274,7 +274,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
             "--dask cannot be combined with --jobs. Start more Dask workers instead."
         )
     if options.dask:
-        needs("mplab grade autograde --dask", "distributed")
+        require_packages("mplab grade autograde --dask", "distributed")
     name = _one(course, options)
     lines = autograde(
         course,

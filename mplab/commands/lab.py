@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from mplab.commands.errors import UserError
 from mplab.course.files import PREDICTION, course_folder, replace_file
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import require_packages
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
 """A Jupyter configuration folder that stops JupyterLab from asking about news."""
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="restore all files; edited ones are kept in a folder named by the time",
     )
     options, rest = parser.parse_known_args(argv)
-    needs(
+    require_packages(
         "JupyterLab with the lessons",
         "jupyterlab",
         "matplotlib",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mplab.commands.errors import UserError, escape_control_characters
-from mplab.numbers.installation import VERSION, lacks
+from mplab.numbers.installation import VERSION, missing_message
 
 COMMANDS = {
     "lab": "open JupyterLab on a lesson",
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = (error.name or "").partition(".")[0]
         if not package or package == "mplab":
             raise
-        print(f"mplab {command}: {lacks(package)}", file=sys.stderr)
+        print(f"mplab {command}: {missing_message(package)}", file=sys.stderr)
         return 2
     except (UserError, OSError) as error:
         print(

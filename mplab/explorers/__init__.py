@@ -1,8 +1,8 @@
 """Widgets that answer one question each."""
 
-from mplab.numbers.installation import needs as _needs
+from mplab.numbers.installation import require_packages as _require_packages
 
-_needs("mplab.explorers", "matplotlib", "ipywidgets", "anywidget")
+_require_packages("mplab.explorers", "matplotlib", "ipywidgets", "anywidget")
 
 from mplab.explorers.modules import (
     BitExplorer as BitExplorer,

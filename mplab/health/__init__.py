@@ -1,8 +1,8 @@
 """What is wrong with a run: a watch on any loop, its findings, and digests to compare."""
 
-from mplab.numbers.installation import needs as _needs
+from mplab.numbers.installation import require_packages as _require_packages
 
-_needs("mplab.health", "torch")
+_require_packages("mplab.health", "torch")
 
 from mplab.health.comparison import Comparison as Comparison, compare as compare
 from mplab.health.digest import Digest as Digest

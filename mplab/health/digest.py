@@ -18,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 from mplab.health.measures import (
-    harmless,
     local,
     rank,
     require_optimizer,
@@ -26,6 +25,7 @@ from mplab.health.measures import (
     stopped_watch,
     unseen,
     watched_modules,
+    without_errors,
 )
 from mplab.health.tracing import tensors_in
 from mplab.numbers.checks import integer
@@ -300,7 +300,7 @@ class Digest:
 
     # What is seen ---------------------------------------------------------------------------
 
-    @harmless
+    @without_errors
     def _see(
         self, direction: str, layer: str, what: str, t: Tensor, call: int = 0
     ) -> None:
@@ -336,13 +336,13 @@ class Digest:
             if t.requires_grad and not t.is_leaf:
                 t.register_hook(partial(self._gradient, layer, part, call))  # type: ignore[no-untyped-call]
 
-    @harmless
+    @without_errors
     def _before(self, layer: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         if self._looks():
             self._runs[layer] += 1
             self._pass(layer, "input", (args, kwargs))
 
-    @harmless
+    @without_errors
     def _after(self, layer: str, module: nn.Module, args: Any, output: Any) -> None:
         if not self._looks():
             return
@@ -351,20 +351,20 @@ class Digest:
                 self._see("forward", layer, name, buffer, self._runs[layer] - 1)
         self._pass(layer, "output", output)
 
-    @harmless
+    @without_errors
     def _gradient(self, layer: str, what: str, call: int, gradient: Tensor) -> None:
         self._see("backward", layer, what, gradient, call)
 
-    @harmless
+    @without_errors
     def _accumulated(self, name: str, p: Tensor) -> None:
         if p.grad is not None:
             self._see("backward", *_split(name), p.grad)
 
-    @harmless
+    @without_errors
     def _updating(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth += 1  # a step that calls its base class's step nests
 
-    @harmless
+    @without_errors
     def _updated(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._depth -= 1
         if self._depth:
@@ -374,7 +374,7 @@ class Digest:
                 self._see("update", *_split(name), p)
         self._end_step()
 
-    @harmless
+    @without_errors
     def _end_step(self) -> None:
         if self._rows:
             first = self._rows[0][1].device

@@ -26,7 +26,7 @@ _COMPARED = 1 << 14
 _P = ParamSpec("_P")
 
 
-def harmless(
+def without_errors(
     look: Callable[Concatenate[Any, _P], None],
 ) -> Callable[Concatenate[Any, _P], None]:
     """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
@@ -133,11 +133,14 @@ def sample(t: Tensor, most: int) -> Tensor:
     return rows[:: -(-4 * t.numel() // most)]
 
 
-def witness(t: Tensor) -> Tensor:
+def all_finite_flag(t: Tensor) -> Tensor:
     """A float32 scalar that is finite if all elements are; nothing waits for the device.
 
     Examples:
-        >>> witness(torch.ones(2)), witness(torch.tensor([1.0, torch.inf]))
+        >>> (
+        ...     all_finite_flag(torch.ones(2)),
+        ...     all_finite_flag(torch.tensor([1.0, torch.inf])),
+        ... )
         (tensor(0.), tensor(nan))
     """
     if not t.numel():
@@ -262,7 +265,7 @@ class Movement:
         self._before = [sample(local(p), _COMPARED).clone() for p in self._parameters]
         self._pushed: list[Tensor | None] | None = None
 
-    def look_at_gradients(self) -> None:
+    def measure_gradients(self) -> None:
         """Note which weights have a gradient that is finite and not zero."""
         self._pushed = []
         for p, stops, before in zip(

@@ -189,7 +189,7 @@ class Evidence:
     uncounted: str = ""
     error: str = ""
 
-    def look_at_units(self, name: str, gradient: Tensor) -> None:
+    def measure_units(self, name: str, gradient: Tensor) -> None:
         """Note which elements of a bias, one for each unit, have never had a gradient."""
         if name.endswith("bias"):
             zero = gradient == 0

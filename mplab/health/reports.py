@@ -109,7 +109,7 @@ class Report:
                 f"  {f.means}",
                 f"  {f.check}",
             ]
-        return "\n".join([*lines, *([] if self.findings else ["Nothing conspicuous."])])
+        return "\n".join([*lines, *([] if self.findings else ["No problems found."])])
 
     def _repr_html_(self) -> str:
         tables = "".join(table._repr_html_() for table in self._tables())
@@ -118,7 +118,7 @@ class Report:
             f"<i>{escape(f.check)}</i></li>"
             for f in self.findings
         )
-        verdict = f"<ul>{items}</ul>" if items else "<p>Nothing conspicuous.</p>"
+        verdict = f"<ul>{items}</ul>" if items else "<p>No problems found.</p>"
         return f"{verdict}{tables}"
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.numbers.formats import FORMATS, Format
 from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.marks import is_plain, mark_of, next_number
+from mplab.simulation.tags import is_plain, next_number, tag_of
 
 _CONSTANTS = (
     "full",
@@ -234,7 +234,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 setattr(storage, _ATTRIBUTE, (made, origin))
                 setattr(storage, _FINITE, None if what or empty else self._whole(t))
         if name == "_to_copy" and inputs and results:
-            self._look_at_cast(inputs[0], results[0], module)
+            self._measure_cast(inputs[0], results[0], module)
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
         """The step and version of a check that covered all of a tensor's memory."""
@@ -258,7 +258,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
         storage = t.untyped_storage() if is_plain(t) else None
-        if storage is not None and mark_of(t) is None:  # a simulation rounds unseen
+        if storage is not None and tag_of(t) is None:  # a simulation rounds unseen
             looked = getattr(storage, _FINITE, None)
             if looked and not t.is_inference() and looked == (self.step, t._version):
                 return None
@@ -342,7 +342,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         return "backward", self._events[found - 1][1] if found else OUTSIDE
 
-    def _look_at_cast(self, before: Tensor, after: Tensor, module: str) -> None:
+    def _measure_cast(self, before: Tensor, after: Tensor, module: str) -> None:
         """Record a cast to a low format, and whether it changed whole numbers."""
         if (
             after.dtype not in _LOW
@@ -374,11 +374,9 @@ def _is_mask(t: Tensor) -> bool:
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    mark = mark_of(t) if is_plain(t) else None
+    tag = tag_of(t) if is_plain(t) else None
     return (
-        t.requires_grad
-        or t.dtype in _LOW
-        or (mark is not None and mark.into is not None)
+        t.requires_grad or t.dtype in _LOW or (tag is not None and tag.into is not None)
     )
 
 

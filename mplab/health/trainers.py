@@ -19,7 +19,7 @@ from mplab.health.measures import rank
 from mplab.health.reports import Report
 from mplab.health.watch import Health
 from mplab.numbers.checks import one_of
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import require_packages
 
 
 def lightning_callback(
@@ -52,7 +52,7 @@ def lightning_callback(
     Examples:
         trainer = lightning.Trainer(callbacks=[lightning_callback(every=10)])
     """
-    needs("lightning_callback", "lightning")
+    require_packages("lightning_callback", "lightning")
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
@@ -86,7 +86,7 @@ def transformers_callback(
     Examples:
         trainer.add_callback(transformers_callback(every=10))
     """
-    needs("transformers_callback", "transformers")
+    require_packages("transformers_callback", "transformers")
     from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
@@ -162,7 +162,7 @@ class _Watching:
         """Print a line every `say_every` steps."""
         number = len(health.steps)
         if self._first and self._say_every and number % self._say_every == 0:
-            codes = ", ".join(health.report().codes) or "nothing conspicuous"
+            codes = ", ".join(health.report().codes) or "no problems found"
             scalars = health.scalars()
             loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
             self._told(

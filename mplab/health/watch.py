@@ -21,13 +21,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from mplab.health import measures
 from mplab.health.findings import diagnose, gathered
 from mplab.health.measures import (
-    harmless,
+    all_finite_flag,
     local,
     norm_of,
     together,
     total,
     unseen,
-    witness,
+    without_errors,
 )
 from mplab.health.operands import Operand, is_torchao, operands
 from mplab.health.records import Casts, Evidence, Shares, Step, added
@@ -36,7 +36,7 @@ from mplab.health.tracing import Origin, Tracer, format_of_dtype
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.marks import mark_of
+from mplab.simulation.tags import tag_of
 
 
 class Health:
@@ -281,7 +281,7 @@ class Health:
 
     # Modules --------------------------------------------------------------------------------
 
-    @harmless
+    @without_errors
     def _before(self, name: str, module: nn.Module, args: Any) -> None:
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
@@ -290,7 +290,7 @@ class Health:
         with unseen():
             self._given.append(self._witness(given[0]) if given else torch.zeros(()))
 
-    @harmless
+    @without_errors
     def _after(
         self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any
     ) -> None:
@@ -318,9 +318,9 @@ class Health:
             flag = before.to(output.device), self._witness(output)
         self._flags.append(("forward", name, *flag))
         if self._looking and leaf and output.requires_grad:
-            mark, low = mark_of(output), format_of_dtype(output.dtype)
-            if mark is not None and mark.into is not None:
-                low = mark.into.fmt
+            tag, low = tag_of(output), format_of_dtype(output.dtype)
+            if tag is not None and tag.into is not None:
+                low = tag.into.fmt
             what_if = low is None or low == FP32
             fmt = self.fmt if low is None or what_if else low
             hook = partial(self._gradient, name, fmt, what_if)
@@ -330,23 +330,26 @@ class Health:
         """Whether a tensor is finite; a tensor passed on by several modules is checked once."""
         version = -1 if t.is_inference() else t._version
         for kept, at, found in self._witnesses:
-            if kept() is t and at == version >= 0 and mark_of(t) is None:
+            if kept() is t and at == version >= 0 and tag_of(t) is None:
                 return found
-        self._witnesses = [*self._witnesses[-3:], (weakref.ref(t), version, witness(t))]
+        self._witnesses = [
+            *self._witnesses[-3:],
+            (weakref.ref(t), version, all_finite_flag(t)),
+        ]
         return self._witnesses[-1][2]
 
-    @harmless
+    @without_errors
     def _gradient(
         self, name: str, fmt: Format, what_if: bool, gradient: Tensor
     ) -> None:
         with unseen():
-            found = witness(gradient)
+            found = all_finite_flag(gradient)
             self._flags.append(("backward", name, found, found))
             if len(self.steps) % self.every == 0:
                 counts = measures.counts_of(gradient, fmt, what_if)
                 self._shares.append((name, (fmt.name, what_if), counts))
 
-    @harmless
+    @without_errors
     def _cast(
         self,
         name: str,
@@ -360,7 +363,7 @@ class Health:
             fmt = layer.formats[operand.split()[0]]
             self._count(name, Operand(operand, layer.scaling, x, low, factor, fmt))
 
-    @harmless
+    @without_errors
     def _cast_again(self, name: str, layer: nn.Module, role: str, x: Tensor) -> None:
         """Look at an operand of a layer of torchao, which casts it unseen."""
         if len(self.steps) % self.every or self.seen.uncounted:
@@ -379,18 +382,18 @@ class Health:
                 counts = measures.casts_of(x, low, factor, fmt)
             self._casts.append((f"{name} {role}", (fmt.name, scaling), counts))
 
-    @harmless
+    @without_errors
     def _accumulated(self, place: int, p: Tensor) -> None:
         self._tracer.updating |= self._asks  # after the last gradient comes the update
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
-                self.seen.look_at_units(self._parameters[place][0], local(p.grad))
+                self.seen.measure_units(self._parameters[place][0], local(p.grad))
         self._used.look(p)
 
     # Optimizer and scaler -------------------------------------------------------------------
 
-    @harmless
+    @without_errors
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._updates += 1
         self.seen.piled += self._used.grew
@@ -409,16 +412,16 @@ class Health:
             with unseen():
                 self._movement = measures.Movement(optimizer)
         if not self._asks:
-            self._look_at_gradients(optimizer)
+            self._measure_gradients(optimizer)
 
-    @harmless
+    @without_errors
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         self._tracer.updating = False
         if self._asks and self._updates == 1:
-            self._look_at_gradients(optimizer)
+            self._measure_gradients(optimizer)
         self._used = measures.Used(p for _, p in self._parameters)
 
-    def _look_at_gradients(self, optimizer: Any) -> None:
+    def _measure_gradients(self, optimizer: Any) -> None:
         """Record the gradients that the optimizer receives."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
@@ -427,14 +430,14 @@ class Health:
                 norm / float(scale) if norm is not None and scale is not None else norm
             )
             if self._movement is not None:
-                self._movement.look_at_gradients()
+                self._movement.measure_gradients()
 
     def _norm_now(self) -> float | None:
         return total(
             [norm_of(p.grad) for _, p in self._parameters if p.grad is not None]
         )
 
-    @harmless
+    @without_errors
     def _before_unscale(self) -> None:
         with unseen():
             now, raw = self._norm_now(), total(list(self._raw.values()))
@@ -474,7 +477,7 @@ class Health:
             self.seen.unscaled_twice += self._unscales > 1
             self._unscales = 0
 
-    @harmless
+    @without_errors
     def _before_scaled(self) -> None:
         self._scale = float(self.scaler.get_scale())
 
@@ -512,7 +515,7 @@ class Health:
         self._clear()
         self._set_tracing()
 
-    @harmless
+    @without_errors
     def _record(self, record: Step, loss: Tensor | float) -> None:
         """Fill in the observations of this step."""
         if self._tracer.error is not None:
@@ -524,7 +527,7 @@ class Health:
                 None if raw is None else raw / factor if factor else math.nan
             )
             record.norm_at_optimizer = self._norm
-            self._look_at_weights(record)
+            self._measure_weights(record)
             norms = {
                 self._parameters[place][0]: norm for place, norm in self._raw.items()
             }
@@ -537,7 +540,7 @@ class Health:
             record.layers = self._layers()
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
-            self._look_at_casts(record)
+            self._measure_casts(record)
         if self._ran and not self._raw and self._parameters and self._norm is None:
             self.seen.no_gradient += 1
 
@@ -564,7 +567,7 @@ class Health:
             means = (s / count for s in (self._loss_sums[0], float(self._loss_sums[1])))
             self.seen.meters = (fmt.name if fmt else str(loss.dtype), *means)  # type: ignore[assignment]
 
-    def _look_at_weights(self, record: Step) -> None:
+    def _measure_weights(self, record: Step) -> None:
         norms = [norm_of(p) for _, p in self._parameters]
         record.weight_norm = total(norms) or 0.0
         if not math.isfinite(record.weight_norm):
@@ -582,7 +585,9 @@ class Health:
                 (n, b) for n, b in self.model.named_buffers() if b.is_floating_point()
             ]
             bad_ones = (
-                n for n, b in buffers if not math.isfinite(float(witness(local(b))))
+                n
+                for n, b in buffers
+                if not math.isfinite(float(all_finite_flag(local(b))))
             )
             self.seen.bad_buffers = list(bad_ones)
         if self._movement is not None and not record.skipped:
@@ -638,7 +643,7 @@ class Health:
                 )
         return list(origins.values())
 
-    def _look_at_casts(self, record: Step) -> None:
+    def _measure_casts(self, record: Step) -> None:
         """Record whether a changed weight was used without being cast anew."""
         seen, tracer = self.seen, self._tracer
         seen.integers = seen.integers or tracer.integers

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from typing import Any
 
-from mplab.numbers.installation import lacks
+from mplab.numbers.installation import missing_message
 
 
 def lazily(front: str) -> None:
@@ -34,7 +34,7 @@ def lazily(front: str) -> None:
             package = (error.name or "").partition(".")[0]
             if package in ("", "mplab"):
                 raise
-            message = f"{front}.{name} {lacks(package)}"
+            message = f"{front}.{name} {missing_message(package)}"
             raise ModuleNotFoundError(message, name=package) from error
         setattr(module, name, value)
         return value

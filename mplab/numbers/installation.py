@@ -60,12 +60,12 @@ def _extras() -> dict[str, set[str]]:
     return found
 
 
-def lacks(package: str) -> str:
+def missing_message(package: str) -> str:
     """Write the message that a package is not installed and how to install it."""
     return f"needs {package}, which is not installed. Install it: {how_to_install(package)}"
 
 
-def needs(room: str, *packages: str) -> None:
+def require_packages(room: str, *packages: str) -> None:
     """Raise if a package is not installed.
 
     Args:
@@ -77,4 +77,6 @@ def needs(room: str, *packages: str) -> None:
     """
     for package in packages:
         if find_spec(package) is None:
-            raise ModuleNotFoundError(f"{room} {lacks(package)}", name=package)
+            raise ModuleNotFoundError(
+                f"{room} {missing_message(package)}", name=package
+            )

@@ -2,8 +2,8 @@
 
 `_round_bits` is the only definition of rounding in the library. It takes the bits of a float32 or
 float64 and returns the bits of the result and its flags. Loops around it are compiled per rounding
-mode and dtype, never per format: the facts of the format arrive in an array. Keep every callee in
-this file, because numba's cache on disk notices edits to the file of the loop only.
+mode and dtype, never per format: the parameters of the format arrive in an array. Keep every
+callee in this file, because numba's cache on disk notices edits to the file of the loop only.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,8 @@ from mplab.numbers.compiled import (
     can_make_ufuncs,
     make_ufunc,
 )
-from mplab.numbers.facts import Facts
 from mplab.numbers.formats import Event, Rounding
+from mplab.numbers.parameters import RoundingParameters
 from mplab.numbers.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
@@ -147,12 +147,12 @@ def _carries_typed(fraction, random):
 
 # The definition ------------------------------------------------------------------------
 @njit(forceinline=True)
-def _round_in_place(a, shift, mode, away, odd, random):
+def _round_in_place(a, shift, mode, away, one_bit_precision, random):
     """Round off the lowest `shift` bits of magnitude `a`; a carry goes into the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
     # At one bit of precision all but 0 are odd.
-    odds = _as(a, last | _as(a, -odd << shift))
+    odds = _as(a, last | _as(a, -one_bit_precision << shift))
     if mode == _TIES_TO_EVEN:
         # `-(low & 1)`: where nothing is cut, no tie goes up. One addend plus a condition, because a
         # choice between two addends becomes a branch in scalar code.
@@ -197,23 +197,24 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
 
 
 @njit(forceinline=True)
-def _round_bits(bits, mode, rare, random, facts, kind):
+def _round_bits(bits, mode, special_cases, random, parameters, kind):
     """Round one number, given by its bits; return the bits of the result and the flags.
 
-    `facts` is the array of `mplab.numbers.facts.facts_of`. The sign is handled separately; the rest
-    works on the magnitude, because magnitude bits sort like the numbers. Where the caller knows the
-    `kind` of the number, the compiler leaves out the impossible cases.
+    `parameters` is the array of `mplab.numbers.parameters.rounding_parameters`. The sign is handled
+    separately; the rest works on the magnitude, because magnitude bits sort like the numbers. Where
+    the caller knows the `kind` of the number, the compiler leaves out the impossible cases.
     """
-    (shift, tiny_shift, odd, grid_below, anchor, quantum, per_quantum, min_normal, max_finite,
-     beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
-     ) = facts  # fmt: skip
+    (shift, tiny_shift, one_bit_precision, grid_below, anchor, quantum, per_quantum, min_normal,
+     max_finite, beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign,
+     no_minus_zero,
+     ) = parameters  # fmt: skip
     original = _as(bits, bits & ~sign_bit)
     sign = _as(bits, bits & sign_bit)
     away = mode != _TO_ODD and (sign == 0) == (mode == _TOWARD_POSITIVE)
     a = original
-    if rare and a < flush_in:
+    if special_cases and a < flush_in:
         a = _as(bits, 0)
-    r = _round_in_place(a, shift, mode, away, odd, random)
+    r = _round_in_place(a, shift, mode, away, one_bit_precision, random)
     if kind == NORMAL:
         return _as(bits, r | sign), _as(bits, _mask(bits, r != a) & INEXACT)
     # keep larger numbers out of floating point, where a signaling NaN would raise a flag
@@ -227,7 +228,7 @@ def _round_bits(bits, mode, rare, random, facts, kind):
         limit = max_finite if inward and original != infinity else beyond
     r = limit if past else r
     is_nan = kind == ANY and original > infinity
-    if rare:
+    if special_cases:
         is_nan = is_nan or (sign & no_sign != 0 and a > 0)
         r = floor_value if r < floor else r
         sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
@@ -235,13 +236,13 @@ def _round_bits(bits, mode, rare, random, facts, kind):
     to_nan = is_nan or (beyond > infinity and r > infinity)
     result = nan if kind == ANY and to_nan else _as(bits, r | sign)
 
-    unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
+    unbounded = _round_in_place(a, tiny_shift, mode, away, one_bit_precision, random)
     was_nan = _mask(bits, kind == ANY and original > infinity)
     was_infinite = _mask(bits, kind == ANY and original == infinity)
     refused = was_infinite & _mask(bits, r > infinity)
     no_number = was_nan
     inexact = _mask(bits, r != original) & ~was_nan
-    if rare:
+    if special_cases:
         no_number = _mask(bits, is_nan)
         refused |= no_number & ~was_nan
         inexact |= no_number & ~was_nan
@@ -298,12 +299,11 @@ def _random_at_typed(index, key0, key1):
 
 
 @njit(forceinline=True)
-def _unpack(facts):
-    """Unpack the array of `facts_of` into local variables, which SIMD needs."""
+def _unpack(p):
+    """Unpack the array of `rounding_parameters` into local variables, which SIMD needs."""
     return (
-        facts[0], facts[1], facts[2], facts[3], _as_float(facts[4]), _as_float(facts[5]),
-        _as_float(facts[6]), facts[7], facts[8], facts[9], facts[10], facts[11], facts[12],
-        facts[13], facts[14], facts[15], facts[16], facts[17], facts[18],
+        p[0], p[1], p[2], p[3], _as_float(p[4]), _as_float(p[5]), _as_float(p[6]), p[7], p[8], p[9],
+        p[10], p[11], p[12], p[13], p[14], p[15], p[16], p[17], p[18],
     )  # fmt: skip
 
 
@@ -332,16 +332,16 @@ def _add(typing, x, y):
 
 
 @njit(forceinline=True)
-def _round_one(bits, i, start, key0, key1, mode, rare, known, kind):
+def _round_one(bits, i, start, key0, key1, mode, special_cases, known, kind):
     """Round `bits[i]`, element `start + i` of its call."""
     random = np.uint32(0)
     if mode == _STOCHASTIC:
         random = _random_at(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
-    return _round_bits(bits[i], mode, rare, random, known, kind)
+    return _round_bits(bits[i], mode, special_cases, random, known, kind)
 
 
 @njit(forceinline=True)
-def _apart(x, r, scratch):
+def _without_overlap(x, r, scratch):
     """Return `x`, or a copy of it if `r` is the same memory: LLVM then sees that SIMD is safe."""
     if x.ctypes.data != r.ctypes.data:
         return x
@@ -372,7 +372,9 @@ def _bit(flags, bit):
 
 
 @njit(forceinline=True)
-def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
+def _round_block(
+    bits, out, totals, start, key0, key1, mode, special_cases, known, kind
+):
     """Round a block of one kind, and add its flags to `totals` if not None.
 
     Counters have the width of the bits, so that SIMD covers them.
@@ -380,7 +382,9 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
     # D stays 0: INVALID is not in a tally.
     a = b = c = d = e = f = g = h = _as(bits[0], 0)
     for i in range(out.size):
-        out[i], flags = _round_one(bits, i, start, key0, key1, mode, rare, known, kind)
+        out[i], flags = _round_one(
+            bits, i, start, key0, key1, mode, special_cases, known, kind
+        )
         a = _as(a, a + _bit(flags, 0))
         b = _as(a, b + _bit(flags, 1))
         c = _as(a, c + _bit(flags, 2))
@@ -394,72 +398,86 @@ def _round_block(bits, out, totals, start, key0, key1, mode, rare, known, kind):
 
 
 @njit(forceinline=True)
-def _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks):
+def _in_blocks(
+    bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
+):
     """Round `bits` into `out`; if `totals` is not None, add the number of flags b to `totals[b]`.
 
     Unless `looks` is None, each block is classified first. `out` may be `bits`; it may hold just
     one block if the results are not needed.
     """
-    known = _unpack(facts)
+    known = _unpack(parameters)
     scratch = np.empty(BLOCK, bits.dtype)
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
         r = out[block : block + BLOCK] if out.size == bits.size else out[: x.size]
-        x, begin, kind = _apart(x, r, scratch), start + block, ANY
+        x, begin, kind = _without_overlap(x, r, scratch), start + block, ANY
         if looks is not None:
             kind = _kind_of(x, known)
             if kind == NORMAL:
-                _round_block(x, r, totals, begin, key0, key1, mode, rare, known, NORMAL)
+                _round_block(
+                    x, r, totals, begin, key0, key1, mode, special_cases, known, NORMAL
+                )
             elif kind == FINITE:
-                _round_block(x, r, totals, begin, key0, key1, mode, rare, known, FINITE)
+                _round_block(
+                    x, r, totals, begin, key0, key1, mode, special_cases, known, FINITE
+                )
         if kind == ANY:
-            _round_block(x, r, totals, begin, key0, key1, mode, rare, known, ANY)
+            _round_block(
+                x, r, totals, begin, key0, key1, mode, special_cases, known, ANY
+            )
 
 
-def _looks(mode: int, rare: bool) -> Any:
+def _looks(mode: int, special_cases: bool) -> Any:
     """Tell whether blocks are classified first: only usual modes are worth the compilation."""
-    return True if mode in (_TIES_TO_EVEN, _STOCHASTIC) and not rare else None
+    return True if mode in (_TIES_TO_EVEN, _STOCHASTIC) and not special_cases else None
 
 
 @njit(forceinline=True)
-def _round_all(bits, out, facts, mode, rare):
+def _round_all(bits, out, parameters, mode, special_cases):
     """Round `bits` into `out`, without random bits.
 
     One loop is for the same memory, one for separate memory: in both LLVM sees that SIMD is safe.
     """
-    known, random = _unpack(facts), np.uint32(0)
+    known, random = _unpack(parameters), np.uint32(0)
     if bits.ctypes.data == out.ctypes.data:
         for i in range(out.size):
-            out[i] = _round_bits(out[i], mode, rare, random, known, ANY)[0]
+            out[i] = _round_bits(out[i], mode, special_cases, random, known, ANY)[0]
     else:
         for i in range(out.size):
-            out[i] = _round_bits(bits[i], mode, rare, random, known, ANY)[0]
+            out[i] = _round_bits(bits[i], mode, special_cases, random, known, ANY)[0]
 
 
 @njit(forceinline=True)
-def _flag_all(bits, flags, facts, start, key0, key1, mode, rare):
+def _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases):
     """Write the flag bytes of `bits`."""
-    known = _unpack(facts)
+    known = _unpack(parameters)
     for i in range(flags.size):
-        flags[i] = _round_one(bits, i, start, key0, key1, mode, rare, known, ANY)[1]
+        flags[i] = _round_one(
+            bits, i, start, key0, key1, mode, special_cases, known, ANY
+        )[1]
 
 
 @cache
-def _loop_for(mode: int, rare: bool, what: str) -> Callable[..., None]:
+def _loop_for(mode: int, special_cases: bool, what: str) -> Callable[..., None]:
     """Compile a loop over arrays: to "round" stochastically, to "flag", or to "count"."""
-    looks = _looks(mode, rare)
+    looks = _looks(mode, special_cases)
 
-    def round_all(bits, out, facts, start, key0, key1):
+    def round_all(bits, out, parameters, start, key0, key1):
         _wide_vectors()
-        _in_blocks(bits, out, None, facts, start, key0, key1, mode, rare, looks)
+        _in_blocks(
+            bits, out, None, parameters, start, key0, key1, mode, special_cases, looks
+        )
 
-    def flag_all(bits, flags, facts, start, key0, key1):
+    def flag_all(bits, flags, parameters, start, key0, key1):
         _wide_vectors()
-        _flag_all(bits, flags, facts, start, key0, key1, mode, rare)
+        _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases)
 
-    def count_all(bits, out, facts, start, key0, key1, totals):
+    def count_all(bits, out, parameters, start, key0, key1, totals):
         _wide_vectors()
-        _in_blocks(bits, out, totals, facts, start, key0, key1, mode, rare, looks)
+        _in_blocks(
+            bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
+        )
 
     loops: dict[str, Callable[..., None]]
     loops = {"round": round_all, "flag": flag_all, "count": count_all}
@@ -484,86 +502,93 @@ _ADDRESSES, _INT32 = types.CPointer(types.intp), np.int32(0)
 
 
 @cache
-def _inner_loop(mode: int, rare: bool, width: int) -> Any:
-    """Compile the loop of a NumPy ufunc: it takes addresses, sizes, strides, `Facts.numbers`."""
+def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
+    """Compile the loop of a NumPy ufunc, for addresses, sizes, strides and `parameters.numbers`."""
 
-    def loop(args, sizes, strides, facts):
+    def loop(args, sizes, strides, parameters):
         _wide_vectors()
-        size, source, target, known = sizes[0], args[0], args[1], carray(facts, 19)
+        size, source, target, known = sizes[0], args[0], args[1], carray(parameters, 19)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
             bits, out = (
-                carray(_at(source, facts), size),
-                carray(_at(target, facts), size),
+                carray(_at(source, parameters), size),
+                carray(_at(target, parameters), size),
             )
-            _round_all(bits, out, known, mode, rare)
+            _round_all(bits, out, known, mode, special_cases)
             return
         for i in range(size):
-            bits = carray(_at(source + i * strides[0], facts), 1)
-            out = carray(_at(target + i * strides[1], facts), 1)
-            _round_all(bits, out, known, mode, rare)
+            bits = carray(_at(source + i * strides[0], parameters), 1)
+            out = carray(_at(target + i * strides[1], parameters), 1)
+            _round_all(bits, out, known, mode, special_cases)
 
     integer = types.CPointer(types.int32 if width == 32 else types.int64)
     return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integer), loop)
 
 
-def ufunc(facts: Facts, mode: Rounding) -> Any:
-    """Return a ufunc that rounds floats or their bits with these facts; not stochastically.
+def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
+    """Return a ufunc that rounds floats or their bits with these parameters; not stochastically.
 
     Python calls a ufunc of NumPy five times as fast as a loop compiled by numba. The caller keeps
-    `facts` alive.
+    `parameters` alive.
     """
-    known = facts.ufuncs.get(mode)
+    known = parameters.ufuncs.get(mode)
     if known is None and not can_make_ufuncs():
-        known = facts.ufuncs[mode] = Ufunc(partial(_round_array, facts, mode), ())
+        known = parameters.ufuncs[mode] = Ufunc(
+            partial(_round_array, parameters, mode), ()
+        )
     if known is None:
-        integer = facts.numbers.dtype
-        loop = _inner_loop(int(mode), facts.rare, 8 * integer.itemsize)
+        integer = parameters.numbers.dtype
+        loop = _inner_loop(int(mode), parameters.special_cases, 8 * integer.itemsize)
         kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
         # setdefault: if two threads make one, the second is dropped with the memory it reads
-        known = facts.ufuncs.setdefault(
-            mode, make_ufunc("round_to", loop, kinds, facts.numbers)
+        known = parameters.ufuncs.setdefault(
+            mode, make_ufunc("round_to", loop, kinds, parameters.numbers)
         )
     return known.call
 
 
 def _round_array(
-    facts: Facts, mode: Rounding, x: np.ndarray, out: np.ndarray | None = None
+    parameters: RoundingParameters,
+    mode: Rounding,
+    x: np.ndarray,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """Round a contiguous array as the ufunc would, where NumPy lets us make none."""
     result = np.empty_like(x) if out is None else out
-    integer = facts.numbers.dtype
+    integer = parameters.numbers.dtype
     bits, target = x.reshape(-1).view(integer), result.reshape(-1).view(integer)
-    _loop_for(int(mode), facts.rare, "round")(bits, target, facts.numbers, 0, 0, 0)
+    _loop_for(int(mode), parameters.special_cases, "round")(
+        bits, target, parameters.numbers, 0, 0, 0
+    )
     return result
 
 
 @cache
-def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
+def loop_at(mode: int, special_cases: bool, *, counting: bool) -> Callable[..., None]:
     """Compile a loop for float32 that takes addresses: an array argument costs numba a microsecond.
 
     Its arguments: the addresses of the bits and of the results, which may be the same; their
-    number, below 2^32; the address of `Facts.numbers`; two keys, or zeros; if counting, the
-    address of eight int64 counters. The caller keeps the memory alive.
+    number, below 2^32; the address of `RoundingParameters.numbers`; two keys, or zeros; if
+    counting, the address of eight int64 counters. The caller keeps the memory alive.
     """
-    looks = _looks(mode, rare)
+    looks = _looks(mode, special_cases)
 
-    def round_at(source, target, size, facts, key0, key1):
+    def round_at(source, target, size, parameters, key0, key1):
         _wide_vectors()
         bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
-        _round_all(bits, out, carray(_at(facts, _INT32), 19), mode, rare)
+        _round_all(bits, out, carray(_at(parameters, _INT32), 19), mode, special_cases)
 
-    def blocks_at(source, target, size, facts, key0, key1):
+    def blocks_at(source, target, size, parameters, key0, key1):
         _wide_vectors()
         bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
-        known = carray(_at(facts, _INT32), 19)
-        _in_blocks(bits, out, None, known, 0, key0, key1, mode, rare, looks)
+        known = carray(_at(parameters, _INT32), 19)
+        _in_blocks(bits, out, None, known, 0, key0, key1, mode, special_cases, looks)
 
-    def count_at(source, target, size, facts, key0, key1, counts):
+    def count_at(source, target, size, parameters, key0, key1, counts):
         _wide_vectors()
         bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
         totals = carray(_at(counts, _INT32), 16).view(np.int64)
-        known = carray(_at(facts, _INT32), 19)
-        _in_blocks(bits, out, totals, known, 0, key0, key1, mode, rare, looks)
+        known = carray(_at(parameters, _INT32), 19)
+        _in_blocks(bits, out, totals, known, 0, key0, key1, mode, special_cases, looks)
 
     loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
     return Compiled(loop).ready(*(6 + counting) * [types.int64])
@@ -572,7 +597,7 @@ def loop_at(mode: int, rare: bool, *, counting: bool) -> Callable[..., None]:
 def run(
     bits: np.ndarray,
     out: np.ndarray | None,
-    facts: Facts,
+    parameters: RoundingParameters,
     mode: Rounding,
     *,
     keys: Callable[[int], tuple[int, int]] | None = None,
@@ -587,7 +612,7 @@ def run(
     Args:
         bits: int32 or int64, shape (n,): the bits of the floats.
         out: same dtype and shape, may be `bits` itself; None discards the result.
-        facts: from `facts_of`.
+        parameters: from `rounding_parameters`.
         mode: how to round.
         keys: for `STOCHASTIC`, from `Stream.keys`.
         flags: uint8, shape (n,), to receive the flag bytes.
@@ -595,19 +620,19 @@ def run(
             which is not in a tally, is not counted.
     """
     if flags is None and counts is None and keys is None and out is not None:
-        known = ufunc(facts, mode)
+        known = ufunc(parameters, mode)
         if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
             known(bits, out)
         else:
             parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
         return
     what = "flag" if flags is not None else "round" if counts is None else "count"
-    loop = _loop_for(int(mode), facts.rare, what)
+    loop = _loop_for(int(mode), parameters.special_cases, what)
     partial: list[np.ndarray] = []
 
     def work(begin: int, end: int) -> None:
         part = bits[begin:end]
-        known = facts.numbers, begin, *(keys(begin >> 32) if keys else (0, 0))
+        known = parameters.numbers, begin, *(keys(begin >> 32) if keys else (0, 0))
         if flags is not None:
             loop(part, flags[begin:end], *known)
             return

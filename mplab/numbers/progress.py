@@ -6,7 +6,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
-from mplab.numbers.installation import needs
+from mplab.numbers.installation import require_packages
 
 
 def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) -> Any:
@@ -20,7 +20,7 @@ def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) 
     """
     if not progress:
         return items
-    needs("a progress bar (progress=True)", "tqdm")
+    require_packages("a progress bar (progress=True)", "tqdm")
     from tqdm import tqdm
 
     shell: Any = (

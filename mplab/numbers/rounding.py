@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.numbers.codes import encode, refusal
-from mplab.numbers.facts import Facts, facts_of
 from mplab.numbers.formats import (
     FP32,
     Event,
@@ -21,6 +20,7 @@ from mplab.numbers.formats import (
     require_format,
 )
 from mplab.numbers.inputs import as_array, as_float64, widen
+from mplab.numbers.parameters import RoundingParameters, rounding_parameters
 from mplab.numbers.threads import DIVISIBLE
 from mplab.numbers.words import integer
 
@@ -398,12 +398,14 @@ def _compile(
     from mplab.numbers.kernels import ufunc
 
     rules = rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER
-    facts = checked_facts("round_to", fmt, dtype, *rules)
-    if facts is None:
+    parameters = checked_parameters("round_to", fmt, dtype, *rules)
+    if parameters is None:
         return None
     if len(_COMPILED) >= 512:
         _COMPILED.clear()
-    compiled = _COMPILED[known] = _Compiled(ufunc(facts, rounding), (dtype, fmt, facts))
+    compiled = _COMPILED[known] = _Compiled(
+        ufunc(parameters, rounding), (dtype, fmt, parameters)
+    )
     return compiled
 
 
@@ -464,19 +466,25 @@ class _Source:
         """Round into `result`, write flag bytes into `flags`, add their counts to `counts`."""
         from mplab.numbers import kernels
 
-        facts = checked_facts(self.function, fmt, self.array.dtype, rounding, *rules)
+        parameters = checked_parameters(
+            self.function, fmt, self.array.dtype, rounding, *rules
+        )
         keys = checked_keys(self.function, rounding, stream, self.shape)
         source, target = self.array, result
-        if facts is None:  # float32 cannot serve: go through float64, which is exact
+        if (
+            parameters is None
+        ):  # float32 cannot serve: go through float64, which is exact
             source = widen(self.array)
             target = None if result is None else np.empty_like(source)
-            facts = checked_facts(self.function, fmt, source.dtype, rounding, *rules)
-            assert facts is not None
+            parameters = checked_parameters(
+                self.function, fmt, source.dtype, rounding, *rules
+            )
+            assert parameters is not None
         integer = np.int32 if source.itemsize == 4 else np.int64
         kernels.run(
             source.reshape(-1).view(integer),
             None if target is None else target.reshape(-1).view(integer),
-            facts,
+            parameters,
             rounding,
             keys=keys,
             flags=flags,
@@ -547,7 +555,7 @@ def checked_keys(
     return lambda run: (top[run << 32 :], 0)
 
 
-def checked_facts(
+def checked_parameters(
     function: str,
     fmt: Format,
     dtype: np.dtype[Any],
@@ -556,8 +564,8 @@ def checked_facts(
     flush_inputs: bool,
     flush_outputs: bool,
     tininess: Tininess,
-) -> Facts | None:
-    """Check the options, and return the facts of the format."""
+) -> RoundingParameters | None:
+    """Check the options, and return the parameters of the loops."""
     fmt = require_format(function, fmt)
     if fmt.bits > 32:
         raise ValueError(
@@ -572,7 +580,9 @@ def checked_facts(
             f"{function}: rounding, overflow, tininess, flush_inputs and flush_outputs must be of "
             f"the types {kinds}; got {options}."
         )
-    return facts_of(fmt, dtype, overflow, flush_inputs, flush_outputs, tininess)
+    return rounding_parameters(
+        fmt, dtype, overflow, flush_inputs, flush_outputs, tininess
+    )
 
 
 _OPTIONS = (Rounding, Overflow, Tininess, bool, bool)

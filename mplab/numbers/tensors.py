@@ -13,10 +13,10 @@ from torch import Tensor
 
 from mplab.numbers import kernels
 from mplab.numbers.codes import encode
-from mplab.numbers.facts import Facts
 from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
 from mplab.numbers.inputs import widen
-from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
 
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
@@ -74,14 +74,16 @@ def round_tensor(
     x = _require_dense(x)
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
-    facts = checked_facts("round_tensor", fmt, _NUMPY[x.dtype], *rules)
+    parameters = checked_parameters("round_tensor", fmt, _NUMPY[x.dtype], *rules)
     given = stream.detach().cpu().numpy() if isinstance(stream, Tensor) else stream
     keys = checked_keys("round_tensor", rounding, given, tuple(x.shape))
     source = x
-    if facts is None:  # float32 cannot serve: go through float64, which is exact
+    if parameters is None:  # float32 cannot serve: go through float64, which is exact
         source = _widen(x)
-        facts = checked_facts("round_tensor", fmt, _NUMPY[source.dtype], *rules)
-        assert facts is not None
+        parameters = checked_parameters(
+            "round_tensor", fmt, _NUMPY[source.dtype], *rules
+        )
+        assert parameters is not None
     direct = source is x and (rounding is not Rounding.STOCHASTIC or x.is_contiguous())
     pair = _in_common_order(x, target) if direct else None
     source, result = pair or (
@@ -92,9 +94,9 @@ def round_tensor(
     counts = None if tally is None else np.zeros(8, np.int64)
     if on_cpu:
         bits, into = (_bits_on_cpu(t) for t in (source, result))
-        kernels.run(bits, into, facts, rounding, keys=keys, counts=counts)
+        kernels.run(bits, into, parameters, rounding, keys=keys, counts=counts)
     else:
-        _run_expression(source, result, facts, rounding, keys=keys, counts=counts)
+        _run_expression(source, result, parameters, rounding, keys=keys, counts=counts)
     if tally is not None and counts is not None:
         tally.add_counts(x.numel(), counts)
     if pair is None:
@@ -181,14 +183,14 @@ def _narrow(x: Tensor, fmt: Format) -> Tensor:
 def _run_expression(
     source: Tensor,
     result: Tensor,
-    facts: Facts,
+    parameters: RoundingParameters,
     mode: Rounding,
     *,
     keys: Any = None,
     counts: np.ndarray | None = None,
 ) -> None:
     """Round contiguous tensors on any device, as `kernels.run` does."""
-    numbers = [int(n) for n in facts.numbers]
+    numbers = [int(n) for n in parameters.numbers]
     bits = source.reshape(-1).view(_INTEGER[source.dtype])
     into = result.reshape(-1).view(bits.dtype)
     for begin in range(0, bits.numel(), 1 << 32):
@@ -221,10 +223,17 @@ def _as_float(bits: int, dtype: torch.dtype) -> float:
 
 
 def _round_in_place(
-    a: Tensor, shift: int, mode: int, away: Tensor, odd: int, random: Tensor | None
+    a: Tensor,
+    shift: int,
+    mode: int,
+    away: Tensor,
+    one_bit_precision: int,
+    random: Tensor | None,
 ) -> Tensor:
     low, kept = (1 << shift) - 1, a >> shift
-    is_odd = (kept != 0).to(a.dtype) if odd else kept & 1  # at one bit of precision
+    is_odd = (
+        (kept != 0).to(a.dtype) if one_bit_precision else kept & 1
+    )  # at one bit of precision
     if mode == Rounding.TIES_TO_EVEN:
         addend: Any = ((low >> 1) + is_odd) & low
     elif mode == Rounding.TIES_TO_AWAY:
@@ -270,12 +279,13 @@ def _round_bits(
     bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
-    (shift, tiny_shift, odd, grid_below, _, _, _, min_normal, max_finite, beyond, flush_in, floor,
-     floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero) = numbers  # fmt: skip
+    (shift, tiny_shift, one_bit_precision, grid_below, _, _, _, min_normal, max_finite, beyond,
+     flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
+     ) = numbers  # fmt: skip
     original, sign = bits & ~sign_bit, bits & sign_bit
     away = (sign == 0) == (mode == Rounding.TOWARD_POSITIVE)
     a = torch.where(original < flush_in, 0, original)
-    r = _round_in_place(a, shift, mode, away, odd, random)
+    r = _round_in_place(a, shift, mode, away, one_bit_precision, random)
     if grid_below:
         r = torch.where(
             a < grid_below, _round_to_grid(a, numbers, mode, away, random), r
@@ -295,7 +305,7 @@ def _round_bits(
     result = torch.where(is_nan | (r > infinity), nan, r | sign)
     if not flagging:
         return result, None
-    unbounded = _round_in_place(a, tiny_shift, mode, away, odd, random)
+    unbounded = _round_in_place(a, tiny_shift, mode, away, one_bit_precision, random)
     inexact = (original <= infinity) & (is_nan | (r != original))
     refused = (is_nan & (original <= infinity)) | (
         (original == infinity) & (r > infinity)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     )
     from mplab.pictures.recordings import recorded_runs as recorded_runs
     from mplab.pictures.rounding import (
-        Sum as Sum,
+        RunningSum as RunningSum,
         loss_meter as loss_meter,
         rounding_profile as rounding_profile,
         running_sums as running_sums,

@@ -66,7 +66,7 @@ def _claim(report: Report) -> str:
         found = (
             f"; {skipped} skipped while the scale found its level" if skipped else ""
         )
-        return f"Nothing conspicuous in {len(report.steps)} steps{found}"
+        return f"No problems found in {len(report.steps)} steps{found}"
     observed = report.findings[0].observed
     return observed.split(". ")[0].removesuffix(".")
 

@@ -99,7 +99,7 @@ def _at_most(error: float) -> str:
     return "nearly 1 ulp" if f"{error:.2f}" == "1.00" else f"up to {error:.2f} ulp"
 
 
-class Sum(NamedTuple):
+class RunningSum(NamedTuple):
     """A running sum: the format of the accumulator, and how it rounds."""
 
     fmt: Format
@@ -118,7 +118,7 @@ def running_sums(
     start: float,
     term: float,
     times: int,
-    sums: Sequence[Sum | Format],
+    sums: Sequence[RunningSum | Format],
     *,
     seed: int = 0,
 ) -> c.Picture:
@@ -138,7 +138,7 @@ def running_sums(
     lines = [c.Line([0, times], [start, exact], "exact", c.REFERENCE, {"linewidth": 1})]
     words, shown = [], np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
-        how = entry if isinstance(entry, Sum) else Sum(entry)
+        how = entry if isinstance(entry, RunningSum) else RunningSum(entry)
         running = _running(start, term, times, how, seed)
         look = c.style(how.fmt)
         dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
@@ -148,7 +148,9 @@ def running_sums(
     return c.line_chart(lines, f"times {number(term)} was added", "running sum", claim)
 
 
-def _running(start: float, term: float, times: int, how: Sum, seed: int) -> np.ndarray:
+def _running(
+    start: float, term: float, times: int, how: RunningSum, seed: int
+) -> np.ndarray:
     """Compute the running sums of one accumulator, `start` first."""
     terms = np.full(times + 1, float(round_to(term, how.fmt)))
     terms[0] = float(round_to(start, how.fmt))

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from mplab.scaling.rules import (
         DoublingScaler as DoublingScaler,
         FlooredScaler as FlooredScaler,
-        Headroom as Headroom,
         KerasScaler as KerasScaler,
+        LossScaleLimits as LossScaleLimits,
         NudgedScaler as NudgedScaler,
+        ScalerStep as ScalerStep,
         Trace as Trace,
-        Turn as Turn,
-        play as play,
-        turns as turns,
+        scaler_steps as scaler_steps,
+        simulate_scaler as simulate_scaler,
     )

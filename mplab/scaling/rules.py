@@ -177,7 +177,7 @@ class Trace(NamedTuple):
     skipped: np.ndarray
 
 
-class Headroom(NamedTuple):
+class LossScaleLimits(NamedTuple):
     """The limits and mean gradients of each step of a run, both of shape (steps,)."""
 
     limits: np.ndarray
@@ -187,7 +187,7 @@ class Headroom(NamedTuple):
     """The mean magnitude of all gradients of weights, unscaled, at that scale."""
 
 
-class Turn(NamedTuple):
+class ScalerStep(NamedTuple):
     """One step of a rule: its state before, whether the gradients overflowed, and its state after.
 
     `good_steps` counts the good steps in a row since the scale last changed.
@@ -201,12 +201,12 @@ class Turn(NamedTuple):
     next_good_steps: int
 
 
-def turns(
+def scaler_steps(
     rule: LossScaler,
     limits: Sequence[float] | np.ndarray,
     *,
     mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
-) -> Iterator[Turn]:
+) -> Iterator[ScalerStep]:
     """Run a rule on steps whose gradients overflow above given scales, and yield each step.
 
     Args:
@@ -216,33 +216,33 @@ def turns(
             rules with `wants_mean`.
 
     Examples:
-        >>> next(turns(LossScaler(8.0), [4.0]))
-        Turn(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
+        >>> next(scaler_steps(LossScaler(8.0), [4.0]))
+        ScalerStep(scale=8.0, good_steps=0, found_nonfinite=True, skipped=True, next_scale=4.0, \
 next_good_steps=0)
     """
-    each = as_float64("turns", limits, "limits")
+    each = as_float64("scaler_steps", limits, "limits")
     means = np.broadcast_to(
-        as_float64("turns", mean_abs_gradient, "mean_abs_gradient"), each.shape
+        as_float64("scaler_steps", mean_abs_gradient, "mean_abs_gradient"), each.shape
     )
     for limit, mean in zip(each, means, strict=True):
         scale, good = rule.scale, _good_steps(rule)
         found = bool(scale > limit)
         more = {"mean_abs_gradient": float(mean)} if rule.wants_mean else {}
         skipped = rule.update(found, **more)
-        yield Turn(scale, good, found, skipped, rule.scale, _good_steps(rule))
+        yield ScalerStep(scale, good, found, skipped, rule.scale, _good_steps(rule))
 
 
 def _good_steps(rule: LossScaler) -> int:
     return int(rule.state_dict()["_growth_tracker"])
 
 
-def play(
+def simulate_scaler(
     rule: LossScaler,
     limits: Sequence[float] | np.ndarray,
     *,
     mean_abs_gradient: float | Sequence[float] | np.ndarray = 1e-3,
 ) -> Trace:
-    """Run a rule on steps as `turns` does, and collect the results in arrays.
+    """Run a rule on steps as `scaler_steps` does, and collect the results in arrays.
 
     Args:
         rule: continues from its current state.
@@ -251,9 +251,9 @@ def play(
             rules with `wants_mean`.
 
     Examples:
-        >>> play(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
+        >>> simulate_scaler(LossScaler(8.0), [4.0, 4.0, 4.0]).scales
         array([8., 4., 4.])
     """
-    played = list(turns(rule, limits, mean_abs_gradient=mean_abs_gradient))
+    played = list(scaler_steps(rule, limits, mean_abs_gradient=mean_abs_gradient))
     scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
     return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))

@@ -1,8 +1,8 @@
 """Any torch module in a low format: policies, the modes below autograd, layers of few bits."""
 
-from mplab.numbers.installation import needs as _needs
+from mplab.numbers.installation import require_packages as _require_packages
 
-_needs("mplab.simulation", "torch")
+_require_packages("mplab.simulation", "torch")
 
 from mplab.simulation.casts import (
     SCALINGS as SCALINGS,

@@ -23,7 +23,7 @@ from mplab.numbers.formats import (
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard, scales_of
-from mplab.simulation.marks import facts_of
+from mplab.simulation.tags import rounding_parameters
 
 ROLES = ("input", "weight", "grad_output")
 """The operands of the three products; each is read by two of them."""
@@ -62,7 +62,7 @@ class Cast:
     rounding: Rounding = Rounding.TIES_TO_EVEN
 
     def __post_init__(self) -> None:
-        facts_of("Cast", self.fmt)
+        rounding_parameters("Cast", self.fmt)
         of_tensors = any(self.scale is each for each in _OF_TENSORS)
         if (self.block is None) != of_tensors or isinstance(
             self.scale, ScaleRule

@@ -35,9 +35,9 @@ from mplab.simulation import regions
 from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.functions import Functions
-from mplab.simulation.marks import Place, Rounder, next_number, this_graph
 from mplab.simulation.operations import Scope
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
+from mplab.simulation.tags import LayerContext, Rounder, next_number, this_graph
 
 
 class simulated(ContextDecorator):
@@ -126,7 +126,9 @@ class simulated(ContextDecorator):
         )
         self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
         self._choices = weakref.WeakKeyDictionary()
-        self._places: weakref.WeakKeyDictionary[nn.Module, tuple[Place, Place]]
+        self._places: weakref.WeakKeyDictionary[
+            nn.Module, tuple[LayerContext, LayerContext]
+        ]
         self._places = weakref.WeakKeyDictionary()  # the caller's, and the module's own
         self._stepping: list[tuple[Optimizer, bool]] = []
         self._handles: list[Any] = []
@@ -315,18 +317,18 @@ class simulated(ContextDecorator):
         if self._mode.graph is this_graph():
             self._mode.leave()
 
-    def _place(self, module: nn.Module, around: Place) -> Place:
+    def _place(self, module: nn.Module, around: LayerContext) -> LayerContext:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
         chosen, policy = self._choices.get(module), self._mode.policy
         if chosen is None:
             scope: Scope = around.rules.scope
             scope = scope if scope.inside else Scope(policy, inside=True)
-            return Place(self._names[module], rules_in(scope), around.into)
+            return LayerContext(self._names[module], rules_in(scope), around.into)
         key, fmt = chosen
         wide = fmt == FP32
         choice = f"layer choice {key!r}" + (": FP32" if wide else "")
         scope = Scope(policy, True, choice, Run.WIDE if wide else None)
-        return Place(self._names[module], rules_in(scope), self._into[fmt])
+        return LayerContext(self._names[module], rules_in(scope), self._into[fmt])
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`; a second model's names begin with its class."""

@@ -1,6 +1,6 @@
 """Run operations on float32 tensors in a low format, below autograd.
 
-`Mode` sees every operation, finds its format from the policy and from the marks of its inputs or
+`Mode` sees every operation, finds its format from the policy and from the tags of its inputs or
 its autograd node, rounds inputs and results, and counts the roundings.
 """
 
@@ -18,35 +18,35 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.simulation.marks import (
-    ALWAYS_FP32,
-    KEPT_NODES,
-    Counter,
-    Mark,
-    Node,
-    Place,
-    RoundedCopy,
-    Rounder,
-    is_plain,
-    mark_of,
-    marks_of,
-    next_number,
-    set_mark,
-    shared_tensor,
-    this_graph,
-)
 from mplab.simulation.operations import (
     Rule,
     Scope,
-    mark_as_fp32,
-    meet,
+    common_format,
     refuse,
     results_of,
     rule_of,
+    tag_as_fp32,
     tensors_of,
     written_format,
 )
 from mplab.simulation.policies import Policy, Run
+from mplab.simulation.tags import (
+    ALWAYS_FP32,
+    KEPT_NODES,
+    Counter,
+    FormatTag,
+    LayerContext,
+    Node,
+    RoundedCopy,
+    Rounder,
+    is_plain,
+    next_number,
+    set_tag,
+    shared_tensor,
+    tag_of,
+    tags_of,
+    this_graph,
+)
 
 _ACCUMULATE_GRAD = 2**64 - 1  # the number of every node that adds into a .grad
 
@@ -83,7 +83,7 @@ def _number_of(node: Any) -> int:
     return int(node._sequence_nr()) - wraps
 
 
-class Rules(dict[int, Rule]):
+class RuleTable(dict[int, Rule]):
     """The rules of one scope by the operation's address, because its own hash is slow."""
 
     def __init__(self, scope: Scope) -> None:
@@ -111,9 +111,9 @@ class Rules(dict[int, Rule]):
 
 
 @lru_cache(maxsize=1 << 10)
-def rules_in(scope: Scope) -> Rules:
+def rules_in(scope: Scope) -> RuleTable:
     """The rules of a scope, the same for all contexts."""
-    return Rules(scope)
+    return RuleTable(scope)
 
 
 Record = Callable[..., None]
@@ -146,8 +146,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counters: dict[tuple[str, str, bool], Counter] | None = (
             {} if tally else None
         )
-        self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), into)
-        self.entered: list[Place] = []
+        self.outside = LayerContext(
+            OUTSIDE, rules_in(Scope(policy, inside=False)), into
+        )
+        self.entered: list[LayerContext] = []
         self.move(self.outside)
         self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
         self.record: Record | None = None
@@ -158,13 +160,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph = this_graph()
         self.functions = functions(self)
 
-    def move(self, place: Place) -> None:
+    def move(self, place: LayerContext) -> None:
         """Continue in another layer."""
         self.place = place
         # Those of its policy, or of a function run as a whole.
-        self.rules: Rules = place.rules
+        self.rules: RuleTable = place.rules
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: LayerContext) -> None:
         """Enter a layer."""
         self.entered.append(place)
         self.move(place)
@@ -211,7 +213,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.keep(out)
             if graph.next != next_number() and graph.is_here():
                 self._note_view(rule, args, kwargs)
-            if node is not None and rule.follows:
+            if node is not None and rule.makes_gradient_view:
                 self._follow_gradient(node, rule, args[0])
             return out
         if rule.composite:  # some arrive whole, in inference mode most of them
@@ -266,7 +268,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         run, low = rule.run, self.place.into
         if custom is not None:
             run = Run.WIDEST
-        low_met, wide, scalars, computes, numbers = meet(
+        low_met, wide, scalars, computes, numbers = common_format(
             rule, tensors, gradients=custom is not None
         )
         exact = (
@@ -304,13 +306,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else low_met
             )
             exact = exact and not wide
-        if into is not None and scalars and not rule.widens:
+        if into is not None and scalars and not rule.keeps_scalars_fp32:
             args = self._round_scalars(rule, args, into)
         out = rule.call(*args, **kwargs)
         self.keep(out)
         if (
             into is not None
-            and rule.widens
+            and rule.keeps_scalars_fp32
             and isinstance(out, Tensor)
             and not out.dim()
         ):
@@ -318,20 +320,20 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif into is not None:
             self._finish(rule, out, into, exact, custom)
         elif self.lowers_all and numbers and not computes:
-            mark_as_fp32(out)
+            tag_as_fp32(out)
         if self.graph.next != next_number() and self.graph.is_here():
             place, own = (
                 self.place if custom is None else custom.place,
-                marks_of(tensors),
+                tags_of(tensors),
             )
             varying = [
-                mark for mark, t in zip(own, tensors, strict=False) if t.requires_grad
+                tag for tag, t in zip(own, tensors, strict=False) if t.requires_grad
             ]
             node = Node(into, place, tuple(varying) or own)
             node.scalars = scalars
             if run is Run.OUTPUT:
                 node.into = None
-            if rule.passes and into is None and low_met is not None:
+            if rule.passes_gradient_on and into is None and low_met is not None:
                 self._cast_passing_gradients(out, node, own)
             self.graph.note(node)
         if self.record is not None:
@@ -339,20 +341,20 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _cast_passing_gradients(
-        self, out: Tensor, node: Node, inputs: Sequence[Mark]
+        self, out: Tensor, node: Node, inputs: Sequence[FormatTag]
     ) -> None:
-        """Cast a gradient passed on to a low input, as autograd does, and mark it as that input's.
+        """Cast a gradient passed on to a low input, as autograd does, and tag it as that input's.
 
         Then it can be added to other gradients of that input. No operation makes this cast, so a
         hook on the autograd node does; `out` has that node once an operation uses it.
         """
         graph = self.graph
 
-        def cast(gradient: Tensor | None, mark: Mark) -> Tensor | None:
-            if gradient is None or mark.into is None or mark.made_by is not None:
+        def cast(gradient: Tensor | None, tag: FormatTag) -> Tensor | None:
+            if gradient is None or tag.into is None or tag.made_by is not None:
                 return gradient
             number = _number_of(_current_node())
-            graph.nodes[number] = Node(mark.into, node.place, (mark,))
+            graph.nodes[number] = Node(tag.into, node.place, (tag,))
             gradient, graph.nodes[number] = torch.clone(gradient), node
             return gradient
 
@@ -367,23 +369,23 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 own.register_hook(hook)
             return found
 
-        mark = mark_of(out) or Mark(None)
-        mark.on_use = attach
-        set_mark(out, mark)
+        tag = tag_of(out) or FormatTag(None)
+        tag.on_use = attach
+        set_tag(out, tag)
 
     def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any]) -> None:
-        """Remember the node of a view, which shares its input's memory and mark."""
-        marks = marks_of(tensors_of(rule, args, kwargs))
-        into = marks[0].into if marks and marks[0].made_by is None else None
-        self.graph.note(Node(into, self.place, marks))
+        """Remember the node of a view, which shares its input's memory and tag."""
+        tags = tags_of(tensors_of(rule, args, kwargs))
+        into = tags[0].into if tags and tags[0].made_by is None else None
+        self.graph.note(Node(into, self.place, tags))
 
     def _follow_gradient(self, node: Any, rule: Rule, t: Tensor) -> None:
         """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
-            set_mark(t, Mark(None, ALWAYS_FP32))
-        elif rule.name == "expand" and not t.dim() and mark_of(t) is None:
-            set_mark(t, Mark(None, self.graph.nodes.get(number)))
+            set_tag(t, FormatTag(None, ALWAYS_FP32))
+        elif rule.name == "expand" and not t.dim() and tag_of(t) is None:
+            set_tag(t, FormatTag(None, self.graph.nodes.get(number)))
 
     def keep(self, out: Any) -> None:
         """Remember a result for as long as it lives: its graph may outlive the context.
@@ -411,7 +413,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_remembered(number)
             out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
-                mark_as_fp32(out)
+                tag_as_fp32(out)
                 if self.record is not None:
                     self.record(
                         rule,
@@ -426,7 +428,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         into, given = known.into, args
         if into is not None:
-            if known.scalars and not rule.widens:
+            if known.scalars and not rule.keeps_scalars_fp32:
                 args = self._round_scalars(rule, args, into)
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         elif known.arrives is not None and args:
@@ -447,7 +449,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"operations; got more. Use a smaller graph, or checkpointing."
             )
 
-    def _sum(self, shared: Mark, rule: Rule, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _sum(
+        self, shared: FormatTag, rule: Rule, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor.
 
         A weight's gradients arrive at the cast that autocast made of it, and are added there.
@@ -459,7 +463,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             view = one.numel() == whole.numel() and sorted(one.shape) != sorted(
                 whole.shape
             )
-            if view or any(m and m.into is None for m in map(mark_of, args[:2])):
+            if view or any(m and m.into is None for m in map(tag_of, args[:2])):
                 into = None  # not all uses were of the one copy that autocast makes of a weight
         return self._add_gradients(into, (shared,), rule, args, kwargs)
 
@@ -471,14 +475,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         current, second = (
             _current_node(),
-            mark_of(args[1]) if is_plain(args[1]) else None,
+            tag_of(args[1]) if is_plain(args[1]) else None,
         )
         known = (
             None if current is None else self.graph.nodes.get(current._sequence_nr())
         )
         if known is None or second is None or second.made_by is not known:
             return None
-        first = mark_of(args[0]) if is_plain(args[0]) else second
+        first = tag_of(args[0]) if is_plain(args[0]) else second
         if first is not None and first.made_by is known:
             return None
         for node, place in current.next_functions:
@@ -488,7 +492,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ):
                 made = self.graph.nodes.get(node._sequence_nr())
                 cast = made is not None and any(
-                    mark.cast is not None for mark in made.inputs
+                    tag.cast is not None for tag in made.inputs
                 )
                 # A weight's view.
                 return None if cast and len(node.next_functions) == 1 else made
@@ -497,14 +501,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add_gradients(
         self,
         into: Rounder | None,
-        inputs: tuple[Mark, ...],
+        inputs: tuple[FormatTag, ...],
         rule: Rule,
         args: Any,
         kwargs: Any,
     ) -> Any:
         """Add two gradients of one tensor in this format."""
-        total, other, mark = args[0], args[1], mark_of(args[0])
-        maker = mark.made_by if mark is not None else None
+        total, other, tag = args[0], args[1], tag_of(args[0])
+        maker = tag.made_by if tag is not None else None
         node, given = (
             Node(into, maker.place if maker is not None else None, inputs),
             args,
@@ -512,7 +516,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if into is not None:
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
-            elif mark is not None and not into.serves(mark):
+            elif tag is not None and not into.leaves_unchanged(tag):
                 into(total, total, self._counter("cast", node))
             args = (total, self._cast(rule, other, into, node), *args[2:])
         out = rule.call(*args, **kwargs)
@@ -528,7 +532,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _finish(
         self, rule: Rule, out: Any, into: Rounder | None, exact: bool, node: Node | None
     ) -> None:
-        """Round fresh results in place, and mark them."""
+        """Round fresh results in place, and tag them."""
         if isinstance(out, Tensor):
             results: Sequence[Any] = (out,)
         else:
@@ -547,11 +551,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         f"{t.dtype}. Turn autocast off here: torch.autocast('cpu', enabled=False)."
                     )
                 continue
-            if t.dim() or not rule.widens:
+            if t.dim() or not rule.keeps_scalars_fp32:
                 if into is not None and not exact:
                     plain = t if rule.written is None else t.detach()
                     into(plain, plain, self._counter(rule.name, node))
-                set_mark(t, Mark(into, node))
+                set_tag(t, FormatTag(into, node))
 
     def _counter(self, name: str, node: Node | None) -> Counter | None:
         counters = self.counters
@@ -594,10 +598,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     and t.dtype is _FLOAT32
                     and t.layout is _STRIDED
                 ):
-                    mark = mark_of(t)
-                    if mark is not None and mark.into is into:
+                    tag = tag_of(t)
+                    if tag is not None and tag.into is into:
                         continue
-                    new = self._cast_number(t, mark, into, node)
+                    new = self._cast_number(t, tag, into, node)
                 else:
                     new = self._cast(rule, t, into, node)
                 if new is not t and i != rule.written:
@@ -616,21 +620,21 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
             refuse(rule, t)
             return t
-        return self._cast_number(t, mark_of(t), into, node)
+        return self._cast_number(t, tag_of(t), into, node)
 
     def _cast_number(
-        self, t: Tensor, mark: Mark | None, into: Rounder, node: Node | None
+        self, t: Tensor, tag: FormatTag | None, into: Rounder, node: Node | None
     ) -> Tensor:
-        """Do the same for a plain float32 tensor with this mark."""
-        if mark is not None:
-            if mark.into is into or into.serves(mark):
+        """Do the same for a plain float32 tensor with this tag."""
+        if tag is not None:
+            if tag.into is into or into.leaves_unchanged(tag):
                 return t
-            cast = mark.cast
+            cast = tag.cast
             if cast is not None:
                 kept = cast.view_for(t, into, self.epoch)
                 if kept is not None:
                     return kept
-        gradient = mark is not None and mark.made_by is not None
+        gradient = tag is not None and tag.made_by is not None
         if not t.dim() and (self.lowers_all or not (node is None or gradient)):
             return t
         base = t if t._base is None else t._base
@@ -646,14 +650,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, t: Tensor, base: Tensor, into: Rounder, node: Node | None
     ) -> Tensor:
         """Cast a weight, a gradient, or a view of one, by way of a copy that is rounded once."""
-        mark = mark_of(base)
-        if mark is None:
-            mark = Mark(None)
-            set_mark(base, mark)
-        cast = mark.cast
+        tag = tag_of(base)
+        if tag is None:
+            tag = FormatTag(None)
+            set_tag(base, tag)
+        cast = tag.cast
         if cast is None or not cast.fits(base, into):
             cast = RoundedCopy(base, into)
-            mark.keep(base, cast)
+            tag.keep(base, cast)
         if not cast.is_fresh(base, self.epoch):
             into(base, cast.rounded, self._counter("cast", node))
             cast.time = (base._version, self.epoch)

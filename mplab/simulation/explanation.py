@@ -10,9 +10,9 @@ from torch import Tensor
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.dispatch import OUTSIDE, Mode
-from mplab.simulation.marks import Rounder, is_plain, mark_of
 from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
 from mplab.simulation.policies import Policy, Run
+from mplab.simulation.tags import Rounder, is_plain, tag_of
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
 
@@ -91,7 +91,7 @@ class Recorder:
         why = _forward(rule, run, into) if node is None else _backward(run)
         if reason:
             (why,) = reason
-        elif not numbers[0].dim() and rule.widens:
+        elif not numbers[0].dim() and rule.keeps_scalars_fp32:
             why = "a result without dimensions stays FP32"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE
@@ -127,8 +127,8 @@ def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
     """The format in which an operation took an input."""
     if given is not taken and into is not None:
         return into.fmt
-    mark = mark_of(taken)
-    return FP32 if mark is None or mark.into is None else mark.into.fmt
+    tag = tag_of(taken)
+    return FP32 if tag is None or tag.into is None else tag.into.fmt
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -20,7 +20,7 @@ from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 from mplab.scaling.quantized import amax_of, multiply_and_round
 from mplab.simulation.casts import Cast, Scaling, chosen, turned
 from mplab.simulation.dispatch import Mode
-from mplab.simulation.marks import Graph, Mark, Rounder, mark_of, set_mark, this_graph
+from mplab.simulation.tags import FormatTag, Graph, Rounder, set_tag, tag_of, this_graph
 
 
 class Fp8Linear(nn.Linear):
@@ -248,7 +248,7 @@ class _Linear(torch.autograd.Function):
                 output += bias
             if into is not None:
                 into(output, output, None)
-                set_mark(output, Mark(into))
+                set_tag(output, FormatTag(into))
             ctx.save_for_backward(rows.matrix, wide.matrix)
             ctx.scales, ctx.dtypes = (
                 (rows.scale, wide.scale),
@@ -296,8 +296,8 @@ def _format_of_products(device: torch.device) -> Rounder | None:
         torch.empty((1, 0), device=device),
     )
     with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
-        mark = mark_of(rows @ columns)  # empty, so that nothing is counted
-    return None if mark is None else mark.into
+        tag = tag_of(rows @ columns)  # empty, so that nothing is counted
+    return None if tag is None else tag.into
 
 
 @contextmanager

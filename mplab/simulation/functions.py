@@ -20,10 +20,17 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from mplab.numbers.formats import Format
-from mplab.simulation.dispatch import Mode, Rules, rules_in
-from mplab.simulation.marks import Mark, Rounder, is_dense, is_plain, mark_of, set_mark
+from mplab.simulation.dispatch import Mode, RuleTable, rules_in
 from mplab.simulation.operations import Scope
 from mplab.simulation.policies import Policy, Run
+from mplab.simulation.tags import (
+    FormatTag,
+    Rounder,
+    is_dense,
+    is_plain,
+    set_tag,
+    tag_of,
+)
 
 _QUESTIONS = dict.fromkeys(
     ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
@@ -58,9 +65,9 @@ def _callables(name: str) -> Iterator[Any]:
 
 
 @lru_cache(maxsize=1 << 10)
-def whole_functions(policy: Policy) -> dict[Any, Rules]:
+def whole_functions(policy: Policy) -> dict[Any, RuleTable]:
     """The functions that a policy runs as a whole, and the rules of their parts."""
-    found: dict[Any, Rules] = {}
+    found: dict[Any, RuleTable] = {}
     for names, run in ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE)):
         for name in names & _made_of_others():
             rules = rules_in(Scope(policy, True, f"listed: {name} {run.value}", run))
@@ -163,7 +170,7 @@ class Functions(TorchFunctionMode):
             # Autocast is off.
             off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode
             how = how if off and how in _ASKING else _ENTERED.get(func, _call)
-        if type(how) is not Rules:
+        if type(how) is not RuleTable:
             return how(self, func, args, kwargs)
         mode.rules = how
         try:
@@ -173,7 +180,7 @@ class Functions(TorchFunctionMode):
 
     def by(
         self,
-        rules: Rules,
+        rules: RuleTable,
         func: Any,
         args: Any,
         kwargs: dict[str, Any],
@@ -190,7 +197,7 @@ class Functions(TorchFunctionMode):
         finally:
             mode.place, mode.rules = place, before
 
-    def rules(self, run: Run, why: str) -> Rules:
+    def rules(self, run: Run, why: str) -> RuleTable:
         """Rules that run all operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
@@ -251,8 +258,8 @@ def _is_plain(t: Any) -> bool:
 
 def _rounder_of(t: Any) -> Rounder | None:
     """The rounder that made the numbers of a tensor."""
-    mark = mark_of(t) if _is_plain(t) else None
-    return None if mark is None or mark.made_by is not None else mark.into
+    tag = tag_of(t) if _is_plain(t) else None
+    return None if tag is None or tag.made_by is not None else tag.into
 
 
 def _format(t: Any) -> Format | None:
@@ -374,7 +381,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     if into is None or "out" in kwargs:
         return out
     held = out.detach().float()
-    set_mark(held, Mark(into))
+    set_tag(held, FormatTag(into))
     return held.requires_grad_(out.requires_grad)
 
 
@@ -384,7 +391,7 @@ def _copy_deeply(
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
     out, into = func(*args, **kwargs), _rounder_of(args[0])
     if into is not None:
-        set_mark(out, Mark(into))
+        set_tag(out, FormatTag(into))
     return out
 
 
@@ -408,7 +415,7 @@ def _compute_as_asked(
     )
 
 
-def _look_at_bits(
+def _reinterpret_bits(
     functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
     """`x.view(torch.int16)`: reject it, because the codes of a half tensor are not stored."""
@@ -512,7 +519,7 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
         "rand randn randint empty_strided empty_like zeros_like ones_like rand_like randn_like "
         "randint_like new_empty new_empty_strided new_zeros new_ones new_full",
     ),
-    (_look_at_bits, "view"),
+    (_reinterpret_bits, "view"),
     (_copy_deeply, "__deepcopy__"),
     (
         _compute_as_asked,
@@ -529,7 +536,7 @@ _ASKING = (
     _tell_as_if,
     _convert,
     _make,
-    _look_at_bits,
+    _reinterpret_bits,
     _copy_deeply,
     _compute_as_asked,
     _normalize,

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mplab.simulation.marks import ALWAYS_FP32, Mark, Rounder, mark_of, set_mark
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
+from mplab.simulation.tags import ALWAYS_FP32, FormatTag, Rounder, set_tag, tag_of
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
 
@@ -106,15 +106,15 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     one_result: bool
     plain: bool
     """Whether the tensors are just the first arguments, one each."""
-    follows: bool
+    makes_gradient_view: bool
     """Whether it may pass on a gradient that becomes a .grad, or comes from a scalar."""
-    passes: bool
+    passes_gradient_on: bool
     """Whether its backward may compute nothing, so that no operation would cast the gradient."""
     paired: bool
     """Whether torch refuses tensors of several dtypes."""
-    free: bool
+    takes_any_dtype: bool
     """Whether it runs where the program turned autocast off, on tensors of any kind."""
-    widens: bool
+    keeps_scalars_fp32: bool
     """Whether its results without dimensions stay FP32, since they may be losses: the policy lowers
     the operation, although no list names it."""
 
@@ -212,11 +212,11 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         exact=base in EXACT,
         one_result=base in ONE_RESULT,
         plain=single and positions == tuple(range(len(positions))),
-        follows=base in ("detach", "expand"),
-        passes=base in _PASSING,
+        makes_gradient_view=base in ("detach", "expand"),
+        passes_gradient_on=base in _PASSING,
         paired=name in _PAIRED,
-        free=listed and run is Run.WIDEST,
-        widens=not listed and run is Run.LOWER,
+        takes_any_dtype=listed and run is Run.WIDEST,
+        keeps_scalars_fp32=not listed and run is Run.LOWER,
     )
 
 
@@ -227,7 +227,7 @@ def refuse(rule: Rule, t: Tensor) -> None:
     if (
         numbers
         and (t.is_nested or t.dim())
-        and not (rule.free or rule.name in CONVERSIONS)
+        and not (rule.takes_any_dtype or rule.name in CONVERSIONS)
     ):
         raise ValueError(  # the operators of Tensor hide a TypeError
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
@@ -250,7 +250,7 @@ def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor
     return found
 
 
-Met = tuple[Rounder | None, bool, bool, bool, bool]
+Operands = tuple[Rounder | None, bool, bool, bool, bool]
 """The inputs of an operation, as a plain tuple for speed: their low format; whether one is in FP32,
 or two are in different low formats, which meet in FP32; whether one is a scalar; whether one has
 dimensions and is not a gradient in a user's hands; and whether any holds floating-point numbers.
@@ -259,7 +259,9 @@ if all inputs are scalars.
 """
 
 
-def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
+def common_format(
+    rule: Rule, tensors: Sequence[Tensor], *, gradients: bool
+) -> Operands:
     """Find the formats of the inputs.
 
     Outside a backward pass a gradient counts as FP32, because a weight's gradient is FP32.
@@ -274,12 +276,12 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
             scalars = True
         else:
             numbers = True
-            mark = mark_of(t)
-            if mark is None:
+            tag = tag_of(t)
+            if tag is None:
                 wide = computes = True
                 continue
-            own = mark.made_by is None
-            into = mark.into if gradients or own else None
+            own = tag.made_by is None
+            into = tag.into if gradients or own else None
             computes = computes or own
             if into is None:
                 wide = True
@@ -288,10 +290,10 @@ def meet(rule: Rule, tensors: Sequence[Tensor], *, gradients: bool) -> Met:
             elif low is not into and low.fmt != into.fmt:
                 wide = True
     if scalars and not numbers:
-        marks = [
-            mark_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED
+        tags = [
+            tag_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED
         ]
-        met = [m.into if m and (gradients or not m.made_by) else None for m in marks]
+        met = [m.into if m and (gradients or not m.made_by) else None for m in tags]
         low = met[0] if met else None
         wide = any(low is None or into is None or into.fmt != low.fmt for into in met)
     if low is not None and rule.name.startswith("_foreach"):
@@ -313,11 +315,11 @@ def results_of(out: Any) -> Sequence[Any]:
     )
 
 
-def mark_as_fp32(out: Any) -> None:
+def tag_as_fp32(out: Any) -> None:
     """Mark results computed from gradients or from scalars as FP32 for good."""
     for t in results_of(out):
         if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.layout is _STRIDED:
-            set_mark(t, Mark(None, ALWAYS_FP32))
+            set_tag(t, FormatTag(None, ALWAYS_FP32))
 
 
 def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
@@ -325,11 +327,11 @@ def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | N
     t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
     if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
         return None
-    mark = mark_of(t)
-    if mark is None:
+    tag = tag_of(t)
+    if tag is None:
         return None
     # FP32, or a gradient in a user's hands.
-    if mark.into is None or mark.made_by is not None:
-        set_mark(t, None if mark.made_by is None else Mark(None, ALWAYS_FP32))
+    if tag.into is None or tag.made_by is not None:
+        set_tag(t, None if tag.made_by is None else FormatTag(None, ALWAYS_FP32))
         return None
-    return mark.into
+    return tag.into

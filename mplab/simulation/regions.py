@@ -19,7 +19,7 @@ from torch.amp.autocast_mode import autocast
 from torch.overrides import TorchFunctionMode
 
 from mplab.simulation.dispatch import Mode
-from mplab.simulation.marks import this_graph
+from mplab.simulation.tags import this_graph
 
 _ENTER, _EXIT = autocast.__enter__, autocast.__exit__
 

@@ -21,9 +21,9 @@ from mplab.numbers.rounding import Tally
 from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.marks import facts_of, this_graph
 from mplab.simulation.operations import Rule
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
+from mplab.simulation.tags import rounding_parameters, this_graph
 
 FEW = 4
 """The number of batches if `steps` is not given."""
@@ -262,7 +262,7 @@ def sensitivity(
         )
     tried = dict.fromkeys(formats)
     for fmt in tried:
-        facts_of("sensitivity", fmt)
+        rounding_parameters("sensitivity", fmt)
     with _own_randomness(model):
         stored = _stored(batches, steps)
     step = _Step(model, stored, loss, policy, loss_scale)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mplab.scaling.rules import Headroom
+from mplab.scaling.rules import LossScaleLimits
 from mplab.training.loop import known, train
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
@@ -22,13 +22,13 @@ def headroom(
     seed: int = 0,
     steps: int | None = None,
     progress: bool = True,
-) -> Headroom:
+) -> LossScaleLimits:
     """Train, and at each step find which loss scales overflow.
 
     The backward pass is repeated from the same forward pass with one power of two after the
     other, so that infinities within it count as well, not only those in its results. The
     recipe's own rule still decides the updates, so all rules that are compared on these limits
-    (`mplab.scaling.play`) meet the same steps.
+    (`mplab.scaling.simulate_scaler`) meet the same steps.
 
     Args:
         task: as in `train`.
@@ -59,7 +59,9 @@ def headroom(
     train(
         probed, how, seed=seed, steps=steps, progress=progress, record_gradients_at=()
     )
-    return Headroom(np.array(search.limits, float), np.array(search.means, float))
+    return LossScaleLimits(
+        np.array(search.limits, float), np.array(search.means, float)
+    )
 
 
 class _Search:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from mplab.simulation.marks import Counter, Rounder, heard
+from mplab.simulation.tags import Counter, Rounder, intercept_rounding
 
 _KNOWN = ("torch.nn.", "torch._C.", "mplab.training.")
 
@@ -233,10 +233,10 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.refusal = self.refusal or why
 
     def round(
-        self, door: Rounder, x: Tensor, out: Tensor, counter: Counter | None
+        self, rounder: Rounder, x: Tensor, out: Tensor, counter: Counter | None
     ) -> Tensor:
         """Record a rounding, which no mode sees, and carry it out."""
-        if door.stream is not None:
+        if rounder.stream is not None:
             self._refuse("roundings are random")
         if not (self._off or self.refusal):
             # A copy of a weight, kept by the simulation.
@@ -247,12 +247,10 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if counter is not None:
                 self.counters[id(counter)] = counter
                 call[2] = self._constant(counter, "count")
-            line = (
-                f"{self._constant(door, f'round_{door.fmt.name}')}({', '.join(call)})"
-            )
+            line = f"{self._constant(rounder, f'round_{rounder.fmt.name}')}({', '.join(call)})"
             self.lines.append(_Line(line, self._used, []))
         with self._unseen():
-            return door(x, out, counter)
+            return rounder(x, out, counter)
 
     def program(self, results: Sequence[Tensor | None]) -> str:
         """The code of a function that returns `results`, and deletes other tensors after use."""
@@ -332,7 +330,7 @@ class Replay:
     def _record(self, inputs: Sequence[Tensor], found: Any) -> Tensor:
         """Run the step and record it."""
         tape = _Tape(inputs, self._lasting)
-        with tape, heard(tape.round):
+        with tape, intercept_rounding(tape.round):
             loss = self.step(*inputs)
         gradients = [p.grad for p in self._parameters]
         text = tape.program([loss, *gradients])

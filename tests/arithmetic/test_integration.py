@@ -1,4 +1,4 @@
-"""Time steps in a format: each increment and addition by Fractions, and where a state freezes."""
+"""Time steps in a format: each increment and addition by Fractions, and where a step is lost."""
 
 from fractions import Fraction
 from itertools import pairwise
@@ -21,7 +21,7 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.arithmetic import METHODS, FloatArray, Weights, freezes, integrate
+from mplab.arithmetic import METHODS, FloatArray, Weights, integrate, step_is_lost
 
 ROOM = 20.0
 
@@ -146,7 +146,7 @@ def test_coffee_stays_hot_from_where_half_an_ulp_says(fmt, dt):
     path = integrate(cooling, 90.0, dt, round(100 / dt), fmt)
     assert path[-1] == hottest
     np.testing.assert_array_equal(
-        freezes(cooling, path[:-1], dt, fmt), path[1:] == path[:-1]
+        step_is_lost(cooling, path[:-1], dt, fmt), path[1:] == path[:-1]
     )
 
 
@@ -166,7 +166,7 @@ def test_freezing_is_decided_at_half_the_gap_on_each_side_of_each_value(fmt):
                 (float(over), False),
                 (float(under), True),
             ):
-                assert freezes(lambda _, step=step: step, y, 1.0, fmt) == want
+                assert step_is_lost(lambda _, step=step: step, y, 1.0, fmt) == want
 
 
 def test_compensation_doubles_the_bits_and_no_more():
@@ -178,7 +178,7 @@ def test_compensation_doubles_the_bits_and_no_more():
 
 
 def test_nan_does_not_freeze_and_rest_does():
-    rest = freezes(lambda y: 0 * y, [1.0, np.nan, np.inf], 1.0, FP16)
+    rest = step_is_lost(lambda y: 0 * y, [1.0, np.nan, np.inf], 1.0, FP16)
     assert rest.tolist() == [True, False, False]
 
 
@@ -186,7 +186,7 @@ def test_a_rate_of_another_shape_is_refused():
     y = [1.0, 2.0]
     for call in (
         lambda f: integrate(f, y, 1.0, 2, FP16),
-        lambda f: freezes(f, y, 1.0, FP16),
+        lambda f: step_is_lost(f, y, 1.0, FP16),
     ):
         for f in (lambda y: 1.0, lambda y: y[:1], lambda y: np.ones((2, 2))):
             with pytest.raises(

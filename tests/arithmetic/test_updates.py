@@ -7,7 +7,12 @@ import oracle
 import pytest
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, round_to
-from mplab.arithmetic import METHODS, Weights, descend, path
+from mplab.arithmetic import (
+    METHODS,
+    Weights,
+    fit_by_gradient_descent,
+    update_trajectory,
+)
 
 NEAREST = Rounding.TIES_TO_EVEN
 FORMATS = [BF16, FP16, FP8_E4M3]
@@ -95,7 +100,9 @@ def test_a_coin_goes_up_as_often_as_the_update_is_far(fmt):
 
 def test_a_seed_decides_the_coins_and_each_step_has_its_own():
     def walk(seed):
-        return path(np.ones(50), 2.0**-9, 20, BF16, method="stochastic", seed=seed)
+        return update_trajectory(
+            np.ones(50), 2.0**-9, 20, BF16, method="stochastic", seed=seed
+        )
 
     np.testing.assert_array_equal(walk(1), walk(1))
     assert np.any(walk(1) != walk(2))
@@ -116,7 +123,7 @@ def test_values_stay_values_of_the_format():
 
 
 def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():
-    runs = {method: descend(BF16, method=method) for method in METHODS}
+    runs = {method: fit_by_gradient_descent(BF16, method=method) for method in METHODS}
     still = runs.pop("nearest")
     assert still.arrived[-500:].max() == 0
     assert still.gradient[-1] > 0.2 * still.gradient[0]
@@ -127,5 +134,5 @@ def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used
 
 
 def test_a_descent_that_diverges_ends_in_nan_without_a_warning():
-    run = descend(FP16, learning_rate=1e6, steps=5)
+    run = fit_by_gradient_descent(FP16, learning_rate=1e6, steps=5)
     assert np.isfinite(run.loss[0]) and np.isnan(run.loss[-1])

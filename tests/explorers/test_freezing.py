@@ -194,7 +194,7 @@ def test_a_page_holds_every_step_in_which_the_scale_moves(monkeypatch):
     timeline = ScalerTimeline(np.where(np.arange(160) < 80, 2.0**22, 2.0**15))
     timeline.rule.options = timeline.rule.options[:1]
     monkeypatch.setattr(timeline, "draw", lambda: ("<svg/>", ""))
-    played = list(timeline.turns)
+    played = list(timeline.scaler_steps)
     moves = {str(i) for i, turn in enumerate(played) if turn.next_scale != turn.scale}
     assert {"79", "80", "81"} & moves
     assert moves <= set(freezing.freeze(timeline).controls[-1].options)

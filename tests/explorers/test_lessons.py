@@ -15,7 +15,7 @@ from positions import assert_every_position_differs, assert_texts_within, positi
 from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
-from mplab.arithmetic import mma, path, refine
+from mplab.arithmetic import mma, refine, update_trajectory
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06.explorer import UNITS, MatrixStep
 from mplab.lessons.l07.explorer import UpdateStagnation
@@ -183,7 +183,9 @@ def test_the_explorer_of_updates_follows_the_weights():
     for method, weight, exponent in product(kinds, (0.25, 1.0, 3.0), (-16, -9, -4)):
         explorer.method.value, explorer.weight.value = method, weight
         explorer.update.value, explorer.direction.value = exponent, "down"
-        want = path(weight, -(2.0**exponent), 256, BF16, method=kinds[method])
+        want = update_trajectory(
+            weight, -(2.0**exponent), 256, BF16, method=kinds[method]
+        )
         np.testing.assert_array_equal(explorer.path, want)
         assert (
             f"the weight is {want[-1]:.6g};".replace("-", "−") in explorer.state.value

@@ -9,7 +9,7 @@ from positions import assert_every_position_differs, assert_texts_within
 from tiers import mostly_slow
 
 from mplab.lessons.l09.explorer import RULES, ScalerTimeline, example
-from mplab.scaling import Headroom, play
+from mplab.scaling import LossScaleLimits, simulate_scaler
 from mplab.training import RECIPES
 
 
@@ -17,7 +17,7 @@ def run(recipe="fp16-overflow", skipped=(0, 1, 30)):
     """A recorded run whose scaler met infinities at these steps."""
     limits = np.full(40, np.inf)
     limits[list(skipped)] = 0.0
-    played = play(RECIPES[recipe].scaler(), limits)
+    played = simulate_scaler(RECIPES[recipe].scaler(), limits)
     return history(recipe, 40, loss_scale=played.scales, skipped=played.skipped)
 
 
@@ -35,7 +35,9 @@ def test_every_control_works_and_no_word_is_cut(source):
     "limit", mostly_slow([np.inf, 2.0**20, 1.0, 0.25, 0.0], [np.inf, 0.25])
 )
 def test_the_picture_is_well_formed_whatever_the_scale_comes_to(rule, limit):
-    explorer = ScalerTimeline(Headroom(np.full(1200, limit), np.full(1200, 1e-9)))
+    explorer = ScalerTimeline(
+        LossScaleLimits(np.full(1200, limit), np.full(1200, 1e-9))
+    )
     explorer.rule.value, explorer.interval.value = rule, 5
     for step in (0, 3, 700, 1199):
         explorer.step.value = step
@@ -48,7 +50,7 @@ def test_the_picture_is_well_formed_whatever_the_scale_comes_to(rule, limit):
 def test_it_tells_a_run_s_own_story():
     explorer = ScalerTimeline(run())
     assert explorer.rule not in explorer.children
-    assert [turn.scale for turn in explorer.turns] == run().loss_scale.tolist()
+    assert [turn.scale for turn in explorer.scaler_steps] == run().loss_scale.tolist()
     assert "multiplied by 2²⁸" in explorer.state.value
     assert "halved to 2²⁷" in explorer.state.value
     explorer.step.value = 26  # 25 good steps after two bad ones
@@ -83,7 +85,7 @@ def test_it_tells_a_run_s_own_story():
 )
 def test_each_rule_is_explained(rule, limit, step, words):
     limits = np.full(1200, limit)
-    explorer = ScalerTimeline(Headroom(limits, np.full(1200, 1e-9)))
+    explorer = ScalerTimeline(LossScaleLimits(limits, np.full(1200, 1e-9)))
     explorer.rule.value, explorer.interval.value, explorer.start.value = rule, 5, 10
     explorer.step.value = step
     assert words in explorer.state.value
@@ -91,7 +93,7 @@ def test_each_rule_is_explained(rule, limit, step, words):
 
 def test_infinity_has_no_way_back():
     limits = np.append(np.full(700, np.inf), np.full(20, 4.0))
-    explorer = ScalerTimeline(Headroom(limits, np.full(720, 1e-3)))
+    explorer = ScalerTimeline(LossScaleLimits(limits, np.full(720, 1e-3)))
     explorer.rule.value, explorer.interval.value, explorer.step.value = "Keras", 5, 719
     said = "Half of infinity is infinity: from here on every step is skipped"
     assert said in explorer.state.value
@@ -99,7 +101,7 @@ def test_infinity_has_no_way_back():
 
 def test_the_example_has_something_of_everything():
     limits, means = example()
-    played = play(RULES["dynamic (torch)"](65536.0, 25), limits)
+    played = simulate_scaler(RULES["dynamic (torch)"](65536.0, 25), limits)
     assert played.skipped.any()
     assert (np.diff(played.scales) > 0).any()
     assert means.min() < 1e-7 < means.max()

@@ -144,7 +144,7 @@ def running_variance(x, fmt):
 def finest_steps(k, room, start, goal, halvings, fmt):
     steps = [2.0**-j for j in range(halvings + 1)]
     moves = [dt for dt in steps
-             if not mplab.arithmetic.freezes(lambda t: k * (room - t), goal, dt, fmt)]
+             if not mplab.arithmetic.step_is_lost(lambda t: k * (room - t), goal, dt, fmt)]
     return np.array([min(moves, default=math.nan)] * 2)
 """,
     "system": """

@@ -59,7 +59,7 @@ def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
     assert [f.code for f in report.findings] == ["scale-finds-its-level"]
     skipped = sum(step.skipped for step in report.steps)
     assert 0 < skipped < 20
-    told = f"Nothing conspicuous in 30 steps; {skipped} skipped while the scale found its level"
+    told = f"No problems found in 30 steps; {skipped} skipped while the scale found its level"
     assert pictures.health(report).claim == told
 
 

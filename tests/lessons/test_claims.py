@@ -23,7 +23,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.arithmetic import backward_error, freezes, integrate, refine
+from mplab.arithmetic import backward_error, integrate, refine, step_is_lost
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06 import figures as l06
@@ -672,10 +672,10 @@ def test_each_freezing_point_of_the_prose_is_a_tie_and_its_parity_decides():
     ):
         assert ulp(t, FP16) == gap
         assert np.float32(dt * 0.1 * (t - 20)) == gap / 2
-        assert (t / gap % 2 == 0) == even == freezes(coffee, t, dt, FP16)
-    assert freezes(coffee, 20.0625, 1.0, FP16)
+        assert (t / gap % 2 == 0) == even == step_is_lost(coffee, t, dt, FP16)
+    assert step_is_lost(coffee, 20.0625, 1.0, FP16)
     assert "20.796875 above it still moves" in prose(16)
-    assert not freezes(coffee, [21.0, 20.796875], 0.1, FP16).any()
+    assert not step_is_lost(coffee, [21.0, 20.796875], 0.1, FP16).any()
 
 
 def test_e4m3_loses_every_step_of_half_a_minute():
@@ -705,7 +705,7 @@ def test_kahan_doubles_the_bits_and_no_more():
         "upward steps as long as 2⁻². With Kahan's method steps of 2⁻⁹ still arrive"
         in text
     )
-    assert freezes(lambda t: 1.0, 64.0, 2.0**-2, BF16)
+    assert step_is_lost(lambda t: 1.0, 64.0, 2.0**-2, BF16)
     for step, moves in ((2.0**-9, True), (2.0**-10, False)):
         path = integrate(lambda t: 1.0, 64.0, step, 1000, BF16, method="kahan")
         assert (path[-1] > 64) == moves

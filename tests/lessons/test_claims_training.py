@@ -39,7 +39,7 @@ from mplab.scaling import (
     LossScaler,
     ScaleRule,
     fake_quantize,
-    play,
+    simulate_scaler,
 )
 from mplab.simulation import (
     EVERYTHING,
@@ -201,8 +201,10 @@ def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
 
 def test_a_low_first_scale_that_hardly_ever_climbs_loses_no_step():
     limits = np.where(np.arange(160) < 80, 2.0**22, 2.0**15)
-    assert not play(LossScaler(2.0**15, growth_interval=2000), limits).skipped.any()
-    assert play(LossScaler(2.0**15, growth_interval=5), limits).skipped.any()
+    assert not simulate_scaler(
+        LossScaler(2.0**15, growth_interval=2000), limits
+    ).skipped.any()
+    assert simulate_scaler(LossScaler(2.0**15, growth_interval=5), limits).skipped.any()
 
 
 # Lesson 10: who decides the precision ----------------------------------------------------
@@ -619,8 +621,11 @@ def test_the_figures_of_the_model_answers_come_out():
         average = (average + 0.01 * (1.5 - average)).bfloat16()
     assert average.item() == 1.109375
     bears = np.full(2000, 2.0**15)
-    assert play(LossScaler(2.0**15, growth_interval=25), bears).skipped.sum() == 76
-    assert play(DoublingScaler(2.0**15), bears).skipped.sum() == 1000
+    assert (
+        simulate_scaler(LossScaler(2.0**15, growth_interval=25), bears).skipped.sum()
+        == 76
+    )
+    assert simulate_scaler(DoublingScaler(2.0**15), bears).skipped.sum() == 1000
 
 
 def test_fp16_flushes_every_gradient_of_layer_1_in_the_first_step_of_lesson_1():

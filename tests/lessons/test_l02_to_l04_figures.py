@@ -47,7 +47,7 @@ FIGURES = {
     "twice past the first": lambda: l03.double_rounding(70000.0, FP16, BF16),
     "means": lambda: l03.mean_errors(LOG_UNIFORM[:2000], BF16, list(Rounding)),
     "sums": lambda: pictures.running_sums(
-        1.0, 0.001, 1000, [FP32, BF16, pictures.Sum(BF16, Rounding.STOCHASTIC)]
+        1.0, 0.001, 1000, [FP32, BF16, pictures.RunningSum(BF16, Rounding.STOCHASTIC)]
     ),
     "long sums": lambda: pictures.running_sums(0.0, 2.0, 70_000, [FP32, FP16, BF16]),
     "landing": lambda: l04.landing({"1e−4": 1e-4, "1e−4 · 1e−4": 1e-8}, [FP16, BF16]),

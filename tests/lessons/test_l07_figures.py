@@ -5,14 +5,14 @@ import pytest
 from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, ulp
-from mplab.arithmetic import descend, path
+from mplab.arithmetic import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l07 import figures
 
 pytestmark = pytest.mark.slow
 
 
 def test_weight_paths_say_how_far_each_weight_came():
-    paths = path(np.array([0.1, 0.4, 1.0, 2.0]), 0.003, 1000, BF16)
+    paths = update_trajectory(np.array([0.1, 0.4, 1.0, 2.0]), 0.003, 1000, BF16)
     picture = assert_legible(figures.weight_paths(paths, update=0.003))
     assert picture.claim == (
         "1,000 updates of 0.003 should add 3 to each weight. In BF16 they add 0.9, 0.6, 0 and 0."
@@ -38,7 +38,8 @@ def test_the_staircase_is_the_limit_of_rounding():
 
 def test_descents_compare_losses_and_the_weights_that_move():
     runs = [
-        descend(BF16, method=m, steps=1500) for m in ("nearest", "master", "stochastic")
+        fit_by_gradient_descent(BF16, method=m, steps=1500)
+        for m in ("nearest", "master", "stochastic")
     ]
     picture = assert_legible(figures.descents(runs))
     said = (
@@ -51,7 +52,9 @@ def test_descents_compare_losses_and_the_weights_that_move():
 
 
 def test_the_scatter_of_coins_is_drawn_about_the_exact_line():
-    many = path(np.ones(300), -2e-4, 1000, BF16, method="stochastic", seed=1)
+    many = update_trajectory(
+        np.ones(300), -2e-4, 1000, BF16, method="stochastic", seed=1
+    )
     picture = assert_legible(figures.stochastic_spread(many, update=-2e-4))
     assert picture.claim == (
         f"300 weights rounded by coin average {many[-1].mean():.4f}, where 0.8 is exact; single "

@@ -5,7 +5,13 @@ import pytest
 from legible import assert_legible, words_of
 
 from mplab.lessons.l09 import figures
-from mplab.scaling import DoublingScaler, FlooredScaler, LossScaler, NudgedScaler, play
+from mplab.scaling import (
+    DoublingScaler,
+    FlooredScaler,
+    LossScaler,
+    NudgedScaler,
+    simulate_scaler,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +31,7 @@ def traces():
         "a static scale": LossScaler(1024.0, dynamic=False, static_skips=True),
     }
     return {
-        name: play(rule, limits(), mean_abs_gradient=1e-9)
+        name: simulate_scaler(rule, limits(), mean_abs_gradient=1e-9)
         for name, rule in rules.items()
     }
 

@@ -13,8 +13,8 @@ from oracle import random_array, table_of
 import mplab
 from mplab import FP8_E4M3, FP16, arithmetic, simulation
 from mplab.numbers import Stream, Tally, events, round_to, set_threads, tally, tensors
-from mplab.numbers.facts import facts_of
 from mplab.numbers.formats import Event, Overflow, Rounding, Tininess
+from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.rounding import checked_keys
 from mplab.numbers.tensors import round_tensor
 
@@ -151,17 +151,17 @@ def test_given_bits_do_not_depend_on_chunks_threads_or_layout(count):
 
 def test_the_expression_for_devices_takes_given_bits():
     x, bits = np.linspace(-3, 3, 999, dtype=np.float32), np.arange(999).astype(np.uint8)
-    result, facts = torch.empty(999), facts_of(FP8_E4M3, x.dtype)
+    result, parameters = torch.empty(999), rounding_parameters(FP8_E4M3, x.dtype)
     keys = checked_keys("test", Rounding.STOCHASTIC, bits, x.shape)
     tensors._run_expression(
-        torch.from_numpy(x), result, facts, Rounding.STOCHASTIC, keys=keys
+        torch.from_numpy(x), result, parameters, Rounding.STOCHASTIC, keys=keys
     )
     assert_same_bits(result.numpy(), round_to(x, FP8_E4M3, stream=bits, **STOCHASTIC))
 
 
-@pytest.mark.parametrize("door", [round_to, events, tally])
-def test_bits_of_another_kind_or_shape_are_refused(door):
-    said = rf"^{door.__name__}: stream must be a Stream .*uint8, .* shape \(3,\); got"
+@pytest.mark.parametrize("call", [round_to, events, tally])
+def test_bits_of_another_kind_or_shape_are_refused(call):
+    said = rf"^{call.__name__}: stream must be a Stream .*uint8, .* shape \(3,\); got"
     kinds = [np.zeros(3, dtype) for dtype in (np.int64, np.uint64, bool, float)]
     odd = (
         np.zeros(2, np.uint8),
@@ -170,7 +170,7 @@ def test_bits_of_another_kind_or_shape_are_refused(door):
     )
     for bits in (*odd, *kinds, torch.zeros(3, dtype=torch.uint8), [1, 2, 3]):
         with pytest.raises(ValueError, match=said):
-            door(np.ones(3), FP16, stream=bits, **STOCHASTIC)
+            call(np.ones(3), FP16, stream=bits, **STOCHASTIC)
 
 
 def test_a_stream_of_other_than_1_to_32_bits_is_refused():

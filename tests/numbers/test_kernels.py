@@ -25,8 +25,8 @@ from mplab.numbers import (
     tensors,
     threads,
 )
-from mplab.numbers.facts import facts_of
 from mplab.numbers.formats import Event, Overflow, Rounding, Specials, Tininess
+from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.rounding import _COMPILED
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC}
@@ -85,12 +85,14 @@ def test_each_run_of_2_to_the_32_elements_has_keys_of_its_own():
 
 
 def test_an_index_past_2_to_the_32_continues_in_the_next_run():
-    facts = facts_of(FP16, np.dtype(np.float32))
-    loop = kernels._loop_for(int(Rounding.STOCHASTIC), facts.rare, "round")
+    parameters = rounding_parameters(FP16, np.dtype(np.float32))
+    loop = kernels._loop_for(
+        int(Rounding.STOCHASTIC), parameters.special_cases, "round"
+    )
     x = np.full(64, 1 + 2.0**-11, np.float32)
     out, start = np.empty_like(x), 2**32 + 5
     key = Stream(3).keys()(1)
-    loop(x.view(np.int32), out.view(np.int32), facts.numbers, start, *key)
+    loop(x.view(np.int32), out.view(np.int32), parameters.numbers, start, *key)
     expected = [
         1 + 2.0**-10 * (random_bits(3, 0, start + i) >= 2**31) for i in range(64)
     ]
@@ -109,13 +111,13 @@ def test_pieces_cover_everything_once_and_never_cross_the_wrap(monkeypatch):
     assert len(pieces) > 5
 
 
-@pytest.mark.parametrize("door", [round_to, events, tally])
-def test_each_stochastic_call_takes_the_next_bits(door):
+@pytest.mark.parametrize("call", [round_to, events, tally])
+def test_each_stochastic_call_takes_the_next_bits(call):
     x, stream = np.full(100, 60000.0), Stream(5)  # goes to 57344, or overflows
-    first, second = (door(x, FP8_E5M2, stream=stream, **STOCHASTIC) for _ in range(2))
+    first, second = (call(x, FP8_E5M2, stream=stream, **STOCHASTIC) for _ in range(2))
     assert stream.calls == 2
     assert np.any(first != second)
-    assert np.all(second == door(x, FP8_E5M2, stream=Stream(5, calls=1), **STOCHASTIC))
+    assert np.all(second == call(x, FP8_E5M2, stream=Stream(5, calls=1), **STOCHASTIC))
 
 
 # Statistics of the random bits: deterministic, so the bands of five standard errors hold for good.
@@ -499,7 +501,7 @@ def test_two_python_threads_may_make_one_ufunc():
 
     def work(number):
         for _ in range(50):
-            facts_of.cache_clear()
+            rounding_parameters.cache_clear()
             _COMPILED.clear()
             if not np.array_equal(round_to(x, FP8_E4M3), expected):
                 wrong.append(number)
@@ -595,8 +597,10 @@ def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):
 
 def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
     for name, fmt in mplab.FORMATS.items():
-        assert (facts_of(fmt, np.dtype(np.float32)) is None) == (name == "FP8_E8M0")
-        assert facts_of(fmt, np.dtype(np.float64)) is not None
+        assert (rounding_parameters(fmt, np.dtype(np.float32)) is None) == (
+            name == "FP8_E8M0"
+        )
+        assert rounding_parameters(fmt, np.dtype(np.float64)) is not None
 
 
 def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
@@ -621,11 +625,15 @@ def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
 def test_options_reach_the_loops_unchanged():
     rules = {"overflow": Overflow.SATURATE, "tininess": Tininess.BEFORE}
     flush = {"flush_inputs": True, "flush_outputs": True}
-    facts = facts_of(FP8_E4M3, np.dtype(np.float64), **rules, **flush)
+    parameters = rounding_parameters(FP8_E4M3, np.dtype(np.float64), **rules, **flush)
     x = np.array([2.0**-7, 2.0**-6, 1e9, 2.0**-6 * 0.999])
     out, flags = np.empty_like(x), np.empty(4, np.uint8)
-    kernels.run(x.view(np.int64), out.view(np.int64), facts, Rounding.TOWARD_POSITIVE)
-    kernels.run(x.view(np.int64), None, facts, Rounding.TOWARD_POSITIVE, flags=flags)
+    kernels.run(
+        x.view(np.int64), out.view(np.int64), parameters, Rounding.TOWARD_POSITIVE
+    )
+    kernels.run(
+        x.view(np.int64), None, parameters, Rounding.TOWARD_POSITIVE, flags=flags
+    )
     assert out.tolist() == [0, 2.0**-6, 448, 0]
     underflow = kernels.INEXACT | kernels.UNDERFLOW | kernels.FLUSHED
     assert flags.tolist() == [

@@ -36,8 +36,8 @@ from mplab import (
 from mplab.arithmetic import add, sum as long_sum
 from mplab.numbers import Stream, Tally, events, round_to, tally
 from mplab.numbers.codes import decode, encode, next_down, next_up, ulp
-from mplab.numbers.facts import facts_of
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Specials, Tininess
+from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.rounding import COUNTED
 from mplab.numbers.tensors import round_tensor
 from mplab.simulation import simulated
@@ -59,7 +59,7 @@ def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
     fmt, table = TABLED[name], table_of(TABLED[name])
     # Then there is nothing to round from, and the library knows.
     if not cases.holds(fmt, dtype):
-        assert facts_of(fmt, np.dtype(dtype)) is None
+        assert rounding_parameters(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
     place, random = table.place(x), random_array(7, 0, x.size)

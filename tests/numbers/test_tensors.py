@@ -7,8 +7,8 @@ import torch
 
 from mplab import FORMATS, FP8_E4M3, FP8_E8M0, FP16
 from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
-from mplab.numbers.facts import facts_of
 from mplab.numbers.formats import Rounding, Tininess
+from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.tensors import round_tensor
 
 
@@ -49,15 +49,15 @@ def test_tensors_round_as_arrays_do(name, dtype):
 
 def both_bodies(x, fmt, rounding, stream, **rules):
     """Bits and flags from the loops, then from the expression."""
-    facts = facts_of(fmt, x.dtype, **rules)
-    if facts is None:
+    parameters = rounding_parameters(fmt, x.dtype, **rules)
+    if parameters is None:
         return None
     integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
     out, flags = np.empty_like(integer), np.empty(x.size, np.uint8)
     keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
-    kernels.run(integer, out, facts, rounding, keys=keys)
-    kernels.run(integer, None, facts, rounding, keys=keys, flags=flags)
-    numbers = [int(n) for n in facts.numbers]
+    kernels.run(integer, out, parameters, rounding, keys=keys)
+    kernels.run(integer, None, parameters, rounding, keys=keys, flags=flags)
+    numbers = [int(n) for n in parameters.numbers]
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None
     theirs, their_flags = tensors._round_bits(
@@ -130,11 +130,13 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(
 @pytest.mark.parametrize("rounding", Rounding)
 def test_running_the_expression_gives_results_and_counts(rounding):
     x = cases.breakpoints(FP8_E4M3, np.float32)[0]
-    facts = facts_of(FP8_E4M3, x.dtype)
+    parameters = rounding_parameters(FP8_E4M3, x.dtype)
     source, result = torch.from_numpy(x), torch.empty(x.size)
     keys = Stream(7).keys() if rounding is Rounding.STOCHASTIC else None
     counts, counted = np.zeros(8, np.int64), Tally()
-    tensors._run_expression(source, result, facts, rounding, keys=keys, counts=counts)
+    tensors._run_expression(
+        source, result, parameters, rounding, keys=keys, counts=counts
+    )
     counted.add_counts(x.size, counts)
     expected = round_to(
         x, FP8_E4M3, rounding=rounding, stream=cases.stream_for(rounding)

@@ -14,7 +14,7 @@ from mplab.scaling import (
     GradScaler,
     LossScaler,
     NudgedScaler,
-    turns,
+    scaler_steps,
 )
 
 # Sequences of calls --------------------------------------------------------------------
@@ -315,7 +315,10 @@ def test_a_rule_of_one_s_own_that_wants_no_mean_is_told_of_infinities_alone():
             return super().update(found_nonfinite)
 
     assert stepped(Deaf(8.0), math.inf)[1].get_scale() == 4.0
-    assert [turn.skipped for turn in turns(Deaf(8.0), [4.0, 4.0])] == [True, False]
+    assert [turn.skipped for turn in scaler_steps(Deaf(8.0), [4.0, 4.0])] == [
+        True,
+        False,
+    ]
 
 
 class Listening(LossScaler):
@@ -342,7 +345,9 @@ def test_a_rule_of_one_s_own_that_wants_the_mean_is_told_that_of_all_optimizers(
         scaler.step(optimizer)
     assert scaler.update() is False
     assert rule.told == [(False, (3 * 2.0 + 10.0) / 4)]
-    skipped = [turn.skipped for turn in turns(rule, [9.0, 1.0], mean_abs_gradient=0.5)]
+    skipped = [
+        turn.skipped for turn in scaler_steps(rule, [9.0, 1.0], mean_abs_gradient=0.5)
+    ]
     assert skipped == [False, True]
     assert rule.told[1:] == [(False, 0.5), (True, 0.5)]
 

@@ -100,7 +100,7 @@ def test_a_float64_is_rounded_once():
 
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rounding", Rounding)
-def test_every_way_in_hands_its_options_to_the_one_door(rounding, overflow):
+def test_every_way_in_hands_its_options_to_the_one_definition(rounding, overflow):
     x, how = (
         torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])]),
         {"rounding": rounding},

@@ -139,16 +139,16 @@ def test_keras_has_this_rule_event_for_event():
 
 
 def test_doubling_at_every_step_loses_every_second_step():
-    skips = scaling.play(scaling.DoublingScaler(), LIMITS).skipped
-    standard = scaling.play(scaling.LossScaler(), LIMITS).skipped
+    skips = scaling.simulate_scaler(scaling.DoublingScaler(), LIMITS).skipped
+    standard = scaling.simulate_scaler(scaling.LossScaler(), LIMITS).skipped
     assert (skips.sum(), standard.sum()) == (1000, 1)
 
 
 def test_nudging_for_small_gradients_climbs_over_the_same_overflow_again_and_again():
-    _, scales, skips = scaling.play(
+    _, scales, skips = scaling.simulate_scaler(
         scaling.NudgedScaler(), LIMITS, mean_abs_gradient=1e-9
     )
-    standard = scaling.play(scaling.LossScaler(), LIMITS).skipped
+    standard = scaling.simulate_scaler(scaling.LossScaler(), LIMITS).skipped
     assert (skips.sum(), standard.sum()) == (243, 1)
     assert np.mean(np.log2(scales) % 1 == 0) < 0.2
 
@@ -197,7 +197,7 @@ def test_a_floor_of_one_skips_every_step_of_a_task_whose_scale_must_be_less():
 
 def test_a_static_scale_that_skips_freezes_for_good():
     static = scaling.LossScaler(2.0**16, dynamic=False, static_skips=True)
-    _, scales, skips = scaling.play(static, LIMITS)
+    _, scales, skips = scaling.simulate_scaler(static, LIMITS)
     assert skips.all()
     assert (scales == 2.0**16).all()
 

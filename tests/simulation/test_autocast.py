@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from mplab import BF16, FP16
 from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, simulated
 from mplab.simulation.explanation import Recorder
-from mplab.simulation.marks import Mark, set_mark
+from mplab.simulation.tags import FormatTag, set_tag
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
 
@@ -171,7 +171,7 @@ def simulated_kernels(function, tensors, fmt, low, *, backward):
     sim._mode.record = recorder
     for t, is_low in zip(tensors, low, strict=True):
         if is_low:
-            set_mark(t, Mark(sim._mode.outside.into))
+            set_tag(t, FormatTag(sim._mode.outside.into))
     with torch.set_grad_enabled(backward), sim:
         back = step(function, tensors, backward=backward)
         if backward:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import mplab
 from mplab import BF16, FP16, Rounding, Tally
 from mplab.simulation import Fp8Linear, simulated
-from mplab.simulation.marks import RoundedCopy, this_graph
+from mplab.simulation.tags import RoundedCopy, this_graph
 
 
 @pytest.fixture(autouse=True)

@@ -18,14 +18,14 @@ import mplab
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
 from mplab.numbers import kernels
-from mplab.numbers.facts import facts_of
+from mplab.numbers.parameters import rounding_parameters
 
 
 def arrays():
     """Bits of each width, with the facts of a format and of one that asks for what is rare."""
     for dtype, integer in ((np.float32, np.int32), (np.float64, np.int64)):
         for fmt in (FP16, FP8_E4M3FNUZ):
-            yield np.zeros(3, integer), facts_of(fmt, np.dtype(dtype))
+            yield np.zeros(3, integer), rounding_parameters(fmt, np.dtype(dtype))
 
 
 def _keys(mode):
@@ -38,8 +38,8 @@ def _keys(mode):
 def rounding_and_reductions() -> None:
     """The loops that only round, and those that sum."""
     for mode in Rounding:
-        for (bits, facts), keys in product(arrays(), _keys(mode)):
-            kernels.run(bits, bits.copy(), facts, mode, keys=keys)
+        for (bits, parameters), keys in product(arrays(), _keys(mode)):
+            kernels.run(bits, bits.copy(), parameters, mode, keys=keys)
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
         for x in (np.ones(3), np.ones((3, 2))):  # one sum, and two side by side
             reductions.sum(
@@ -52,15 +52,22 @@ def flags_and_addresses() -> None:
     from mplab.health import digest  # with torch, which takes seconds
 
     for mode in Rounding:
-        for (bits, facts), keys in product(arrays(), _keys(mode)):
-            kernels.run(bits, None, facts, mode, keys=keys, flags=np.zeros(3, np.uint8))
+        for (bits, parameters), keys in product(arrays(), _keys(mode)):
             kernels.run(
-                bits, bits.copy(), facts, mode, keys=keys, counts=np.zeros(8, np.int64)
+                bits, None, parameters, mode, keys=keys, flags=np.zeros(3, np.uint8)
+            )
+            kernels.run(
+                bits,
+                bits.copy(),
+                parameters,
+                mode,
+                keys=keys,
+                counts=np.zeros(8, np.int64),
             )
     for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
-        for rare in (False, True):
+        for special_cases in (False, True):
             for counting in (False, True):
-                kernels.loop_at(int(mode), rare, counting=counting)
+                kernels.loop_at(int(mode), special_cases, counting=counting)
     for integer in (np.int8, np.int16, np.int32):
         digest._on_processor(
             np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from mplab import FP16
-from mplab.scaling import play
+from mplab.scaling import simulate_scaler
 from mplab.training import RECIPES, Split, Task, headroom, train
 
 
@@ -54,7 +54,7 @@ def test_the_run_itself_skips_where_its_scale_is_above_the_limit():
     recipe = replace(RECIPES["fp16-overflow"], init_scale=2.0**24)
     run = train("digits-cnn", recipe, seed=2, steps=60, progress=False)
     found = headroom("digits-cnn", recipe, seed=2, steps=60, progress=False)
-    played = play(recipe.scaler(), found.limits)
+    played = simulate_scaler(recipe.scaler(), found.limits)
     assert run.skipped.any()
     assert played.skipped.tolist() == run.skipped.tolist()
     assert played.scales.tolist() == run.loss_scale.tolist()

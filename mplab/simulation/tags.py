@@ -1,7 +1,7 @@
 """The format of each storage and each autograd node, as the simulator remembers them.
 
-A storage carries its mark as an attribute: all views share it, also those that autograd makes
-when it saves a tensor. The mark goes when the memory goes, so reused memory has no old mark.
+A storage carries its tag as an attribute: all views share it, also those that autograd makes
+when it saves a tensor. The tag goes when the memory goes, so reused memory has no old tag.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mplab.numbers import kernels
 from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
-from mplab.numbers.rounding import Stream, Tally, checked_facts, checked_keys
+from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
 
@@ -46,7 +46,7 @@ class Counter:
         return counted
 
 
-def facts_of(
+def rounding_parameters(
     function: str,
     fmt: Format,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
@@ -58,13 +58,13 @@ def facts_of(
         ValueError: the format does not fit in float32, or lacks signs or zero.
     """
     rules = (rounding, overflow, False, False, Tininess.AFTER)
-    facts = checked_facts(function, fmt, np.dtype(np.float32), *rules)
-    if facts is None or not (fmt.signed and fmt.has_zero):
+    parameters = checked_parameters(function, fmt, np.dtype(np.float32), *rules)
+    if parameters is None or not (fmt.signed and fmt.has_zero):
         raise ValueError(
             f"{function}: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
             f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
         )
-    return facts
+    return parameters
 
 
 class Rounder:
@@ -75,10 +75,10 @@ class Rounder:
     ) -> None:
         if stream is None or rounding is not Rounding.STOCHASTIC:
             checked_keys("simulated", rounding, stream)
-        self.facts = facts_of("simulated", fmt, rounding, overflow)
+        self.parameters = rounding_parameters("simulated", fmt, rounding, overflow)
         self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
         self.stream = stream
-        self._facts_at: int = self.facts.numbers.ctypes.data
+        self._parameters_at: int = self.parameters.numbers.ctypes.data
         self._loop: Callable[..., None] | None = None
         self._counting_loop: Callable[..., None] | None = None
 
@@ -116,24 +116,31 @@ class Rounder:
             loop = self._loop
             if loop is None:
                 loop = self._loop = kernels.loop_at(
-                    int(self.rounding), self.facts.rare, counting=False
+                    int(self.rounding), self.parameters.special_cases, counting=False
                 )
             loop(
-                x_at, x_at if here else out.data_ptr(), size, self._facts_at, key0, key1
+                x_at,
+                x_at if here else out.data_ptr(),
+                size,
+                self._parameters_at,
+                key0,
+                key1,
             )
             return out
         if self._counting_loop is None:
             self._counting_loop = kernels.loop_at(
-                int(self.rounding), self.facts.rare, counting=True
+                int(self.rounding), self.parameters.special_cases, counting=True
             )
         counter.total += size
         to = counter.counts_at
-        self._counting_loop(x_at, out.data_ptr(), size, self._facts_at, key0, key1, to)
+        self._counting_loop(
+            x_at, out.data_ptr(), size, self._parameters_at, key0, key1, to
+        )
         return out
 
-    def serves(self, mark: Mark) -> bool:
-        """Whether this rounder would leave numbers with a mark unchanged."""
-        into = mark.into
+    def leaves_unchanged(self, tag: FormatTag) -> bool:
+        """Whether this rounder would leave numbers with a tag unchanged."""
+        into = tag.into
         return into is self or (into is not None and into.fmt == self.fmt)
 
 
@@ -160,7 +167,7 @@ _listeners: dict[int, Listener] = {}  # by thread
 
 
 @contextmanager
-def heard(listener: Listener) -> Iterator[None]:
+def intercept_rounding(listener: Listener) -> Iterator[None]:
     """Call `listener` instead of each rounding in this thread; it rounds, or calls the rounder."""
     before = _listeners.get(get_ident())
     _listeners[get_ident()] = listener
@@ -172,7 +179,7 @@ def heard(listener: Listener) -> Iterator[None]:
             _listeners[get_ident()] = before
 
 
-class Mark:
+class FormatTag:
     """The rounder that made the numbers of a storage, and for a gradient, the node."""
 
     __slots__ = ("_cast", "into", "made_by", "on_use")
@@ -187,11 +194,11 @@ class Mark:
 
     @property
     def cast(self) -> RoundedCopy | None:
-        """The rounded copy, while its tensor's memory exists; nodes keep marks alive for longer."""
+        """The rounded copy, while its tensor's memory exists; nodes keep tags alive for longer."""
         return self._cast()
 
     def keep(self, t: Tensor, cast: RoundedCopy) -> None:
-        """Keep the rounded copy of a tensor with this mark."""
+        """Keep the rounded copy of a tensor with this tag."""
         setattr(t.untyped_storage(), _COPY, cast)
         self._cast = weakref.ref(cast)
 
@@ -228,7 +235,7 @@ class RoundedCopy:
         return None
 
 
-class Place(NamedTuple):
+class LayerContext(NamedTuple):
     """Where operations run: in which layer, by which rules, and into which low format."""
 
     name: str
@@ -244,8 +251,8 @@ class Node:
     def __init__(
         self,
         into: Rounder | None,
-        place: Place | None = None,
-        inputs: tuple[Mark, ...] = (),
+        place: LayerContext | None = None,
+        inputs: tuple[FormatTag, ...] = (),
     ) -> None:
         self.into, self.place, self.inputs = into, place, inputs
         self.scalars = False  # whether some inputs have no dimensions
@@ -314,38 +321,38 @@ def is_plain(t: object) -> bool:
     return isinstance(t, Tensor) and t.layout is torch.strided
 
 
-def mark_of(t: Tensor) -> Mark | None:
-    """The mark of the memory of a plain tensor."""
-    mark: Mark | None = getattr(t.untyped_storage(), _ATTRIBUTE, None)
-    return mark
+def tag_of(t: Tensor) -> FormatTag | None:
+    """The tag of the memory of a plain tensor."""
+    tag: FormatTag | None = getattr(t.untyped_storage(), _ATTRIBUTE, None)
+    return tag
 
 
-def set_mark(t: Tensor, mark: Mark | None) -> None:
+def set_tag(t: Tensor, tag: FormatTag | None) -> None:
     """Mark the memory of a plain tensor."""
-    setattr(t.untyped_storage(), _ATTRIBUTE, mark)
+    setattr(t.untyped_storage(), _ATTRIBUTE, tag)
 
 
-def marks_of(tensors: Sequence[Tensor]) -> tuple[Mark, ...]:
-    """The marks of a node's inputs; inputs in FP32 get a mark, to identify them."""
-    marks = []
+def tags_of(tensors: Sequence[Tensor]) -> tuple[FormatTag, ...]:
+    """The tags of a node's inputs; inputs in FP32 get a tag, to identify them."""
+    tags = []
     for t in tensors:
         if t.layout is torch.strided:
-            mark = mark_of(t)
-            if mark is None:
-                mark = Mark(None)
-                set_mark(t, mark)
-            elif mark.on_use is not None and mark.on_use(t):
-                mark.on_use = None
-            marks.append(mark)
-    return tuple(marks)
+            tag = tag_of(t)
+            if tag is None:
+                tag = FormatTag(None)
+                set_tag(t, tag)
+            elif tag.on_use is not None and tag.on_use(t):
+                tag.on_use = None
+            tags.append(tag)
+    return tuple(tags)
 
 
-def shared_tensor(args: Sequence[Any]) -> Mark | None:
-    """The mark of the tensor of which the first two arguments are gradients, or None."""
-    marks = [mark_of(t) for t in args[:2] if is_plain(t)]
+def shared_tensor(args: Sequence[Any]) -> FormatTag | None:
+    """The tag of the tensor of which the first two arguments are gradients, or None."""
+    tags = [tag_of(t) for t in args[:2] if is_plain(t)]
     makers = [
-        mark.made_by for mark in marks if mark is not None and mark.made_by is not None
+        tag.made_by for tag in tags if tag is not None and tag.made_by is not None
     ]
     if len(makers) < 2:
         return None
-    return next((mark for mark in makers[0].inputs if mark in makers[1].inputs), None)
+    return next((tag for tag in makers[0].inputs if tag in makers[1].inputs), None)

@@ -16,8 +16,8 @@ import mplab
 from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
-from mplab.simulation import CUDA_AUTOCAST, marks, simulated
-from mplab.simulation.marks import Counter, Rounder
+from mplab.simulation import CUDA_AUTOCAST, simulated, tags
+from mplab.simulation.tags import Counter, Rounder
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def test_nothing_of_a_finished_run_is_kept_alive():
 
 
 def test_a_graph_may_grow_beyond_what_is_remembered_but_not_be_used_then(monkeypatch):
-    monkeypatch.setattr(marks, "KEPT_NODES", 8)
+    monkeypatch.setattr(tags, "KEPT_NODES", 8)
     x = torch.randn(2, 2, requires_grad=True)
     with simulated(FP16):
         h = x.mm(x)
@@ -112,7 +112,9 @@ def test_a_graph_may_grow_beyond_what_is_remembered_but_not_be_used_then(monkeyp
 SIZES = [0, 1, 4095, 4096, 4097, 10_000, DIVISIBLE - 1, DIVISIBLE]
 
 
-def door(fmt=FP16, rounding=Rounding.TIES_TO_EVEN, overflow=Overflow.IEEE, stream=None):
+def rounder(
+    fmt=FP16, rounding=Rounding.TIES_TO_EVEN, overflow=Overflow.IEEE, stream=None
+):
     return Rounder(fmt, rounding, overflow, stream)
 
 
@@ -124,7 +126,7 @@ def test_a_rounder_gives_the_bits_and_counts_of_round_tensor_at_every_size():
         out = torch.full_like(x, torch.nan)
         for source, target in ((x, out), (x, x)):
             assert_bits(source, kept)
-            assert door()(source, target, counter if counting else None) is target
+            assert rounder()(source, target, counter if counting else None) is target
             assert_bits(target, expected)
         if counting:
             round_tensor(kept, FP16, tally=expected_tally)
@@ -136,7 +138,7 @@ def test_a_rounder_knows_every_direction(fmt):
     x = torch.from_numpy(breakpoints(fmt, np.float32)[0])
     for rounding, overflow in itertools.product(Rounding, Overflow):
         one, other = stream_for(rounding), stream_for(rounding)
-        into = door(fmt, rounding, overflow, one)
+        into = rounder(fmt, rounding, overflow, one)
         for _ in range(2):  # the stream moves on alike
             expected = round_tensor(
                 x, fmt, rounding=rounding, overflow=overflow, stream=other
@@ -149,11 +151,11 @@ def test_a_rounder_knows_every_direction(fmt):
 def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
     x = torch.randn(6, 5)
     expected = round_tensor(x, FP16)
-    assert_bits(door()(x.t(), torch.empty(5, 6), None), expected.t())
-    assert_bits(door()(torch._neg_view(x), torch.empty(6, 5), None), -expected)
-    assert_bits(door()(x[1:], torch.empty(5, 5), None), expected[1:])
+    assert_bits(rounder()(x.t(), torch.empty(5, 6), None), expected.t())
+    assert_bits(rounder()(torch._neg_view(x), torch.empty(6, 5), None), -expected)
+    assert_bits(rounder()(x[1:], torch.empty(5, 5), None), expected[1:])
     wide = torch.zeros(6, 10)
-    door()(x, wide[:, ::2], None)
+    rounder()(x, wide[:, ::2], None)
     assert_bits(wide[:, ::2], expected)
     assert not wide[:, 1::2].any()
 
@@ -161,8 +163,8 @@ def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
 def test_a_rounder_does_not_touch_tensors_without_memory():
     zeros, nowhere = torch._efficientzerotensor(3), torch.empty(3, device="meta")
     for x in (zeros, nowhere, torch.empty(0)):
-        assert door()(x, x, None) is x
-    assert_bits(door()(zeros, torch.full((3,), 7.0), None), torch.zeros(3))
+        assert rounder()(x, x, None) is x
+    assert_bits(rounder()(zeros, torch.full((3,), 7.0), None), torch.zeros(3))
 
 
 def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
@@ -171,14 +173,14 @@ def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
     try:
         assert torch.set_flush_denormal(True)
         for counter in (None, Counter()):
-            actual = door(BF16)(x, torch.empty_like(x), counter)
+            actual = rounder(BF16)(x, torch.empty_like(x), counter)
             assert_same_bits(actual.numpy(), expected.numpy())
     finally:
         torch.set_flush_denormal(False)
 
 
 def test_a_rounder_serves_several_threads_at_once():
-    into, sources = door(), [torch.randn(50_000) for _ in range(4)]
+    into, sources = rounder(), [torch.randn(50_000) for _ in range(4)]
     expected = [round_tensor(x, FP16) for x in sources]
 
     def work(x):
@@ -193,17 +195,17 @@ def test_a_tensor_whose_dimensions_are_permuted_is_rounded_and_counted_as_its_co
     for order in ((1, 0, 2), (2, 0, 1), (2, 1, 0)):
         x = torch.randn(3, 4, 5).permute(order) * 1e-6
         one, other = Counter(), Counter()
-        expected = door()(x.contiguous(), torch.empty(x.shape), one)
-        assert torch.equal(door()(x, torch.empty_like(x), other), expected)
+        expected = rounder()(x.contiguous(), torch.empty(x.shape), one)
+        assert torch.equal(rounder()(x, torch.empty_like(x), other), expected)
         assert other.result() == one.result()
         assert other.total == 60, "it did not take the loop by address"
-        assert torch.equal(door()(x, x, None), expected)
+        assert torch.equal(rounder()(x, x, None), expected)
 
 
 def test_rounding_a_part_of_a_tensor_leaves_the_rest_alone():
     x = torch.full((4, 6), 0.1)
-    door()(x[:, :3], x[:, :3], None)
-    door()(x.t()[5:], x.t()[5:], None)
+    rounder()(x[:, :3], x[:, :3], None)
+    rounder()(x.t()[5:], x.t()[5:], None)
     assert (x[:, :3] != 0.1).all()
     assert (x[:, 3:5] == 0.1).all()
     assert (x[:, 5] != 0.1).all()

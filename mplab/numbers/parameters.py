@@ -8,26 +8,26 @@ import numpy as np
 from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
 
 
-class Facts(NamedTuple):
+class RoundingParameters(NamedTuple):
     """The parameters of the rounding loops for one format, one set of rules, one input dtype."""
 
     numbers: np.ndarray
     """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
-    rare: bool
+    special_cases: bool
     """Whether inputs or outputs are flushed or the format lacks −0: rarely needed steps."""
     ufuncs: dict[Rounding, Any]
-    """The ufuncs that `mplab.numbers.kernels.ufunc` made from these facts."""
+    """The ufuncs that `mplab.numbers.kernels.ufunc` made from these parameters."""
 
 
 @lru_cache(maxsize=512)
-def facts_of(
+def rounding_parameters(
     fmt: Format,
     dtype: np.dtype[Any],
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
     tininess: Tininess = Tininess.AFTER,
-) -> Facts | None:
+) -> RoundingParameters | None:
     """Compute the loop parameters of `fmt` for float32 or float64 input.
 
     Returns:
@@ -53,7 +53,7 @@ def facts_of(
     # of the source, the source's numbers there are subnormal, on one grid: the shift must shrink.
     tiny_shift = shift if gridded else max(shift - 1, 0)
     sign_bit = int(np.iinfo(integer).min)
-    facts = [
+    parameters = [
         shift,
         0 if tininess is Tininess.BEFORE else tiny_shift,
         fmt.precision == 1,
@@ -74,5 +74,5 @@ def facts_of(
         0 if fmt.signed else sign_bit,
         0 if fmt.has_negative_zero else sign_bit,
     ]
-    rare = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    return Facts(np.array(facts, integer), rare, {})
+    special_cases = flush_inputs or flush_outputs or not fmt.has_negative_zero
+    return RoundingParameters(np.array(parameters, integer), special_cases, {})
