@@ -46,7 +46,7 @@ slow: $(DEVELOPER)
 browser: $(DEVELOPER)
 	$(PYTEST) --dist loadfile -m "browser and not full"
 full: $(DEVELOPER)
-	$(PYTEST) --dist worksteal -m full
+	$(PYTEST) --dist worksteal -o faulthandler_timeout=7200 -m full
 
 test-slow: slow browser  ## the slow tests, the lessons and the browser (about a quarter of an hour)
 
