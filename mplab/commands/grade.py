@@ -129,7 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     collect.add_argument(
         "--times",
         type=Path,
-        help="when each came in: Moodle's worksheet, Canvas's JSON, or a CSV",
+        action="append",
+        default=[],
+        help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
     )
     grade = step("autograde", "grade what has not been graded yet", assignment="?")
     feedback = step(
@@ -263,7 +265,10 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     for problem in collected.problems:
         print(f"look at: {problem}")
     print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
-    return 0
+    if collected.left_out:
+        names = ", ".join(map(ascii, collected.left_out))
+        print(f"left out ({len(collected.left_out)}): {names}")
+    return int(bool(collected.left_out) or not collected.students)
 
 
 def _autograde(course: Course, options: argparse.Namespace) -> int:
@@ -344,9 +349,14 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
     present = [page.student for page in pages if page not in failed]
-    packed, count = write_zip(course, name, present)
+    packed, count, others = write_zip(course, name, present)
     if count:
-        print(f"{count} of them are in {packed}, to be uploaded to Moodle or Canvas")
+        print(f"{count} pages are in {packed}, to be uploaded to Moodle or Canvas")
+        if others:
+            print(
+                f"not in it, because no platform's name for them is known ({len(others)}): "
+                f"{', '.join(others)}"
+            )
     if options.publish:
         others = publish_feedback(course, name, present)
         print(f"Published: {len(present) - len(others)} pages, in the exchange")

@@ -9,18 +9,18 @@ import shutil
 import stat
 import tempfile
 import time
-import unicodedata
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from mplab.grading.folder import Course
+from mplab.grading.platforms import FORMS, Label, Owner, People, read_label
 from mplab.grading.submissions import (
     ANOTHER,
     SECRET,
@@ -28,7 +28,8 @@ from mplab.grading.submissions import (
     open_regular,
     shown_name,
 )
-from mplab.grading.tables import Student, is_student_id, read_times
+from mplab.grading.tables import Student, is_student_id
+from mplab.grading.worksheets import PlatformList, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
 _FILE_BYTES = 20 << 20
@@ -42,13 +43,13 @@ _LINES = 20  # problems reported per student
 _NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
 
-_MOODLE = re.compile(
-    r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+_(?P<file>.*)"
-)
+_TOGETHER = timedelta(minutes=10)
+"""Dates in a zip that lie so near are those of the download, or of packing."""
 
-_CANVAS = re.compile(
-    r"(?P<name>[^_]+?)(?P<late>_LATE)?_(?P<number>\d+)_(?P<order>\d+)_(?P<file>.+)"
-)
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+_NOTHING, _UNKNOWN = "nothing", ""
+"""Sources of a time: nothing was taken, or nothing says when it came in."""
 
 _EXCHANGE = re.compile(
     r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?"
@@ -78,54 +79,61 @@ class _Delivery:
 
     Args:
         owner: the student's id.
-        label: its name in the download.
-        number: the platform's number of the student; empty if it gives none.
-        canvas: whether Canvas named it.
+        name: its name in the download.
+        label: the platform's name; none if no platform gave it.
+        team: whether a team handed it in.
         late: whether its name says that it was late.
         files: its files by the student's names for them.
     """
 
     owner: str
-    label: str
-    number: str = ""
-    canvas: bool = False
+    name: str
+    label: Label | None = None
+    team: bool = False
     late: bool = False
     files: dict[str, _File] = field(default_factory=dict)
 
     @property
     def time(self) -> datetime:
         """The time of its newest file, by the dates of the download."""
-        long_ago = datetime.min.replace(tzinfo=UTC)
-        return max(file.time or long_ago for file in self.files.values())
+        return max(file.time or _LONG_AGO for file in self.files.values())
 
 
 class Collected(NamedTuple):
-    """The result of a collection: students, and problems that the teacher should look at."""
+    """The result of a collection.
+
+    Args:
+        students: ids of those whose submission was found.
+        problems: what the teacher should look at, in sentences.
+        left_out: names of the download that are nobody's, or of which nothing could be taken.
+    """
 
     students: list[str]
     problems: list[str]
+    left_out: list[str]
 
 
 def collect(
-    course: Course, assignment: str, place: Path, *, times: Path | None = None
+    course: Course, assignment: str, place: Path, *, times: Sequence[Path] = ()
 ) -> Collected:
     """Copy the notebooks that were handed in to `submitted/ID/ASSIGNMENT`.
 
     Accepts a folder per student, named by id; a file per student, whose name begins
-    with the id; Moodle's "First Last_123_assignsubmission_file_/…"; Canvas's
-    "lastfirst_123_456_file"; the inbound folder of nbgrader's exchange; and a student's own zip
-    inside any of them. If a student delivered several times, the newest counts. What the teacher
-    has changed in `submitted` stays until the student hands in something else.
+    with the id; Moodle's "First Last_123_assignsubmission_file/…"; Canvas's
+    "lastfirst_123_456_file" (`mplab.grading.platforms` has all forms); the inbound folder of
+    nbgrader's exchange; and a student's own zip inside any of them. If a student delivered several
+    times, the newest counts. What the teacher has changed in `submitted` stays until the student
+    hands in something else.
 
     The time of a submission comes from `times`; else, for the exchange, from the file system;
-    else, as the last resort, from the dates in the zip. Canvas's names say only who was late. A
-    student's own `timestamp.txt` is ignored.
+    else, as the last resort, from the dates in the zip, unless they lie together as those of a
+    download do. Canvas's names say only who was late. A student's own `timestamp.txt` is ignored.
 
     Args:
         course: the course, with its roster.
         assignment: the assignment's name.
         place: a folder or a zip file.
-        times: Moodle's grading worksheet (CSV), Canvas's list of submissions (JSON), or a CSV
+        times: Moodle's grading worksheet (CSV), Canvas's lists of submissions (JSON), or a CSV
             with the columns id,time.
 
     Returns:
@@ -137,90 +145,185 @@ def collect(
             unknown.
     """
     course.assignment(assignment)
-    known = read_times(times) if times else {}
-    sources = []
+    zone = course.zone()
+    roster = course.roster()
+    listed = read_list(times, roster, zone)
+    problems = [*course.roster_file().remarks, *listed.remarks]
+    if listed.names:
+        course.write("platform", assignment, "list", listed.record())
+    teams = course.teams(assignment)
+    problems += _other_teams(teams, listed.teams)
+    people = People(roster, teams, listed)
+    sources: dict[str, str] = {}
     with ExitStack() as stack:
-        deliveries, problems = _deliveries(_files(place, stack), course, assignment)
+        files = _without_top(list(_files(place, stack, zone)), roster)
+        deliveries, found, left_out = _deliveries(files, course, assignment, people)
+        problems += found
+        strangers = [name for name in left_out if not _EXCHANGE.fullmatch(name)]
+        if strangers and not deliveries:
+            problems.append(f"nobody was recognised; known are {', '.join(FORMS)}")
+        together = _lie_together(deliveries)
         for owner in sorted(deliveries):
-            source, found = _bring_in(course, assignment, deliveries[owner], known)
-            sources.append(source)
+            source, found = _bring_in(
+                course, assignment, deliveries[owner], listed, together=together
+            )
+            sources[owner] = source
             problems += found[:_LINES]
             if len(found) > _LINES:
                 problems.append(f"{owner}: {len(found) - _LINES} more of the same kind")
-    if "zip" in sources:
-        problems.append(
-            f"when {sources.count('zip')} came in is known only from the dates in the zip, read as "
-            "this machine's local time; --times takes the platform's list"
+    left_out += [owner for owner, source in sources.items() if source == _NOTHING]
+    problems += _about_times(sources, listed, zone)
+    return Collected(sorted(deliveries), problems, left_out)
+
+
+def _other_teams(
+    ours: Mapping[str, Sequence[str]], theirs: Mapping[str, Sequence[str]]
+) -> list[str]:
+    """Say which teams of the platform's list are others than those of `teams.csv`."""
+    known = {frozenset(members) for members in ours.values()}
+    others = [name for name, members in theirs.items() if {*members} not in known]
+    if not others:
+        return []
+    return [f"teams.csv counts; the platform's list has others: {', '.join(others)}"]
+
+
+def _about_times(
+    sources: Mapping[str, str], listed: PlatformList, zone: tzinfo
+) -> list[str]:
+    """Say whose clock it was, and when nobody's."""
+    where = getattr(zone, "key", "this machine's time zone")
+    from_zip = [owner for owner, source in sources.items() if source == "zip"]
+    unknown = [owner for owner, source in sources.items() if source == _UNKNOWN]
+    lines = []
+    if from_zip:
+        lines.append(
+            f"when {len(from_zip)} came in is known only from the dates in the zip, read as "
+            f"times in {where}; --times takes the platform's list"
         )
-    return Collected(sorted(deliveries), problems)
+    if unknown and listed.times:
+        lines.append(f"no time in the platform's list: {', '.join(unknown)}")
+    elif unknown:
+        lines.append(
+            f"when {len(unknown)} came in is not known: a platform's names and the dates of a "
+            "download do not say it; --times takes the platform's list"
+        )
+    if listed.names:
+        lines.append(f"the times of the worksheet are read as times in {where}")
+    if listed.drafts:
+        lines.append(f"drafts, not submitted: {', '.join(listed.drafts)}")
+    return lines
 
 
 # Whose is it? --------------------------------------------------------------------------------
+def _without_top(files: list[_File], roster: Sequence[Student]) -> list[_File]:
+    """Remove a single folder on top, as some platforms and file managers add it."""
+    tops = {file.path.parts[0] for file in files}
+    if len(tops) != 1 or any(len(file.path.parts) < 2 for file in files):
+        return files
+    (top,) = tops
+    if read_label(top) or _EXCHANGE.fullmatch(top) or identify(top, roster):
+        return files
+    return [file._replace(path=PurePosixPath(*file.path.parts[1:])) for file in files]
+
+
 def _deliveries(
-    files: Iterable[_File], course: Course, assignment: str
-) -> tuple[dict[str, list[_Delivery]], list[str]]:
-    """Group the files into deliveries by student, and list the files that are nobody's."""
+    files: Iterable[_File], course: Course, assignment: str, people: People
+) -> tuple[dict[str, list[_Delivery]], list[str], list[str]]:
+    """Group the files into deliveries by student.
+
+    Returns:
+        The deliveries, problems, and the names that are nobody's.
+    """
     roster = course.roster()
     ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
     found: dict[tuple[str, str], _Delivery] = {}
     reasons: dict[str, str] = {}
-    older_files: list[str] = []
+    remarks: list[str] = []
+    left_out: list[str] = []
     for file in sorted(files, key=_order):
         top, *rest = file.path.parts
         exchange = _EXCHANGE.fullmatch(top)
         if exchange and exchange["assignment"] != assignment:
             continue
-        account = exchange["id"] if exchange else ""
-        owner = _of_account(account, roster) if account else identify(top, roster)
         if file.clock == ANOTHER:
             reasons[top] = ANOTHER
             continue
-        if owner is None:
-            reasons[top] = "no student of the roster is recognised in it"
+        label = None if exchange else read_label(top)
+        if label and (label.folder is not bool(rest) or not roster):
+            label = None
+        if label and label.kind != "file":
+            kind = "a link" if label.kind == "link" else "text"
+            words = f"left out: {kind} typed on {label.platform}, no notebook"
+            remarks.append(f"{shown_name(top)}: {words}")
             continue
-        platform = _platform(top)
-        canvas = platform if platform and platform.re is _CANVAS and not rest else None
-        name = "/".join(rest) or (platform["file"] if platform else top)
-        number = platform["number"] if platform else ""
-        if number:
-            key = f"number {number}"
+        try:
+            owner = _owner(top, exchange, label, people, roster)
+        except RejectedSubmission as reason:
+            reasons[top] = str(reason)
+            continue
+        if owner.remark:
+            remarks.append(f"{shown_name(top)}: {owner.remark}")
+        canvas = label if label and label.platform == "Canvas" else None
+        name = "/".join(rest) or (label.file if label else top)
+        if label and label.number:
+            key = f"number {label.number}"
         elif rest or top.lower().endswith(".zip"):
             key = f"top {top}"
         else:  # one of several files side by side
             key = ""
         delivery = found.setdefault(
-            (owner, key), _Delivery(owner, top, number, bool(canvas))
+            (owner.student, key), _Delivery(owner.student, top, label, owner.team)
         )
-        delivery.late |= bool(canvas and canvas["late"])
+        delivery.late |= bool(canvas and canvas.late)
         # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
         if canvas and name not in ours:
             name = re.sub(r"-\d+(?=\.\w+$)", "", name)
         if canvas and name in delivery.files:
-            older_files.append(
-                f"{shown_name(str(delivery.files[name].path))}: {shown_name(top)} is newer"
-            )
+            before = shown_name(str(delivery.files[name].path))
+            remarks.append(f"{before}: {shown_name(top)} is newer")
         delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
     for delivery in found.values():
         by_owner.setdefault(delivery.owner, []).append(delivery)
-    for owner, several in list(by_owner.items()):
-        numbers = {delivery.number for delivery in several}
+    for owner_id, several in list(by_owner.items()):
+        numbers = {d.label.number for d in several if d.label and not d.team}
         if len(numbers - {""}) > 1:
-            names = ", ".join(shown_name(delivery.label) for delivery in several)
-            reasons[names] = (
-                f"people of one name as {owner}, of whom none counts: give the roster a "
-                "column number, with the number in these names"
+            left_out += [delivery.name for delivery in several]
+            names = ", ".join(shown_name(delivery.name) for delivery in several)
+            remarks.append(
+                f"{names}: people of one name as {owner_id}, of whom none counts: give the "
+                "platform's list with --times, or the roster a column number, with the number in "
+                "these names"
             )
-            del by_owner[owner]
+            del by_owner[owner_id]
     problems = [f"{shown_name(top)}: {reason}" for top, reason in reasons.items()]
-    return by_owner, problems + older_files
+    return by_owner, [*problems, *dict.fromkeys(remarks)], [*reasons, *left_out]
+
+
+def _owner(
+    top: str,
+    exchange: re.Match[str] | None,
+    label: Label | None,
+    people: People,
+    roster: Sequence[Student],
+) -> Owner:
+    """Find whose a file is.
+
+    Raises:
+        RejectedSubmission: it is nobody's for certain.
+    """
+    if label:
+        return people.owner(label)
+    found = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+    if found is None:
+        raise RejectedSubmission("no student of the roster is recognised in it")
+    return Owner(found)
 
 
 def _order(file: _File) -> int:
     """Return the number by which Canvas orders submissions, which grows with time; else 0."""
-    top, *rest = file.path.parts
-    canvas = _CANVAS.fullmatch(top)
-    return int(canvas["order"][:18]) if canvas and not rest else 0
+    label = read_label(file.path.parts[0])
+    return label.order if label else 0
 
 
 def _of_account(name: str, roster: Sequence[Student]) -> str | None:
@@ -231,36 +334,19 @@ def _of_account(name: str, roster: Sequence[Student]) -> str | None:
 
 
 def identify(name: str, roster: Sequence[Student]) -> str | None:
-    """Find the student's id from the name of a file or folder; None unless exactly one fits.
+    """Find the student's id at the beginning of a name; None if it is a platform's name.
 
     Examples:
         >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
-        >>> (
-        ...     identify("s01", [ada]),
-        ...     identify("Ada Löwe_17_assignsubmission_file_", [ada]),
-        ... )
-        ('s01', 's01')
-        >>> identify("loweada_LATE_5_6_a1.ipynb", [ada]), identify("s010", [ada])
+        >>> identify("s01_a1.ipynb", [ada]), identify("s010", [ada])
         ('s01', None)
     """
-    match = _platform(name)
-    if match and roster:  # first: on a platform, a student may choose a name like an id
-        numbered = []
-        named = []
-        parts = match["name"].split("-")  # Moodle puts the group's name in front
-        wanted = {_normalized_name("-".join(parts[i:])) for i in range(len(parts))}
-        for student in roster:
-            first, last = student.first_name, student.last_name
-            names = {_normalized_name(first + last), _normalized_name(last + first)}
-            if student.number == match["number"]:
-                numbered.append(student.id)
-            elif not student.number and wanted & names:
-                named.append(student.id)
-        fitting = numbered or named
-        return fitting[0] if len(fitting) == 1 else None
     stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".ipynb").removesuffix(".zip")
     if not roster:
         return stem if is_student_id(stem) else None
+    # On a platform, a student may choose a name like an id.
+    if "_assignsubmission_" in name or read_label(name):
+        return None
     begins = []
     for student in roster:
         if stem == student.id or stem.startswith((f"{student.id}_", f"{student.id}-")):
@@ -268,23 +354,15 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     return max(begins, key=len, default=None)
 
 
-def _platform(name: str) -> re.Match[str] | None:
-    """Read a platform's name; none if it is like Canvas's and like Moodle's.
-
-    On Canvas a student may choose a file's name that looks like Moodle's name of somebody else.
-    """
-    moodle, canvas = _MOODLE.fullmatch(name), _CANVAS.fullmatch(name)
-    return None if moodle and canvas else moodle or canvas
-
-
-def _normalized_name(name: str) -> str:
-    """Remove accents, blanks and case from a name, as platforms do in file names."""
-    decomposed = unicodedata.normalize("NFKD", name)
-    return "".join(c for c in decomposed.casefold() if c.isalnum())
+def _lie_together(deliveries: Mapping[str, Sequence[_Delivery]]) -> bool:
+    """Whether all dates of a download lie within minutes, so that they are its own."""
+    every = [delivery.time for several in deliveries.values() for delivery in several]
+    times = [time for time in every if time > _LONG_AGO]
+    return not times or max(times) - min(times) < _TOGETHER
 
 
 # What is in it? ------------------------------------------------------------------------------
-def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
+def _files(place: Path, stack: ExitStack, zone: tzinfo) -> Iterator[_File]:
     """List the files of a download.
 
     Raises:
@@ -293,7 +371,7 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
     if place.is_dir():
         return _folder_files(place)
     try:
-        return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
+        return _zip_files(stack.enter_context(zipfile.ZipFile(place)), zone)
     except Exception as error:  # zipfile lets through whatever its parts raise
         raise ValueError(
             f"PLACE must be a folder or a zip file; got {place} "
@@ -342,7 +420,7 @@ def _is_of(status: os.stat_result, user: str) -> bool:
         return True
 
 
-def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
+def _zip_files(archive: zipfile.ZipFile, zone: tzinfo = UTC) -> Iterator[_File]:
     for info in archive.infolist():
         text = info.filename.replace("\\", "/")
         name = PurePosixPath(text)
@@ -353,7 +431,7 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
             yield _File(PurePosixPath(name.name or "?"), refused)
         else:
             opener = partial(_open_entry, archive, info)
-            yield _File(name, opener, _zip_time(info), "zip")
+            yield _File(name, opener, _zip_time(info, zone), "zip")
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
@@ -367,12 +445,12 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(info)
 
 
-def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
+def _zip_time(info: zipfile.ZipInfo, zone: tzinfo) -> datetime | None:
     """Return an entry's date, which has no time zone; None for 1980, the format's first year."""
     if info.date_time[0] <= 1980:
         return None
     try:
-        return datetime(*info.date_time).astimezone(UTC)
+        return datetime(*info.date_time, tzinfo=zone).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
@@ -477,14 +555,16 @@ def _bring_in(
     course: Course,
     assignment: str,
     deliveries: Sequence[_Delivery],
-    known: Mapping[tuple[str, str], datetime],
+    listed: PlatformList,
+    *,
+    together: bool,
 ) -> tuple[str, list[str]]:
     """Store a student's newest delivery that has files to take.
 
     Returns:
         The source of its time, and the problems found.
     """
-    ranked = sorted(deliveries, key=lambda d: (d.time, d.label), reverse=True)
+    ranked = sorted(deliveries, key=lambda d: (d.time, d.name), reverse=True)
     counts = ranked[0]
     owner = counts.owner
     files: dict[str, bytes] = {}
@@ -497,16 +577,20 @@ def _bring_in(
             break
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
         problems.append(f"{owner}: nothing could be taken; what came in before stays")
-        return "", problems
+        return _NOTHING, problems
     if len(ranked) > 1:
-        others = ", ".join(shown_name(d.label) for d in ranked if d is not counts)[:500]
+        others = ", ".join(shown_name(d.name) for d in ranked if d is not counts)[:500]
         problems.append(
-            f"{others}: of {owner} as well; {shown_name(counts.label)} is newer and counts"
+            f"{others}: of {owner} as well; {shown_name(counts.name)} is newer and counts"
         )
     clock = next(iter(counts.files.values())).clock
-    stamp = known.get(("id", owner)) or known.get(("number", counts.number))
-    source = "list" if stamp else ""
-    trusted = clock == "exchange" or (clock == "zip" and not counts.canvas)
+    label = counts.label
+    stamp = listed.times.get(("id", owner))
+    if label and not counts.team:
+        stamp = stamp or listed.times.get(("number", label.number))
+    source = "list" if stamp else _UNKNOWN
+    canvas = label is not None and label.platform == "Canvas"
+    trusted = clock == "exchange" or (clock == "zip" and not canvas and not together)
     dated = any(file.time for file in counts.files.values())
     if not stamp and trusted and dated:
         stamp = counts.time
@@ -515,9 +599,13 @@ def _bring_in(
         "time": f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else "",
         "source": source,
         "late": counts.late,
-        "label": counts.label,
+        "label": counts.name,
+        "team": counts.team,
     }
-    return source, problems + _store(course, assignment, owner, files, record)
+    problems += _store(course, assignment, owner, files, record)
+    if not files:
+        return _NOTHING, problems
+    return source or (clock if clock == "folder" else _UNKNOWN), problems
 
 
 def _store(

@@ -20,17 +20,25 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import timedelta, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import nbformat
+from dateutil.tz import tzlocal  # type: ignore[import-untyped, unused-ignore]
 from nbformat import NotebookNode
 
 from mplab.course.files import course_folder, replace_file
 from mplab.grading.exercises import Assignment, load_assignment, public_table
-from mplab.grading.tables import Student, read_extensions, read_roster, read_teams
+from mplab.grading.tables import (
+    Roster,
+    Student,
+    read_extensions,
+    read_roster,
+    read_teams,
+)
 
 _ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 
@@ -140,24 +148,49 @@ class Course:
 
     def roster(self) -> list[Student]:
         """Read the students in `roster.csv`; none if it is missing."""
+        return self.roster_file().students
+
+    def roster_file(self) -> Roster:
+        """Read `roster.csv`, with what a person should know about it."""
         return read_roster(self.root / "roster.csv")
 
-    def teams(self) -> list[list[str]]:
-        """Read the members of each team in `teams.csv`; none if it is missing."""
-        return read_teams(
-            self.root / "teams.csv", {student.id for student in self.roster()}
-        )
+    def teams(self, assignment: str) -> dict[str, list[str]]:
+        """Read the members of each team, by its name.
+
+        They stand in `teams.csv`; if it is missing, `collect` has read them for this assignment
+        from the platform's list, if that names any.
+        """
+        known = {student.id for student in self.roster()}
+        teams = read_teams(self.root / "teams.csv", known)
+        return teams or self.read("platform", assignment, "list").get("teams", {})
 
     def extensions(self, assignment: str) -> dict[str, timedelta]:
         """Read the extensions of the due date from `extensions.csv`, by student."""
         known = {student.id for student in self.roster()}
-        return read_extensions(self.root / "extensions.csv", known, assignment)
+        path = self.root / "extensions.csv"
+        return read_extensions(path, known, self.names(), assignment)
+
+    def zone(self) -> tzinfo:
+        """Return the course's time zone, `c.Course.time_zone`; else this machine's.
+
+        Raises:
+            ValueError: there is no such time zone.
+        """
+        name = self.config().Course.get("time_zone", "")
+        try:
+            return ZoneInfo(name) if name else tzlocal()
+        except (LookupError, ValueError, OSError) as error:
+            raise ValueError(
+                f"c.Course.time_zone in nbgrader_config.py must be a name such as "
+                f"'Europe/Berlin'; got {name!r}."
+            ) from error
 
     def record(self, kind: str, assignment: str, student: str) -> Path:
         """Return the file of a record about a submission.
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
-        grading it; `answers`, digests of the answers that the points in the gradebook are for.
+        grading it; `answers`, digests of the answers that the points in the gradebook are for;
+        `platform`, of no student but "list": numbers and teams of the assignment.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"
 

@@ -17,10 +17,10 @@ def team_owners(course: Course, assignment: str) -> dict[str, str]:
     """Find whose submission counts for each member of a team that handed in.
 
     The newest counts, by the times that `collect` recorded; if times are equal or missing, the
-    submission of the member who stands first in `teams.csv`.
+    submission of the member who stands first in the team.
     """
     found: dict[str, str] = {}
-    for members in course.teams():
+    for members in course.teams(assignment).values():
         times = {}
         for member in members:
             if _handed_in(course, assignment, member):

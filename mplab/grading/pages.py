@@ -1,7 +1,6 @@
 """Write the feedback pages of a class, in parallel."""
 
 import multiprocessing
-import re
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -15,10 +14,8 @@ from mplab.course.files import replace_file
 from mplab.grading.feedback import NOT_READ, FeedbackExporter
 from mplab.grading.folder import Course
 from mplab.grading.journal import select_students, submitted_students, team_owners
+from mplab.grading.platforms import moodle_prefix, read_label
 from mplab.grading.submissions import marked
-
-PLATFORM = re.compile(r".+?_\d+_assignsubmission_file_|[^_]+?(_LATE)?_\d+_\d+_")
-"""The prefix that Moodle or Canvas puts before the student's own file name."""
 
 
 class Page(NamedTuple):
@@ -73,29 +70,51 @@ def write_feedback(
 
 def write_zip(
     course: Course, assignment: str, students: Sequence[str]
-) -> tuple[Path, int]:
+) -> tuple[Path, int, list[str]]:
     """Zip feedback pages under the names that `collect` saw, for upload to Moodle or Canvas.
 
+    On Moodle each member of a team gets the page by the number that the worksheet gives them,
+    because the number in a team's folder is the team's.
+
     Returns:
-        The zip, and the number of students in it: only those from a platform's download.
+        The zip, the number of students in it, and the ids of those for whom no name of a platform
+        is known.
     """
     feedback = course.root / "feedback"
     path = feedback / f"{assignment}.zip"
-    count = 0
     feedback.mkdir(exist_ok=True)
+    prefixes = _prefixes(course, assignment, students)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for student in students:
-            label = course.read("received", assignment, student).get("label", "")
-            prefix = PLATFORM.match(label)
-            if prefix is None:
-                continue
-            count += 1
-            folder = "/" if prefix[0] == label else ""  # one of Moodle's
+        for student, prefix in prefixes.items():
             for page in (feedback / student / assignment).glob("*.html"):
-                archive.write(page, f"{prefix[0]}{folder}{page.name}")
-    if not count:
+                archive.write(page, f"{prefix}{page.name}")
+    owners = team_owners(course, assignment)
+    members = {who for who, owner in owners.items() if owner in students}
+    if not prefixes:
         path.unlink()
-    return path, count
+    return path, len(prefixes), sorted({*students, *members} - {*prefixes})
+
+
+def _prefixes(
+    course: Course, assignment: str, students: Sequence[str]
+) -> dict[str, str]:
+    """Return what stands before the name of a page in an upload, by student."""
+    numbers = course.read("platform", assignment, "list").get("numbers", {})
+    names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
+    owners = team_owners(course, assignment)
+    found = {}
+    for student in [*students, *(m for m, o in owners.items() if o in students)]:
+        received = course.read("received", assignment, student)
+        label = read_label(received.get("label", ""))
+        if label and not (label.platform == "Moodle" and received.get("team")):
+            found[student] = label.prefix
+        elif student in numbers:
+            owner = course.read("received", assignment, owners.get(student, student))
+            form = label or read_label(owner.get("label", ""))
+            old = form is not None and form.prefix.endswith("file_/")
+            name = names.get(student) or student
+            found[student] = moodle_prefix(name, numbers[student], old=old)
+    return found
 
 
 def _write(root: Path, assignment: str, student: str) -> Page:

@@ -1,39 +1,99 @@
-"""Read the tables of a course: roster, teams, extensions, and a platform's times."""
+"""Read the tables of a course and of platforms: roster, teams, extensions."""
 
+import codecs
 import csv
 import io
-import json
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mplab.course.files import replace_file
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 
-_WORKSHEET = ("Identifier", "Last modified (submission)")  # Moodle's grading worksheet
-
-_HEADS = {
-    "first_name": ("first_name", "First name", "Vorname"),
-    "last_name": ("last_name", "Last name", "Surname", "Nachname"),
-    "email": ("email", "Email address", "E-Mail-Adresse", "SIS Login ID"),
-    "number": ("number", "ID"),
+_WORDS = {
+    "first_name": "first_name|First name|Vorname|Prénom|Nombre|Nome|Voornaam|名|FirstName",
+    "last_name": "last_name|Last name|Surname|Nachname|Nom de famille|Nom|Apellido(s)|Cognome|"
+    "Achternaam|Apelido|Sobrenome|姓|LastName",
+    "full_name": "Full name|Vollständiger Name|Nom complet|Nombre completo|Nome|Volledige naam|"
+    "Nome completo|全名",
+    "id_number": "ID number|ID-Nummer|Numéro d'identification|Número de ID|"
+    "Codice identificativo|Nummer (ID)|Número de identificação (ID)|学号",
+    "email": "email|Email address|E-Mail-Adresse|Adresse de courriel|Dirección de correo|"
+    "Indirizzo email|E-mailadres|E-mail|电子邮件地址",
+    "username": "Username|Anmeldename|Nom d'utilisateur|Nombre de usuario|Gebruikersnaam|"
+    "Nome de utilizador|用户名",
+    "identifier": "Identifier|ID|Identifiant|Identificador|Identificativo|Identificatie|标识符",
+    "status": "Status|Statut|Estado|Stato|状态",
+    "group": "Group|Gruppe|Groupe|Grupo|Gruppo|Groep|小组",
+    "grade": "Grade|Bewertung|Note|Calificación|Valutazione|Cijfer|Avaliação|成绩",
+    "maximum": "Maximum grade|Bestwertung|Note maximale|Calificación máxima|"
+    "Valutazione massima|Maximaal cijfer|Nota máxima|最高分",
+    "modified": "Last modified (submission)|Zuletzt geändert (Abgabe)|"
+    "Dernière modification (travail remis)|Última modificación (entrega)|"
+    "Ultima modifica (consegna)|Laatst gewijzigd (inzending)|Última atualização (submissão)|"
+    "上次修改(作业)|Última modificação (envio)",
+    "comments": "Feedback comments|Feedback als Kommentar|Feedback par commentaires|"
+    "Comentarios de retroalimentación|Commenti|Feedback tekstvak|Comentários de feedback|"
+    "反馈意见",
+    "no_group": "Default group|Standard-Gruppe|Groupe par défaut|Grupo predeterminado|"
+    "Gruppo di default|Standaard groep|Grupo predefinido|默认小组|Grupo padrão",
+    "draft": "Draft (not submitted)|Entwurf (nicht abgegeben)|Brouillon (non remis)|"
+    "Borrador (no enviado)|Bozza (non consegnato)|Concept (nog niet ingestuurd)|"
+    "Trabalho em curso (não submetido)|草稿(未提交)|Rascunho (não enviado)",
+    "canvas": "Student|Section|SIS User ID|SIS Login ID",
+    "ours": "id|number|team|assignment|hours|time",
 }
-"""Names of a roster's columns: ours, Canvas's and Moodle's."""
+"""The heads of columns and two other words: ours, Canvas's, and Moodle's in nine languages."""
 
-_IDS = (
-    "SIS User ID",
-    "ID number",
-    "ID-Nummer",
-    "SIS Login ID",
-    "Username",
-    "Anmeldename",
-)
 
-_NOBODY = ("", "Points Possible", "Student, Test")  # lines that Canvas adds
+def normalized_head(text: str) -> str:
+    """Write a head as it is compared: without case, and with straight quotation marks."""
+    text = unicodedata.normalize("NFKC", text).strip().casefold()
+    return text.replace("’", "'")
+
+
+_FIELDS = {
+    field: [normalized_head(word) for word in words.split("|")]
+    for field, words in _WORDS.items()
+}
+
+
+def means(text: str, field: str) -> bool:
+    """Whether a platform's text is one of its words for a field."""
+    return normalized_head(text) in _FIELDS[field]
+
+
+_KNOWN = {head for heads in _FIELDS.values() for head in heads}
+
+_CANVAS_IDS = ("sis user id", "sis login id", "id")
+
+_TEST_STUDENT = re.compile("[0-9a-f]{40}")
+"""The log-in of the student that Canvas makes for trying a course, in any language."""
+
+
+class Table(NamedTuple):
+    """A table of a course or of a platform.
+
+    Args:
+        columns: its heads as `normalized_head` writes them.
+        heads: its heads as they stand there.
+        lines: its lines with their numbers; each holds the cells by column.
+        remark: what a person should know about its encoding; empty if there is nothing.
+    """
+
+    columns: list[str]
+    heads: list[str]
+    lines: list[tuple[int, dict[str, str]]]
+    remark: str = ""
+
+    def column(self, field: str) -> str:
+        """Return the column that holds a field; "" if there is none, which no line has."""
+        return next((head for head in _FIELDS[field] if head in self.columns), "")
 
 
 class Student(NamedTuple):
@@ -51,30 +111,82 @@ def is_student_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def read_table(
-    path: Path, *needed: str
-) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Read a CSV file: its columns, and its lines with their line numbers; none if it is missing.
+def decoded(content: bytes) -> tuple[str, str]:
+    """Return the text of a table, and its encoding.
 
     Raises:
-        ValueError: it is not CSV in UTF-8 with the columns that are needed, or a quotation mark
-            is never closed, which would join the lines after it into one name.
+        ValueError: it is in none of the encodings that platforms and spreadsheets write.
+    """
+    for mark, encoding in (
+        (codecs.BOM_UTF8, "utf-8-sig"),
+        (codecs.BOM_UTF16_LE, "utf-16"),
+        (codecs.BOM_UTF16_BE, "utf-16"),
+    ):
+        if content.startswith(mark):
+            return content.decode(encoding), encoding
+    with suppress(UnicodeDecodeError):
+        return content.decode(), "utf-8"
+    return content.decode("cp1252"), "cp1252"
+
+
+def separator_of(first_line: str) -> str:
+    """Return the separator of a table: the one that gives the most known heads.
+
+    It is not counted, because names hold commas.
+    """
+
+    def known(separator: str) -> int:
+        heads = next(csv.reader([first_line], delimiter=separator), [])
+        return sum(normalized_head(head) in _KNOWN for head in heads)
+
+    return max(",;\t:", key=known)
+
+
+def read_table(path: Path, *needed: str) -> Table:
+    """Read a table as platforms and spreadsheets write it; an empty one if it is missing.
+
+    The separator may be a comma, a semicolon, a tab or a colon.
+
+    Raises:
+        ValueError: it has not the columns that are needed, a line has more cells than the first,
+            or a quotation mark is never closed, which would join the lines after it into one name.
     """
     if not path.is_file():
-        return list(needed), []
+        return Table([*needed], [*needed], [])
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        table = csv.DictReader(io.StringIO(text, newline=""), restval="", strict=True)
-        lines = [(table.line_num, line) for line in table]
-        columns = list(table.fieldnames or needed)
+        text, encoding = decoded(path.read_bytes())
+        rows = text.splitlines(keepends=True)
+        skipped = bool(rows) and rows[0].strip().startswith("sep=")  # for Excel
+        separator = separator_of(rows[skipped]) if len(rows) > skipped else ","
+        reader = csv.reader(
+            io.StringIO("".join(rows[skipped:]), newline=""),
+            delimiter=separator,
+            strict=True,
+        )
+        heads = next(reader, [*needed])
+        columns = [normalized_head(head) for head in heads]
+        lines = []
+        for cells in reader:
+            number = reader.line_num + skipped
+            if any(cells[len(columns) :]):
+                raise ValueError(f"more cells in line {number} than in the first")
+            if cells:
+                filled = [*cells, *[""] * len(columns)]
+                lines.append((number, dict(zip(columns, filled, strict=False))))
         if missing := sorted(set(needed) - set(columns)):
             raise ValueError(f"no column {', '.join(missing)} in the first line")
     except (ValueError, csv.Error) as error:
         raise ValueError(
-            f"{path} must be CSV with commas, in UTF-8, each quotation mark closed, and begin "
-            f"with the line {','.join(needed) or 'of its columns'}; got {error}. Save it so."
+            f"{path} must be CSV, in UTF-8, each quotation mark closed, and begin with the line "
+            f"{','.join(needed) or 'of its columns'}; got {error}. Save it so."
         ) from error
-    return columns, lines
+    remark = ""
+    if encoding == "cp1252":
+        word = re.search(r"[^\r\n,;\t]*[^\x00-\x7f][^\r\n,;\t]*", text)
+        remark = (
+            f"{path.name} is not in UTF-8; read as Windows-1252: {word and word[0]}"
+        )
+    return Table(columns, heads, lines, remark)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str | float | None]]) -> None:
@@ -103,7 +215,21 @@ def escape_formula(text: str) -> str:
     return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
 
 
-def read_roster(path: Path) -> list[Student]:
+class Roster(NamedTuple):
+    """The students of a course.
+
+    Args:
+        students: one for each line.
+        head: the head of the column that their ids come from, as it stands there.
+        remarks: what a person should know about the file.
+    """
+
+    students: list[Student]
+    head: str = "id"
+    remarks: tuple[str, ...] = ()
+
+
+def read_roster(path: Path) -> Roster:
     """Read the students of a course, from a table of ours, of Canvas or of Moodle.
 
     From a platform's table, ids are read from its ids; if nobody has one, from the log-ins; or else
@@ -113,52 +239,86 @@ def read_roster(path: Path) -> list[Student]:
         ValueError: the file is not such a table, or an id occurs twice or cannot be a folder's
             name in plain letters.
     """
-    columns, every = read_table(path)
-    lines = [
-        (number, line)
-        for number, line in every
-        if line.get("SIS User ID", "")
-        or line.get("Student", "x").strip() not in _NOBODY
-    ]
-    heads = ("id",) if "id" in columns else (*_IDS, *_HEADS["email"])
-    whole = (
-        n for n in heads if n in columns and any(line[n].strip() for _, line in lines)
-    )
-    if columns and not set(heads) & set(columns):
+    table = read_table(path)
+    canvas = bool({"student", "lastname"} & {*table.columns})
+    fields = ("id_number", "username", "email")
+    if canvas:
+        possible = [head for head in _CANVAS_IDS if head in table.columns]
+    elif "id" in table.columns and not table.column("modified"):
+        possible = ["id"]
+    else:
+        possible = [table.column(field) for field in fields if table.column(field)]
+    if not possible and (table.columns or table.lines):
         raise ValueError(
-            f"{path} must begin with the line {','.join(Student._fields[:4])}; got "
-            f"{','.join(columns)!r}. Save it as CSV with commas, in UTF-8."
+            f"{path} must begin with the line {','.join(Student._fields[:4])}, or be Canvas's "
+            f"gradebook or Moodle's grades or worksheet; got {','.join(table.heads)!r}."
         )
-    head = next(whole, heads[0])
+    lines = [line for line in table.lines if not (canvas and _is_nobody(line[1]))]
+    head = next(
+        (h for h in possible if any(line[h].strip() for _, line in lines)),
+        possible[0] if possible else "id",
+    )
     students: dict[str, Student] = {}
     for number, line in lines:
-        of = {
-            f: next((line[n] for n in names if n in line), "")
-            for f, names in _HEADS.items()
-        }
-        if "Student" in columns:
-            of["last_name"], _, of["first_name"] = line["Student"].partition(",")
-        student = Student(
-            *(text.strip() for text in (line.get(head, ""), *of.values()))
-        )
+        student = _student(table, line, head, canvas=canvas)
         if not is_student_id(student.id) or student.id.lower() in students:
             raise ValueError(
                 f"{path}, line {number}: id must be unique, of ASCII letters, digits and ._@-; "
-                f"got {student.id!r}. It is read from the column {head}."
+                f"got {student.id!r}. It is read from the column {_shown(table, head)}."
             )
         students[student.id.lower()] = student
-    return list(students.values())
+    remarks = [table.remark] if table.remark else []
+    if head != "id" or canvas:
+        remarks.append(f"ids are those of the column {_shown(table, head)}")
+    return Roster([*students.values()], _shown(table, head), tuple(remarks))
 
 
-def read_teams(path: Path, known: set[str]) -> list[list[str]]:
-    """Read the members of each team from the lines `team,id`.
+def _shown(table: Table, head: str) -> str:
+    """Return a head as it stands in the file."""
+    return dict(zip(table.columns, table.heads, strict=True)).get(head, head).strip()
+
+
+def _is_nobody(line: Mapping[str, str]) -> bool:
+    """Whether Canvas added the line: posting, points possible, or the student for trying."""
+    name = " ".join(line.get("student", line.get("lastname", "")).split())
+    return name in ("", "Points Possible", "Student, Test") or bool(
+        _TEST_STUDENT.fullmatch(line.get("sis login id", "").strip())
+    )
+
+
+def _student(
+    table: Table, line: Mapping[str, str], head: str, *, canvas: bool
+) -> Student:
+    def cell(column: str) -> str:
+        # Moodle writes '=Ada and Canvas ="=Ada" for a name that looks like a formula.
+        text = line.get(column, "").strip()
+        text = re.sub(r'^="(.*)"$', r"\1", text)
+        return re.sub(r"^'(?=[=+\-@|%])", "", text)
+
+    first, last = cell(table.column("first_name")), cell(table.column("last_name"))
+    email = cell(table.column("email"))
+    number = cell("number")
+    if canvas:
+        email, number = email or cell("sis login id"), cell("id")
+    whole = cell("student") if canvas else ""
+    if not ((first and last) or whole):
+        whole = cell(table.column("full_name"))
+    if "," in whole:
+        last, first = (part.strip() for part in whole.split(",", 1))
+    elif whole:
+        first, _, last = whole.rpartition(" ")
+    return Student(cell(head), first, last, email, number)
+
+
+def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
+    """Read the members of each team, by its name, from the lines `team,id`.
 
     Raises:
         ValueError: the file is not such a table, or names somebody twice or not in the roster.
     """
     teams: dict[str, list[str]] = {}
     left = set(known)
-    for number, line in read_table(path, "team", "id")[1]:
+    for number, line in read_table(path, "team", "id").lines:
         team, who = line["team"].strip(), line["id"].strip()
         if not team or who not in left:
             why = (
@@ -174,84 +334,38 @@ def read_teams(path: Path, known: set[str]) -> list[list[str]]:
             )
         left.discard(who)
         teams.setdefault(team, []).append(who)
-    return list(teams.values())
+    return teams
 
 
 def read_extensions(
-    path: Path, known: set[str], assignment: str
+    path: Path, known: set[str], assignments: Sequence[str], assignment: str
 ) -> dict[str, timedelta]:
     """Read the extensions of an assignment's due date, by student.
 
+    Args:
+        path: a table of the lines `id,assignment,hours`.
+        known: the ids of the roster; empty if there is none.
+        assignments: all assignments of the course.
+        assignment: the one whose extensions are wanted.
+
     Raises:
-        ValueError: the file is not such a table, or names somebody who is not in the roster.
+        ValueError: the file is not such a table, or names somebody who is not in the roster, or an
+            assignment that does not exist.
     """
     found = {}
-    for number, line in read_table(path, "id", "assignment", "hours")[1]:
-        who = line["id"].strip()
+    for number, line in read_table(path, "id", "assignment", "hours").lines:
+        who, what = line["id"].strip(), line["assignment"].strip()
         try:
-            time = timedelta(hours=float(line["hours"]))
+            time = timedelta(hours=float(line["hours"].replace(",", ".")))
             if known and who not in known:
                 raise ValueError("nobody of the roster has this id")
+            if what not in assignments:
+                raise ValueError(f"the assignments are {', '.join(assignments)}")
         except (ValueError, OverflowError) as error:
             raise ValueError(
                 f"{path}, line {number}: extensions must be lines of "
                 f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
             ) from error
-        if line["assignment"].strip() == assignment:
+        if what == assignment:
             found[who] = time
     return found
-
-
-def read_times(path: Path) -> dict[tuple[str, str], datetime]:
-    """Read when each submission came in, from a list of the platform.
-
-    Args:
-        path: Moodle's grading worksheet (CSV, in English); Canvas's list of submissions, as its
-            API gives it (JSON); or a table `id,time` (CSV). A time without a zone is local
-            to this machine.
-
-    Returns:
-        Times in UTC by ("id", student's id) or by ("number", the platform's own number, which
-        stands in the names of its download).
-
-    Raises:
-        ValueError: the file is none of these, or a time in it cannot be read.
-    """
-    try:
-        if path.suffix == ".json":
-            found = json.loads(path.read_text(encoding="utf-8-sig"))
-            rows = [
-                ("number", str(row["user_id"]), row["submitted_at"] or "")
-                for row in found
-            ]
-        elif _WORKSHEET[0] in read_table(path)[0]:
-            who, when = _WORKSHEET
-            lines = read_table(path, who, when)[1]
-            rows = [("number", line[who].split()[-1], line[when]) for _, line in lines]
-        else:
-            lines = read_table(path, "id", "time")[1]
-            rows = [("id", line["id"].strip(), line["time"]) for _, line in lines]
-        dated = (row for row in rows if row[2].strip() not in ("", "-"))
-        return {(kind, of): _utc(time) for kind, of, time in dated}
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-    ) as error:
-        raise ValueError(
-            "--times must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
-            f"CSV with the columns id,time; got {path} ({error}). Write times as 2026-11-22 10:15."
-        ) from error
-
-
-def _utc(text: str) -> datetime:
-    """Parse a time, and return it in UTC; refuse one that is ambiguous."""
-    from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
-
-    if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
-        raise ValueError(f"{text!r} may begin with the day or with the month")
-    time: Any = parser.parse(text)
-    return time.astimezone(UTC)  # type: ignore[no-any-return, unused-ignore]

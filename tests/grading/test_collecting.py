@@ -52,7 +52,7 @@ def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
 def bring(course, files, *, dates=None, times=None):
     place = course.root / "d.zip"
     place.write_bytes(packed(files, dates=dates))
-    return collect(course, "a1", place, times=times)
+    return collect(course, "a1", place, times=[times] if times else [])
 
 
 def taken(course):
@@ -259,9 +259,9 @@ def test_of_canvas_s_versions_of_a_notebook_the_newer_counts(course):
         "ekbo_11_9_a1-1.ipynb": "old", "ekbo_11_23_a1.ipynb": "new", "ekbo_11_26_b-3.ipynb": "x",
     })  # fmt: skip
     assert taken(course) == {"s02/a1/a1.ipynb": "new", "s02/a1/b.ipynb": "x"}
-    assert collected.problems == [
-        "'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"
-    ]
+    told = "'ekbo_11_9_a1-1.ipynb': 'ekbo_11_23_a1.ipynb' is newer"
+    assert collected.problems[0] == told
+    assert "when 1 came in is not known" in collected.problems[1]
     # A notebook's name may end so.
     (named := course.root / "source/a1/a1-2.ipynb").touch()
     bring(course, {"ekcy_12_27_a1-2.ipynb": "x", "ekcy_12_28_a1.ipynb": "y"})
@@ -275,7 +275,7 @@ def test_a_newer_delivery_of_which_nothing_can_be_taken_does_not_count(course):
     assert taken(course) == {"s01/a1/a1.ipynb": "old"}
 
 
-def test_moodle_s_text_and_files_of_one_student_are_one_delivery(course):
+def test_text_typed_on_moodle_is_named_and_costs_no_file(course):
     collected = bring(course, {
         "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "file",
         "Ada Löwe_123_assignsubmission_onlinetext_/onlinetext.html": "text",
@@ -285,7 +285,8 @@ def test_moodle_s_text_and_files_of_one_student_are_one_delivery(course):
         "s01/a1/a1.ipynb": "file",
         "s03/a1/a1.ipynb": "without folders",
     }
-    assert len(collected.problems) == 2 and "onlinetext.html" in collected.problems[0]
+    assert "onlinetext_': left out: text typed on Moodle" in collected.problems[0]
+    assert collected.left_out == []
 
 
 # When did it come in? ------------------------------------------------------------------------
@@ -295,26 +296,44 @@ def test_a_time_that_a_student_wrote_counts_for_nothing(course):
     collected = bring(course, {
         "s01/a1.ipynb": "x", "s01/timestamp.txt": early, "s01/.timestamp.txt": early,
         "s02.zip": packed({"a1.ipynb": "x", "timestamp.txt": early}),
-        "ekcy_5_6_a1.ipynb": "x", "ekcy_5_7_timestamp.txt": early,
-    })  # fmt: skip
+        "ekcy_5_6_a1.ipynb": "x", "ekcy_5_7_timestamp.txt": early, "s04/a1.ipynb": "x",
+    }, dates={"s04/a1.ipynb": (2026, 1, 3, 9, 0, 0)})  # fmt: skip
     assert [stamp(course, s) for s in ("s01", "s02")] == [local, local]
     assert (
-        "when 2 came in is known only from the dates in the zip"
-        in (collected.problems[-1])
+        "when 3 came in is known only from the dates in the zip"
+        in (collected.problems[-2])
     )
 
 
+@pytest.mark.parametrize("names", [
+    ("Ada Löwe_17_assignsubmission_file/a1.ipynb", "Cy Ek_18_assignsubmission_file/a1.ipynb"),
+    ("s01/a1.ipynb", "s03/a1.ipynb"),
+])  # fmt: skip
+def test_the_time_of_a_download_is_no_time_of_handing_in(course, names):
+    """Moodle writes the time of the teacher's click into its zips: everybody was late."""
+    dates = {name: (2026, 1, 2, 12, i, 0) for i, name in enumerate(names)}
+    collected = bring(course, dict.fromkeys(names, "x"), dates=dates)
+    assert [stamp(course, student) for student in ("s01", "s03")] == ["", ""]
+    assert "when 2 came in is not known" in collected.problems[-1]
+
+
 def test_a_delivery_keeps_its_time_although_one_of_its_files_has_no_date(course):
-    files = {"s01/a1.ipynb": "x", "s01/b.ipynb": "y", "s02/a1.ipynb": "z"}
+    files = {
+        "s01/a1.ipynb": "x",
+        "s01/b.ipynb": "y",
+        "s02/a1.ipynb": "z",
+        "s03.ipynb": "",
+    }
     undated = dict.fromkeys(["s01/b.ipynb", "s02/a1.ipynb"], (1980, 1, 1, 0, 0, 0))
-    bring(course, files, dates=undated)
+    bring(course, files, dates=undated | {"s03.ipynb": (2026, 1, 1, 12, 0, 0)})
     assert stamp(course, "s01")[:10] == "2026-01-02" and stamp(course, "s02") == ""
 
 
 def test_the_time_of_a_submission_that_is_collected_again_stays_the_first(course):
     first = {"s01/a1.ipynb": (2026, 1, 2, 12, 0, 0)}
     for dates in (first, {"s01/a1.ipynb": (2026, 5, 5, 12, 0, 0)}):
-        bring(course, {"s01/a1.ipynb": "x"}, dates=dates)
+        files = {"s01/a1.ipynb": "x", "s02/a1.ipynb": "y"}
+        bring(course, files, dates=dates | {"s02/a1.ipynb": (2026, 3, 3, 1, 0, 0)})
     assert stamp(course, "s01")[:10] == "2026-01-02"
 
 
@@ -342,7 +361,8 @@ def test_the_platform_s_list_of_times_comes_before_the_dates_in_a_zip(
     bring(course, files)
     collected = bring(course, files, times=times)  # also for what is here already
     assert stamp(course, "s01") == expected.strftime("%Y-%m-%d %H:%M:%S UTC")
-    assert collected.problems == []
+    rest = [p for p in collected.problems if "read as times in" not in p]
+    assert rest == []
 
 
 @pytest.mark.parametrize(("name", "text"), [

@@ -1,14 +1,12 @@
 """Exports: nothing handed in, not graded, and not graded by hand yet are told apart from 0."""
 
 import csv
-import zipfile
 
 import pytest
 
 from mplab.grading import exporting
 from mplab.grading.exporting import BY_HAND, Grade, export
 from mplab.grading.folder import Course
-from mplab.grading.pages import write_zip
 from mplab.grading.tables import Student, escape_formula
 
 STATES = {
@@ -115,23 +113,3 @@ def test_rosters_without_ids_are_read_by_log_in_or_mail_and_in_german(
     (tmp_path / "roster.csv").write_text(text)
     who, mail, number = wanted
     assert Course(tmp_path).roster() == [Student(who, "Bo", "Ek", mail, number)]
-
-
-def test_pages_go_back_under_the_names_that_moodle_and_canvas_gave(tmp_path):
-    course = Course(tmp_path)
-    labels = {
-        "s1": "Ada L_123_assignsubmission_file_", "s2": "ekbo_LATE_11_22_a1-2.ipynb", "s3": "s3",
-        "s4": "Cy Ek_124_assignsubmission_file_a1.ipynb",
-    }  # fmt: skip
-    for student, label in labels.items():
-        course.write("received", "a1", student, {"label": label})
-        (tmp_path / "feedback" / student / "a1").mkdir(parents=True)
-        (tmp_path / "feedback" / student / "a1/a1.html").write_text(student)
-    path, count = write_zip(course, "a1", list(labels))
-    with zipfile.ZipFile(path) as archive:
-        found = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert count == 3 and found == {
-        "Ada L_123_assignsubmission_file_/a1.html": "s1", "ekbo_LATE_11_22_a1.html": "s2",
-        "Cy Ek_124_assignsubmission_file_a1.html": "s4",
-    }  # fmt: skip
-    assert not write_zip(course, "a1", ["s3"])[0].exists()

@@ -26,8 +26,11 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     files = {"s01/a1.ipynb": stub, "s01/timestamp.txt": early, "s02/a1.ipynb": stub}
     with zipfile.ZipFile(place, "w") as archive:
         for name, text in {**files, "ekcy_LATE_11_22_a1.ipynb": stub}.items():
-            archive.writestr(zipfile.ZipInfo(name, (2026, 1, 2, 14, 0, 0)), text)
-    collect(course, "a1", place)
+            archive.writestr(name, text)
+    (tmp_path / "t.csv").write_text(
+        "id,time\ns01,2026-01-02 14:00\ns02,2026-01-02 14:00\n"
+    )
+    collect(course, "a1", place, times=[tmp_path / "t.csv"])
     other = course.root / "submitted/s04/a1"
     shutil.copytree(course.root / "submitted/s03/a1", other)
     (other / "timestamp.txt").write_text(early)

@@ -1,0 +1,91 @@
+"""Read and show times: due dates, and the times of a platform, in the course's time zone."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
+from functools import cache
+
+_LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt")
+
+_FORMS = (
+    # 24. November 2026 · 24 de noviembre de 2026 · 24 November 2026
+    r"(?P<day>\d{1,2})\.?\s+(?:de\s+)?(?P<month>[^\W\d_]+)\.?,?\s+(?:de\s+)?(?P<year>\d{4})",
+    # November 24, 2026
+    r"(?P<month>[^\W\d_]+)\s+(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
+    # 2026年11月24日
+    r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日",
+)
+"""A date with its month in words, or with the year first: none can be misread."""
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?\s*([AaPp]\.?[Mm])?")
+
+_OFFSET = re.compile(r"\s*(?:[+-]\d|Z|UTC|GMT)")
+
+
+@cache
+def _months() -> dict[str, int]:
+    """Return the number of each month by its name in a language, without accents."""
+    from babel import Locale
+
+    def names() -> Iterator[tuple[str, int]]:
+        for language in _LANGUAGES:
+            for width in ("wide", "abbreviated"):
+                for number, name in Locale(language).months["format"][width].items():
+                    yield _plain(name), number
+
+    return dict(names())
+
+
+def _plain(word: str) -> str:
+    decomposed = unicodedata.normalize("NFKD", word.casefold())
+    return "".join(c for c in decomposed if c.isalnum())
+
+
+def read_time(text: str, zone: tzinfo) -> datetime:
+    """Read a time as a person or a platform writes it, and return it in UTC.
+
+    Args:
+        text: such as "2026-11-30 12:00", with or without an offset; or the date and the clock of
+            Moodle in one of nine languages, such as "Dienstag, 24. November 2026, 23:59".
+        zone: the time zone, unless the text holds an offset.
+
+    Raises:
+        ValueError: it is no time, or day and month could be exchanged.
+    """
+    from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
+
+    text = unicodedata.normalize("NFKC", text).strip()
+    for form in _FORMS:
+        found = re.search(form, text)
+        if found is None:
+            continue
+        word = found["month"]
+        month = int(word) if word.isdigit() else _months().get(_plain(word))
+        clock = _CLOCK.search(text, found.end()) or _CLOCK.search(text)
+        if month is None or clock is None or _OFFSET.match(text, clock.end()):
+            continue
+        hour = int(clock[1])
+        if clock[3]:
+            hour = hour % 12 + 12 * (clock[3][0] in "Pp")
+        day = datetime(int(found["year"]), month, int(found["day"]))
+        time = day.replace(hour=hour, minute=int(clock[2]), tzinfo=zone)
+        return time.astimezone(UTC)
+    if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
+        raise ValueError(f"{text!r} may begin with the day or with the month")
+    read: datetime = parser.parse(text)
+    return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+
+
+def show_time(time: datetime, zone: tzinfo) -> str:
+    """Write a time for a person, with its time zone.
+
+    Examples:
+        >>> from zoneinfo import ZoneInfo
+        >>> noon = datetime(2026, 11, 30, 11, tzinfo=UTC)
+        >>> show_time(noon, ZoneInfo("Europe/Berlin"))
+        'Mon 30 Nov 2026, 12:00 CET (Europe/Berlin)'
+    """
+    there = time.astimezone(zone)
+    name = getattr(zone, "key", "this machine's time zone")
+    return f"{there:%a} {there.day} {there:%b %Y, %H:%M %Z} ({name})"

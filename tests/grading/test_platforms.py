@@ -1,0 +1,322 @@
+"""The downloads, worksheets and rosters of Moodle and Canvas, in the forms that they write.
+
+All names are invented. A letter and a number such as M2 name a form.
+"""
+
+import json
+import zipfile
+from zoneinfo import ZoneInfo
+
+import pytest
+from classroom import run, with_students
+
+from mplab.grading.collecting import collect
+from mplab.grading.journal import team_owners
+from mplab.grading.pages import write_zip
+from mplab.grading.tables import Student, read_roster
+from mplab.grading.worksheets import read_list
+
+ROSTER = """\
+id,first_name,last_name,email,number
+s01,Ada,Löwe,ada@example.org,5
+s02,Bo,Li,bo@example.org,23
+s03,Löwe_Berg,Ada,,9
+s04,Di,D'Arcy/O'Neil,,
+"""
+
+WORKSHEET = """\
+Identifier,"Full name","ID number","Email address",Status,Group,Grade,"Maximum grade",\
+"Grade can be changed","Last modified (submission)","Last modified (grade)","Feedback comments"
+"Participant 17","Ada Löwe",s01,ada@example.org,"Submitted for grading - ","Team A",,10.00,Yes,\
+"Tuesday, 24 November 2026, 11:59 PM",-,
+"Participant 99","Bo Li",s02,bo@example.org,"Submitted for grading - 2 hours 5 mins late",\
+"Team A",,10.00,Yes,"Wednesday, 25 November 2026, 2:04 AM",-,
+"Participant 5","Löwe_Berg Ada",s03,,"Draft (not submitted)",Default group,,10.00,Yes,\
+"Tuesday, 24 November 2026, 11:00 AM",-,
+"""
+
+WORKSHEETS = {
+    "en": ('Identifier,Full name,ID number,Status,Grade,Maximum grade,Last modified (submission)',
+           'Participant 17,Ada Löwe,s01,-,,10.00,"Tuesday, 24 November 2026, 11:59 PM"'),
+    "de": ('ID,Vollständiger Name,ID-Nummer,Status,Bewertung,Bestwertung,Zuletzt geändert (Abgabe)',
+           'Teilnehmer/in17,Ada Löwe,s01,-,,"10,00","Dienstag, 24. November 2026, 23:59"'),
+    "fr": ('Identifiant,Nom complet,Numéro d’identification,Statut,Note,Note maximale,'
+           'Dernière modification (travail remis)',
+           'Participant17,Ada Löwe,s01,-,,"10,00","mardi 24 novembre 2026, 23:59"'),
+    "es": ('Identificador,Nombre completo,Número de ID,Estado,Calificación,Calificación máxima,'
+           'Última modificación (entrega)',
+           'Participante17,Ada Löwe,s01,-,,"10,00","martes, 24 de noviembre de 2026, 23:59"'),
+    "it": ('Identificativo,Nome,Codice identificativo,Stato,Valutazione,Valutazione massima,'
+           'Ultima modifica (consegna)',
+           'Partecipante17,Ada Löwe,s01,-,,"10,00","martedì, 24 novembre 2026, 23:59"'),
+    "nl": ('Identificatie,Volledige naam,Nummer (ID),Status,Cijfer,Maximaal cijfer,'
+           'Laatst gewijzigd (inzending)',
+           'Deelnemer17,Ada Löwe,s01,-,,"10,00","dinsdag, 24 november 2026, 23:59"'),
+    "pt": ('Identificador,Nome completo,Número de identificação (ID),Estado,Avaliação,Nota máxima,'
+           'Última atualização (submissão)',
+           'Participante17,Ada Löwe,s01,-,,"10,00",'
+           '"terça-feira, 24 de novembro de 2026 às 23:59"'),
+    "zh": ('标识符,全名,学号,状态,成绩,最高分,上次修改（作业）',
+           '参与人17,Ada Löwe,s01,-,,10.00,2026年11月24日 星期二 23:59'),
+    "mixed": ('Identifier,Full name,ID number,Status,Grade,Maximum grade,'
+              'Last modified (submission)',
+              'Teilnehmer/in17,Ada Löwe,s01,-,,10.00,"Tuesday, 24 November 2026, 11:59 PM"'),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    course = with_students(tmp_path_factory.mktemp("platforms") / "course")
+    (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write("\nc.Course.time_zone = 'Europe/Berlin'\n")
+    return course
+
+
+@pytest.fixture
+def course(made):
+    yield made
+    (made.root / "teams.csv").unlink(missing_ok=True)
+    for folder in ("submitted", ".mplab/replaced", ".mplab/received", ".mplab/platform",
+                   "feedback"):  # fmt: skip
+        for path in sorted((made.root / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+
+
+def bring(course, names, sheet="", name="w.csv"):
+    place = course.root / "download.zip"
+    with zipfile.ZipFile(place, "w") as archive:
+        for i, each in enumerate(names):
+            archive.writestr(each, f"notebook {i}")
+    times = []
+    if sheet:
+        times = [course.root / name]
+        times[0].write_text(sheet, encoding="utf-8")
+    return collect(course, "a1", place, times=times)
+
+
+def sent_back(course, students):
+    for student in ("s01", "s02", "s03", "s04"):
+        page = course.root / "feedback" / student / "a1" / "a1.html"
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(student)
+    path, count, others = write_zip(course, "a1", students)
+    if not count:
+        return {}, others
+    with zipfile.ZipFile(path) as archive:
+        pages = {name: archive.read(name).decode() for name in archive.namelist()}
+    return pages, others
+
+
+MOODLE, TEAMS = "Löwe_17_assignsubmission_file", "team,id\nTeam A,s01\nTeam A,s02\n"
+
+
+@pytest.mark.parametrize(("name", "owner", "back"), [
+    (f"Ada {MOODLE}_/a1.ipynb", "s01", f"Ada {MOODLE}_/a1.html"),  # M1
+    (f"Ada {MOODLE}/a1.ipynb", "s01", f"Ada {MOODLE}/a1.html"),  # M2
+    (f"Ada {MOODLE}_a1.ipynb", "s01", f"Ada {MOODLE}_a1.html"),  # M3
+    (f"Ada {MOODLE}/sub/dir/a1.ipynb", "s01", f"Ada {MOODLE}/a1.html"),  # M4
+    (f"Team A-Ada {MOODLE}_/a1.ipynb", "s01", f"Team A-Ada {MOODLE}_/a1.html"),  # M5
+    ("Di DArcyONeil_40_assignsubmission_file/a1.ipynb", "s04",
+     "Di DArcyONeil_40_assignsubmission_file/a1.html"),
+    ("Bo Li_99_assignsubmission_file/a1.ipynb", "s02",
+     "Bo Li_99_assignsubmission_file/a1.html"),  # its number in the roster is of another one
+    ("löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.html"),  # C1
+    ("löweada_LATE_5_6_a1.ipynb", "s01", "löweada_LATE_5_6_a1.html"),
+    ("ada_löwe_berg_9_6_a1.ipynb", "s03", "ada_löwe_berg_9_6_a1.html"),  # C5
+    ("löweada_5_6_a1-1.ipynb", "s01", "löweada_5_6_a1.html"),  # C6
+    ("download/löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.html"),  # packed once more
+])  # fmt: skip
+def test_a_platform_s_name_is_read_and_written_back(course, name, owner, back):
+    collected = bring(course, [name])
+    assert (collected.students, collected.left_out) == ([owner], [])
+    assert sent_back(course, [owner])[0] == {back: owner}
+
+
+@pytest.mark.parametrize(("name", "reason"), [
+    ("Ada Löwe_23_assignsubmission_file_/a1.ipynb", "name is that of s01, and its number 23 is s0"),
+    ("Ada Löwe_23_assignsubmission_file_a1.ipynb", "name is that of s01, and its number 23 is s0"),
+    ("Team A_23_assignsubmission_file_a1.ipynb", "no student of the roster and no team has"),
+    ("Team A_23_assignsubmission_file/a1.ipynb", "no student of the roster and no team has"),
+    ("Default group_assignsubmission_file/a1.ipynb", "by people in no group"),  # M7
+    ("Teilnehmerin_17_assignsubmission_file/a1.ipynb", "it is anonymous"),  # M8
+    ("参与人_17_assignsubmission_file/a1.ipynb", "it is anonymous"),
+    ("LATE_anon_Ab1Cd_6_a1.ipynb", "it is anonymous"),  # C3
+    ("loweada_77_6_a1.ipynb", "name is that of s01, and its number 77 is not"),
+    ("Ada Löwe_17_assignsubmission_file", "no student of the roster is recognised"),  # no folder
+])  # fmt: skip
+def test_what_is_nobody_s_for_certain_is_left_out_with_its_reason(course, name, reason):
+    collected = bring(course, [name, "s04/a1.ipynb"])
+    assert (collected.students, len(collected.left_out)) == (["s04"], 1)
+    assert any(reason in problem for problem in collected.problems)
+
+
+@pytest.mark.parametrize(("name", "told"), [
+    ("Ada Löwe_17_assignsubmission_onlinetext/onlinetext.html", "text typed on Moodle"),  # M9
+    ("Ada Löwe_17_assignsubmission_onlinetext/texteenligne.html", "text typed on Moodle"),
+    ("löweada_5_text.html", "text typed on Canvas"), ("löweada_5_link.html", "a link"),  # C4
+    ("anon_Ab1Cd_text.html", "text typed on Canvas"),
+])  # fmt: skip
+def test_what_is_no_file_is_named_as_what_it_is(course, name, told):
+    assert told in bring(course, [name, "s04/a1.ipynb"]).problems[0]
+
+
+def test_a_team_of_moodle_comes_in_by_the_worksheet_and_each_member_gets_the_page(
+    course,
+):
+    """The number in a team's folder is the team's: 23 is Bo's only in the roster."""
+    folder = "Team A_23_assignsubmission_file/a1.ipynb"  # M6
+    collected = bring(course, [folder], WORKSHEET)
+    assert collected.students == ["s01"]
+    assert team_owners(course, "a1") == {"s01": "s01", "s02": "s01"}
+    pages, others = sent_back(course, ["s01"])
+    assert pages == {
+        "Ada Löwe_17_assignsubmission_file/a1.html": "s01",
+        "Bo Li_99_assignsubmission_file/a1.html": "s02",
+    }
+    assert others == []
+
+
+def test_a_team_without_a_worksheet_comes_in_by_teams_csv_and_no_number_goes_back(
+    course,
+):
+    (course.root / "teams.csv").write_text(TEAMS)
+    assert bring(course, ["Team A_23_assignsubmission_file_a1.ipynb"]).students == [
+        "s01"
+    ]
+    assert sent_back(course, ["s01"]) == ({}, ["s01", "s02"])
+
+
+def test_a_group_of_canvas_is_its_member_by_number_and_a_message_says_so(course):
+    collected = bring(course, ["teamred_5_6_a1.ipynb"])  # C2
+    assert collected.students == ["s01"]
+    assert "handed in under 'teamred', by s01's number" in collected.problems[0]
+    (course.root / "teams.csv").write_text("team,id\nTeam Red,s02\nTeam Red,s04\n")
+    told = bring(course, ["teamred_5_6_a1.ipynb"])
+    assert told.students == [] and "is of s01, who is not in this" in told.problems[0]
+
+
+def test_with_a_worksheet_name_and_number_must_be_those_of_one_of_its_lines(course):
+    forms = {
+        "Participant_99_assignsubmission_file/a1.ipynb": "s02",
+        "Ada Löwe_17_assignsubmission_file/a1.ipynb": "s01",
+    }
+    for name, owner in forms.items():
+        assert bring(course, [name], WORKSHEET).students == [owner]
+    for name, reason in {
+        "Ada Löwe_99_assignsubmission_file/a1.ipynb": "calls number 99 'Bo Li'",
+        "Ada Löwe_5_assignsubmission_file/a1.ipynb": "calls number 5 'Löwe_Berg Ada'",
+        "Di DArcyONeil_7_assignsubmission_file/a1.ipynb": "number 7 nor a team",
+    }.items():
+        collected = bring(course, [name], WORKSHEET)
+        assert collected.students == []
+        assert any(reason in problem for problem in collected.problems)
+    collected = bring(
+        course, ["Löwe Berg Ada_5_assignsubmission_file/a1.ipynb"], WORKSHEET
+    )
+    assert collected.students == ["s03"]
+    assert "drafts, not submitted: s03" in collected.problems
+
+
+def test_an_anonymous_submission_of_canvas_comes_in_by_the_list_that_names_it(course):
+    rows = [
+        {"user_id": 5, "anonymous_id": "Ab1Cd", "submitted_at": "2026-11-24T22:59:00Z"}
+    ]
+    collected = bring(course, ["anon_Ab1Cd_6_a1.ipynb"], json.dumps(rows), "list.json")
+    assert collected.students == ["s01"]
+    assert course.read("received", "a1", "s01")["time"] == "2026-11-24 22:59:00 UTC"
+    assert sent_back(course, ["s01"])[0] == {"anon_Ab1Cd_6_a1.html": "s01"}
+    only = [{"anonymous_id": "Ab1Cd", "submitted_at": "2026-11-24T22:59:00Z"}]
+    collected = bring(course, ["anon_Ab1Cd_6_a1.ipynb"], json.dumps(only), "list.json")
+    assert "it is anonymous" in collected.problems[0]
+
+
+@pytest.mark.parametrize("language", WORKSHEETS)
+def test_a_worksheet_is_read_in_every_language(course, tmp_path, language):
+    path = tmp_path / "worksheet.csv"
+    path.write_text(
+        "\ufeff" + "\r\n".join(WORKSHEETS[language]) + "\r\n", encoding="utf-8"
+    )
+    found = read_list([path], course.roster(), ZoneInfo("Europe/Berlin"))
+    assert (found.people, found.names) == ({"17": "s01"}, {"17": "Ada Löwe"})
+    when = found.times["id", "s01"]
+    assert when.isoformat() == "2026-11-24T22:59:00+00:00"
+    assert read_roster(path).students == [Student("s01", "Ada", "Löwe", "")]  # G3
+
+
+def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, capsys):
+    for names, code in {
+        ("Ada Löwe_17_assignsubmission_file/a1.ipynb",): 0,
+        ("Ada Löwe_17_assignsubmission_file/a1.ipynb", "Mo Ng_3_assignsubmission_file/a1.ipynb"): 1,
+        ("Mo Ng_3_assignsubmission_file/a1.ipynb",): 1,
+    }.items():  # fmt: skip
+        bring(course, names)
+        place = str(course.root / "download.zip")
+        assert run(course, "collect", "a1", place) == code
+    out = capsys.readouterr().out
+    assert "nobody was recognised; known are s01/a1.ipynb" in out
+    assert "left out (1): 'Mo Ng_3_assignsubmission_file'" in out
+
+
+def test_every_student_of_a_class_of_24_is_recognised_in_a_zip_of_today_s_moodle(
+    tmp_path,
+):
+    course = with_students(tmp_path / "course")
+    lines = [f"s{i:02},Vor{chr(97 + i)},Nach{chr(97 + i)},s{i}@x" for i in range(24)]
+    (course.root / "roster.csv").write_text(
+        "id,first_name,last_name,email\n" + "\n".join(lines)
+    )
+    names = [
+        f"Vor{chr(97 + i)} Nach{chr(97 + i)}_{4000 + i}_assignsubmission_file/a1.ipynb"
+        for i in range(24)
+    ]
+    collected = bring(course, names)
+    assert len(collected.students) == 24 and collected.left_out == []
+
+
+ROSTERS = {
+    "G1": "First name,Last name,ID number,Email address\nAda,Löwe,s1,a@x\n",
+    "G2 de": "Vorname;Nachname;ID-Nummer;E-Mail-Adresse\nAda;Löwe;s1;a@x\n",
+    "G2 fr": "Prénom;Nom de famille;Numéro d’identification;Adresse de courriel\nAda;Löwe;s1;a@x\n",
+    "G2 old fr": "Prénom;Nom;Numéro d'identification;Adresse de courriel\nAda;Löwe;s1;a@x\n",
+    "G2 es": "Nombre\tApellido(s)\tNúmero de ID\tDirección de correo\nAda\tLöwe\ts1\ta@x\n",
+    "G2 it": "Nome:Cognome:Codice identificativo:Indirizzo email\nAda:Löwe:s1:a@x\n",
+    "G2 nl": "Voornaam;Achternaam;Nummer (ID);E-mailadres\nAda;Löwe;s1;a@x\n",
+    "G2 pt": "Nome;Apelido;Número de identificação (ID);E-mail\nAda;Löwe;s1;a@x\n",
+    "G2 zh": "名，姓，学号，电子邮件地址\nAda，Löwe，s1，a@x\n".replace("，", ","),
+    "excel": "sep=;\nVorname;Nachname;ID-Nummer;E-Mail-Adresse\nAda;Löwe;s1;a@x\n",
+    "G4": "Student,ID,SIS User ID,SIS Login ID,Section\n\"Löwe, Ada\",5,s1,a@x,G\n",
+    "G5": "Student,ID,SIS Login ID,Section\n\"Löwe, Ada\",5,s1,G\n",
+    "G6": "LastName,FirstName,ID,SIS User ID,SIS Login ID,Section,A (7)\n"
+          "    Points Possible,,,,,,10\nLöwe,Ada,5,s1,a@x,G,\n",
+    "G7": "\ufeffStudent;ID;SIS User ID;SIS Login ID;Section;A (7)\n"
+          "    Points Possible;;;;;10,00\nLöwe, Ada;5;s1;a@x;G;9,50\n",
+    "G8": "Student,ID,SIS User ID,SIS Login ID,Section\n\"Löwe, Ada\",5,s1,a@x,G\n"
+          f"Teststudent,9,,{'0123456789' * 4},G\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ROSTERS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_a_roster_is_read_in_every_form_a_platform_or_a_spreadsheet_writes(
+    tmp_path, form, encoding
+):
+    if encoding == "cp1252" and form == "G2 zh":
+        return
+    (tmp_path / "roster.csv").write_bytes(
+        ROSTERS[form].lstrip("\ufeff" * (encoding != "utf-8")).encode(encoding)
+    )
+    roster = read_roster(tmp_path / "roster.csv")
+    canvas = form in ("G4", "G5", "G6", "G7", "G8")
+    mail = "s1" if form == "G5" else "a@x"
+    assert roster.students == [Student("s1", "Ada", "Löwe", mail, "5" * canvas)]
+    words = "not in UTF-8; read as Windows-1252"
+    assert (encoding == "cp1252") == any(words in r for r in roster.remarks)
+
+
+def test_a_canvas_roster_without_log_ins_says_that_ids_are_canvas_s(tmp_path):
+    path = tmp_path / "roster.csv"
+    path.write_text('Student,ID,Section\n"Löwe, Ada",5,G\n', encoding="utf-8")
+    roster = read_roster(path)
+    assert roster.students == [Student("5", "Ada", "Löwe", "", "5")]
+    assert roster.remarks == ("ids are those of the column ID",)
