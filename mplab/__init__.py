@@ -42,9 +42,9 @@ be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mplab.common.installation import VERSION as __version__  # noqa: F401
 from mplab.numbers import *  # noqa: F403
 from mplab.numbers import __all__ as _numbers
-from mplab.numbers.installation import VERSION as __version__  # noqa: F401
 
 if TYPE_CHECKING:
     from mplab.course import check

@@ -53,7 +53,7 @@ FRONTS = {
         Recording caption first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
-        Picture RunningSum Table Window bit_fields by_seed code_table decimal_digits follow
+        Picture RunningSum Window bit_fields by_seed code_table decimal_digits follow
         gradient_exponents health loss_curves loss_meter loss_scale memory number_lines parting
         precision_map
         recorded_runs report results_table

@@ -28,9 +28,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
 EXTRAS = PROJECT["optional-dependencies"]
 OLDEST = PROJECT["requires-python"].removeprefix(">=") + ".0"
 LEARNERS_NEED = {"numpy", "ml_dtypes", "numba", "torch", "jupyterlab", "matplotlib"}
-LEARNERS_NEED |= {"mpmath", "ipywidgets", "anywidget", "traitlets", "jupyter_server"}
+LEARNERS_NEED |= {
+    "mpmath",
+    "lazy_loader",
+    "ipywidgets",
+    "anywidget",
+    "traitlets",
+    "jupyter_server",
+}
 EXTRA_OF = {
-    **dict.fromkeys(["numbers", "arithmetic", "course"], ()),
+    **dict.fromkeys(["common", "numbers", "arithmetic", "course"], ()),
     **dict.fromkeys(
         ["scaling", "simulation", "training", "health", "hardware"], ("torch",)
     ),
@@ -38,9 +45,9 @@ EXTRA_OF = {
     "commands": ("docs", "grade"),
     "grading": ("grade", "cluster", "hub"),
 }
-MORE_FOR = {"numbers": {"torch", "tqdm", "ipython"}}
+MORE_FOR = {"numbers": {"torch"}, "common": {"tqdm", "ipython"}}
 MORE_FOR["health"] = {"lightning", "transformers", "torchao"}
-"""torch where there is one (`numbers.tensors`), a bar where one is asked for (`numbers.progress`,
+"""torch where there is one (`numbers.tensors`), a bar where one is asked for (`common.progress`,
 for rooms whose extra brings tqdm), and the trainers and layers of others."""
 
 
@@ -139,8 +146,8 @@ def test_make_lab_installs_what_a_learner_needs_and_no_tools_of_developers():
     assert brought_by("lab") - {"tqdm"} == LEARNERS_NEED
 
 
-def test_the_number_core_needs_four_packages_and_torch_two_more():
-    assert brought_by() == {"numpy", "ml_dtypes", "numba", "mpmath"}
+def test_the_number_core_needs_five_packages_and_torch_two_more():
+    assert brought_by() == {"numpy", "ml_dtypes", "numba", "mpmath", "lazy_loader"}
     assert brought_by("torch") - brought_by() == {"torch", "tqdm"}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from mplab.numbers.installation import (
+from mplab.common.installation import (
     PACKAGE,
     VERSION,
     how_to_install,

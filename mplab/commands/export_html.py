@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mplab.commands.errors import UserError
+from mplab.common.installation import PACKAGE, require_packages
 from mplab.course.files import course_folder, replace_file
-from mplab.numbers.installation import PACKAGE, require_packages
 
 _SECONDS = 600  # for one cell, on a slow machine
 

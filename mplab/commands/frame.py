@@ -10,7 +10,7 @@ from html import escape
 from importlib import metadata
 from pathlib import Path
 
-from mplab.numbers.installation import VERSION
+from mplab.common.installation import VERSION
 
 FILES = Path(__file__).parent / "site"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mplab.commands.errors import UserError, escape_control_characters
-from mplab.numbers.installation import require_packages
+from mplab.common.installation import require_packages
 
 if TYPE_CHECKING:
     from mplab.grading.autograding import SubmissionResult

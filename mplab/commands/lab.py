@@ -16,8 +16,8 @@ from typing import Any
 from urllib.parse import quote
 
 from mplab.commands.errors import UserError
+from mplab.common.installation import require_packages
 from mplab.course.files import PREDICTION, course_folder, replace_file
-from mplab.numbers.installation import require_packages
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
 """A Jupyter configuration folder that stops JupyterLab from asking about news."""

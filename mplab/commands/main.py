@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from mplab.commands.errors import UserError, escape_control_characters
-from mplab.numbers.installation import VERSION, missing_message
+from mplab.common.installation import VERSION, missing_message
 
 COMMANDS = {
     "lab": "open JupyterLab on a lesson",

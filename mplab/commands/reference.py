@@ -11,8 +11,8 @@ from pdoc import doc, doc_ast, render
 
 from mplab.commands.frame import policy
 from mplab.commands.main import COMMANDS
+from mplab.common.installation import VERSION
 from mplab.course.files import replace_file
-from mplab.numbers.installation import VERSION
 
 ROOMS = (
     "numbers",

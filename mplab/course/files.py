@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from mplab.numbers.installation import PACKAGE
+from mplab.common.installation import PACKAGE
 
 PREDICTION = r"\*\*Predict(?:[.:]\*\*|\*\* )"
 """How a lesson's prediction begins; "At each **Predict**, write" does not count."""

@@ -1,6 +1,6 @@
 """Widgets that answer one question each."""
 
-from mplab.numbers.installation import require_packages as _require_packages
+from mplab.common.installation import require_packages as _require_packages
 
 _require_packages("mplab.explorers", "matplotlib", "ipywidgets", "anywidget")
 

@@ -6,9 +6,9 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from mplab.common.installation import PACKAGE
 from mplab.course.files import course_folder
 from mplab.grading.isolation import WORK
-from mplab.numbers.installation import PACKAGE
 
 _NOBODY = "65534"
 

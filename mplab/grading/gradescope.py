@@ -6,9 +6,9 @@ import zipfile
 from importlib.metadata import distribution
 from pathlib import Path
 
+from mplab.common.installation import PACKAGE
 from mplab.course.files import course_folder, replace_file
 from mplab.grading.folder import Course
-from mplab.numbers.installation import PACKAGE
 
 _SCRIPTS = Path(__file__).parent / "scripts"
 

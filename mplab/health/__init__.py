@@ -1,6 +1,6 @@
 """What is wrong with a run: a watch on any loop, its findings, and digests to compare."""
 
-from mplab.numbers.installation import require_packages as _require_packages
+from mplab.common.installation import require_packages as _require_packages
 
 _require_packages("mplab.health", "torch")
 

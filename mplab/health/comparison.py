@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from mplab.common.tables import Table
 from mplab.health.digest import BITS, SAMPLED, VERSION, Digest, Record, Site
 from mplab.numbers.checks import quoted
-from mplab.numbers.tables import Table
 
 _SHOWN = 8
 """The number of differences that a table lists."""

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 from html import escape
 
+from mplab.common.tables import Table
 from mplab.health.findings import Finding
 from mplab.health.records import Evidence, Step, added, pooled_layers
-from mplab.numbers.tables import Table
 
 _LAYERS = "gradients at the output of | format | zero | subnormal | lowest | near max | inf, NaN"
 

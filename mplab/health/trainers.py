@@ -14,12 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from mplab.common.installation import require_packages
 from mplab.health.digest import Digest
 from mplab.health.measures import rank
 from mplab.health.reports import Report
 from mplab.health.watch import Health
 from mplab.numbers.checks import one_of
-from mplab.numbers.installation import require_packages
 
 
 def lightning_callback(

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from mplab.numbers.tables import Table
+from mplab.common.tables import Table
 from mplab.numbers.words import integer, superscript
 
 

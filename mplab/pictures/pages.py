@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mplab.numbers.tables import Table
+from mplab.common.tables import Table
 from mplab.pictures import canvas as c
 from mplab.pictures.canvas import Picture, listed
 from mplab.pictures.training import (

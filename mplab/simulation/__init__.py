@@ -1,6 +1,6 @@
 """Any torch module in a low format: policies, the modes below autograd, layers of few bits."""
 
-from mplab.numbers.installation import require_packages as _require_packages
+from mplab.common.installation import require_packages as _require_packages
 
 _require_packages("mplab.simulation", "torch")
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
-from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.dispatch import OUTSIDE, Mode
 from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
 from mplab.simulation.policies import Policy, Run

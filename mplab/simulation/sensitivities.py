@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from mplab.common.progress import counted
+from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
-from mplab.numbers.progress import counted
 from mplab.numbers.rounding import Tally
-from mplab.numbers.tables import Table, Tabular
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.operations import Rule

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mplab.common.installation import environment
+from mplab.common.progress import counted
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import FP32
-from mplab.numbers.installation import environment
-from mplab.numbers.progress import counted
 from mplab.simulation.linears import conversion
 from mplab.training.engines import Real, Simulated
 from mplab.training.exponents import ExponentHistogram, exponent_histogram

@@ -17,6 +17,7 @@ import pytest
 from busy import crowded_processor
 from classroom import WALLS, has_walls, with_walls
 
+from mplab.common.installation import PACKAGE
 from mplab.grading import isolation, sandbox as sandbox_module
 from mplab.grading.bubblewrap import sandboxed
 from mplab.grading.isolation import filter_program
@@ -28,7 +29,6 @@ from mplab.grading.sandbox import (
     WarmSandbox,
     sandbox_problem,
 )
-from mplab.numbers.installation import PACKAGE
 
 LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
 """Time is as for a class: what shall run out of it says so, so that a busy machine ends nothing."""

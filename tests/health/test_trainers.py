@@ -259,7 +259,7 @@ def test_a_model_that_returns_no_loss_is_told_of_at_the_end(transformers, tmp_pa
 def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(
     monkeypatch,
 ):
-    monkeypatch.setattr("mplab.numbers.installation.find_spec", lambda package: None)
+    monkeypatch.setattr("mplab.common.installation.find_spec", lambda package: None)
     with pytest.raises(
         ModuleNotFoundError, match="lightning_callback needs lightning, which"
     ):

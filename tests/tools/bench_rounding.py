@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from turns import compared, in_turn, lap
 
+from mplab.common.tables import Table
 from mplab.numbers import threads
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Rounding
 from mplab.numbers.rounding import Stream, Tally, round_to
-from mplab.numbers.tables import Table
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 

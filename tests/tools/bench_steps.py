@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from turns import compared, in_turn
 
+from mplab.common.tables import Table
 from mplab.numbers.formats import FP16
-from mplab.numbers.tables import Table
 from mplab.simulation.context import simulated
 from mplab.training.replay import Replay
 from mplab.training.tasks import TASKS

@@ -3,8 +3,8 @@
 import pytest
 
 from mplab import FP16
+from mplab.common.tables import Table
 from mplab.numbers.formats import Format
-from mplab.numbers.tables import Table
 
 ROWS = (("FP16", "16"), ("FP32", "32"))
 

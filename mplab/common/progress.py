@@ -6,7 +6,7 @@ from functools import lru_cache
 from html import escape
 from typing import Any
 
-from mplab.numbers.installation import require_packages
+from mplab.common.installation import require_packages
 
 
 def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) -> Any:

@@ -1,0 +1,1 @@
+"""What every room uses: tables, progress bars, what is installed, names imported on first use."""

@@ -1,0 +1,29 @@
+from .canvas import Picture as Picture
+from .formats import (
+    bit_fields as bit_fields,
+    code_table as code_table,
+    decimal_digits as decimal_digits,
+    number_lines as number_lines,
+)
+from .monitoring import health as health, parting as parting
+from .pages import report as report, results_table as results_table
+from .performance import memory as memory
+from .precision import precision_map as precision_map, sensitivity as sensitivity
+from .recordings import recorded_runs as recorded_runs
+from .rounding import (
+    RunningSum as RunningSum,
+    loss_meter as loss_meter,
+    rounding_profile as rounding_profile,
+    running_sums as running_sums,
+)
+from .scaling import (
+    Window as Window,
+    follow as follow,
+    scaling_windows as scaling_windows,
+)
+from .training import (
+    by_seed as by_seed,
+    gradient_exponents as gradient_exponents,
+    loss_curves as loss_curves,
+    loss_scale as loss_scale,
+)
