@@ -95,6 +95,8 @@ def run_notebook(
                 )
         except Died as death:
             where = f"in the check of {name}" if name else f"in cell {number}"
+            if outcomes and not name:  # the number could spell a hidden input
+                where = f"after the check of {list(outcomes)[-1]}"
             ended = f"The kernel ended {where}: {death}."
             cell.outputs = (
                 [] if name else [nbformat.v4.new_output("stream", text=ended + "\n")]

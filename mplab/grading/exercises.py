@@ -30,6 +30,7 @@ from mplab.grading.serialization import (
     encode_value,
     key_of,
 )
+from mplab.numbers import codes, rounding
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FORMATS
 
@@ -231,10 +232,21 @@ def _part_message(
     wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
     called = reply.get("called")
     if not wrong and uses is not None and isinstance(called, list) and called:
-        return refusal(str(called[0])[:80], uses)
+        return refusal(_public_name(called[0]), uses)
     if not wrong:
         return ""
     return _explanation(exercise, part, given, wrong)
+
+
+def _public_name(called: Any) -> str:
+    """Return the name of a function that an answer called, if it is one that learners know.
+
+    A submission can replace what watches it, and send a text of its own with a hidden input in it.
+    """
+    name = str(called).removesuffix(" with overflow")
+    found = getattr(codes, name, None) or getattr(rounding, name, None)
+    ours = str(getattr(found, "__module__", "")).startswith("mplab.")
+    return str(called) if ours and name[0] != "_" else "functions"
 
 
 def first_wrong(graded: Graded, part: Part, seed: int, answering: Session) -> str:

@@ -106,7 +106,9 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
             outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
-            shown = _withheld(outputs) if hidden else [_output(o) for o in outputs]
+            shown = [_output(output) for output in outputs]
+            if hidden:
+                shown = _withheld(shown if mark else [])
             rebuilt = nbformat.v4.new_code_cell(source, outputs=shown)
             checked |= check
         rebuilt.id = f"cell-{number}"
@@ -172,20 +174,21 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
     return nbformat.v4.new_output("display_data", kept)
 
 
-def _withheld(outputs: list[Any]) -> list[NotebookNode]:
-    """Replace outputs that could show hidden inputs."""
-    if not outputs:
-        return []
-    raised = any(output.get("output_type") == "error" for output in outputs)
+def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
+    """Replace what a cell after a check shows, which could be a hidden input.
+
+    The line is there for a silent cell as well, and says nothing about a cell that the student
+    added: whether hundreds of them print, raise or do nothing can spell a hidden input.
+
+    Args:
+        outputs: those of a cell of the release; none of an added one.
+    """
+    raised = any(output.output_type == "error" for output in outputs)
     text = (
         "This cell raised an exception. " * raised
-        + "Its outputs are not shown: it ran after a "
+        + "Its outputs are not shown: it ran after a check, whose inputs are not public.\n"
     )
-    return [
-        nbformat.v4.new_output(
-            "stream", text=text + "check, whose inputs are not public.\n"
-        )
-    ]
+    return [nbformat.v4.new_output("stream", text=text)]
 
 
 def clean(markup: str) -> str:

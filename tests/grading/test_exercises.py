@@ -82,6 +82,27 @@ def graded(**changes):
     return Graded("quotient", exercise, parts)
 
 
+@pytest.mark.parametrize(
+    "sent", ["0x1.8p-3,0x1p0", ["x"], None, "round_to ", "x with overflow"]
+)
+def test_a_name_that_a_submission_sends_is_printed_only_if_it_is_mplab_s(sent):
+    """It printed 80 characters of the submission's choice: a hidden input at a time."""
+
+    class Sending(Answering):
+        def ask(self, *asked, **options):
+            return super().ask(*asked, **options) | {"called": [self.sent]}
+
+    exercise = graded()
+    answering = Sending(quotient=exercise.exercise.answer)
+    answering.sent = sent
+    for outcome in grade_exercise(exercise, answering, len):
+        assert outcome.message.startswith("The answer calls mplab's functions; in this")
+        assert outcome.earned == 0
+    answering.sent = "round_to with overflow"
+    message = grade_exercise(exercise, answering, len)[0].message
+    assert message.startswith("The answer calls mplab's round_to with overflow; in")
+
+
 def earned(answering, exercise=None, seed=0):
     outcomes = grade_exercise(exercise or graded(), answering, lambda part: seed)
     return [outcome.earned for outcome in outcomes], [

@@ -134,29 +134,27 @@ def test_half_a_surrogate_pair_costs_one_character():
 
 
 def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
-    check = nbformat.v4.new_code_cell("check")
-    check.metadata["nbgrader"] = {
-        "grade_id": "x",
-        "grade": True,
-        "solution": False,
-        "points": 1,
-    }
-    early, late = (
-        nbformat.v4.new_code_cell("plot"),
-        nbformat.v4.new_code_cell("print(seen)"),
-    )
-    for cell in (early, check, late):
+    check, early, late, answer = map(nbformat.v4.new_code_cell, ("c", "plot", "x", "a"))
+    mark = {"grade": True, "solution": False, "points": 1}
+    check.metadata["nbgrader"] = {"grade_id": "x", **mark}
+    answer.metadata["nbgrader"] = {"grade_id": "y", "grade": False, "solution": True}
+    for cell in (early, check, late, answer):
         cell.outputs = [nbformat.v4.new_output("stream", text="inputs")]
-    late.outputs.append(
-        nbformat.v4.new_output("error", ename="inputs", evalue="inputs")
-    )
-    notebook = book(early, check, late)
+    raised = nbformat.v4.new_output("error", ename="inputs", evalue="inputs")
+    answer.outputs.append(raised)
+    notebook = book(early, check, late, answer)
     cells = sanitise(notebook, late_outputs=False).cells
     assert [cell.outputs[0].text for cell in cells[:2]] == ["inputs", "inputs"]
-    (output,) = cells[2].outputs
+    (output,) = cells[3].outputs
     assert "inputs" not in output.text.replace("whose inputs are not public", "")
     assert output.text.startswith("This cell raised an exception.")
     assert sanitise(notebook, late_outputs=True).cells[2].outputs[0].text == "inputs"
+    # 470 added cells that printed, raised or did nothing spelt 745 bits of hidden inputs.
+    added = set()
+    for outputs in ([], [raised], late.outputs, [raised, raised]):
+        late.outputs = outputs
+        added.add(sanitise(notebook, late_outputs=False).cells[2].outputs[0].text)
+    assert len(added) == 1
 
 
 def test_rebuilding_is_linear():
