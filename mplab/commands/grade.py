@@ -118,6 +118,12 @@ def _parser() -> argparse.ArgumentParser:
     trusting = [
         step("release", "try an assignment, and make what students get", assignment="+")
     ]
+    due = step("due", "say when an assignment is due", assignment="?")
+    due.add_argument(
+        "time",
+        metavar="TIME",
+        help='in the course\'s time zone, such as "2026-11-30 12:00"',
+    )
     collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
     collect.add_argument(
         "place",
@@ -248,6 +254,13 @@ def _release(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+def _due(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.gradebook import set_due
+
+    print(set_due(course, _one(course, options), options.time))
+    return 0
+
+
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.collecting import collect
     from mplab.grading.exchanging import inbound
@@ -306,6 +319,7 @@ def _summary(
     course: Course, name: str, lines: Sequence[SubmissionResult], *, whole_class: bool
 ) -> list[str]:
     """List what a teacher should look at."""
+    from mplab.grading.gradebook import due_words
     from mplab.grading.journal import submitted_students, team_owners
 
     before = sum(line.done_before for line in lines)
@@ -322,6 +336,8 @@ def _summary(
         rows = gradebook.assignment_submissions(name)
         by_hand = sum(row.needs_manual_grade for row in rows)
         late = sorted(row.student.id for row in rows if row.total_seconds_late > 0)
+    if due := due_words(course, name):
+        found.append(due)
     if late:
         found.append(f"Late ({len(late)}): {', '.join(late)}")
     if by_hand:
@@ -467,6 +483,7 @@ def _serve(course: Course, options: argparse.Namespace) -> int:
 
 _STEPS = {
     "release": _release,
+    "due": _due,
     "collect": _collect,
     "autograde": _autograde,
     "feedback": _feedback,

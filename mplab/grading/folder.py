@@ -24,7 +24,7 @@ from datetime import timedelta, tzinfo
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import nbformat
 from dateutil.tz import tzlocal  # type: ignore[import-untyped, unused-ignore]
@@ -190,7 +190,8 @@ class Course:
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for;
-        `platform`, of no student but "list": numbers and teams of the assignment.
+        `platform` (of no student: "list"), numbers and teams of the assignment; `due` (of no
+        student: "set"), the due date that `mplab grade due` set.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"
 
@@ -293,6 +294,7 @@ def create_course(
     config = config.replace('"COURSE"', repr(course_id or name)).replace(
         "EXCHANGE", where
     )
+    config = config.replace('"TIME_ZONE"', repr(_machine_zone()))
     settings = root / "nbgrader_config.py"
     _write_once(settings, config.encode())
     known = Course(root).config()
@@ -314,6 +316,13 @@ def create_course(
                 target.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, target)
     return Course(root)
+
+
+def _machine_zone() -> str:
+    """Return the name of this machine's time zone; "UTC" if it does not say it."""
+    found = Path("/etc/localtime").resolve().as_posix().partition("zoneinfo/")[2]
+    name = os.environ.get("TZ") or found
+    return name if name in available_timezones() else "UTC"
 
 
 def create_assignment(course: Course, name: str) -> list[Path]:

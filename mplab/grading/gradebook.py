@@ -4,12 +4,15 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 import nbformat
+from nbgrader.api import MissingEntry
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
+from mplab.grading.dates import read_time, show_time
 from mplab.grading.folder import Course
 from mplab.grading.submissions import answers_of, marked
 
@@ -104,6 +107,42 @@ def _save_points(
             cell
         )
         comment.auto_comment = "No response." if unchanged else None
+
+
+def set_due(course: Course, assignment: str, text: str) -> str:
+    """Set when an assignment is due, in the course's time zone; return it in words.
+
+    Raises:
+        ValueError: `text` is no time, or there is no such assignment.
+    """
+    course.assignment(assignment)
+    try:
+        time = read_time(text, course.zone())
+    except (ValueError, OverflowError) as error:
+        raise ValueError(
+            f"due: TIME must be such as 2026-11-30 12:00; got {text!r} ({error})."
+        ) from error
+    with course.gradebook() as book:
+        naive = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
+        book.update_or_create_assignment(assignment, duedate=naive)
+    course.write("due", assignment, "set", {"time": naive.isoformat()})
+    return due_words(course, assignment)
+
+
+def due_words(course: Course, assignment: str) -> str:
+    """Say when an assignment is due; empty if nobody has set it."""
+    with course.gradebook() as book:
+        try:
+            naive = book.find_assignment(assignment).duedate
+        except MissingEntry:
+            return ""
+    if naive is None:
+        return ""
+    words = f"{assignment} is due {show_time(naive.replace(tzinfo=UTC), course.zone())}"
+    ours = course.read("due", assignment, "set").get("time")
+    if ours != naive.isoformat():
+        words += f", set by nbgrader, which read it as {naive:%Y-%m-%d %H:%M} UTC"
+    return words
 
 
 def renew_penalties(course: Course, assignment: str) -> None:

@@ -9,6 +9,7 @@ import nbformat
 from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
 from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
 from mplab.grading.folder import Course, captured_log, write_public_checks
+from mplab.grading.gradebook import due_words
 from mplab.grading.sandbox import Died, Session
 from mplab.grading.submissions import marked, read_cells, rebuild
 
@@ -84,6 +85,9 @@ def release(
         lines.append(
             f"{by_hand:g} points more are given by hand, with mplab grade serve"
         )
+    lines += [*course.roster_file().remarks]
+    if due := due_words(course, name):
+        lines.append(due)
     return [
         *lines,
         "the stubs earn none",

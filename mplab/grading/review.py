@@ -26,7 +26,7 @@ from tornado import httpserver, netutil, web
 
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
-from mplab.grading.gradebook import read_parts, with_parts
+from mplab.grading.gradebook import due_words, read_parts, with_parts
 from mplab.grading.sanitise import rendered_markdown, sanitise
 from mplab.grading.submissions import answers_before, marked
 
@@ -218,7 +218,11 @@ class _List(_Handler):
                         rows.append((question, _address(name, question), *counted))
                     tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
         self.render(
-            "list.html", root=self.root, course=self.course.root.name, tables=tables
+            "list.html",
+            root=self.root,
+            course=self.course.root.name,
+            tables=tables,
+            due={name: due_words(self.course, name) for name in tables},
         )
 
 
