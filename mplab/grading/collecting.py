@@ -191,14 +191,13 @@ def _about_times(
     sources: Mapping[str, str], listed: PlatformList, zone: tzinfo
 ) -> list[str]:
     """Say whose clock it was, and when nobody's."""
-    where = getattr(zone, "key", "this machine's time zone")
     from_zip = [owner for owner, source in sources.items() if source == "zip"]
     unknown = [owner for owner, source in sources.items() if source == _UNKNOWN]
     lines = []
     if from_zip:
         lines.append(
             f"when {len(from_zip)} came in is known only from the dates in the zip, read as "
-            f"times in {where}; --times takes the platform's list"
+            f"times in {zone}; --times takes the platform's list"
         )
     if unknown and listed.times:
         lines.append(f"no time in the platform's list: {', '.join(unknown)}")
@@ -208,7 +207,7 @@ def _about_times(
             "download do not say it; --times takes the platform's list"
         )
     if listed.names:
-        lines.append(f"the times of the worksheet are read as times in {where}")
+        lines.append(f"the times of the worksheet are read as times in {zone}")
     if listed.drafts:
         lines.append(f"drafts, not submitted: {', '.join(listed.drafts)}")
     return lines

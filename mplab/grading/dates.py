@@ -1,10 +1,10 @@
 """Read and show times: due dates, and the times of a platform, in the course's time zone."""
 
 import re
-import unicodedata
-from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from functools import cache
+
+from mplab.grading.tables import normalized_head, normalized_name
 
 _LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt")
 
@@ -18,9 +18,9 @@ _FORMS = (
 )
 """A date with its month in words, or with the year first: none can be misread."""
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?\s*([AaPp]\.?[Mm])?")
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?\s*([ap]\.?m)?")
 
-_OFFSET = re.compile(r"\s*(?:[+-]\d|Z|UTC|GMT)")
+_OFFSET = re.compile(r"\s*(?:[+-]\d|z|utc|gmt)")
 
 
 @cache
@@ -28,18 +28,12 @@ def _months() -> dict[str, int]:
     """Return the number of each month by its name in a language, without accents."""
     from babel import Locale
 
-    def names() -> Iterator[tuple[str, int]]:
-        for language in _LANGUAGES:
-            for width in ("wide", "abbreviated"):
-                for number, name in Locale(language).months["format"][width].items():
-                    yield _plain(name), number
-
-    return dict(names())
-
-
-def _plain(word: str) -> str:
-    decomposed = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(c for c in decomposed if c.isalnum())
+    numbers = {}
+    for language in _LANGUAGES:
+        for width in ("wide", "abbreviated"):
+            for number, name in Locale(language).months["format"][width].items():
+                numbers[normalized_name(name)] = number
+    return numbers
 
 
 def read_time(text: str, zone: tzinfo) -> datetime:
@@ -55,19 +49,19 @@ def read_time(text: str, zone: tzinfo) -> datetime:
     """
     from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
 
-    text = unicodedata.normalize("NFKC", text).strip()
+    text = normalized_head(text)
     for form in _FORMS:
         found = re.search(form, text)
         if found is None:
             continue
         word = found["month"]
-        month = int(word) if word.isdigit() else _months().get(_plain(word))
+        month = int(word) if word.isdigit() else _months().get(normalized_name(word))
         clock = _CLOCK.search(text, found.end()) or _CLOCK.search(text)
         if month is None or clock is None or _OFFSET.match(text, clock.end()):
             continue
         hour = int(clock[1])
         if clock[3]:
-            hour = hour % 12 + 12 * (clock[3][0] in "Pp")
+            hour = hour % 12 + 12 * (clock[3][0] == "p")
         day = datetime(int(found["year"]), month, int(found["day"]))
         time = day.replace(hour=hour, minute=int(clock[2]), tzinfo=zone)
         return time.astimezone(UTC)
@@ -78,14 +72,12 @@ def read_time(text: str, zone: tzinfo) -> datetime:
 
 
 def show_time(time: datetime, zone: tzinfo) -> str:
-    """Write a time for a person, with its time zone.
+    """Write a time in UTC for a person, in a time zone that it names.
 
     Examples:
         >>> from zoneinfo import ZoneInfo
-        >>> noon = datetime(2026, 11, 30, 11, tzinfo=UTC)
-        >>> show_time(noon, ZoneInfo("Europe/Berlin"))
+        >>> show_time(datetime(2026, 11, 30, 11), ZoneInfo("Europe/Berlin"))
         'Mon 30 Nov 2026, 12:00 CET (Europe/Berlin)'
     """
-    there = time.astimezone(zone)
-    name = getattr(zone, "key", "this machine's time zone")
-    return f"{there:%a} {there.day} {there:%b %Y, %H:%M %Z} ({name})"
+    there = time.replace(tzinfo=UTC).astimezone(zone)
+    return f"{there:%a} {there.day} {there:%b %Y, %H:%M %Z} ({zone})"

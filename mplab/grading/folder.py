@@ -27,7 +27,6 @@ from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
 import nbformat
-from dateutil.tz import tzlocal  # type: ignore[import-untyped, unused-ignore]
 from nbformat import NotebookNode
 
 from mplab.course.files import course_folder, replace_file
@@ -176,9 +175,9 @@ class Course:
         Raises:
             ValueError: there is no such time zone.
         """
-        name = self.config().Course.get("time_zone", "")
+        name = self.config().Course.get("time_zone") or _machine_zone()
         try:
-            return ZoneInfo(name) if name else tzlocal()
+            return ZoneInfo(name)
         except (LookupError, ValueError, OSError) as error:
             raise ValueError(
                 f"c.Course.time_zone in nbgrader_config.py must be a name such as "

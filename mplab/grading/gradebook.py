@@ -4,11 +4,9 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC
 from typing import Any
 
 import nbformat
-from nbgrader.api import MissingEntry
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
@@ -132,13 +130,11 @@ def set_due(course: Course, assignment: str, text: str) -> str:
 def due_words(course: Course, assignment: str) -> str:
     """Say when an assignment is due; empty if nobody has set it."""
     with course.gradebook() as book:
-        try:
-            naive = book.find_assignment(assignment).duedate
-        except MissingEntry:
-            return ""
+        dates = {row.name: row.duedate for row in book.assignments}
+    naive = dates.get(assignment)
     if naive is None:
         return ""
-    words = f"{assignment} is due {show_time(naive.replace(tzinfo=UTC), course.zone())}"
+    words = f"{assignment} is due {show_time(naive, course.zone())}"
     ours = course.read("due", assignment, "set").get("time")
     if ours != naive.isoformat():
         words += f", set by nbgrader, which read it as {naive:%Y-%m-%d %H:%M} UTC"

@@ -1,12 +1,11 @@
 """The names that Moodle and Canvas give to submissions: read, written, and matched with people."""
 
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mplab.grading.submissions import RejectedSubmission, shown_name
-from mplab.grading.tables import Student
+from mplab.grading.tables import Student, normalized_name
 from mplab.grading.worksheets import PlatformList
 
 _MOODLE = re.compile(
@@ -117,12 +116,6 @@ def read_label(text: str) -> Label | None:
         order=int((parts.get("order") or "0")[:18]),
         anonymous=word in _PARTICIPANT or found.re is _CANVAS_ANONYMOUS,
     )
-
-
-def normalized_name(name: str) -> str:
-    """Remove accents, blanks and case from a name, as platforms do in file names."""
-    decomposed = unicodedata.normalize("NFKD", name)
-    return "".join(c for c in decomposed.casefold() if c.isalnum())
 
 
 class Owner(NamedTuple):

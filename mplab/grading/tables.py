@@ -57,6 +57,12 @@ def normalized_head(text: str) -> str:
     return text.replace("’", "'")
 
 
+def normalized_name(name: str) -> str:
+    """Remove accents, blanks and case from a name, as platforms do in file names."""
+    decomposed = unicodedata.normalize("NFKD", name)
+    return "".join(c for c in decomposed.casefold() if c.isalnum())
+
+
 _FIELDS = {
     field: [normalized_head(word) for word in words.split("|")]
     for field, words in _WORDS.items()

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any
 
 from mplab.grading.dates import read_time
 from mplab.grading.tables import Student, Table, means, normalized_head, read_table
@@ -43,7 +42,7 @@ class PlatformList:
     drafts: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Return what later steps need, as JSON."""
         numbers = {who: number for number, who in self.people.items()}
         return {"numbers": numbers, "teams": self.teams}
