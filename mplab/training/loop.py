@@ -82,7 +82,7 @@ def train(
             run, or of another version of torch, is refused. It stays when the run is complete,
             and gives the same history again until it is deleted.
         save_every: steps between checkpoints; the last step is always saved.
-        replay: record a simulated step once and run it again as straight-line code, which takes
+        replay: record a simulated step once and run the recorded operations again, which takes
             a third of the time and gives the same bits. This applies to networks of torch's own
             modules with a loss of `torch.nn.functional`, on a CPU, without `watch`; otherwise,
             and where gradients are recorded, each step is simulated afresh.

@@ -1,8 +1,8 @@
-"""Record a simulated training step once, and run it again as straight-line code.
+"""Record a simulated training step once, and run the recorded operations again.
 
 A simulated step looks up the format of each operation, and in a fixed loop finds the same formats
 each time. A tape below the simulation records the operations that really ran and the roundings
-between them, and makes a function of them, without autograd and without look-ups.
+between them, and runs them again, without autograd and without look-ups.
 
 A step is replayed only if it is known to do the same each time. Models and losses with unknown
 parts might branch in Python. A step that reads a value, or memory that it did not make, is not
@@ -13,7 +13,6 @@ must agree with an ordinary step on the next batch, bit for bit.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from math import isfinite
 from typing import Any, NamedTuple
 
 import torch
@@ -79,20 +78,66 @@ def _is_watched() -> bool:
 
 
 # Recording a step ------------------------------------------------------------------------
-class _Line(NamedTuple):
-    """An operation or a rounding: its text, the tensors in it, and whether it is a view."""
+class _Operation(NamedTuple):
+    """An operation or a rounding; tensors and other arguments are places in a list of values."""
 
-    text: str
-    used: list[str]
-    made: list[str]
-    is_view: bool = False
+    call: Callable[..., Any]
+    given: list[int]
+    named: dict[str, int]
+    made: int | list[int | None] | None
+    """Where its result goes, or each of its results; None if nothing new is made."""
+    is_pure: bool = False
+    """Whether it may be left out if nobody uses what it makes."""
+
+    def used(self) -> set[int]:
+        return {*self.given, *self.named.values()}
+
+    def new(self) -> set[int]:
+        made = self.made if isinstance(self.made, list) else [self.made]
+        return {place for place in made if place is not None}
+
+
+class _Step(NamedTuple):
+    """An operation of a program, and the values that nobody needs after it."""
+
+    operation: _Operation
+    over: list[int]
+
+
+class Program(NamedTuple):
+    """Operations in order, on a list of values that begins with the inputs."""
+
+    steps: list[_Step]
+    values: list[Any]
+    results: list[int | None]
+
+    def __call__(self, *inputs: Tensor) -> list[Any]:
+        """Run the operations, and return the results; None stays None."""
+        values = self.values.copy()
+        values[: len(inputs)] = inputs
+        for (call, given, named, made, _), over in self.steps:
+            names = {name: values[i] for name, i in named.items()} if named else {}
+            out = call(*[values[i] for i in given], **names)
+            if isinstance(made, int):
+                values[made] = out
+            elif made:
+                for i, value in zip(made, out, strict=True):
+                    if i is not None:
+                        values[i] = value
+            for i in over:
+                values[i] = None
+        return [None if i is None else values[i] for i in self.results]
+
+
+def _listed(*items: Any) -> list[Any]:
+    return list(items)
 
 
 def _memory(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def _place(t: Tensor) -> tuple[Any, ...]:
+def _layout(t: Tensor) -> tuple[Any, ...]:
     """The position and layout of a tensor in its memory."""
     return t.storage_offset(), t.shape, t.stride(), t.dtype
 
@@ -100,24 +145,25 @@ def _place(t: Tensor) -> tuple[Any, ...]:
 class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Record the operations below all other modes, and the roundings.
 
-    A tensor is identified by its memory and its place and shape there. All memory that is seen is
-    kept until the end, so that no address is reused. `lasting` are parameters and buffers, which
-    have the same memory in each step.
+    A tensor is identified by its memory and its layout there. All memory that is seen is kept until
+    the end, so that no address is reused. `lasting` are parameters and buffers, which have the same
+    memory in each step.
     """
 
     def __init__(self, inputs: Sequence[Tensor], lasting: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.lines: list[_Line] = []
-        self.constants: dict[str, Any] = {}
+        self.operations: list[_Operation] = []
+        self.values: list[Any] = []
         self.counters: dict[int, Counter] = {}
         self.refusal = ""
-        # By memory, then by place and shape in it.
-        self._names: dict[int, dict[Any, str]] = {}
+        # By memory, then by layout in it.
+        self._places: dict[int, dict[Any, int]] = {}
         self._kept: list[Any] = []
         self._lasting: set[int] = set()
-        self._used: list[str] = []
+        self._passing: set[int] = set()  # what is made and used within a step
         self._off = False
-        self.inputs = [self._name(t, f"x{i}") for i, t in enumerate(inputs)]
+        for t in inputs:
+            self._place(t, None)
         for t in lasting:
             self._last(t)
 
@@ -144,15 +190,14 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._off or self.refusal:
             return func(*args, **kwargs)
         with self._unseen():
-            self._used = []
-            given = [self._text(a) for a in args]
-            given += [f"{key}={self._text(value)}" for key, value in kwargs.items()]
+            given = [self._argument(a) for a in args]
+            named = {name: self._argument(value) for name, value in kwargs.items()}
             out = func(*args, **kwargs)
-            self._write(func, args, kwargs, given, out)
+            self._write(func, given, named, out)
         return out
 
     def _write(
-        self, func: Any, args: Any, kwargs: Any, given: list[str], out: Any
+        self, func: Any, given: list[int], named: dict[str, int], out: Any
     ) -> None:
         """Record one operation, unless it is a view that is already known."""
         name = func._schema.name
@@ -163,71 +208,69 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if results is None and out is not None:
             self._refuse(f"{name} gives a value to Python")
         tensors = [t for t in results or () if isinstance(t, Tensor)]
-        is_view = not func._schema.is_mutable and any(
-            _memory(t) in self._names for t in tensors
-        )
-        made = [self._made(t, func._schema.is_mutable) for t in results or ()]
-        fresh = [label for label in made if label]
-        if not fresh and not func._schema.is_mutable:
-            return
-        text = (
-            f"{self._constant(func._op, name.partition('::')[2])}({', '.join(given)})"
-        )
-        if fresh:
-            text = f"{', '.join(label or '_' for label in made)}{'' if single else ','} = {text}"
-        self.lines.append(_Line(text, self._used, fresh, is_view))
+        mutable = func._schema.is_mutable
+        is_view = not mutable and any(_memory(t) in self._places for t in tensors)
+        made = [self._made(t, mutable) for t in results or ()]
+        if mutable or any(place is not None for place in made):
+            self.operations.append(
+                _Operation(func._op, given, named, made[0] if single else made, is_view)
+            )
 
-    def _made(self, t: Any, mutable: bool) -> str:
-        """Name a result, unless it is a known tensor or a view of lasting memory."""
+    def _made(self, t: Any, mutable: bool) -> int | None:
+        """Give a result a place, unless it is a known tensor or a view of lasting memory."""
         if not isinstance(t, Tensor):
-            return ""
-        where = self._names.get(_memory(t))
-        if where is not None and _place(t) in where:
-            return ""
-        if where is not None and mutable:
+            return None
+        known = self._places.get(_memory(t))
+        if known is not None and _layout(t) in known:
+            return None
+        if known is not None and mutable:
             self._refuse("an operation writes to a part of its result")
-        if where is not None and _memory(t) in self._lasting:
+        if known is not None and _memory(t) in self._lasting:
             self._last(t)
-            return ""
-        return self._name(t, f"t{len(self._kept)}")
+            return None
+        place = self._place(t, None)
+        self._passing.add(place)
+        return place
 
-    def _name(self, t: Tensor, name: str) -> str:
+    def _keep(self, value: Any) -> int:
+        """Give a value that is the same in each step a place."""
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def _place(self, t: Tensor, value: Any) -> int:
         self._kept.append(t.untyped_storage())
-        self._names.setdefault(_memory(t), {})[_place(t)] = name
-        return name
+        place = self._keep(value)
+        self._places.setdefault(_memory(t), {})[_layout(t)] = place
+        return place
 
     def _last(self, t: Tensor) -> None:
-        """Make a constant of a tensor whose memory is the same in each step."""
+        """Keep a tensor whose memory is the same in each step."""
         with self._unseen():
             self._lasting.add(_memory(t))
-            self._name(t, self._constant(t.detach(), "w"))
+            self._place(t, t.detach())
 
-    def _constant(self, value: Any, hint: str) -> str:
-        known = (name for name, other in self.constants.items() if other is value)
-        name = next(known, f"{hint}_{len(self.constants)}")
-        self.constants[name] = value
-        return name
-
-    def _text(self, value: Any) -> str:
-        """An argument as Python code."""
+    def _argument(self, value: Any) -> int:
+        """The place of an argument; a list that holds tensors is made anew in each step."""
         if isinstance(value, Tensor):
-            return self.name_of(value)
-        if isinstance(value, list | tuple):
-            return f"[{', '.join(map(self._text, value))}]"
-        finite = type(value) is float and isfinite(value)
-        plain = finite or value is None or type(value) in (bool, int, str)
-        return repr(value) if plain else self._constant(value, "k")
+            return self.place_of(value)
+        if not isinstance(value, list | tuple) or not any(
+            isinstance(item, Tensor) for item in value
+        ):
+            return self._keep(value)
+        items = [self._argument(item) for item in value]
+        place = self._keep(None)
+        self._passing.add(place)
+        self.operations.append(_Operation(_listed, items, {}, place, is_pure=True))
+        return place
 
-    def name_of(self, t: Tensor) -> str:
-        """The name of a tensor that the step made, received, or finds in lasting memory."""
-        where = self._names.get(_memory(t), {})
-        if _place(t) not in where and _memory(t) in self._lasting:
+    def place_of(self, t: Tensor) -> int:
+        """The place of a tensor that the step made, received, or finds in lasting memory."""
+        if _layout(t) not in self._places.get(_memory(t), {}):
+            if _memory(t) not in self._lasting:
+                self._refuse("an operation reads memory that the step did not make")
+                return self._keep(None)
             self._last(t)
-        name = where.get(_place(t), "")
-        if not name:
-            self._refuse("an operation reads memory that the step did not make")
-        self._used.append(name)
-        return name
+        return self._places[_memory(t)][_layout(t)]
 
     def _refuse(self, why: str) -> None:
         self.refusal = self.refusal or why
@@ -240,35 +283,27 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._refuse("roundings are random")
         if not (self._off or self.refusal):
             # A copy of a weight, kept by the simulation.
-            if _memory(out) not in self._names:
+            if _memory(out) not in self._places:
                 self._last(out)
-            self._used = []
-            call = [self.name_of(x), self.name_of(out), "None"]
             if counter is not None:
                 self.counters[id(counter)] = counter
-                call[2] = self._constant(counter, "count")
-            line = f"{self._constant(rounder, f'round_{rounder.fmt.name}')}({', '.join(call)})"
-            self.lines.append(_Line(line, self._used, []))
+            given = [self.place_of(x), self.place_of(out), self._keep(counter)]
+            self.operations.append(_Operation(rounder, given, {}, None))
         with self._unseen():
             return rounder(x, out, counter)
 
-    def program(self, results: Sequence[Tensor | None]) -> str:
-        """The code of a function that returns `results`, and deletes other tensors after use."""
-        self._used = []
-        wanted = ["None" if t is None else self.name_of(t) for t in results]
-        body, needed = [f"return {', '.join(wanted)},"], set(wanted)
-        for line in reversed(self.lines):
-            if line.is_view and needed.isdisjoint(line.made):
-                continue  # autograd made it, and nothing uses it
-            mine = dict.fromkeys(line.used + line.made)
-            over = [
-                name for name in mine if name.startswith("t") and name not in needed
-            ]
-            body += [f"del {', '.join(over)}"] if over else []
-            body.append(line.text)
-            needed |= {*line.used, *line.made}
-        body.append(f"def program({', '.join(self.inputs)}):")
-        return "\n    ".join(reversed(body)) + "\n"
+    def program(self, results: Sequence[Tensor | None]) -> Program:
+        """The program that gives `results`, and drops each other tensor after its last use."""
+        wanted = [None if t is None else self.place_of(t) for t in results]
+        needed, steps = {*wanted}, list[_Step]()
+        for operation in reversed(self.operations):
+            if operation.is_pure and needed.isdisjoint(operation.new()):
+                continue  # a view that autograd made, and nothing uses
+            places = operation.used() | operation.new()
+            over = (places & self._passing) - needed
+            steps.append(_Step(operation, list(over)))
+            needed |= places
+        return Program(steps[::-1], self.values, wanted)
 
 
 # Running it again ------------------------------------------------------------------------
@@ -284,12 +319,10 @@ class Replay:
 
     def __init__(self, step: Callable[..., Tensor], model: nn.Module) -> None:
         self.step, self.model = step, model
-        self.source = ""
-        """The code of the program; empty until there is one."""
+        self.program: Program | None = None
         self.refusal = ""
         """Why there will be no program."""
         self.proved = False
-        self._program: Callable[..., Any]
         self._counters: list[Counter] = []
         self._parameters, self._parts = list(model.parameters()), list(model.modules())
         self._lasting = [*self._parameters, *model.buffers()]
@@ -304,11 +337,13 @@ class Replay:
         ):
             return self.step(*inputs)
         found = self._find(inputs)
-        if not self.source:
+        if self.program is None:
             return self._record(inputs, found)
         if found != self._found:
             return self.step(*inputs)
-        return self._run(inputs) if self.proved else self._prove(inputs)
+        if self.proved:
+            return self._run(self.program, inputs)
+        return self._prove(self.program, inputs)
 
     def _find(self, inputs: Sequence[Tensor]) -> Any:
         """The state that must be the same as when the step was recorded."""
@@ -320,9 +355,9 @@ class Replay:
             torch.is_grad_enabled(),
         )
 
-    def _run(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _run(self, program: Program, inputs: Sequence[Tensor]) -> Tensor:
         with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-            loss, *gradients = self._program(*inputs)
+            loss, *gradients = program(*inputs)
         for p, gradient in zip(self._parameters, gradients, strict=True):
             p.grad = gradient
         return loss  # type: ignore[no-any-return]
@@ -332,20 +367,17 @@ class Replay:
         tape = _Tape(inputs, self._lasting)
         with tape, intercept_rounding(tape.round):
             loss = self.step(*inputs)
-        gradients = [p.grad for p in self._parameters]
-        text = tape.program([loss, *gradients])
+        program = tape.program([loss, *(p.grad for p in self._parameters)])
         self.refusal = tape.refusal
         if not self.refusal:
-            space = dict(tape.constants)
-            exec(compile(text, "<replay>", "exec"), space)
-            self._program, self.source = space["program"], text
-            self._counters, self._found = list(tape.counters.values()), found
+            self.program, self._found = program, found
+            self._counters = list(tape.counters.values())
         return loss
 
-    def _prove(self, inputs: Sequence[Tensor]) -> Tensor:
+    def _prove(self, program: Program, inputs: Sequence[Tensor]) -> Tensor:
         """Run the program and then the step, and compare everything that they leave."""
         before = self._state()
-        ours = self._run(inputs), self._state()
+        ours = self._run(program, inputs), self._state()
         random, lasting, counts, _ = before
         torch.set_rng_state(random)
         with torch.no_grad():

@@ -200,7 +200,7 @@ def test_a_step_that_python_changes_does_not_prove_itself():
     found, alike = replayed_and_plain(
         lambda model, x, number: model(x).mean() * (1.0 + number)
     )
-    assert found.source
+    assert found.program
     assert "did not agree" in found.refusal
     assert all(alike)
 
