@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import Format, Rounding, round_to, ulp
-from mplab.numbers.words import number
+from mplab.common.words import number
 from mplab.pictures import canvas as c
 from mplab.pictures.rounding import mode_words, rounded
 
@@ -104,7 +104,10 @@ def _magnify(
     )
     if axes.get_xlim()[0] < middle < axes.get_xlim()[1]:
         axes.axvline(middle, color=c.BAND, linestyle="dotted")
-    words = [number(value) + "\nmiddle" * (value == middle) for value in values]
+    words = [number(value) for value in values]
+    words = [
+        f"{w}\nmiddle" if v == middle else w for v, w in zip(values, words, strict=True)
+    ]
     axes.set_xticks(values, words)
     axes.set_xlabel(f"magnified: the numbers of {first.name}")
 

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import Format, Overflow, Tally, decode, round_to
-from mplab.numbers.words import number
+from mplab.common.words import number
 from mplab.pictures import canvas as c
 from mplab.training.exponents import zones
 

@@ -12,8 +12,8 @@ from mplab import FP8_E4M3, FP16, FP32, Rounding, round_to
 from mplab.arithmetic import mma
 from mplab.arithmetic.architectures import Input, MatrixUnit, unit_of
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
+from mplab.common.words import number
 from mplab.hardware import recordings
-from mplab.numbers.words import number
 from mplab.pictures import canvas
 from mplab.pictures.recordings import Where
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP16, Format, next_down, next_up, round_to
 from mplab.arithmetic import update_trajectory
+from mplab.common.words import number
 from mplab.explorers.chart import Chart, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.numbers.words import number
 from mplab.pictures.canvas import percent, power_of_two, style
 
 FORMATS: dict[str, Format] = {"BF16": BF16, "FP16": FP16, "E4M3": FP8_E4M3}

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 
 from mplab import BF16, FP32, Format, round_to, ulp
 from mplab.arithmetic import Descent
-from mplab.numbers.words import number
+from mplab.common.words import number
 from mplab.pictures import canvas as c
 
 _WITH = {

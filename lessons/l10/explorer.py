@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32, Format
+from mplab.common.words import plural
 from mplab.explorers.chart import BOLD, Drawing
 from mplab.explorers.widget import Explorer, choice, tick
 from mplab.pictures.canvas import listed, style
@@ -78,8 +79,8 @@ class Verdict(NamedTuple):
     def note(self) -> str:
         """How many steps it took and how many inputs were rounded, in words; may be empty."""
         steps = [f"in {self.steps} steps, the first shown"] if self.steps > 1 else []
-        s = "s" * (self.rounded > 1)
-        rounded = [f"{self.rounded} input{s} rounded for it"] if self.rounded else []
+        inputs = plural(self.rounded, "input")
+        rounded = [f"{inputs} rounded for it"] if self.rounded else []
         return "; ".join(steps + rounded)
 
 

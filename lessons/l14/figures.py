@@ -17,7 +17,7 @@ from mplab.arithmetic import (
     sum,
     variance,
 )
-from mplab.numbers.words import superscript
+from mplab.common.words import superscript
 from mplab.pictures import canvas as c
 
 Data = tuple[np.ndarray, ...]

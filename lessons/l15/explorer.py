@@ -7,10 +7,10 @@ import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.arithmetic import Refinement, refine
+from mplab.common.words import plural, superscript
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.lessons.l15.figures import random_system
-from mplab.numbers.words import superscript
 from mplab.pictures.canvas import power_of_two, style
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)}
@@ -105,10 +105,9 @@ def _outcome(found: Refinement) -> str:
     if not len(found.backward_errors):
         return f"{found.reason}."
     first, last = (_size(found.backward_errors[k]) for k in (0, -1))
-    inner = f" with {found.inner_steps} inner steps, n = {SIZE}" * bool(
-        found.inner_steps
-    )
-    steps = f"{found.steps} correction{'s' * (found.steps != 1)}{inner}"
+    steps = plural(found.steps, "correction")
+    if found.inner_steps:
+        steps += f" with {found.inner_steps} inner steps, n = {SIZE}"
     if found.converged:
         return f"converged, from {first} to {last} in {steps}."
     return f"not converged, from {first} to {last} in {steps}: {found.reason}."

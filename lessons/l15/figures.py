@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from mplab import Format
 from mplab.arithmetic import Refinement, refine
+from mplab.common.words import plural
 from mplab.pictures import canvas as c
 
 
@@ -131,7 +132,7 @@ def plot_refinements(found: Mapping[str, Refinement]) -> c.Picture:
     for name, run in found.items():
         look = c.style(name.split(" ")[0])
         if run.converged:
-            said.append(f"{name} converges in {run.steps} step{'s' * (run.steps != 1)}")
+            said.append(f"{name} converges in {plural(run.steps, 'step')}")
         elif not run.steps:
             said.append(f"{name} has no factors")
         else:

@@ -7,10 +7,10 @@ import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.arithmetic import integrate, step_is_lost
+from mplab.common.words import number, superscript
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
-from mplab.numbers.words import number, superscript
 from mplab.pictures.canvas import style
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}

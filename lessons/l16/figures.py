@@ -7,7 +7,7 @@ import numpy as np
 
 from mplab import Format, round_to, values
 from mplab.arithmetic import integrate, step_is_lost
-from mplab.numbers.words import number
+from mplab.common.words import number
 from mplab.pictures import canvas as c
 
 HOT, ROOM, RATE = 90.0, 20.0, 0.1
@@ -277,8 +277,9 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
         if not k:
             axes.set_ylabel("z")
         states, length = cycle(run)
-        end = f", the last {length:,} again and again" * bool(length)
-        said.append(f"{states:,} ({name}{end})")
+        if length:
+            name += f", the last {length:,} again and again"
+        said.append(f"{states:,} ({name})")
     steps = len(run) - 1
     sentence = f"Different states in {steps:,} steps: {'; '.join(said)}."
     return c.titled(picture, sentence, "Points, z against x.")

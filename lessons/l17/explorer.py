@@ -8,10 +8,10 @@ import numpy as np
 
 from mplab import FP16, FP32
 from mplab.arithmetic import mma, slice_bits, split
+from mplab.common.words import plural, superscript
 from mplab.explorers.chart import Chart, Scale
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.lessons.l17.figures import KINDS
-from mplab.numbers.words import superscript
 from mplab.pictures.canvas import GOOD, INK, power_of_two
 
 SUMS, LONGEST = 8, 12
@@ -87,9 +87,8 @@ class SliceSums(Explorer):
             if found.bound <= FP32.precision
             else "need not fit"
         )
-        several = "s" * (k > 1)
         sentence = (
-            f"{self.bits.value}-bit slices, {k:,} product{several}, {self.kind.value}: the "
+            f"{self.bits.value}-bit slices, {plural(k, 'product')}, {self.kind.value}: the "
             f"largest of {SUMS**2} sums comes to 2^{top:.1f}, the unit gets {found.wrong} wrong. "
             f"Any sum is at most 2{superscript(found.bound)} and {fits}; the rule allows "
             f"{found.rule} bits."

@@ -99,9 +99,11 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
 
     said = [f"An error of 2⁻⁵² at most: {c.listed(reached)}"] if reached else []
     claim = f"{'; '.join(said + stuck)}."
-    counted = "slices of each factor" + ", or moduli" * ("moduli" in found)
-    quantities = "error / (|A||B|)   (line: 2⁻⁵²)", counted
-    return c.line_chart(lines, *quantities, claim, log="x", finish=finish)
+    counted = "slices of each factor"
+    if "moduli" in found:
+        counted += ", or moduli"
+    error = "error / (|A||B|)   (line: 2⁻⁵²)"
+    return c.line_chart(lines, error, counted, claim, log="x", finish=finish)
 
 
 def _counts(axes: Axes) -> None:

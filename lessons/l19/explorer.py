@@ -7,6 +7,7 @@ import numpy as np
 
 from mplab import BF16, FP16, FP32, Format, encode, round_to
 from mplab.arithmetic import Accumulation, matmul
+from mplab.common.words import plural
 from mplab.explorers.chart import Drawing
 from mplab.explorers.widget import Explorer, choice, slider
 from mplab.pictures.canvas import BAND, INK
@@ -79,9 +80,9 @@ class SplitRow(Explorer):
         parts = self.parts.value
         others = [_codes(self.way.value, n) for n in range(1, MOST + 1)]
         sentence = (
-            f"Accumulator {self.way.value}, {parts} part{'s' * (parts > 1)}: {self.changed} of "
+            f"Accumulator {self.way.value}, {plural(parts, 'part')}: {self.changed} of "
             f"{NUMBERS} numbers differ from those of one part. Splits of 1 to {MOST} parts make "
-            f"{len(set(others))} different row{'s' * (len(set(others)) > 1)}."
+            f"{plural(len(set(others)), 'different row')}."
         )
         fmt = _stored(self.way.value)
         return _bits(others[parts - 1], self.flips, fmt, parts, sentence), sentence

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32, round_to
 from mplab.arithmetic import distinct_sums
+from mplab.common.words import plural
 from mplab.pictures import canvas as c
 from mplab.training import Recipe, Task, train
 
@@ -84,7 +85,7 @@ def plot_order_errors(found: OrderErrors) -> c.Picture:
         look = c.style(name.rpartition(" ")[2])
         axes.plot(offsets, np.full(len(offsets), row), look.marker, color=look.colour,
                   markersize=5, alpha=0.6)  # fmt: skip
-        words = f"{len(offsets)} sum{'s' * (len(offsets) > 1)}"
+        words = plural(len(offsets), "sum")
         axes.text(1.02, row, words, transform=axes.get_yaxis_transform(), va="center")
     c.rows(axes, list(found.offsets))
     axes.set_xlabel(

@@ -9,10 +9,10 @@ import numpy as np
 
 from mplab.arithmetic.architectures import Input, MatrixUnit, pair_of, unit_of
 from mplab.arithmetic.matrix_units import mma
+from mplab.common.words import number, superscript
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, Rounding
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.words import number, superscript
 
 _SHOWN_PAST_THE_CUT = 12
 

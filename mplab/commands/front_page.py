@@ -18,9 +18,9 @@ from mplab.commands.lesson_page import (
     markdown_to_html,
     title_of,
 )
+from mplab.common.words import superscript
 from mplab.explorers.freezing import Control, Frozen, pack
 from mplab.explorers.modules import BitExplorer, to_live_html
-from mplab.numbers.words import superscript
 
 EXPONENTS = range(0, 26, 2)
 """Loss scales of the first explorer, as powers of two."""

@@ -1,1 +1,1 @@
-"""What every room uses: tables, progress bars, what is installed, names imported on first use."""
+"""What every room uses: words, tables, progress bars, what is installed, lazy imports."""

@@ -1,8 +1,10 @@
 """Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
 
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mplab.common.words import plural
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import team_owners
@@ -78,8 +80,8 @@ def _grade(
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
     if submission.total_seconds_late > 0:
-        hours = round(-(-submission.total_seconds_late // 3600))
-        remark = f"{remark} {hours} hour{'s' * (hours > 1)} late".strip()
+        hours = math.ceil(submission.total_seconds_late / 3600)
+        remark = f"{remark} {plural(hours, 'hour')} late".strip()
     if by_hand := bool(submission.needs_manual_grade):
         remark = f"{remark} {BY_HAND}".strip()
     score = max(

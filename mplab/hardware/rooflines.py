@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import torch
 
+from mplab.common.words import plural
 from mplab.hardware.recordings import first
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import BF16, FP16, FP32, Format
@@ -137,8 +138,7 @@ def measured(
             if taken > seconds:
                 break
     cuda = torch.device(device).type == "cuda"
-    threads = torch.get_num_threads()
-    cpu = f"this machine's CPU, {threads} thread" + "s" * (threads > 1)
+    cpu = f"this machine's CPU, {plural(torch.get_num_threads(), 'thread')}"
     name = torch.cuda.get_device_name(device) if cuda else cpu
     return Roofline(f"measured on {name}", copied, tuple(rows))
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mplab.common.tables import Table
+from mplab.common.words import plural
 from mplab.health.digest import BITS, SAMPLED, VERSION, Digest, Record, Site
 from mplab.numbers.checks import quoted
 
@@ -94,8 +95,7 @@ class Comparison:
         if self.first is not None:
             step, site = self.first.step, self.first.site
             return f"The runs part in step {step}, {site.direction}: {site}."
-        count = len(self.steps)
-        same = f"{self.compared:,} digests of {count} step{'s' * (count > 1)}"
+        same = f"{self.compared:,} digests of {plural(len(self.steps), 'step')}"
         if self.notes:
             return f"No difference in what both runs have: {same}."
         return f"The runs do not differ: {same} are equal."

@@ -88,7 +88,7 @@ class Site(NamedTuple):
             "backward": f"the gradient with respect to {what}",
             "update": f"{what} after the update",
         }.get(self.direction, what)
-        return words + f", call {self.call + 1}" * bool(self.call)
+        return f"{words}, call {self.call + 1}" if self.call else words
 
 
 @dataclass
@@ -331,7 +331,8 @@ class Digest:
             if known is not None and known() is t and at == version:
                 continue
             self._known[id(t)] = weakref.ref(t), version
-            part, call = what + f" {place + 1}" * bool(place), self._runs[layer] - 1
+            part = f"{what} {place + 1}" if place else what
+            call = self._runs[layer] - 1
             self._see("forward", layer, part, t, call)
             if t.requires_grad and not t.is_leaf:
                 t.register_hook(partial(self._gradient, layer, part, call))  # type: ignore[no-untyped-call]

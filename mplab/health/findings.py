@@ -219,7 +219,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + f" and {len(names) - 3} more" * (len(names) > 3)
+    first = ", ".join(names[:3])
+    return f"{first} and {len(names) - 3} more" if len(names) > 3 else first
 
 
 def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:

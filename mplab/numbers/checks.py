@@ -43,14 +43,11 @@ def integer(
 
     `advice` ends the message.
     """
-    rule = (
-        ""
-        if least == -math.inf
-        else ", not negative"
-        if least == 0
-        else f", at least {least}"
-    )
-    rule += f", at most {most}" * (most < _HUGE)
+    rule = ", not negative" if least == 0 else f", at least {least}"
+    if least == -math.inf:
+        rule = ""
+    if most < _HUGE:
+        rule += f", at most {most}"
     problem = f"{function}: {argument} must be an integer{rule}; got {quoted(value)}. "
     try:
         if isinstance(value, bool | np.bool_):

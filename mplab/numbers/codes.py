@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
+from mplab.common.words import integer
 from mplab.numbers.formats import Format, Specials, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.words import integer
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from mplab.common.tables import Table
-from mplab.numbers.words import integer, superscript
+from mplab.common.words import integer, superscript
 
 
 class Rounding(IntEnum):

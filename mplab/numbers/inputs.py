@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from mplab.common.words import integer
 from mplab.numbers.formats import format_of
-from mplab.numbers.words import integer
 
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
 

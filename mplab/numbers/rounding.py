@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mplab.common.words import integer
 from mplab.numbers.codes import encode, refusal
 from mplab.numbers.formats import (
     FP32,
@@ -22,7 +23,6 @@ from mplab.numbers.formats import (
 from mplab.numbers.inputs import as_array, as_float64, widen
 from mplab.numbers.parameters import RoundingParameters, rounding_parameters
 from mplab.numbers.threads import DIVISIBLE
-from mplab.numbers.words import integer
 
 _MASK64 = (1 << 64) - 1
 
@@ -544,9 +544,9 @@ def checked_keys(
         array = (
             f"{stream.dtype}, {stream.shape}" if isinstance(stream, np.ndarray) else ""
         )
-        or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}" * (
-            shape is not None
-        )
+        or_bits = ""
+        if shape is not None:
+            or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}"
         raise ValueError(
             f"{function}: stream must be a Stream with Rounding.STOCHASTIC{or_bits}; got "
             f"{array or repr(stream)}. Pass stream=Stream(seed) and reuse it from call to call."

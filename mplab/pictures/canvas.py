@@ -27,8 +27,8 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import ScaledTranslation
 
+from mplab.common.words import superscript
 from mplab.numbers.formats import Format
-from mplab.numbers.words import superscript
 from mplab.training.exponents import exponent_of, zones
 
 P = ParamSpec("P")

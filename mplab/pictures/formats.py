@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from mplab.common.words import number
 from mplab.numbers.codes import decode, encode, ulp, values
 from mplab.numbers.formats import Format, Specials
 from mplab.numbers.rounding import round_to
-from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 
 INTEGERS = "INT8"

@@ -88,10 +88,12 @@ def _draw_loss(axes: Axes, steps: list[Step]) -> None:
     axes.plot(where, heights, "x", color=c.REFERENCE.colour, markersize=7)
     for i in np.flatnonzero(~finite):
         axes.axvspan(i - 0.5, i + 0.5, color=c.BAND, alpha=c.LOST, linewidth=0)
-    notes = ["x: skipped"] * bool(skipped.any()) + ["grey: not finite"] * bool(
-        not finite.all()
-    )
-    axes.set_title("loss" + f" ({', '.join(notes)})" * bool(notes))
+    notes = []
+    if skipped.any():
+        notes.append("x: skipped")
+    if not finite.all():
+        notes.append("grey: not finite")
+    axes.set_title(f"loss ({', '.join(notes)})" if notes else "loss")
     _step_axis(axes, steps)
     if not finite.any():
         axes.set_yticks([])

@@ -68,8 +68,8 @@ def _parts(row: Memory) -> list[int]:
 
 
 def _recipe_words(row: Memory) -> str:
-    hardware = " (in hardware)" * (row.would is not None)
-    return row.recipe + hardware + ", checkpointed" * row.checkpointed
+    words = row.recipe if row.would is None else f"{row.recipe} (in hardware)"
+    return f"{words}, checkpointed" if row.checkpointed else words
 
 
 def _unit(most: float) -> tuple[str, float]:

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from mplab.common.words import plural
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
@@ -122,7 +123,8 @@ def _claim(explanation: Explanation, formats: list[Format]) -> str:
     (first, count), *rest = counts
     choices = len(explanation.policy.layers)
     start = explanation.policy.constant
-    start += f" with {choices} choice{'s' * (choices > 1)} of layers" if choices else ""
+    if choices:
+        start += f" with {plural(choices, 'choice')} of layers"
     start += f" runs {count} of {len(rows)} operations of "
     start += f"{explanation.model} in {first.name}"
     others = [f"{n} in {fmt.name}" for fmt, n in rest]
@@ -170,10 +172,11 @@ def sensitivity(
         axes.set_title(phase)
         c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
         half = math.log2(_HALF)
-        spans = [("half", half, half)] if measured else []
-        axes.vlines(
-            [half] * len(spans), *axes.get_ylim(), colors=c.FAINT, linestyles=":", lw=1
-        )
+        spans = []
+        if measured:
+            spans.append(("half", half, half))
+            ends = axes.get_ylim()
+            axes.vlines(half, *ends, colors=c.FAINT, linestyles=":", linewidth=1)
         if not all(map(math.isfinite, errors_seen)):
             axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
             spans.append(("inf, NaN", edge - 1, edge + 1))
@@ -184,7 +187,8 @@ def sensitivity(
         marks, names, loc="outside lower right", ncols=len(names), frameon=False
     )
     details = "; ".join(
-        f"{fmt.name}{f' {phase}' * bool(phase)}: "
+        f"{fmt.name} {phase}".rstrip()
+        + ": "
         + ", ".join(f"{name} {_cost(e)}" for name, e in found[fmt].items())
         for phase, found in panels.items()
         for fmt in formats

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic.reductions import cumsum
+from mplab.common.words import number
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import Format, Rounding
 from mplab.numbers.rounding import Stream, round_to
-from mplab.numbers.words import number
 from mplab.pictures import canvas as c
 
 

@@ -461,7 +461,9 @@ def by_seed(
     each = "1 seed" if values.shape[1] == 1 else f"each of {values.shape[1]} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
     against = f"{metric[0].upper()}{metric[1:]} against {names[0]}, on {each}"
-    claim = f"{against}: {c.listed(changes)}" + f" ({source})" * bool(source)
+    claim = f"{against}: {c.listed(changes)}"
+    if source:
+        claim += f" ({source})"
     return c.titled(picture, claim, f"Marks in rows. {reached}.")
 
 

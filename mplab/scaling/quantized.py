@@ -516,9 +516,9 @@ def _require_shape(function: str, scale: Tensor, outer: tuple[int, ...]) -> None
 
 def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
     if scale.ndim:
-        blocks = "; for blocks, use Quantized(codes, scale, fmt, block)" * (
-            name == "scale"
-        )
+        blocks = ""
+        if name == "scale":
+            blocks = "; for blocks, use Quantized(codes, scale, fmt, block)"
         raise ValueError(
             f"{function}: {name} must be one number; got shape {tuple(scale.shape)}. "
             f"Pass a float, or a tensor of shape (){blocks}."

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from mplab.commands import frame, lesson_page
+from mplab.common.words import superscript
 from mplab.course.files import course_folder
 from mplab.explorers import Explorer, freezing
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l11.explorer import SpeedUp
-from mplab.numbers.words import superscript
 from mplab.training import exponent_histogram, train
 
 LARGE = {"AmaxHistory", "MatrixStep", "Refiner", "ScalerTimeline", "UpdateStagnation"}

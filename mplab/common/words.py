@@ -27,6 +27,16 @@ def number(x: float, *, digits: int = 6) -> str:
     return "NaN" if math.isnan(x) else f"{x:.{digits}g}".replace("-", "−")
 
 
+def plural(count: int, noun: str) -> str:
+    """Write a count and its noun.
+
+    Examples:
+        >>> plural(1, "step"), plural(1024, "step")
+        ('1 step', '1,024 steps')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def integer(n: int) -> str:
     """Write an integer in digits, or its length in bits: Python writes at most 4300 digits.
 
