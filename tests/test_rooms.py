@@ -54,7 +54,7 @@ TOKENS = {
     "mplab/course": 4_200,
     "mplab/simulation": 23_200,
     "mplab/grading": 43_000,
-    "mplab/training": 20_100,
+    "mplab/training": 20_200,
     "mplab/health": 20_300,
     "mplab/hardware": 5_000,
     "mplab/pictures": 17_500,
