@@ -7,7 +7,7 @@ import record
 import same_bits
 import torch
 from pretend_cuda import pretended
-from tiers import mostly_slow
+from tiers import mostly_full
 
 from mplab import FP8_E5M2
 from mplab.commands.main import main
@@ -79,14 +79,14 @@ def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
 # The library on it -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", mostly_slow(RECIPES, ["fp16-scaled", "amp-fp16"]))
+@pytest.mark.parametrize("recipe", mostly_full(RECIPES, ["fp16-scaled", "amp-fp16"]))
 def test_every_recipe_keeps_its_tensors_on_the_device(cuda, recipe):
     run = train("regression", recipe, steps=2, device="cuda", progress=False)
     assert run.device == torch.cuda.get_device_name()
     assert len(run.loss) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_keeps_its_tensors_on_the_device(cuda, task):
     for recipe in ("fp32", "fp16-scaled", "bf16-pure", "amp-fp16", "amp-fp8-current"):
@@ -110,7 +110,7 @@ def test_memory_and_times_of_a_step_are_measured_on_the_device(cuda, recipe):
     )
 
 
-@pytest.mark.parametrize("check", mostly_slow(same_bits.CHECKS, same_bits.CHECKS[2:]))
+@pytest.mark.parametrize("check", mostly_full(same_bits.CHECKS, same_bits.CHECKS[2:]))
 def test_the_device_has_the_bits_and_the_counts_of_the_cpu(cuda, check):
     found = {
         what: same_bits.difference(here, there) for what, here, there in check(cuda)
@@ -140,7 +140,7 @@ def test_the_probes_are_asked_and_reported(cuda, capsys):
     assert answered >= len(asked)  # some CPUs multiply more pairs than a GPU does
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("part", sorted(record.PARTS))
 def test_each_part_is_recorded_without_a_problem(cuda, part, tmp_path):
     made = record.record(part, record.Request(cuda, tmp_path, [part], rehearse=True))
