@@ -87,10 +87,8 @@ class Probe:
 
     def factors(self, *, least: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """The two vectors of factors: as long as all steps together, but at least `least` steps."""
-        length, steps = (
-            self._unit(self.architecture).terms,
-            self.steps or _steps(self.terms),
-        )
+        length = self._unit(self.architecture).terms
+        steps = self.steps or _steps(self.terms)
         flat = np.zeros((2, length * max(len(steps), least)))
         for i, step in enumerate(steps):
             flat[:, i * length : i * length + len(step)] = (
@@ -340,7 +338,8 @@ def on_cuda(probe: Probe) -> float:
         raise RuntimeError("scales of blocks are asked of the models alone.")
     wide = torch.float64 if probe.input_format is float else torch.float32
     a, b = (torch.from_numpy(x).to("cuda", wide) for x in probe.factors(least=4))
-    left, right = a.repeat(_SIZE, 1), b[:, None].repeat(1, _SIZE)
+    left = a.repeat(_SIZE, 1)
+    right = b[:, None].repeat(1, _SIZE)
     if probe.output_format == FP16:
         return float(_into_fp16(left, right)[0, 0])
     return float(product(left, right, probe.input_format)[0, 0])

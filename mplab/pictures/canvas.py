@@ -66,7 +66,8 @@ NEUTRAL = (
 FACES = (*(look.colour for look in NEUTRAL), "#E4C97F", "#A9CDCF")
 """The colours of areas that stand for no format: the neutral ones, and two of them paler."""
 
-BAD, GOOD = NEUTRAL[0].colour, NEUTRAL[1].colour
+BAD = NEUTRAL[0].colour
+GOOD = NEUTRAL[1].colour
 
 METHOD_STYLES: dict[str, tuple[Any, str]] = {
     "nearest": ("solid", "to nearest"),
@@ -284,17 +285,17 @@ def spread(
     pools: list[tuple[float, int]] = []  # (mean start, members)
     before = 0.0
     for i in order:
-        mean, members = wanted[i] - sizes[i] / 2 - before, 1
+        mean = wanted[i] - sizes[i] / 2 - before
+        members = 1
         before += sizes[i]
         while pools and pools[-1][0] > mean:
             other, count = pools.pop()
-            mean, members = (
-                (mean * members + other * count) / (members + count),
-                members + count,
-            )
+            mean = (mean * members + other * count) / (members + count)
+            members = members + count
         pools.append((mean, members))
     starts = [mean for mean, members in pools for _ in range(members)]
-    places, done = [0.0] * len(wanted), 0.0
+    places = [0.0] * len(wanted)
+    done = 0.0
     for i, start in zip(order, starts, strict=True):
         places[i] = max(low, min(start, high - before)) + done + sizes[i] / 2
         done += sizes[i]

@@ -97,7 +97,8 @@ def code_table(fmt: Format) -> c.Picture:
             "Use number_lines for a part of a wider format."
         )
     trailing = fmt.precision - 1
-    rows, columns = 1 << fmt.exponent_bits, 1 << trailing
+    rows = 1 << fmt.exponent_bits
+    columns = 1 << trailing
     table = decode(np.arange(rows * columns), fmt).reshape(rows, columns)
     longest = max(len(_in_full(float(value))) for value in table.flat)
     wide = max(0.84, 0.075 * longest)
@@ -235,7 +236,9 @@ def decimal_digits(formats: Sequence[Format]) -> c.Picture:
     Returns:
         A figure whose title says how many digits the normal numbers of each format have.
     """
-    lines, words, how = [], [], {"linestyle": "solid", "linewidth": 1.2}
+    lines = []
+    words = []
+    how = {"linestyle": "solid", "linewidth": 1.2}
     for fmt in formats:
         x = magnitudes(fmt, (-30, 18), each=16)
         lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))

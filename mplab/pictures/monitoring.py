@@ -15,7 +15,8 @@ from mplab.numbers.formats import FORMATS
 from mplab.pictures import canvas as c
 
 # The report of a run ---------------------------------------------------------------------
-_RAW, _RECEIVED = c.NEUTRAL[2], c.NEUTRAL[0]
+_RAW = c.NEUTRAL[2]
+_RECEIVED = c.NEUTRAL[0]
 
 _READABLE = 12
 """The most layers that a figure names legibly."""
@@ -111,7 +112,8 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         axes.plot(norms, **how, markevery=_every(steps), label=words)
     if np.isfinite(after + received).any():
         c.binary_axis(axes.yaxis, "", count=6)
-        low, high = np.nanmin([*after, *received]), np.nanmax([*after, *received])
+        low = np.nanmin([*after, *received])
+        high = np.nanmax([*after, *received])
         margin = 0.3 + 0.05 * (high - low)
         # The key.
         axes.set_ylim(math.floor(low) - margin, high + 4 * margin + 0.4 * (high - low))
@@ -138,8 +140,10 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     """Draw bars of the shares that are zero, subnormal, near overflow, or not finite."""
-    names, fmt = list(layers), FORMATS[next(iter(layers.values())).fmt]
-    colour, black = c.style(fmt).colour, c.REFERENCE.colour
+    names = list(layers)
+    fmt = FORMATS[next(iter(layers.values())).fmt]
+    colour = c.style(fmt).colour
+    black = c.REFERENCE.colour
     counts = np.array(
         [(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()]
     )
@@ -227,7 +231,8 @@ def parting(comparison: Comparison) -> c.Picture:
         for d in found[:1]:
             way, step = _cell(d)
             if way == direction:
-                x, y = columns[step] + 0.5, rows[d.site.layer] + 0.5
+                x = columns[step] + 0.5
+                y = rows[d.site.layer] + 0.5
                 axes.plot(x, y, "o", mfc="none", mec=c.BAD, ms=13, mew=2.5)
         rings = bool(axes.lines)
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)

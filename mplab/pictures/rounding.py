@@ -136,7 +136,8 @@ def running_sums(
     """
     exact = start + term * times
     lines = [c.Line([0, times], [start, exact], "exact", c.REFERENCE, {"linewidth": 1})]
-    words, shown = [], np.unique(np.linspace(0, times, 600).astype(int))
+    words = []
+    shown = np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
         how = entry if isinstance(entry, RunningSum) else RunningSum(entry)
         running = _running(start, term, times, how, seed)

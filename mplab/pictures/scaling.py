@@ -106,7 +106,8 @@ def _heights(windows: Iterable[Window]) -> tuple[float, float]:
 
 def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
     """Draw bands past the two ends of the range, and the largest magnitudes as dots."""
-    steps, look = np.arange(len(window.scales)), c.style(window.fmt)
+    steps = np.arange(len(window.scales))
+    look = c.style(window.fmt)
     top = np.log2(window.fmt.max_finite / window.scales)
     bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
     for lower, upper in (

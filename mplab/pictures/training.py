@@ -402,7 +402,9 @@ def loss_scale(histories: Sequence[History]) -> c.Picture:
 
 def _scale_claim(run: History) -> str:
     """Say how often a run skipped a step, and how its scale changed."""
-    skipped, first, last = int(run.skipped.sum()), run.loss_scale[0], run.loss_scale[-1]
+    skipped = int(run.skipped.sum())
+    first = run.loss_scale[0]
+    last = run.loss_scale[-1]
     steps = f"{skipped} of {len(run.skipped)} steps (crosses)" if skipped else "no step"
     if np.all(run.loss_scale == first):
         path = f"its loss scale stays at {scale_words(first)}"
@@ -436,7 +438,8 @@ def by_seed(
         A figure whose title says by how much each way changes the metric, seed by seed; of more
         than two ways, the lowest and the highest.
     """
-    names, values = list(results), np.array(list(results.values()), float)
+    names = list(results)
+    values = np.array(list(results.values()), float)
     picture = c.Picture(height=1.7 + 0.42 * len(names))
     axes = picture.subplots()
     axes.axvspan(

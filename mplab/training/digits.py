@@ -53,7 +53,8 @@ def measure_painted_digits(
         given = (output, split.test[1])
         return task.metrics(output, split)
 
-    keeping, moments = replace(task, metrics=metrics), record_gradients_at
+    keeping = replace(task, metrics=metrics)
+    moments = record_gradients_at
     for recipe in recipes:
         name = recipe if isinstance(recipe, str) else recipe.name
         runs[name] = train(
@@ -73,7 +74,8 @@ def paint(models: Mapping[str, nn.Module]) -> PaintedDigits:
     task = TASKS["sigmoid-autoencoder"]
     split = task.data()
     inputs, images = split.test
-    painted, r2 = {}, {}
+    painted = {}
+    r2 = {}
     for name, model in models.items():
         device = next(model.parameters()).device
         with torch.no_grad():

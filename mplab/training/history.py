@@ -99,7 +99,8 @@ class History:
 
     def __repr__(self) -> str:
         ended = ", ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
-        steps, skipped = len(self.loss), int(np.count_nonzero(self.skipped))
+        steps = len(self.loss)
+        skipped = int(np.count_nonzero(self.skipped))
         return (
             f"<History: {self.task}, {self.recipe}, seed {self.seed}, on {self.device}: "
             f"{steps} steps, {skipped} skipped; {ended}>"

@@ -83,7 +83,8 @@ class _Search:
         loss = self.task.loss(output, targets)
         k, found = self.exponent, None
         while k <= _FURTHEST and (tried := self._gradients(loss, k)) is not None:
-            k, found = k + 1, tried
+            k = k + 1
+            found = tried
         k -= 1
         while found is None and k >= -_FURTHEST:
             found = self._gradients(loss, k)

@@ -121,7 +121,8 @@ def train(
             run.metrics()
         watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
-            done, name = len(run.losses), f"{chosen.name} {how.name}"
+            done = len(run.losses)
+            name = f"{chosen.name} {how.name}"
             shown = progress and rank() == 0
             for _ in counted(
                 range(done, count), name, progress=shown, total=count, initial=done
@@ -223,7 +224,8 @@ class _Batches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"])
-        self.order, self.begin = state["order"], state["begin"]
+        self.order = state["order"]
+        self.begin = state["begin"]
 
 
 class _Run:

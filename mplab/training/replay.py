@@ -295,7 +295,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def program(self, results: Sequence[Tensor | None]) -> Program:
         """The program that gives `results`, and drops each other tensor after its last use."""
         wanted = [None if t is None else self.place_of(t) for t in results]
-        needed, steps = {*wanted}, list[_Step]()
+        needed = {*wanted}
+        steps = list[_Step]()
         for operation in reversed(self.operations):
             if operation.is_pure and needed.isdisjoint(operation.new()):
                 continue  # a view that autograd made, and nothing uses

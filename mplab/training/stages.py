@@ -167,7 +167,8 @@ class _Step:
     ) -> None:
         self.task: Task = known("task", task, TASKS, where=where)
         self.recipe = _plain(where, known("recipe", recipe, RECIPES, where=where))
-        self.device, self.checkpointed = torch.device(device), checkpointed
+        self.device = torch.device(device)
+        self.checkpointed = checkpointed
         self.model = copy.deepcopy(self.task.model()).to(self.device)
         self.children = children_of(where, self.model) if checkpointed else []
         self.train = self.task.data().train
