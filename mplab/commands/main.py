@@ -31,7 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    write = sys.stdout.write  # progress bars go to the other stream
+    # Every command may print a student's words: control characters that could rewrite a terminal
+    # are escaped in one place, which no `print` can miss. Progress bars go to the other stream.
+    write = sys.stdout.write
     sys.stdout.write = lambda text: write(escape_control_characters(text))  # type: ignore[method-assign]
     options, rest = _parser().parse_known_args(argv)
     command = options.command

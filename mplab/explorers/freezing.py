@@ -88,6 +88,8 @@ def all_frozen() -> dict[str, Frozen | str]:
 
     An explorer of ipywidgets that takes free text is left out.
     """
+    # ipywidgets 8 offers no public list of the widgets that a kernel made: `Widget.widgets` reads
+    # the same table, and warns. Without the table the import above fails at once.
     widgets = list(_instances.values())
     living = {
         each.model_id: to_live_html(each)

@@ -140,6 +140,8 @@ class Fp8Linear(nn.Linear):
         how = chosen(
             "Fp8Linear.from_linear", scaling, forward_format, backward_format, real
         )
+        # Parameters, hooks and buffers stay the same objects, so that an optimizer made before the
+        # conversion still steps them. It breaks if nn.Module keeps state outside its __dict__.
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
         new._choose(how, amax_history_len, real)

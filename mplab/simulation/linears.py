@@ -78,7 +78,9 @@ current scaling, simulated)
         ):
             continue
         if layer not in made:
-            plain = nn.Linear.__new__(nn.Linear)  # what from_linear takes
+            # `from_linear` takes a plain nn.Linear; this one shares all that the layer holds, also
+            # where the layer is converted already and changes how it casts.
+            plain = nn.Linear.__new__(nn.Linear)
             plain.__dict__ = layer.__dict__
             made[layer] = Fp8Linear.from_linear(
                 plain, scaling=how, amax_history_len=amax_history_len, real=real
