@@ -1,8 +1,8 @@
 """Check answers to exercises: show the smallest counterexample, never the solution.
 
 An exercise has a right answer, cases in order of growing difficulty, and misconceptions, each with
-the wrong answer that follows from it. A wrong answer gets the sentence of the misconception that
-agrees with it on the first case that differs; of several, the one that agrees on most cases.
+the wrong answer that follows from it. A wrong answer gets the sentence of a misconception only if
+the two agree in every case. All others get the reason, which is true of any wrong answer.
 """
 
 from __future__ import annotations
@@ -241,7 +241,8 @@ def _counterexample(
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if isinstance(yours, str) and not isinstance(wanted[first], str):
         return "\n".join([*lines, "  This is text: leave out the quotation marks."])
-    return "\n".join([*lines, f"  {_sentence(exercise, given, first)}"])
+    sentence = misconception_of(exercise, given) or exercise.reason
+    return "\n".join([*lines, f"  {sentence}"])
 
 
 def _place(error: Exception) -> str:
@@ -253,23 +254,21 @@ def _place(error: Exception) -> str:
     return f"\n           in line {own[-1].lineno}: {own[-1].line}" if own else ""
 
 
-def _sentence(exercise: Exercise, given: list[Any], first: int) -> str:
-    """Return the sentence of the misconception that agrees in the first wrong case, or the reason.
+def misconception_of(exercise: Exercise, given: Sequence[Any]) -> str:
+    """Return the sentence of the misconception that agrees in every case; empty if none does.
 
-    Of several, the one that agrees in most cases, and in more than the right answer does.
+    An answer that agrees in some cases only has another fault, or a second one, and a sentence
+    about the first would often say something false of it.
     """
-
-    def agreed(answer: Any) -> int:
-        outcomes = exercise.outcomes(answer)
-        return sum(equal(*pair, exercise) for pair in zip(given, outcomes, strict=True))
-
-    best, most = exercise.reason, agreed(exercise.answer)
     for wrong, sentence in exercise.misconceptions:
-        case = exercise.cases[first]
-        theirs = _outcome(wrong, case) if callable(exercise.answer) else wrong
-        if equal(given[first], theirs, exercise) and (cases := agreed(wrong)) > most:
-            best, most = sentence, cases
-    return best
+        theirs = (
+            (_outcome(wrong, case) for case in exercise.cases)
+            if callable(exercise.answer)
+            else [wrong]
+        )
+        if all(equal(*pair, exercise) for pair in zip(given, theirs, strict=True)):
+            return sentence
+    return ""
 
 
 def _nothing(value: Any) -> list[bool]:

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from mplab.course.calls import refusal
-from mplab.course.exercise import Arguments, Exercise, HashedValue, Misconception, equal
+from mplab.course.exercise import (
+    Arguments,
+    Exercise,
+    HashedValue,
+    Misconception,
+    equal,
+    misconception_of,
+)
 from mplab.course.lessons import EXERCISES
 from mplab.grading.serialization import (
     UnsupportedValue,
@@ -195,47 +202,76 @@ def grade_exercise(
     Returns:
         An outcome for each part, even if the answer is missing, broken or not a value.
     """
-    outcomes = []
+    replies = []
     for part in graded.parts:
         cases = graded.cases(part, seed(part.name))
-        message = NOT_ASKED
-        if answering.interrupts < MOST_INTERRUPTS:
-            message = _part_message(graded, part, cases, answering)
-        outcomes.append(
-            Outcome(part.name, part.points, 0.0 if message else part.points, message)
-        )
+        replies.append(_reply_to(graded, part, cases, answering))
+    hint = ""
+    if any(reply.wrong for reply in replies):
+        hint = _misconception(graded.exercise, replies)
+    outcomes = []
+    for part, reply in zip(graded.parts, replies, strict=True):
+        message = reply.message
+        if reply.wrong:
+            message = _explanation(reply, hint or part.hint)
+        earned = 0.0 if message else part.points
+        outcomes.append(Outcome(part.name, part.points, earned, message))
     return outcomes
 
 
-def _part_message(
+class _Reply(NamedTuple):
+    """What a submission gave for the cases of one part."""
+
+    cases: list[Any]
+    given: Sequence[Any] = ()
+    """A value or an exception for each case; nothing if it gave none that can be compared."""
+    wrong: Sequence[int] = ()
+    """The cases that differ from the reference."""
+    message: str = ""
+    """The reason why the part earns nothing although no case differs."""
+
+
+def _reply_to(
     graded: Graded, part: Part, cases: list[Any], answering: Session
-) -> str:
-    """Return the reason why a part earns nothing; empty if it is right."""
+) -> _Reply:
+    """Ask a submission for the cases of one part, and compare."""
+    if answering.interrupts >= MOST_INTERRUPTS:
+        return _Reply(cases, message=NOT_ASKED)
     uses = graded.exercise.uses
     reply = _ask(graded, cases, answering)
     if reply.get("interrupted"):
-        return f"Stopped after {graded.seconds:g} seconds."
+        return _Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
     if reply.get("missing"):
+        message = f"The notebook defines no {graded.asks} at this point."
         if not callable(graded.exercise.answer):
-            return f"Not attempted: nothing is called {graded.asks} at this point."
-        return f"The notebook defines no {graded.asks} at this point."
+            message = f"Not attempted: nothing is called {graded.asks} at this point."
+        return _Reply(cases, message=message)
     replies = reply.get("values")
     if not isinstance(replies, list) or len(replies) != len(cases):
-        return (
-            f"{graded.asks} is not a function."
-            if "kind" in reply
-            else "The answer is unreadable."
-        )
+        message = "The answer is unreadable."
+        if "kind" in reply:
+            message = f"{graded.asks} is not a function."
+        return _Reply(cases, message=message)
     given = [_read(entry) for entry in replies]
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
     wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
     called = reply.get("called")
+    message = ""
     if not wrong and uses is not None and isinstance(called, list) and called:
-        return refusal(_public_name(called[0]), uses)
-    if not wrong:
+        message = refusal(_public_name(called[0]), uses)
+    return _Reply(cases, given, wrong, message)
+
+
+def _misconception(exercise: Exercise, replies: Sequence[_Reply]) -> str:
+    """Return the sentence of the misconception that agrees in every case of every part."""
+    if not all(reply.given for reply in replies):
         return ""
-    return _explanation(exercise, part, given, wrong)
+    cases = [case for reply in replies for case in reply.cases]
+    given = [outcome for reply in replies for outcome in reply.given]
+    if not callable(exercise.answer):
+        cases, given = cases[:1], given[:1]
+    return misconception_of(replace(exercise, cases=cases), given)
 
 
 def _public_name(called: Any) -> str:
@@ -307,21 +343,16 @@ def exception_named(name: Any, message: Any) -> Exception:
     return _CustomException(f"{str(name)[:80]}: {text}")
 
 
-def _explanation(
-    exercise: Exercise, part: Part, given: list[Any], wrong: list[int]
-) -> str:
+def _explanation(reply: _Reply, hint: str) -> str:
     """Explain what is wrong, in one sentence, without the value of a hidden case."""
-    first = given[wrong[0]]
+    first = reply.given[reply.wrong[0]]
     if isinstance(first, NotImplementedError):
         return "Not attempted."
-    count = f"{len(wrong)} of {len(given)} cases are wrong. " if len(given) > 1 else ""
+    total = len(reply.given)
+    count = f"{len(reply.wrong)} of {total} cases are wrong. " if total > 1 else ""
     if isinstance(first, Exception):
         count += f"The first of them {_raised(first)}. "
-    for misconception in exercise.misconceptions:
-        pairs = zip(given, exercise.outcomes(misconception.answer), strict=True)
-        if all(equal(*pair, exercise) for pair in pairs):
-            return count + misconception.sentence
-    return count + part.hint
+    return count + hint
 
 
 def _raised(error: Exception) -> str:

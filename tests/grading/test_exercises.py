@@ -126,6 +126,18 @@ def test_a_misconception_is_met_by_its_sentence():
     assert messages[0] == "That multiplies."
 
 
+def test_a_misconception_is_named_only_if_all_parts_show_it():
+    """A right bias beside wrong subnormals was told that the bias is one less."""
+
+    def multiplies_twos(a, b):
+        return a * b if b == 2 else a / b
+
+    points, messages = earned(Answering(quotient=multiplies_twos))
+    assert (points, messages) == ([0, 2], ["Look again.", ""])
+    points, messages = earned(Answering(quotient=lambda a, b: a * b if b else 1.0))
+    assert messages == ["Look again.", "2 of 2 cases are wrong. Think of zero."]
+
+
 def test_no_message_holds_a_hidden_case_or_its_answer():
     _, messages = earned(Answering(quotient=lambda a, b: 77.0))
     case = np.random.default_rng(0).normal()

@@ -68,9 +68,9 @@ WRONG = {
     "promoted_sum": [
 
 
-        (lambda x: by_blocks(x, inner=FP32), "the plain sum"),
+        (lambda x: by_blocks(x, inner=FP32), "cut at every step"),
 
 
-        (lambda x: by_blocks(x[::-1]), "the plain sum"),
+        (lambda x: by_blocks(x[::-1]), "cut at every step"),
     ],
 }  # fmt: skip
