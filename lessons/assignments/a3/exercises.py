@@ -74,15 +74,9 @@ def power_beyond(step):
     return math.frexp(step)[1]
 
 
-def no_power(step):
-    return 0
-
-
-def stall_of(
-    start, step, fmt, *, power=power_above, bits=0, digits=False, late=rounded
-):
+def stall_of(start, step, fmt, *, power=power_above, late=rounded):
     """Stop at the power of two whose gap is twice the step (a tie); from beyond, after one step."""
-    stop = 2.0**fmt.precision * (step if digits else 2.0 ** (bits + power(step)))
+    stop = 2.0 ** (fmt.precision + power(step))
     return rounded(start + step, fmt) if start >= stop else late(stop, fmt)
 
 
@@ -97,13 +91,8 @@ STALL = Exercise(
         (30.0, 1.0), (64.0, 1.0), (0.0, 2.0**-9), (0.0, 32.0), (416.0, 16.0), (448.0, 16.0))]
         + [Arguments((0.0, 1.0, FP32))],
     misconceptions=(
-        but(stall_of, "That is where ones stop; other steps stop elsewhere.", power=no_power),
         but(stall_of, "Half a gap is a tie, and an even total wins it: it stops there already.",
             power=power_beyond),
-        but(stall_of, "A step that is a whole gap, or more than half of one, moves the total.",
-            bits=-1),
-        but(stall_of, "The gap changes at powers of two only, and the total stops at one.",
-            digits=True),
         but(stall_of, "That place lies beyond max_finite: the total overflows on the way.",
             late=exact),
     ),
@@ -174,30 +163,15 @@ def in_blocks(i, count, lanes):
     return i // -(-count // lanes)
 
 
-def far(totals, add):
-    half = len(totals) // 2
-    return [add(a, b) for a, b in zip(totals[:half], totals[half:], strict=True)]
-
-
-def near(totals, add):
-    return [add(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-
-
-def chain(totals, add):
-    first, second, *rest = totals
-    return [add(first, second), *rest]
-
-
-def lanes_of(
-    x, lanes, fmt, *, lane=strided, tree=far, last=None, within=rounded, among=rounded
-):
-    count = len(x) if last is None else len(x) // lanes * lanes
+def lanes_of(x, lanes, fmt, *, lane=strided, rounding=rounded):
     totals = [0.0] * lanes
-    for i in range(count):
-        at = lane(i, count, lanes)
-        totals[at] = within(totals[at] + float(x[i]), fmt)
+    for i, term in enumerate(x):
+        at = lane(i, len(x), lanes)
+        totals[at] = rounding(totals[at] + float(term), fmt)
     while len(totals) > 1:
-        totals = tree(totals, lambda a, b: among(a + b, fmt))
+        half = len(totals) // 2
+        pairs = zip(totals[:half], totals[half:], strict=True)
+        totals = [rounding(a + b, fmt) for a, b in pairs]
     return rounded(totals[0], fmt)
 
 
@@ -220,11 +194,7 @@ LANES = Exercise(
     misconceptions=(
         but(lanes_of, "Term i goes to lane i % lanes: neighbours go to different lanes.",
             lane=in_blocks),
-        but(lanes_of, "In this tree total i meets total i + n/2, not its neighbour.", tree=near),
-        but(lanes_of, "The totals of the lanes are added in a tree, not one after another.",
-            tree=chain),
-        but(lanes_of, "The last terms do not fill all lanes, and count all the same.", last="cut"),
-        but(lanes_of, "Every addition rounds, not only the last one.", within=exact, among=exact),
+        but(lanes_of, "Every addition rounds, not only the last one.", rounding=exact),
     ),
 )  # fmt: skip
 
@@ -255,17 +225,15 @@ def stagnating(rng):
 # Compensated -----------------------------------------------------------------------------
 
 
-def compensated_of(
-    total, lost, x, fmt, *, use=1.0, against="corrected", op=rounded, fold=False
-):
+def compensated_of(total, lost, x, fmt, *, kept=True, against="corrected", op=rounded):
     for term in map(float, x):
-        corrected = op(term + use * lost, fmt)
+        corrected = op(term + kept * lost, fmt)
         new = rounded(total + corrected, fmt)
         took = op(new - total, fmt)
         given = corrected if against == "corrected" else term
         lost = op(given - took, fmt)
         total = new
-    return (rounded(total + lost, fmt), 0.0) if fold else (total, lost)
+    return total, lost
 
 
 _CURVED = terms(_SEED, E4M3, 12, low=-2, high=3)
@@ -282,14 +250,11 @@ COMPENSATED = Exercise(
         ((-16.0, 0.0), [1.25, 0.5]), ((16.0, 1.0), [1.125]), ((0.0, 0.0), _CURVED),
         ((9.0, -0.4375), _CURVED), ((0.0, 0.0), [1.0] * 40))],
     misconceptions=(
-        but(compensated_of, "What was lost never reaches the next term.", use=0.0),
-        but(compensated_of, "The loss is taken away once more instead of given back.", use=-1.0),
+        but(compensated_of, "What was lost never reaches the next term.", kept=False),
         but(compensated_of, "Compare with the corrected term, which carries the earlier loss.",
             against="term"),
         but(compensated_of, "All four operations round to the format, not only the total.",
             op=exact),
-        but(compensated_of, "Hand back the loss beside the total, which has no room for it.",
-            fold=True),
     ),
 )  # fmt: skip
 
@@ -330,27 +295,13 @@ def small_beside_large(rng):
 # Promoted --------------------------------------------------------------------------------
 
 
-def narrowly(x, fmt, wide):
-    return rounded(x, fmt)
-
-
-def widely(x, fmt, wide):
-    return rounded(x, wide)
-
-
-def unrounded(x, fmt, wide):
-    return x
-
-
-def promoted_of(a, b, every, fmt, wide, *, product=narrowly, inner=narrowly, outer=widely,
-                reset=True, tail=True):  # fmt: skip
+def promoted_of(a, b, every, fmt, wide, *, wide_inside=False, reset=True):
     total = partial_sum = 0.0
-    count = len(a) if tail else len(a) // every * every
-    for i in range(count):
-        term = product(float(a[i]) * float(b[i]), fmt, wide)
-        partial_sum = inner(partial_sum + term, fmt, wide)
-        if i + 1 == count or (i + 1) % every == 0:
-            total = outer(total + partial_sum, fmt, wide)
+    for i in range(len(a)):
+        term = rounded(float(a[i]) * float(b[i]), fmt)
+        partial_sum = rounded(partial_sum + term, wide if wide_inside else fmt)
+        if i + 1 == len(a) or (i + 1) % every == 0:
+            total = rounded(total + partial_sum, wide)
             partial_sum = 0.0 if reset else partial_sum
     return total
 
@@ -374,15 +325,10 @@ PROMOTED = Exercise(
         ([], [], 4, FP16), (_ONES, _ONES, 8, FP16), (_ONES, _ONES, 20, FP16),
         (_C, _D, 4, FP16), (_A, _B, 5, FP16), (_A, _B, 1, _E5M5), (_A, _B, 11, _E5M5))],
     misconceptions=(
-        but(promoted_of, "Each product is rounded to the narrow format before it is added.",
-            product=unrounded),
         but(promoted_of, "The partial sum is kept in the narrow format, that of the products.",
-            inner=widely),
-        but(promoted_of, "The total is wide; in the narrow format it stops as before.",
-            outer=narrowly),
+            wide_inside=True),
         but(promoted_of, "A new partial sum begins at 0.0; the old one has been added.",
             reset=False),
-        but(promoted_of, "The last group may be shorter, and counts all the same.", tail=False),
     ),
 )  # fmt: skip
 
@@ -424,11 +370,6 @@ def rounded_once(mean, x, n, fmt):
     return rounded(mean + (x - mean) / n, fmt)
 
 
-def quotients(mean, x, n, fmt):
-    shift = rounded(rounded(x / n, fmt) - rounded(mean / n, fmt), fmt)
-    return rounded(mean + shift, fmt)
-
-
 def means_of(x, fmt, *, step=moved, first=1):
     mean, n, shown = 0.0, float(first), []
     for term in map(float, x):
@@ -445,10 +386,6 @@ def total_over_count(x, fmt):
     return np.array(shown)
 
 
-def true_means(x, fmt):
-    return round_to(np.cumsum(x) / np.arange(1, len(x) + 1), fmt)
-
-
 _LOSSES = round_to(np.linspace(3.0, 0.5, 20) + _SEED.uniform(-0.4, 0.4, 20), E4M3)
 
 MEANS = Exercise(
@@ -462,10 +399,8 @@ MEANS = Exercise(
         [-7.0, 2.0, 0.5, 1.125], [448.0] * 5, [2.0, 3.5, 1.0, 0.75, 5.0, 1.75], _LOSSES)],
     misconceptions=(
         Misconception(total_over_count, "The mean is in range, but the total is not, or stops."),
-        Misconception(true_means, "This rounds only what is shown; the mean itself is in fmt."),
         but(means_of, "Difference, quotient and new mean are rounded, each of them.",
             step=rounded_once),
-        but(means_of, "First the difference, then one division of it by n.", step=quotients),
         but(means_of, "n counts the new term as well: it is 1 at the first one.", first=2),
     ),
 )  # fmt: skip

@@ -54,7 +54,7 @@ WRONG = {
         (
             "code >> (exponent_bits + trailing_bits), ",
             "0, ",
-            "The topmost bit is the sign",
+            "From the left",
         ),
         (
             "% 2**exponent_bits\n",
@@ -65,16 +65,20 @@ WRONG = {
         (
             ", exponent, trailing",
             ", trailing, exponent",
-            "comes before the significand",
+            "then the exponent field",
         ),
-        ("trailing = ", "exponent_bits, trailing_bits = 5, 2; trailing = ", "use them"),
+        (
+            "trailing = ",
+            "exponent_bits, trailing_bits = 5, 2; trailing = ",
+            "one sign bit",
+        ),
     ],
     "value": [
         ("elif exponent == 0:", "elif False:", "there is no implicit 1"),
         (
             "if exponent == 2**exponent_bits - 1:",
             "if False:",
-            "all ones: infinity and NaN",
+            "Three kinds",
         ),
         (
             "(exponent_bits - 1) - 1\n",
@@ -86,7 +90,7 @@ WRONG = {
             "-bias - trailing_bits",
             "of the smallest normal number",
         ),
-        ("-magnitude if sign else magnitude", "magnitude", "zero too"),
+        ("-magnitude if sign else magnitude", "magnitude", "Three kinds"),
     ],
     "max_finite": [
         ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
@@ -98,17 +102,17 @@ WRONG = {
         (
             "(exponent_bits - 1) - 1",
             "(exponent_bits - 1) - 2",
-            "one less than half the codes",
+            "The largest exponent that is not",
         ),
         (
             "**-trailing_bits",
             "**-(trailing_bits + 1)",
-            "no further digit after the point",
+            "a significand of ones",
         ),
         (
             "emax = 2 ** (exponent_bits - 1) - 1",
             "emax = 2 - 2 ** (exponent_bits - 1)",
-            "is emin",
+            "a significand of ones",
         ),
     ],
     "encode": [
@@ -117,12 +121,12 @@ WRONG = {
         (
             "    steps = ",
             "    if abs(x) < 2.0 ** (1 - bias):\n        return sign\n    steps = ",
-            "Numbers below the smallest normal one",
+            "nearest wins",
         ),
         (
             "= (2**exponent_bits - 1) << trailing_bits",
             "= ((2**exponent_bits - 1) << trailing_bits) - 1",
-            "beyond the largest",
+            "nearest wins",
         ),
         (
             "math.isinf(x)",
