@@ -46,29 +46,16 @@ def fitting(amax, top):
     return exponent - e - (m > limit)
 
 
-def scale_formula(
-    gradients, fmt, *, size=np.max, bound="rounding", least="half", nonzero=True
-):
+def scale_formula(gradients, fmt, *, top=None, least=None):
     """The exponent and the zeros, with an option for each mistake."""
     magnitudes = np.abs(gradients)
-    amax = float(gradients.max() if size == "signed" else size(magnitudes))
-    gap = 2.0 ** (fmt.emax - fmt.precision + 1)
-    tie = fmt.max_finite + gap / 2
-    # The tie goes to the even neighbour, which is no value.
-    if fmt.max_finite / gap % 2:
-        tie = math.nextafter(tie, 0)
-    tops = {"rounding": tie, "max_finite": fmt.max_finite, "power": 2.0**fmt.emax,
-            "next": math.nextafter(2.0 ** (fmt.emax + 1), 0)}  # fmt: skip
-    k = fitting(amax, tops[bound])
-    limit = {"half": fmt.min_subnormal / 2, "subnormal": math.nextafter(fmt.min_subnormal, 0),
-             "normal": math.nextafter(fmt.min_normal, 0)}[least]  # fmt: skip
-    counted = (magnitudes != 0) | (not nonzero)
-    return k, *(int(np.sum(counted & (magnitudes * 2.0**e <= limit))) for e in (0, k))
-
-
-def after_only(gradients, fmt):
-    k, _, after = best_scale(gradients, fmt)
-    return k, after, after
+    k, before, after = best_scale(gradients, fmt)
+    if top:
+        k = fitting(float(magnitudes.max()), top(fmt))
+    if least:
+        some = magnitudes[magnitudes > 0]
+        before, after = (int(np.sum(some * 2.0**e < least(fmt))) for e in (0, k))
+    return k, before, after
 
 
 ROWS = (
@@ -91,12 +78,9 @@ SCALE = Exercise(
     cases=CASES,
     misconceptions=(
         but(scale_formula, "Rounding decides: less than half a gap past max_finite still fits.",
-            bound="max_finite"),
-        but(scale_formula, "Negative gradients overflow, too: look at magnitudes.", size="signed"),
-        but(scale_formula, "A gradient that is 0 anyway is not lost.", nonzero=False),
+            top=lambda fmt: fmt.max_finite),
         but(scale_formula, "Subnormal numbers are values; only what is nearest to 0 becomes 0.",
-            least="normal"),
-        Misconception(after_only, "The first count is of the gradients as they are, unscaled."),
+            least=lambda fmt: fmt.min_normal),
     ),
 )  # fmt: skip
 
@@ -163,10 +147,10 @@ def single(number):
         return float(np.float32(number))
 
 
-def moved(scale, factor, times, *, rounded=single):
+def moved(scale, factor, times):
     """The scale after `times` products, each rounded; a product that overflows is left out."""
     for _ in range(times):
-        after = rounded(scale * factor)
+        after = single(scale * factor)
         if after in (scale, math.inf):
             break
         scale = after
@@ -185,26 +169,16 @@ def after_run(state, found_inf, steps):
     return {**state, "scale": scale, "_growth_tracker": tracker}
 
 
-def run_formula(state, found_inf, steps, *, every=False, late=0, kept=False, usual=False,
-                rounded=single):  # fmt: skip
-    """The state, with an option for each mistake; a step moves the scale at most once."""
-    growth, backoff = (
-        (2.0, 0.5) if usual else (state["growth_factor"], state["backoff_factor"])
-    )
-    scale, tracker, interval = (
-        state["scale"],
-        state["_growth_tracker"],
-        state["growth_interval"],
-    )
-    if found_inf:
-        scale = moved(scale, backoff, steps, rounded=rounded)
-        return {**state, "scale": scale, "_growth_tracker": tracker if kept else 0}
-    total = tracker + steps
-    growths, rest = divmod(total, interval + late)
-    if every:
-        growths, rest = max(total - interval + 1, 0), total
-    grown = moved(scale, growth, growths, rounded=rounded)
-    return {**state, "scale": grown, "_growth_tracker": rest}
+def keeping_the_count(state, found_inf, steps):
+    after = after_run(state, found_inf, steps)
+    kept = {"_growth_tracker": state["_growth_tracker"]} if found_inf else {}
+    return after | kept
+
+
+def one_step_late(state, found_inf, steps):
+    interval = state["growth_interval"]
+    late = after_run(state | {"growth_interval": interval + 1}, found_inf, steps)
+    return late | {"growth_interval": interval}
 
 
 RUN = Exercise(
@@ -233,15 +207,10 @@ RUN = Exercise(
         )
     ],
     misconceptions=(
-        but(run_formula, "After an overflow the count of good steps begins at 0 again.",
-            kept=True),
-        but(run_formula, "The step that completes the interval grows the scale, not the one after "
-            "it.", late=1),
-        but(run_formula, "Once the scale has grown the count begins at 0; else it grows at every "
-            "step.", every=True),
-        but(run_formula, "The factors are in the state; they are not always 2 and 1/2.",
-            usual=True),
-        but(run_formula, "The scale is a float32: each product is rounded.", rounded=float),
+        Misconception(keeping_the_count,
+            "After an overflow the count of good steps begins at 0 again."),
+        Misconception(one_step_late,
+            "The step that completes the interval grows the scale, not the one after it."),
     ),
 )  # fmt: skip
 
@@ -328,24 +297,15 @@ def clipped(gradient, max_norm):
     return gradient * (max_norm / norm) if norm > max_norm else gradient
 
 
-def window_formula(micro, scale, max_norm, *, first=False, each=False, total=False,
-                   good=np.isfinite, clip=clipped):  # fmt: skip
+def window_formula(micro, scale, max_norm, *, first=False, total=False, clip=clipped):
     """The window, with an option for each mistake."""
     wide = np.array(micro, np.float64)
-    if not good(wide).all():
+    if not np.isfinite(wide).all():
         return None
-    if each:
-        running = np.zeros(wide.shape[1])
-        for gradient in wide:
-            running = (running + gradient) / scale
-        return clip(running / len(wide), max_norm)
-    with np.errstate(invalid="ignore"):
-        gradient = wide.sum(axis=0) / (1 if total else len(wide))
-        return (
-            clip(gradient, max_norm) / scale
-            if first
-            else clip(gradient / scale, max_norm)
-        )
+    gradient = wide.sum(axis=0) / (1 if total else len(wide))
+    if first:
+        return clip(gradient, max_norm) / scale
+    return clip(gradient / scale, max_norm)
 
 
 def by_element(gradient, max_norm):
@@ -380,13 +340,9 @@ WINDOW = Exercise(
     misconceptions=(
         but(window_formula, "Clipped while scaled, gradients come out max_norm / scale long.",
             first=True),
-        but(window_formula, "Divide once per window, or earlier micro-batches are divided again "
-            "and again.", each=True),
         but(window_formula, "The loss of a window is the mean of its micro-batches.", total=True),
         but(window_formula, "Clipping each number bends the direction: shrink all by one factor.",
             clip=by_element),
-        but(window_formula, "NaN equals nothing, not even itself; isfinite finds it.",
-            good=lambda wide: ~np.isinf(wide)),
     ),
 )  # fmt: skip
 
@@ -463,31 +419,16 @@ def end_window(state, gradients):
     return stepped, after_run(state, False in stepped, 1)
 
 
-def finite(own):
-    return all(np.isfinite(g).all() for g in own)
-
-
-def end_formula(
-    state, gradients, *, fine=finite, shared=False, each=False, backs_off=True
-):
-    """The end of a window, with an option for each mistake."""
-    stepped = [bool(fine(own)) for own in gradients]
-    if each:
-        for good in stepped:
-            state = after_run(state, not good, 1)
-    else:
-        state = after_run(state, backs_off and not all(stepped), 1)
-    if shared:
-        stepped = [all(stepped)] * len(stepped)
+def once_for_each(state, gradients):
+    stepped, _ = end_window(state, gradients)
+    for good in stepped:
+        state = after_run(state, not good, 1)
     return stepped, state
 
 
-def no_infinity(own):
-    return not any(np.isinf(g).any() for g in own)
-
-
-def first_parameter(own):
-    return np.isfinite(own[0]).all()
+def all_together(state, gradients):
+    stepped, after = end_window(state, gradients)
+    return [all(stepped)] * len(stepped), after
 
 
 INF, NAN = math.inf, math.nan
@@ -516,16 +457,10 @@ END = Exercise(
         )
     ],
     misconceptions=(
-        but(end_formula, "One window is one step of the scale, however many optimizers there are.",
-            each=True),
-        but(end_formula, "An optimizer skips for its own gradients, not for those of another.",
-            shared=True),
-        but(end_formula, "Skipping alone repairs nothing: the next window has the same scale.",
-            backs_off=False),
-        but(end_formula, "NaN equals nothing, not even itself; isfinite finds it.",
-            fine=no_infinity),
-        but(end_formula, "An optimizer has several parameters: look at all of them.",
-            fine=first_parameter),
+        Misconception(once_for_each,
+            "One window is one step of the scale, however many optimizers there are."),
+        Misconception(all_together,
+            "An optimizer skips for its own gradients, not for those of another."),
     ),
 )  # fmt: skip
 
@@ -573,9 +508,7 @@ def all_or_none(rng):
 # A job and its crashes ---------------------------------------------------------------------
 
 
-def replay(
-    state, log, warmup, *, resume=None, counts="updates", rewinds=True, at=False, rate=0
-):
+def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True):
     """Scales and rates over a log, right by default, with an option for each mistake."""
     start = (state, 0)
     now, saved, scales, rates = start, None, [], []
@@ -585,28 +518,18 @@ def replay(
             saved = now
         elif entry == "crash":
             back, then = saved or start
-            now = (
-                resume(back, start[0], state) if resume else back,
-                then if rewinds else updates,
-            )
+            now = (resume(back) if resume else back, then if rewinds else updates)
         else:
-            found = state["scale"] >= entry if at else state["scale"] > entry
+            found = state["scale"] > entry
             scales.append(state["scale"])
-            factor = min(1.0, (updates + 1 - rate) / warmup)
-            rates.append(0.0 if found else factor)
-            now = (
-                after_run(state, found, 1),
-                updates + (counts == "windows" or not found),
-            )
+            rates.append(0.0 if found else min(1.0, (updates + 1) / warmup))
+            counted = counts == "windows" or not found
+            now = (after_run(state, found, 1), updates + counted)
     return scales, rates
 
 
-def from_65536(saved, start, last):
+def from_65536(saved):
     return {**saved, "scale": 65536.0, "_growth_tracker": 0}
-
-
-def goes_on(saved, start, last):
-    return last
 
 
 ANY = math.inf
@@ -631,13 +554,10 @@ JOB = Exercise(
     misconceptions=(
         but(replay, "After a crash the scaler goes on with the saved scale, not with 65536.",
             resume=from_65536),
-        but(replay, "A crash also undoes what the scaler did since the checkpoint.",
-            resume=goes_on),
         but(replay, "A crash also undoes the updates since the checkpoint, and their warm-up.",
             rewinds=False),
         but(replay, "A skipped window is no update: the scheduler must not count it.",
             counts="windows"),
-        but(replay, "The first update already has a rate of 1 / warmup.", rate=1),
     ),
 )  # fmt: skip
 
