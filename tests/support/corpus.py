@@ -1,8 +1,8 @@
 """Answers that students give, and what the checks of the assignments say to them.
 
 A wrong answer is the notebook's own solution with one piece of its text replaced, as
-`(before, after, hint)`: it goes on being the program that the notebook holds. A right one is
-another program. `python tests/support/corpus.py [NAME ...]` prints what becomes of each.
+`(before, after, hint)`: it goes on being the program that the notebook holds. An empty hint stands
+for the reason of the exercise. A right one is another program. `python tests/support/corpus.py [NAME ...]` prints what becomes of each.
 """
 
 import sys

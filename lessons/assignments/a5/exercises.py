@@ -83,14 +83,11 @@ def lost(weights, inputs, targets, *, slip="", nudge=0):
     low = backward(weights, inputs, targets, scale=scale)
     if slip == "end":
         low = [rounded(g) for g in wide]
-    if slip == "added":
-        low = [a + b for a, b in zip(low, wide, strict=True)]
     floor = FP16.min_normal if slip == "normal" else 0.0
     gone = [(abs(a) <= floor) & (b != 0) for a, b in zip(low, wide, strict=True)]
     if slip == "all":
         return [float(np.mean(a == 0)) for a in low]
-    empty = math.nan if slip == "empty" else 0.0
-    return [float(g.sum() / (b != 0).sum()) if (b != 0).any() else empty
+    return [float(g.sum() / (b != 0).sum()) if (b != 0).any() else 0.0
             for g, b in zip(gone, wide, strict=True)]  # fmt: skip
 
 
@@ -118,9 +115,6 @@ LOST = Exercise(
         but(lost, "Rounding FP32's result comes too late: they were lost on the way back.", "end"),
         but(lost, "What is zero in FP32, too, is not lost.", "all"),
         but(lost, "Below 2^-14 FP16 has subnormal numbers: those are small, not lost.", "normal"),
-        but(lost, "The second backward pass added to the first: start from empty gradients.",
-            "added"),
-        but(lost, "A layer without a nonzero gradient has lost nothing: 0.0, not 0/0.", "empty"),
     ),
 )  # fmt: skip
 
@@ -238,16 +232,9 @@ class Run:
                 *flat(self.weights)]  # fmt: skip
 
 
-def no_second_call(batches, slip, *slips):
-    """torch refuses to unscale twice before an update."""
-    if slip in slips and len(batches) > 1:
-        raise RuntimeError("unscale_() has already been called on this optimizer")
-
-
 @np.errstate(all="ignore")
 def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
     """Norm, optimizer's steps, scale and weights after each batch."""
-    no_second_call(batches, slip, "update")
     run, rows = Run(weights, scale), []
     for inputs, targets in batches:
         if slip != "zero":
@@ -259,9 +246,8 @@ def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
         norm = norm if slip == "early" else run.clip(max_norm)
         if not found or slip == "raw":
             run.apply()
-        if slip != "update":
-            run.update(found)
-        rows.append(run.row(min(norm, max_norm) if slip == "after" else norm))
+        run.update(found)
+        rows.append(run.row(norm))
     return rows
 
 
@@ -289,11 +275,8 @@ STEP = Exercise(
     misconceptions=(
         but(steps, "The clip saw gradients times the scale: unscale them first.", "early"),
         but(steps, "The optimizer's own step also takes gradients that are infinite.", "raw"),
-        but(steps, "Without update the scale never changes, and the next step cannot unscale.",
-            "update"),
         but(steps, "Gradients of the step before are still there; infinite ones stay for ever.",
             "zero"),
-        but(steps, "Return the norm that the gradients had before they were clipped.", "after"),
     ),
 )  # fmt: skip
 
@@ -394,7 +377,6 @@ def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
     """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
     run, rows = Run(weights, scale), []
     for window in parts:
-        no_second_call(window, slip, "twice")
         window = [(np.asarray(x) * nudge, y) for x, y in window]
         norm = window_of(run, window, max_norm, slip)
         rows.append(run.row(norm, float(max(len(x) for x, _ in window))))
@@ -407,7 +389,7 @@ def window_of(run, window, max_norm, slip):
     run.clear()
     for batch in window:
         share = {"equal": 1 / len(window), "sum": 1.0}.get(slip, len(batch[0]) / total)
-        if slip in ("last", "each"):
+        if slip == "each":
             run.clear()
         run.add(batch, share=share)
         if slip == "each":
@@ -447,10 +429,7 @@ WINDOW = Exercise(
         but(windows, "A micro-batch with fewer rows counts less, by its share of the rows.",
             "equal"),
         but(windows, "The losses are means: as they are, their sum is too long.", "sum"),
-        but(windows, "Gradients can be unscaled once before an update: after the last micro-batch.",
-            "twice"),
         but(windows, "A step in each micro-batch makes many short steps of one long one.", "each"),
-        but(windows, "Cleared in each micro-batch, only the last one is left.", "last"),
     ),
 )  # fmt: skip
 
@@ -512,8 +491,7 @@ def masters(start, targets, fmt, scale, rate, momentum, *, slip=""):
             master = low = rounded(low - rate * velocity, fmt)
         elif fine:
             master = master - rate * velocity
-            low = low if slip == "stale" else rounded(master, fmt)
-            velocity = velocity * (slip != "name")
+            low = rounded(master, fmt)
         rows.append([float(fine), *flat([master, velocity, low])])
     return rows
 
@@ -537,12 +515,8 @@ MASTER = Exercise(
     misconceptions=(
         but(masters, "Half a gap or less changes nothing in the working copy: step the master.",
             "low"),
-        but(masters, "The working copy was not made anew, so the next gradient is an old one.",
-            "stale"),
         but(masters, "Divided in 16 bits the gradient is flushed again: widen it first.", "narrow"),
         but(masters, "A gradient that is infinite or NaN must change nothing.", "blind"),
-        but(masters, "A new tensor under the old name is gone on return: change it in place.",
-            "name"),
     ),
 )  # fmt: skip
 
@@ -605,7 +579,7 @@ def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates
 def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
     """The state after more batches; `skips` collects whether each was skipped."""
     skips = [] if skips is None else skips
-    known, updates = state["scaler"], 0 if slip == "updates" else state["updates"]
+    known, updates = state["scaler"], state["updates"]
     run = Run(state["weights"], known["scale"], interval=known["growth_interval"],
               good=known["_growth_tracker"])  # fmt: skip
     if slip == "scaler":
@@ -627,12 +601,11 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
             ]
         run.update(found)
         updates += slip == "skips" or not found
-    weights = [rounded(w) for w in run.weights] if slip == "half" else run.weights
     scaler = {
         **known, "scale": run.scale, "growth_interval": run.interval, "_growth_tracker": run.good
     }  # fmt: skip
     return {
-        "weights": weights,
+        "weights": run.weights,
         "velocity": velocity,
         "scaler": scaler,
         "updates": updates,
@@ -685,9 +658,7 @@ RESUME = Exercise(
     misconceptions=(
         but(resumed, "A scaler that begins anew has another scale and another interval.", "scaler"),
         but(resumed, "Without its velocity the optimizer begins again from rest.", "velocity"),
-        but(resumed, "The warm-up began again: it goes on from the number of updates.", "updates"),
         but(resumed, "A skipped step is no update: the warm-up must not count it.", "skips"),
-        but(resumed, "Weights saved in 16 bits are no master weights any more.", "half"),
     ),
 )  # fmt: skip
 

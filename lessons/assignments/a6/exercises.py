@@ -71,33 +71,16 @@ def magnitude(x):
     return float(np.max(np.abs(x), initial=0.0))
 
 
-def without_nan(x):
-    return float(np.max(np.nan_to_num(np.abs(x)), initial=0.0))
-
-
-def finite_ones(x):
-    return magnitude(x[np.isfinite(x)])
-
-
-def largest(x):
-    return float(np.max(x, initial=-math.inf)) if x.size else 0.0
-
-
-def scale_formula(x, fmt, headroom, *, steps=math.floor, zero=1.0, amax_of=magnitude,
-                  bounded=True, exponents=False):  # fmt: skip
+def scale_formula(x, fmt, headroom, *, steps=math.floor, exponents=False):
     """The scale, with an option for each mistake."""
-    amax = amax_of(x)
-    if not math.isfinite(amax):
-        return math.nan
-    if amax <= 0 and zero is not None:
-        return zero
+    amax = magnitude(x)
+    if not math.isfinite(amax) or amax == 0:
+        return scale_of(x, fmt, headroom)
     c, e = math.frexp(fmt.max_finite / (amax * headroom))
-    exponent = e - 1 if steps is math.floor else steps(math.log2(c) + e)
+    exponent = steps(math.log2(c) + e)
     if exponents:
         exponent = fmt.emax - (math.frexp(amax * headroom)[1] - 1)
-    if bounded:
-        exponent = min(max(exponent, -126), 126)
-    return math.ldexp(1.0, exponent)
+    return math.ldexp(1.0, min(max(exponent, -126), 126))
 
 
 SCALE = Exercise(
@@ -115,11 +98,6 @@ SCALE = Exercise(
             steps=math.ceil),
         but(scale_formula, "Exponents alone do not tell: 1.8 * 2^8 lies past 448.",
             exponents=True),
-        but(scale_formula, "amax 0 needs a guard before anything is divided by it.", zero=None),
-        but(scale_formula, "A NaN or infinity taken out of amax is hidden from those who look.",
-            amax_of=without_nan),
-        but(scale_formula, "Beyond 2^126 the scale or its inverse is no normal number of FP32.",
-            bounded=False),
     ),
 )  # fmt: skip
 
@@ -183,19 +161,15 @@ def to_codes(x, scale, fmt):
     return codes.astype(np.uint8)
 
 
-def codes_formula(
-    x, scale, fmt, *, divide=False, clamp="after", wide=True, signed=True
-):
+def codes_formula(x, scale, fmt, *, divide=False, clamp=True, wide=True):
     """A cast, with an option for each mistake."""
     x = x.astype(np.float64)
-    most, finite = fmt.max_finite, np.isfinite(x) | (clamp == "everything")
     with np.errstate(over="ignore"):
         y = x / scale if divide else x * scale
         y = y if wide else y.astype(np.float32).astype(np.float64)
-    if clamp in ("after", "everything"):
-        y = np.where(finite, np.clip(y, -most, most), y)
-    y = np.asarray(round_to(y, fmt))
-    return np.asarray(encode(y if signed else np.where(y == 0, 0.0, y), fmt))
+    if clamp:
+        y = np.where(np.isfinite(x), np.clip(y, -fmt.max_finite, fmt.max_finite), y)
+    return np.asarray(encode(round_to(y, fmt), fmt))
 
 
 CODES = Exercise(
@@ -215,12 +189,9 @@ CODES = Exercise(
         but(codes_formula, "The scale multiplies before the cast; dividing undoes it afterwards.",
             divide=True),
         but(codes_formula, "The rounding does not saturate by itself: 480 must become 448.",
-            clamp=""),
-        but(codes_formula, "Only finite numbers saturate; an infinity that does is hidden.",
-            clamp="everything"),
+            clamp=False),
         but(codes_formula, "A product rounded to float32 can become a tie that it is not.",
             wide=False),
-        but(codes_formula, "What comes to zero keeps the sign of x.", signed=False),
     ),
 )  # fmt: skip
 
@@ -333,30 +304,18 @@ def delayed(tensors, fmt, length, headroom):
     return np.array(rows).T
 
 
-def latest(history):
-    return history[-1:]
-
-
-def delayed_formula(tensors, fmt, length, headroom, *, own=False, longer=0, of=list,
-                    entering="both", lost="half"):  # fmt: skip
+def delayed_formula(tensors, fmt, length, headroom, *, own=False, of=list):
     """The scales and the shares, with an option for each mistake."""
     history, rows = [], []
     for x in tensors:
-        amax = finite_ones(x) if entering == "finite part" else magnitude(x)
-        enters = (amax > 0 or entering == "zero") and (
-            math.isfinite(amax) or entering == "infinity"
-        )
-        history += [amax] if own and enters else []
-        kept = of(history[-(length + longer) :])
-        scale = scale_of(np.array(kept), fmt, headroom)
+        enters = [magnitude(x)] if np.isfinite(x).all() and x.any() else []
+        known = history + enters if own else history
+        scale = scale_of(np.array(of(known[-length:])), fmt, headroom)
         y = np.abs(x.astype(np.float64)) * scale
-        finite = np.isfinite(x)
-        least = {"subnormal": fmt.min_subnormal, "normal": fmt.min_normal}.get(lost)
-        zeros = y < least if least else y <= fmt.min_subnormal / 2
-        zeros &= (x != 0) | (lost == "zeros")
-        past = y > fmt.max_finite
-        rows.append((scale, np.mean(past & finite), np.mean(zeros)))
-        history += [amax] if enters and not own else []
+        clipped = (y > fmt.max_finite) & np.isfinite(x)
+        flushed = (y <= fmt.min_subnormal / 2) & (x != 0)
+        rows.append((scale, np.mean(clipped), np.mean(flushed)))
+        history += enters
     return np.array(rows).T
 
 
@@ -381,12 +340,8 @@ DELAYED = Exercise(
     )],
     misconceptions=(
         but(delayed_formula, "This tensor's magnitude is not known before its cast.", own=True),
-        but(delayed_formula, "What is older than `length` tensors is forgotten.", longer=10**6),
-        but(delayed_formula, "The largest of the history decides, not the latest.", of=latest),
-        but(delayed_formula, "With an infinity in the history every scale from it is NaN.",
-            entering="infinity"),
-        but(delayed_formula, "Between half and all of min_subnormal rounds up, not to 0.",
-            lost="subnormal"),
+        but(delayed_formula, "The largest of the history decides, not the latest.",
+            of=lambda known: known[-1:]),
     ),
 )  # fmt: skip
 
@@ -475,24 +430,17 @@ def log_up(amax):
     return log_of(amax) + (math.frexp(amax)[0] > 0.5)
 
 
-def mx_formula(
-    x, fmt, block, *, log=log_of, emax=True, divide=True, tail=True, shown=True
-):
+def mx_formula(x, fmt, block, *, log=log_of, emax=True):
     """Packed blocks, with an option for each mistake."""
     packed = []
-    stop = x.size if tail else x.size // block * block
-    for start in range(0, stop, block):
+    for start in range(0, x.size, block):
         part = x[start : start + block]
         amax = magnitude(part)
-        if not math.isfinite(amax) and shown:
+        if not math.isfinite(amax):
             packed += [255, *[fmt.nan_code] * part.size]
             continue
-        if not shown:
-            part = np.nan_to_num(part, posinf=0.0, neginf=0.0)
-            amax = magnitude(part)
         exponent = max(log(amax) - emax * fmt.emax, -127) if amax > 0 else -127
-        scale = 2.0**-exponent if divide else 2.0**exponent
-        codes = codes_formula(part, scale, fmt).tolist()
+        codes = codes_formula(part, 2.0**-exponent, fmt).tolist()
         packed += [exponent + 127, *codes]
     return np.array(packed, np.uint8)
 
@@ -513,11 +461,6 @@ BLOCKS = Exercise(
         but(mx_formula, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
         but(mx_formula, "Take off emax: the largest number goes to the top of the range.",
             emax=False),
-        but(mx_formula, "This scale multiplies afterwards, so x is divided by it.",
-            divide=False),
-        but(mx_formula, "The last block may be shorter; it counts.", tail=False),
-        but(mx_formula, "A block that is not finite has to show it, in scale and codes.",
-            shown=False),
     ),
 )  # fmt: skip
 
@@ -592,13 +535,11 @@ def product(which, x, w, g):
     return np.array(sums).astype(np.float32)
 
 
-def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", shared=False,
-                    raw=""):  # fmt: skip
+def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo=True, raw=""):
     """A linear layer, with an option for each mistake."""
     held, scales = {}, {}
     for name, tensor, fmt in zip("xwg", (x, w, g), formats, strict=True):
         scale = scale_of(tensor, fmt, 1.0)
-        scale = scales["x"] if shared and name == "w" else scale
         codes = codes_formula(tensor.ravel(), scale, fmt).reshape(tensor.shape)
         held[name], scales[name] = np.asarray(decode(codes, fmt)), scale
         if name in raw and which != "output":
@@ -608,14 +549,7 @@ def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo="both", 
     a = a.T if which == "grad_weight" else a
     b = b.T if which == "output" else b
     with np.errstate(over="ignore", invalid="ignore"):
-        total = a @ b
-    factor = {
-        "both": scales[first] * scales[second],
-        "first": scales[first],
-        "none": 1.0,
-    }
-    total = total * factor["both"] if undo == "multiply" else total / factor[undo]
-    with np.errstate(over="ignore"):
+        total = a @ b / (scales[first] * scales[second] if undo else 1.0)
         return total.astype(np.float32)
 
 
@@ -634,10 +568,7 @@ PRODUCT = Exercise(
     ],
     misconceptions=(
         but(product_formula, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
-        but(product_formula, "The result still carries both scales.", undo="none"),
-        but(product_formula, "Both operands were scaled, and only one scale is undone.",
-            undo="first"),
-        but(product_formula, "Each tensor has a scale of its own.", shared=True),
+        but(product_formula, "The result still carries both scales.", undo=False),
         but(product_formula, "The backward products read FP8 too, not what was saved in FP32.",
             raw="xw"),
     ),

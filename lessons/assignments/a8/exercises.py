@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to, ulp
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to, ulp
 from mplab.course import Arguments, Exercise, Misconception
 from mplab.grading import Graded, Part
 
@@ -32,23 +32,17 @@ def pick(rng, choices):
 # A variance on the way -------------------------------------------------------------------
 
 
-def running(x, fmt, *, divide=lambda n: n - 1, spread="both", wide=False, bar=2.0):
+def running(x, fmt, *, divide=lambda n: n - 1, before_only=False):
     """Welford's rows: the variance after each reading, and how uncertain the data leave it."""
-    inner = FP32 if wide else fmt
-    mean, m2, rows = fl(x[0], inner), 0.0, []
+    mean, m2, rows = fl(x[0], fmt), 0.0, []
     for n in range(2, len(x) + 1):
-        before = fl(x[n - 1] - mean, inner)
-        part = before / n
-        mean = fl(mean + fl(part, inner), inner)
-        after = fl(x[n - 1] - mean, inner)
-        product = {"both": before * after, "before": before**2, "after": after**2}[
-            spread
-        ]
-        m2 = fl(m2 + fl(product, inner), inner)
-        variance = fl(m2 / divide(n), inner)
-        rows.append(
-            (variance, bar * fmt.unit_roundoff * abs(mean) * math.sqrt(variance))
-        )
+        before = fl(x[n - 1] - mean, fmt)
+        mean = fl(mean + fl(before / n, fmt), fmt)
+        after = before if before_only else fl(x[n - 1] - mean, fmt)
+        m2 = fl(m2 + fl(before * after, fmt), fmt)
+        variance = fl(m2 / divide(n), fmt)
+        error = 2 * fmt.unit_roundoff * abs(mean) * math.sqrt(variance)
+        rows.append((variance, error))
     return np.array(rows).T
 
 
@@ -91,18 +85,14 @@ VARIANCE = Exercise(
         but(running, "Of n readings, n - 1 distances are free: divide by n - 1.",
             divide=lambda n: n),
         but(running, "One distance is from the old mean, the other from the new one; not twice "
-            "from the old.", spread="before"),
-        but(running, "The unit has no wider format: the state is rounded in each step.",
-            wide=True),
-        but(running, "The condition is twice mean / deviation, because the variance is a square.",
-            bar=1.0),
+            "from the old.", before_only=True),
     ),
 )  # fmt: skip
 
 # A step that is not lost -----------------------------------------------------------------
 
 
-def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
+def cooled(k, room, start, goal, dt, fmt, *, kept=False):
     """Whether a run reaches the goal; if not, it returns to an earlier state."""
     t, rest, seen = fl(start, fmt), 0.0, set()
     side = start > goal
@@ -110,13 +100,10 @@ def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
         if (t <= goal) if side else (t >= goal):
             return True
         seen.add((t, rest))
-        step = dt * k * (room - t)
-        due = step
-        if kept:
-            due = step + rest if rest_exact else fl(step + rest, fmt)
+        due = dt * k * (room - t)
+        due = fl(due + rest, fmt) if kept else due
         new = fl(t + due, fmt)
-        if kept:
-            rest = due - (new - t) if rest_exact else fl(due - fl(new - t, fmt), fmt)
+        rest = fl(due - fl(new - t, fmt), fmt) if kept else 0.0
         t = new
     return False
 
@@ -124,40 +111,20 @@ def cooled(k, room, start, goal, dt, fmt, *, kept=False, rest_exact=False):
 KAHAN = partial(cooled, kept=True)
 
 
-def finest(k, room, start, goal, halvings, fmt, *, plain=cooled, kahan=KAHAN, best=min):
+def finest(k, room, start, goal, halvings, fmt, *, plain=cooled):
     """The shortest step that reaches the goal, plain and compensated; NaN if none does."""
     steps = [2.0**-j for j in range(halvings + 1)]
     return np.array(
-        [best((dt for dt in steps if way(k, room, start, goal, dt, fmt)), default=math.nan)
-         for way in (plain, kahan)]
+        [min((dt for dt in steps if way(k, room, start, goal, dt, fmt)), default=math.nan)
+         for way in (plain, KAHAN)]
     )  # fmt: skip
 
 
-def by_rule(at, share, ties):
-    """Whether a step moves, by a half-gap rule at one place instead of along the way."""
-
-    def arrives(k, room, start, goal, dt, fmt):
-        place = fl({"goal": goal, "start": start, "one": 1.0}[at], fmt)
-        step = abs(dt * k * (room - fl(goal, fmt)))
-        limit = share * float(ulp(place, fmt))
-        return step > limit or (ties and step == limit)
-
-    return arrives
-
-
-def whole_loss(k, room, start, goal, dt, fmt, **ways):
-    """A mistaken cup, which loses k times its own temperature."""
-    t, rest, seen = fl(start, fmt), 0.0, set()
-    while (t, rest) not in seen and math.isfinite(t):
-        if (t <= goal) if start > goal else (t >= goal):
-            return True
-        seen.add((t, rest))
-        due = -dt * k * t
-        if ways:
-            due = fl(due + rest, fmt)
-        new = fl(t + due, fmt)
-        rest, t = (fl(due - fl(new - t, fmt), fmt) if ways else 0.0), new
-    return False
+def half_a_gap(k, room, start, goal, dt, fmt, *, ties):
+    """Whether a step moves, by a rule at the goal instead of along the way."""
+    step = abs(dt * k * (room - fl(goal, fmt)))
+    limit = 0.5 * float(ulp(fl(goal, fmt), fmt))
+    return step > limit or (ties and step == limit)
 
 
 def cups(rng, fmts, count, *, heating=False, halvings=5):
@@ -205,15 +172,9 @@ FREEZING = Exercise(
     ],
     misconceptions=(
         but(finest, "A tie at an odd significand still moves: half a gap is not always lost.",
-            plain=by_rule("goal", 0.5, ties=False)),
+            plain=partial(half_a_gap, ties=False)),
         but(finest, "A tie at an even significand is lost: half a gap is not always enough.",
-            plain=by_rule("goal", 0.5, ties=True)),
-        but(finest, "The gap at the start is not the one where the run gets stuck.",
-            plain=by_rule("start", 0.5, ties=True)),
-        but(finest, "A cup loses k times its distance from the room.",
-            plain=whole_loss, kahan=partial(whole_loss, kept=True)),
-        but(finest, "The rest is a number of the format, too, and so it freezes in its turn.",
-            kahan=partial(cooled, kept=True, rest_exact=True)),
+            plain=partial(half_a_gap, ties=True)),
     ),
 )  # fmt: skip
 
@@ -221,8 +182,8 @@ FREEZING = Exercise(
 
 
 @np.errstate(all="ignore")
-def solve(lower, diagonal, upper, b, fmt, *, low=False, scale="power", norm="both", keep="best",
-          gain=1.0, patience=3, most=math.inf):  # fmt: skip
+def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best", patience=3,
+          most=math.inf):  # fmt: skip
     """Factors in the format, and corrections until three in a row bring no smaller error."""
     n = len(b)
     main = [fl(v, fmt) for v in diagonal]
@@ -256,21 +217,18 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scale="power", norm="bot
     x, steps, least, best, waited = np.zeros(n), 0, math.inf, np.zeros(n), 0
     while True:
         r = left(x)
-        matrix = {"b": 0.0, "entry": np.abs(diagonal).max()}.get(norm, rows.max())
-        size = matrix * np.abs(x).max() + (np.abs(b).max() if norm != "a" else 0.0)
+        size = rows.max() * np.abs(x).max() + np.abs(b).max()
         error = np.abs(r).max() / size if r.any() else 0.0
         if error <= 2.0**-50:
             return {"x": x, "steps": steps, "error": error, "why": "converged"}
-        waited = 0 if error < gain * least else waited + 1
+        waited = 0 if error < least else waited + 1
         if error < least:
             least, best = error, x
         if waited == patience or not math.isfinite(error) or steps == most:
             x, error = (best, least) if keep == "best" else (x, error)
             return {"x": x, "steps": steps, "error": error, "why": "stuck"}
         top = np.abs(r).max()
-        s = {"power": 2.0 ** (1 - math.frexp(top)[1]), "none": 1.0, "largest": 1 / top}[
-            scale
-        ]
+        s = 2.0 ** (1 - math.frexp(top)[1]) if scaled else 1.0
         steps = steps + 1
         x = x + substituted(r * s) / s
 
@@ -358,34 +316,25 @@ SYSTEM = Exercise(
     misconceptions=(
         but(solve, "In the format the residual is made of rounding errors: take float64.",
             low=True),
-        but(solve, "Unscaled, a small residual leaves the range of the format.", scale="none"),
-        but(solve, "A scale that is no power of two rounds all digits anew.", scale="largest"),
-        but(solve, "The matrix may change, too: its largest row sum times |x| belongs below.",
-            norm="b"),
+        but(solve, "Unscaled, a small residual leaves the range of the format.", scaled=False),
         but(solve, "Of all x so far the best one is the answer, not the last.", keep="last"),
-        but(solve, "One error that does not fall is no end: it may fall again later.", patience=1),
-        but(solve, "An error that falls by less than half is still falling.", gain=0.5, patience=1),
     ),
 )  # fmt: skip
 
 # The cheapest exact plan -----------------------------------------------------------------
 
 
-def triangle(s):
-    return s * (s + 1) // 2
-
-
-def plan(n, p, held, q, *, most=1, pairs=triangle, blocks=lambda n, m: -(-n // m), power=1,
-         promoted=True, widths=None):  # fmt: skip
+def plan(n, p, held, q, *, promoted=True, widths=None):
     """Slices, sums and steps of the plan with the fewest steps: all widths are tried."""
     found = {}
-    for b in widths(n, p, held) if widths else range(1, p + most + 1):
-        m = min(n, 2**held // 4 ** (b - power))
+    for b in widths(n, p, held) if widths else range(1, p + 2):
+        m = min(n, 2**held // 4 ** (b - 1))
         if m >= (1 if promoted else n):
-            found[b] = pairs(-(-q // b)) * max(blocks(n, m), 1)
+            slices = -(-q // b)
+            found[b] = slices * (slices + 1) // 2 * max(-(-n // m), 1)
     least = min(found.values())
     b = min(b for b in found if found[b] == least)
-    return b, min(n, 2**held // 4 ** (b - power)), least
+    return b, min(n, 2**held // 4 ** (b - 1)), least
 
 
 def widest(n, p, held):
@@ -419,11 +368,6 @@ PLAN = Exercise(
         but(plan, "A sum may be promoted in between, and then slices may be wider.",
             promoted=False),
         but(plan, "The widest slices make the shortest sums; compare all widths.", widths=widest),
-        but(plan, "With its sign, an integer of p + 1 bits fits into p significant bits.", most=0),
-        but(plan, "Pairs with s + t past the number of slices plus one are left out.",
-            pairs=lambda s: s * s),
-        but(plan, "A last sum that is shorter takes its steps, too: round up.",
-            blocks=lambda n, m: n // m),
     ),
 )  # fmt: skip
 
@@ -443,18 +387,16 @@ def cut(x, b, slices, *, whole=round, own=False):
     return parts
 
 
-def unit_dot(x, y, p, held, q, *, pairs="triangle", add=float, whole=round, own=False,
-             longest=False):  # fmt: skip
+def unit_dot(x, y, p, held, q, *, add=float, whole=round, own=False):
     """The product by slices, and the largest sum that the unit held."""
     b, m, _ = plan(len(x), p, held, q)
     slices = -(-q // b)
     left, right = (
         cut(np.asarray(v).tolist(), b, slices, whole=whole, own=own) for v in (x, y)
     )
-    m = len(x) if longest else m
     total, largest = 0 * add(0), 0
     for s in range(slices):
-        for t in range(slices if pairs == "all" else slices - s - (pairs == "fewer")):
+        for t in range(slices - s):
             (i, u), (j, v) = left[s], right[t]
             products = [a * c for a, c in zip(i, j, strict=True)]
             sums = [sum(products[k : k + m]) for k in range(0, len(x), m)]
@@ -518,12 +460,8 @@ DOT = Exercise(
             own=True),
         but(exact_dot, "Cut instead of rounded, rests are twice as long, all to one side.",
             whole=math.trunc),
-        but(exact_dot, "Pairs with s + t past the number of slices plus one are left out.",
-            pairs="all"),
         but(exact_dot, "Promoted sums are added as integers; the one rounding comes at the end.",
             add=float),
-        but(exact_dot, "After m products the sum is promoted, and the next begins at 0.",
-            longest=True),
     ),
 )  # fmt: skip
 

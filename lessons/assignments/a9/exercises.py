@@ -49,7 +49,7 @@ def squares(errors):
     return math.fsum(e * e for e in errors)
 
 
-def tried(part, target, tensor, *, stored=True, loss=squares):
+def tried(part, target, tensor, *, stored=True):
     """The error, the scale and the codes of a block whose largest element is to become `target`."""
     wanted = min(max(max(map(abs, part)) / target / tensor, 2.0**-6), 448.0)
     scale = fl(wanted, FP8_E4M3)
@@ -58,28 +58,19 @@ def tried(part, target, tensor, *, stored=True, loss=squares):
     errors = [
         value_of(c) * (scale * tensor) - x for c, x in zip(codes, part, strict=True)
     ]
-    return loss(errors), scale, codes
+    return squares(errors), scale, codes
 
 
-def packed(
-    x, *, targets=(6.0, 4.0), top=1536.0, low_first=True, together=False, **ways
-):
+def packed(x, *, top=1536.0, stored=True):
     """Each block by the better of two scales, as bytes."""
     amax = float(np.abs(x).max())
     tensor = float(np.float32(amax / top)) or 1.0
-    blocks = x.reshape(-1, 16).tolist()
-    found = [
-        [tried(part, target, tensor, **ways) for target in targets] for part in blocks
-    ]
-    if together:
-        sums = [math.fsum(row[i][0] for row in found) for i in range(len(targets))]
-        found = [[row[int(np.argmin(sums))]] for row in found]
     out = []
-    for row in found:
-        _, scale, codes = min(row, key=lambda trial: trial[0])
+    for part in x.reshape(-1, 16).tolist():
+        trials = [tried(part, target, tensor, stored=stored) for target in (6.0, 4.0)]
+        _, scale, codes = min(trials, key=lambda trial: trial[0])
         out.append(int(encode(scale, FP8_E4M3)))
-        for a, b in zip(codes[::2], codes[1::2], strict=True):
-            out.append(a + 16 * b if low_first else b + 16 * a)
+        out += [a + 16 * b for a, b in zip(codes[::2], codes[1::2], strict=True)]
     return {"tensor": tensor, "bytes": np.array(out, np.uint8)}
 
 
@@ -153,11 +144,6 @@ PACK = Exercise(
             top=2688.0),
         but(packed, "What is stored decides: divide by the scale after it was rounded.",
             stored=False),
-        but(packed, "Squares of the errors decide, not the largest error.",
-            loss=lambda errors: max(map(abs, errors))),
-        but(packed, "Each block has a choice of its own.", together=True),
-        but(packed, "The first of two numbers is in the lower half of the byte.",
-            low_first=False),
     ),
 )  # fmt: skip
 
@@ -176,16 +162,12 @@ def spread(x, signs, *, share=0.25):
     return (rows * signs @ hadamard(16) * share).ravel()
 
 
-def two_products(x, y, signs, *, right=True, other=False, late=False, **ways):
+def two_products(x, y, signs, *, right=True, share=0.25):
     """The product of two packed vectors, as they are and spread."""
     plain = unpacked(packed(x)) @ unpacked(packed(y))
-    if late:
-        a, b = (spread(unpacked(packed(v)), signs) for v in (x, y))
-        return np.array([plain, a @ b])
-    second = spread(y, np.ones(16) if other else signs, **ways) if right else y
-    return np.array(
-        [plain, unpacked(packed(spread(x, signs, **ways))) @ unpacked(packed(second))]
-    )
+    first = spread(x, signs, share=share)
+    second = spread(y, signs, share=share) if right else y
+    return np.array([plain, unpacked(packed(first)) @ unpacked(packed(second))])
 
 
 def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
@@ -223,22 +205,15 @@ SPREAD = Exercise(
     misconceptions=(
         but(two_products, "Both vectors are spread, or their product is another one.",
             right=False),
-        but(two_products, "Both vectors get the same signs, so that they cancel.", other=True),
         but(two_products, "The matrix is divided by 4, or the product is 16 times as large.",
             share=1.0),
-        but(two_products, "Divided by 16 the matrix shortens all vectors: by 4 it keeps them.",
-            share=1 / 16),
-        but(two_products, "Spread before the cast: afterwards the outlier has done its harm.",
-            late=True),
     ),
 )  # fmt: skip
 
 # What chance brings back -----------------------------------------------------------------
 
 
-def chance(
-    x, scale, *, clamp=True, grid=None, share=None, back=True, against="nearest"
-):
+def chance(x, scale, *, clamp=True, grid=None):
     """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
     columns = []
     for number in x.tolist():
@@ -247,17 +222,12 @@ def chance(
         upper = EVEN[EVEN.index(lower) + 1]
         lower, upper = grid(size) if grid else (lower, upper)
         p = (size - lower) / (upper - lower)
-        p = share(p) if share else p
         middle = lower + p * (upper - lower)
         variance = p * (1 - p) * (upper - lower) ** 2
         error = min(p, 1 - p) * (upper - lower)
-        bound = upper - lower if against == "gap" else error
-        count = max(1, math.ceil(variance / bound**2)) if bound else 1
-        spread = math.sqrt(max(variance, 0.0))
-        factor = scale if back else 1.0
-        columns.append(
-            (math.copysign(middle * factor, number), spread * factor, float(count))
-        )
+        count = max(1, math.ceil(variance / error**2)) if error else 1
+        deviation = scale * math.sqrt(max(variance, 0.0))
+        columns.append((math.copysign(middle * scale, number), deviation, float(count)))
     return np.array(columns).T
 
 
@@ -295,10 +265,6 @@ CHANCE = Exercise(
         but(chance, "Past 6 there is no neighbour to go up to: it comes back as 6, every time.",
             clamp=False),
         but(chance, "From 2 on neighbours are 1 apart, from 4 on 2.", grid=half_steps),
-        but(chance, "The nearer neighbour is the likelier one.", share=lambda p: 0.5 if p else p),
-        but(chance, "What comes back is multiplied by the scale.", back=False),
-        but(chance, "Compare with the error to the nearest neighbour, not with their distance.",
-            against="gap"),
     ),
 )  # fmt: skip
 
@@ -335,9 +301,7 @@ def results(terms, arrivals, size, fmt):
     return np.array(out)
 
 
-def arriving(
-    terms, arrivals, size, fmt, *, ends="size", folded=False, merged=True, oldest=False
-):
+def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
     """Sums, with an option for each mistake."""
     nodes, part, inside, place, out = [], 0.0, 0, 0, []
 
@@ -351,21 +315,15 @@ def arriving(
         for term in terms[place : place + count].tolist():
             part = fl(part + term, fmt)
             inside += 1
-            if ends == "term" or (ends in ("size", "both") and inside == size):
+            if inside == size:
                 finished(part)
                 part, inside = 0.0, 0
         place += count
-        if inside and (ends in ("arrival", "both") or folded):
+        if inside and cut:
             finished(part)
-            part, inside = 0.0, inside if folded else 0
-        kept = [node for _, node in nodes]
-        found = {
-            False: [part, *kept[::-1]],
-            True: [*kept, part],
-            "kept": [part, *kept],
-        }[oldest]
-        total = 0.0
-        for node in found:
+            part, inside = 0.0, 0
+        total = part
+        for _, node in nodes[::-1]:
             total = fl(total + node, fmt)
         out.append(total)
     return np.array(out)
@@ -411,14 +369,8 @@ STREAM = Exercise(
     ],
     misconceptions=(
         but(arriving, "An arrival ends no block: the next term still belongs to it.",
-            ends="both"),
-        but(arriving, "What is unfinished is added for this result only; its block goes on.",
-            folded=True),
-        but(arriving, "A block has `size` terms, added from left to right.", ends="term"),
+            cut=True),
         but(arriving, "Two blocks of one level become one of the next, and so on.", merged=False),
-        but(arriving, "That adds blocks from left to right, and merges none.", oldest=True,
-            merged=False),
-        but(arriving, "The kept sums are added from the newest to the oldest.", oldest="kept"),
     ),
 )  # fmt: skip
 
@@ -445,33 +397,19 @@ def bits_differ(x, y):
     return x.tobytes() != y.tobytes()
 
 
-def ancestors(reads):
-    """Everything that a tensor reads, directly or through others."""
-    found = []
-    for names in reads:
-        found.append(set(names).union(*(found[k] for k in names)))
-    return found
-
-
-def judged(
-    reads, a, b, *, differ=bits_differ, by="reads", far=distance, hidden="hidden"
-):
+def judged(reads, a, b, *, differ=bits_differ, before=False, far=distance):
     """What each tensor has to do with the difference of two runs."""
     apart = [differ(x, y) for x, y in zip(a, b, strict=True)]
-    looked = {"reads": reads, "all": ancestors(reads),
-              "before": [range(k)[-1:] for k in range(len(a))]}[by]  # fmt: skip
+    looked = [range(k)[-1:] for k in range(len(a))] if before else reads
     words = []
     for k, itself in enumerate(apart):
         above = any(apart[j] for j in looked[k])
-        words.append(
-            ("passed on" if above else "made")
-            if itself
-            else (hidden if above else "same")
-        )
-    return {
-        "words": words,
-        "ulps": np.array([far(x, y) for x, y in zip(a, b, strict=True)]),
-    }
+        if itself:
+            words.append("passed on" if above else "made")
+        else:
+            words.append("hidden" if above else "same")
+    ulps = np.array([far(x, y) for x, y in zip(a, b, strict=True)])
+    return {"words": words, "ulps": ulps}
 
 
 def plain_bits(x):
@@ -480,17 +418,6 @@ def plain_bits(x):
 
 def by_value(x, y):
     return not np.array_equal(x, y)
-
-
-def nearly(x, y):
-    return not np.allclose(x, y, equal_nan=True)
-
-
-@np.errstate(all="ignore")
-def apart_on_average(x, y):
-    return float(
-        np.mean([distance(p, q) for p, q in zip(x.ravel(), y.ravel(), strict=True)])
-    )
 
 
 def moved(x, rng, most=4):
@@ -554,12 +481,10 @@ CULPRITS = Exercise(
     ],
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",
-            by="before"),
-        but(judged, "One ulp is a difference: compare bits.", differ=nearly),
+            before=True),
         but(judged, "A NaN equals a NaN of the same bits, and -0 is not 0.", differ=by_value),
         but(judged, "Bits of negative numbers count downward; 0 and -0 lie at the same place.",
             far=partial(distance, order=plain_bits)),
-        but(judged, "The largest distance is asked, not the mean.", far=apart_on_average),
     ),
 )  # fmt: skip
 

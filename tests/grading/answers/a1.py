@@ -54,7 +54,7 @@ WRONG = {
         (
             "code >> (exponent_bits + trailing_bits), ",
             "0, ",
-            "From the left",
+            "",
         ),
         (
             "% 2**exponent_bits\n",
@@ -65,12 +65,12 @@ WRONG = {
         (
             ", exponent, trailing",
             ", trailing, exponent",
-            "then the exponent field",
+            "",
         ),
         (
             "trailing = ",
             "exponent_bits, trailing_bits = 5, 2; trailing = ",
-            "one sign bit",
+            "",
         ),
     ],
     "value": [
@@ -78,7 +78,7 @@ WRONG = {
         (
             "if exponent == 2**exponent_bits - 1:",
             "if False:",
-            "Three kinds",
+            "",
         ),
         (
             "(exponent_bits - 1) - 1\n",
@@ -90,7 +90,7 @@ WRONG = {
             "-bias - trailing_bits",
             "of the smallest normal number",
         ),
-        ("-magnitude if sign else magnitude", "magnitude", "Three kinds"),
+        ("-magnitude if sign else magnitude", "magnitude", ""),
     ],
     "max_finite": [
         ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
@@ -102,17 +102,17 @@ WRONG = {
         (
             "(exponent_bits - 1) - 1",
             "(exponent_bits - 1) - 2",
-            "The largest exponent that is not",
+            "",
         ),
         (
             "**-trailing_bits",
             "**-(trailing_bits + 1)",
-            "a significand of ones",
+            "",
         ),
         (
             "emax = 2 ** (exponent_bits - 1) - 1",
             "emax = 2 - 2 ** (exponent_bits - 1)",
-            "a significand of ones",
+            "",
         ),
     ],
     "encode": [
@@ -121,12 +121,12 @@ WRONG = {
         (
             "    steps = ",
             "    if abs(x) < 2.0 ** (1 - bias):\n        return sign\n    steps = ",
-            "nearest wins",
+            "",
         ),
         (
             "= (2**exponent_bits - 1) << trailing_bits",
             "= ((2**exponent_bits - 1) << trailing_bits) - 1",
-            "nearest wins",
+            "",
         ),
         (
             "math.isinf(x)",

@@ -131,9 +131,9 @@ WRONG = {
         (
             "    for i in steps:",
             '    if record["weights"] == "float16":\n        return "half"\n    for i in steps:',
-            "is a suspicion",
+            "",
         ),
-        ('if not record["skipped"][i]]', "if True]", "nothing is meant to move"),
+        ('if not record["skipped"][i]]', "if True]", ""),
         (
             '    if np.mean([record["zeros"]',
             '    if np.mean([record["moved"][i] for i in applied]) < 0.5:\n'
@@ -146,7 +146,7 @@ WRONG = {
         (
             "wide = x.astype(np.float32)",
             "wide, eps = x, max(eps, 1e-3)",
-            "infinite already",
+            "",
         ),
         (
             "(centred * centred)",
@@ -156,7 +156,7 @@ WRONG = {
         (
             "mean = wide.mean(-1, keepdims=True)",
             "mean = x.sum(-1, keepdims=True) / np.float16(x.shape[-1])",
-            "A mean is a sum first",
+            "",
         ),
         (
             "(centred * centred).mean(-1, keepdims=True)",
@@ -171,12 +171,12 @@ WRONG = {
             "the softmax sees inf - inf",
         ),
         ("logits, -np.inf)", "logits, -1e9)", "A row that sees nothing"),
-        ("logits, -np.inf)", "logits, -65504.0)", "true logits lie below it"),
+        ("logits, -np.inf)", "logits, -65504.0)", ""),
         ("np.exp(hidden - peak)", "np.exp(hidden)", "exp overflows FP32"),
         (
             "np.maximum(hidden.max(-1, keepdims=True), -1e30)",
             "hidden.max(-1, keepdims=True)",
-            "Where all is -inf",
+            "",
         ),
     ],
     "train": [
@@ -199,12 +199,12 @@ WRONG = {
         (
             "updates += scaler.get_scale() >= now",
             "updates += scaler.get_scale() == now",
-            "only a fall means a skip",
+            "",
         ),
         (
             "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
             "pass",
-            "not clipped at all",
+            "",
         ),
     ],
     "evidence": [
@@ -221,7 +221,7 @@ WRONG = {
         (
             "~scaled.isfinite()",
             "~scaled.isfinite() | (scaled == 0)",
-            "a large one does",
+            "",
         ),
         (
             "layer.weight.nbytes + layer.weight.grad.nbytes",
@@ -232,7 +232,7 @@ WRONG = {
             "return layer(inputs).float().sum().item()",
             'pass\n        with torch.autocast("cpu", dtype=low):\n'
             "            return layer(inputs).float().sum().item()",
-            "the copy that it made",
+            "",
         ),
     ],
 }

