@@ -2,7 +2,8 @@
 
 A wrong answer is the notebook's own solution with one piece of its text replaced, as
 `(before, after, hint)`: it goes on being the program that the notebook holds. An empty hint stands
-for the reason of the exercise. A right one is another program. `python tests/support/corpus.py [NAME ...]` prints what becomes of each.
+for the reason of the exercise. A right one is another program.
+`python tests/support/corpus.py [NAME ...]` prints what becomes of each.
 """
 
 import sys
