@@ -219,6 +219,17 @@ def _add_formats(
     export: argparse.ArgumentParser, scope: argparse.ArgumentParser
 ) -> None:
     export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
+    export.add_argument(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="fill in the platform's own file: Moodle's grading worksheet, Canvas's gradebook",
+    )
+    export.add_argument(
+        "--column",
+        default="",
+        help="with --into, of Canvas's gradebook (default: ASSIGNMENT)",
+    )
     export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
     scope.add_argument(
         "--output", type=Path, help="file (default: autograder-ASSIGNMENT.zip)"
@@ -432,16 +443,36 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exporting import BY_HAND, export
+    from mplab.grading.exporting import BY_HAND, export, fill_in_grades, grades
 
     name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
     path = options.output or course.root / name
-    found = export(course, options.assignment, to=options.to, path=path)
-    print(f"{len({grade.student.id for grade in found})} students are in {path}")
-    if waiting := sum(grade.by_hand for grade in found):
-        left = "" if options.to == "csv" else " Their places are empty."
+    if options.into:
+        if options.to == "csv" or len(options.assignment) != 1:
+            raise ValueError("--into needs --to moodle or canvas, and one assignment.")
+        (assignment,) = options.assignment
+        into, column = options.into, options.column
+        found, others = fill_in_grades(
+            course, assignment, into=into, path=path, column=column
+        )
+        if others:
+            names = ", ".join(grade.student.id for grade in others)
+            print(f"not in {into}, so not in the file ({len(others)}): {names}")
+    else:
+        found = export(course, options.assignment, to=options.to, path=path)
+    inside = {grade.student.id for grade in found}
+    print(f"{len(inside)} students are in {path}")
+    every = grades(course, options.assignment)
+    if waiting := sum(grade.by_hand for grade in every):
+        left = "" if options.to == "csv" else " They are not in the file."
         print(
             f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}"
+        )
+    absent = sorted({grade.student.id for grade in every} - inside)
+    if absent and not options.into:
+        print(
+            f"left out, because an empty cell would delete a grade on Moodle ({len(absent)}): "
+            f"{', '.join(absent)}"
         )
     return 0
 

@@ -1,14 +1,19 @@
 """Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
 
+import html
 import math
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mplab.common.words import plural
+from mplab.course.files import replace_file
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import team_owners
-from mplab.grading.tables import Student, write_table
+from mplab.grading.tables import Student, Table, fill_in, read_table, write_table
+from mplab.grading.worksheets import Matching, participant_number
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that still lacks points given by hand."""
@@ -116,15 +121,107 @@ def export(
         path: the file to write.
 
     Returns:
-        The grades in the file.
+        The grades in the file. For Moodle, where an empty cell deletes a grade, students are left
+        out who have none yet in one of the assignments.
 
     Raises:
         ValueError: an assignment is not in the gradebook.
     """
     tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
     found = grades(course, assignments)
-    write_table(path, tables[to](found))
+    if to == "moodle":
+        gaps = {grade.student.id for grade in found if _final(grade) is None}
+        found = [grade for grade in found if grade.student.id not in gaps]
+    write_table(path, tables[to](found, course.roster_file().head))
     return found
+
+
+def fill_in_grades(
+    course: Course, assignment: str, *, into: Path, path: Path, column: str = ""
+) -> tuple[list[Grade], list[Grade]]:
+    """Write an assignment's grades into a copy of the platform's own file.
+
+    Only the cells of final grades change, and on Moodle empty cells for comments.
+
+    Args:
+        course: the course.
+        assignment: its name.
+        into: Moodle's grading worksheet, or Canvas's gradebook.
+        path: the file to write.
+        column: the head of the column in Canvas's gradebook, with or without its number; the
+            assignment's name if not given.
+
+    Returns:
+        The grades that were written, and the final grades of people who are not in the file.
+
+    Raises:
+        ValueError: the file is neither, or its maximum is not the assignment's.
+    """
+    table = read_table(into)
+    place = _grade_column(table, into, column or assignment)
+    found = {grade.student.id: grade for grade in grades(course, [assignment])}
+    match = Matching(table, [grade.student for grade in found.values()])
+    numbers = course.read("platform", assignment, "list").get("numbers", {})
+    people = {number: who for who, number in numbers.items()}
+    identifier, comments = table.column("identifier"), table.column("comments")
+    maximum = table.column("maximum")
+    points = max(grade.max_score for grade in found.values())
+    sign = "."
+    cells: dict[tuple[int, int], str] = {}
+    written = []
+    for index, (number, line) in enumerate(table.lines):
+        name = line.get("student", line.get("lastname", "")).strip()
+        head = table.columns[place] if name == "Points Possible" else maximum
+        if most := line.get(head, "").strip():
+            _check_maximum(most, assignment, points, f"{into}, line {number}")
+            sign = "," if "," in most else "."
+        listed = participant_number(line.get(identifier, ""))
+        who = match.student(line) or people.get(listed)
+        if listed and numbers.get(who, listed) != listed:
+            raise ValueError(
+                f"{into}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
+                f"{listed}: this is the worksheet of another assignment."
+            )
+        grade = found.get(who or "")
+        score = _final(grade) if grade else None
+        excused = line[table.columns[place]].strip() in ("EX", "N/A")  # on Canvas
+        if grade is None or score is None or excused:
+            continue
+        cells[index, place] = f"{score:g}".replace(".", sign)
+        if comments and grade.remark and not line[comments].strip():
+            where = table.columns.index(comments)
+            cells[index, where] = html.escape(grade.remark)
+        written.append(grade)
+    replace_file(path, fill_in(into, cells))
+    others = [g for g in found.values() if g not in written and _final(g) is not None]
+    return written, others
+
+
+def _grade_column(table: Table, into: Path, wanted: str) -> int:
+    """Find the column of the grades: Moodle's, or that of the assignment in Canvas's gradebook."""
+    if table.column("identifier") and table.column("modified"):
+        return table.columns.index(table.column("grade"))
+    possible = [head for head in table.heads if re.search(r"\(\d+\)\s*$", head)]
+    for head in possible:
+        title = re.sub(r"\s*\(\d+\)\s*$", "", head)
+        if wanted.strip().casefold() in (head.strip().casefold(), title.casefold()):
+            return table.heads.index(head)
+    raise ValueError(
+        "--into must be Moodle's grading worksheet, or Canvas's gradebook with a column "
+        f"{wanted}; got {into}, whose assignments are {', '.join(possible) or 'none'}. Name the "
+        "column with --column."
+    )
+
+
+def _check_maximum(text: str, assignment: str, points: float, where: str) -> None:
+    """Refuse a file whose maximum is another: the platform would take points for others."""
+    with suppress(ValueError):
+        if float(text.replace(",", ".")) == points:
+            return
+    raise ValueError(
+        f"{where}: the maximum must be that of {assignment}, {points:g}; got {text}. Set it on "
+        "the platform, and download the file again."
+    )
 
 
 def _final(grade: Grade) -> float | None:
@@ -135,7 +232,7 @@ def _final(grade: Grade) -> float | None:
 _Table = list[list[str | float | None]]
 
 
-def _plain_table(found: list[Grade]) -> _Table:
+def _plain_table(found: list[Grade], _: str) -> _Table:
     head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
     rows: _Table = [[*head]]
     for grade in found:
@@ -152,8 +249,8 @@ def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
     return table
 
 
-def _canvas_table(found: list[Grade]) -> _Table:
-    """Make the table for Canvas's gradebook; the student's id here is the SIS id there."""
+def _canvas_table(found: list[Grade], ids: str) -> _Table:
+    """Make the table for Canvas's gradebook; ids are the SIS ids, unless the roster says other."""
     points = {grade.assignment: grade.max_score for grade in found}
     head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
     rows: _Table = [
@@ -162,15 +259,21 @@ def _canvas_table(found: list[Grade]) -> _Table:
     ]
     for student, own in _by_student(found).items():
         name = f"{student.last_name}, {student.first_name}"
-        who = [name, student.number, student.id, student.email, ""]
+        sis = "" if ids in ("SIS Login ID", "ID") else student.id
+        who = [name, student.number, sis, student.email, ""]
         rows.append([*who, *(_final(own[name]) for name in points)])
     return rows
 
 
-def _moodle_table(found: list[Grade]) -> _Table:
-    """Make the table for Moodle's grade import; the student's id here is the ID number there."""
+def _moodle_table(found: list[Grade], ids: str) -> _Table:
+    """Make the table for Moodle's grade import; its ids bear the head of the roster's."""
     names = list(dict.fromkeys(grade.assignment for grade in found))
-    head = ["ID number", "First name", "Last name", "Email address"]
+    head = [
+        "ID number" if ids == "id" else ids,
+        "First name",
+        "Last name",
+        "Email address",
+    ]
     for name in names:
         head += [name, f"{name} feedback"]
     rows: _Table = [[*head]]

@@ -1,6 +1,5 @@
 """Read the tables of a course and of platforms: roster, teams, extensions."""
 
-import codecs
 import csv
 import io
 import re
@@ -118,17 +117,13 @@ def is_student_id(name: str) -> bool:
 
 
 def decoded(content: bytes) -> tuple[str, str]:
-    """Return the text of a table, and its encoding.
+    """Return the text of a table, byte-order mark included, and its encoding.
 
     Raises:
         ValueError: it is in none of the encodings that platforms and spreadsheets write.
     """
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8-sig"),
-        (codecs.BOM_UTF16_LE, "utf-16"),
-        (codecs.BOM_UTF16_BE, "utf-16"),
-    ):
-        if content.startswith(mark):
+    for encoding in ("utf-16-le", "utf-16-be"):
+        if content.startswith("\ufeff".encode(encoding)):
             return content.decode(encoding), encoding
     with suppress(UnicodeDecodeError):
         return content.decode(), "utf-8"
@@ -161,7 +156,7 @@ def read_table(path: Path, *needed: str) -> Table:
         return Table([*needed], [*needed], [])
     try:
         text, encoding = decoded(path.read_bytes())
-        rows = text.splitlines(keepends=True)
+        rows = text.removeprefix("\ufeff").splitlines(keepends=True)
         skipped = bool(rows) and rows[0].strip().startswith("sep=")  # for Excel
         separator = separator_of(rows[skipped]) if len(rows) > skipped else ","
         reader = csv.reader(
@@ -193,6 +188,37 @@ def read_table(path: Path, *needed: str) -> Table:
             f"{path.name} is not in UTF-8; read as Windows-1252: {word and word[0]}"
         )
     return Table(columns, heads, lines, remark)
+
+
+def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
+    """Return a table's file with some cells changed, and all else byte for byte.
+
+    Args:
+        path: the table, which `read_table` has read.
+        cells: the new texts, by the index of the line in `Table.lines` and of the column.
+    """
+    text, encoding = decoded(path.read_bytes())
+    before = re.match(r"\ufeff?(?:sep=.*\r?\n)?", text)
+    start = before.end() if before else 0
+    separator = separator_of(text[start:].partition("\n")[0])
+    cell = re.compile(
+        rf'((?:"(?:[^"]|"")*")?[^{separator}\r\n]*)({separator}|\r?\n|\r|$)'
+    )
+    parts = [text[:start]]
+    line, column = -1, 0
+    for old, end in cell.findall(text, start):
+        new = cells.get((line, column))
+        if new is not None:
+            old = new
+            if re.search(rf'[{separator}"\r\n]', new):
+                old = '"' + new.replace('"', '""') + '"'
+        parts += [old, end]
+        if end == separator:
+            column += 1
+        else:
+            line += bool(column or old)  # an empty line is none of the table's
+            column = 0
+    return "".join(parts).encode(encoding)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str | float | None]]) -> None:

@@ -178,13 +178,14 @@ class Matching:
     def student(self, line: Mapping[str, str]) -> str | None:
         """Return the student's id; None if nobody or more than one fits."""
         table = self._table
+        canvas = {"student", "lastname"} & {*table.columns}
         for column, kinds in (
             (table.column("id_number"), ("id",)),
             ("sis user id", ("id",)),
             (table.column("username"), ("id", "email")),
             ("sis login id", ("id", "email")),
             (table.column("email"), ("email", "id")),
-            *((("id", ("id", "number")),) if "student" in table.columns else ()),
+            ("id" if canvas else "", ("number", "id")),
             (table.column("full_name"), ("name",)),
             ("student", ("sortable", "name")),
         ):

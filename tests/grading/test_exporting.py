@@ -23,7 +23,12 @@ STATES = {
     [
         ("csv", "id", "score", ["16", "0", "14", "", ""]),
         ("canvas", "SIS User ID", "a1", ["16", "0", "", "", ""]),
-        ("moodle", "ID number", "a1", ["16", "0", "", "", ""]),
+        (
+            "moodle",
+            "ID number",
+            "a1",
+            ["16", "0"],
+        ),  # there an empty cell deletes a grade
     ],
 )
 def test_only_what_is_graded_to_the_end_is_a_number(
@@ -35,16 +40,16 @@ def test_only_what_is_graded_to_the_end_is_a_number(
     ]
     monkeypatch.setattr(exporting, "grades", lambda *_: found)
     path = tmp_path / "g.csv"
-    assert (
-        len({grade.student.id for grade in export(None, ["a1"], to=to, path=path)}) == 5
-    )
+    course = Course(tmp_path)
+    inside = {grade.student.id for grade in export(course, ["a1"], to=to, path=path)}
+    assert len(inside) == len(shown)
     with path.open(encoding="utf-8", newline="") as file:
         rows = {row[key]: row for row in csv.DictReader(file)}
-    assert [rows[name][column] for name in STATES] == shown
+    assert [rows[name][column] for name in STATES if name in rows] == shown
     remarks = {"csv": "remark", "moodle": "a1 feedback"}
     if to in remarks:
-        assert [rows[name][remarks[to]] for name in STATES] == [
-            r for _, r, _ in STATES.values()
+        assert [row[remarks[to]] for row in rows.values()] == [
+            STATES[name][1] for name in rows
         ]
 
 
@@ -57,7 +62,7 @@ def test_what_is_exported_can_be_the_roster(tmp_path, monkeypatch, to):
     people = [s for s in CLASS if to != "canvas" or "," not in s.last_name]
     found = [Grade(student, "a1", 1.0, 18.0, "") for student in people]
     monkeypatch.setattr(exporting, "grades", lambda *_: found)
-    export(None, ["a1"], to=to, path=tmp_path / "roster.csv")
+    export(Course(tmp_path), ["a1"], to=to, path=tmp_path / "roster.csv")
     assert Course(tmp_path).roster() == people
 
 
@@ -113,3 +118,86 @@ def test_rosters_without_ids_are_read_by_log_in_or_mail_and_in_german(
     (tmp_path / "roster.csv").write_text(text)
     who, mail, number = wanted
     assert Course(tmp_path).roster() == [Student(who, "Bo", "Ek", mail, number)]
+
+
+FULL = Grade(
+    Student("s01", "Ada", "Löwe", "ada@x", "5"), "a1", 9.5, 10.0, "1 hour late"
+)
+HALF = Grade(
+    Student("s02", "Bo", "Li", "", "6"), "a1", 3.0, 10.0, BY_HAND, by_hand=True
+)
+AWAY = Grade(Student("s03", "Cy", "Ek", "", "7"), "a1", 4.0, 10.0, "")
+
+ENGLISH = (
+    '\ufeffIdentifier,"Full name","ID number",Status,Grade,"Maximum grade",'
+    '"Last modified (submission)","Last modified (grade)","Feedback comments"\r\n'
+    '"Participant 17","Löwe, ""Ada""",s01,"Submitted, late",{},10.00,-,-,{}\r\n'
+    '"Participant 18","Bo Li",s02,-,"7.00",10.00,-,-,"<p>kept</p>"\r\n'
+)
+GERMAN = (
+    "ID,Vollständiger Name,Status,Bewertung,Bestwertung,Zuletzt geändert (Abgabe),"
+    "Zuletzt geändert (Bewertung),Feedback als Kommentar\n"
+    'Teilnehmer/in17,Ada Löwe,-,{},"10,00",-,-,{}\n\nTeilnehmer/in18,Bo Li,-,,"10,00",-,-,'
+)
+CANVAS = (
+    "Student;ID;SIS Login ID;Section;Blatt 1 (77);Summe\n    Points Possible;;;;10,00;\n"
+    "Löwe, Ada;5;ada@x;G;{};9\nLi, Bo;6;bo;G;EX;\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("form", "old", "new", "column"),
+    [
+        (ENGLISH, ("", ""), ("9.5", "1 hour late"), ""),
+        (ENGLISH, ('"3.00"', "<b>mine</b>"), ("9.5", "<b>mine</b>"), ""),
+        (GERMAN, ("", ""), ('"9,5"', "1 hour late"), ""),
+        (CANVAS, ("",), ("9,5",), "Blatt 1"),
+        (CANVAS, ("3,00",), ("9,5",), "blatt 1 (77)"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-be"])
+def test_the_platform_s_own_file_is_filled_in_and_all_else_stays_byte_for_byte(
+    tmp_path, monkeypatch, form, old, new, column, encoding
+):
+    """Whose grade is not final, and who is not in the file, changes nothing there."""
+    if encoding != "utf-8":
+        form = "\ufeff" + form.lstrip("\ufeff")
+    into, path = tmp_path / "theirs.csv", tmp_path / "out.csv"
+    into.write_bytes(form.format(*old).encode(encoding))
+    monkeypatch.setattr(exporting, "grades", lambda *_: [FULL, HALF, AWAY])
+    written, others = exporting.fill_in_grades(
+        Course(tmp_path), "a1", into=into, path=path, column=column
+    )
+    assert (written, others) == ([FULL], [AWAY])
+    assert path.read_bytes() == form.format(*new).encode(encoding)
+
+
+def test_a_file_that_would_give_other_points_is_refused(tmp_path, monkeypatch):
+    into = tmp_path / "theirs.csv"
+    found = [FULL._replace(max_score=18.0)]
+    monkeypatch.setattr(exporting, "grades", lambda *_: found)
+    course = Course(tmp_path)
+
+    def filled(text, **options):
+        into.write_text(text, encoding="utf-8")
+        exporting.fill_in_grades(course, "a1", into=into, path=into, **options)
+
+    for text, told in {
+        ENGLISH.format("", ""): "line 2: the maximum must be that of a1, 18; got 10.00",
+        CANVAS.format(""): "whose assignments are Blatt 1 \\(77\\). Name the column",
+    }.items():
+        with pytest.raises(ValueError, match=told):
+            filled(text)
+    course.write("platform", "a1", "list", {"numbers": {"s01": "99"}})
+    with pytest.raises(ValueError, match="the worksheet of another assignment"):
+        filled(ENGLISH.format("", "").replace("10.00", "18.00"))
+
+
+def test_ids_bear_the_head_of_the_column_that_they_come_from(tmp_path, monkeypatch):
+    """Under "ID number" log-ins were mapped to the wrong field, and the import ended."""
+    (tmp_path / "roster.csv").write_text("Vorname,Nachname,Anmeldename\nAda,Löwe,al\n")
+    course, path = Course(tmp_path), tmp_path / "out.csv"
+    found = [FULL._replace(student=student) for student in course.roster()]
+    monkeypatch.setattr(exporting, "grades", lambda *_: found)
+    export(course, ["a1"], to="moodle", path=path)
+    assert path.read_text(encoding="utf-8").startswith("Anmeldename,First name")
