@@ -10,6 +10,7 @@ roster.csv  teams.csv  extensions.csv  gradebook.db  nbgrader_config.py  exchang
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import logging
@@ -211,6 +212,17 @@ class Course:
         replace_file(
             self.record(kind, assignment, student), json.dumps(record).encode()
         )
+
+    @contextmanager
+    def marking(self) -> Iterator[None]:
+        """Wait for the lock under which points are compared and written.
+
+        The grader writes a submission's points and its answers under it, and the review page
+        compares and writes a person's. It ends with the process.
+        """
+        with (self.root / ".mplab" / "marking").open("w") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            yield
 
     def record_students(self) -> None:
         """Update the gradebook from the roster: new students, and changed names."""

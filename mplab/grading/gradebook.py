@@ -59,14 +59,24 @@ def save(
     Returns:
         The score, the maximum score, and whether it was late.
     """
+    with course.marking(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's rows
+        return _save(course, assignment, student, notebooks)
+
+
+def _save(
+    course: Course,
+    assignment: str,
+    student: str,
+    notebooks: Mapping[str, nbformat.NotebookNode],
+) -> tuple[float, float, bool]:
     time = course.read("received", assignment, student).get("time", "")
     answers: dict[str, str] = {}
     for stem, notebook in notebooks.items():
         answers |= answers_of(stem, notebook)
     before = course.read("answers", assignment, student)
     same = {name for name, answer in answers.items() if before.get(name) == answer}
-    with warnings.catch_warnings(), course.gradebook() as book:
-        warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's rows
+    with course.gradebook() as book:
         book.update_or_create_student(student)
         submission = book.update_or_create_submission(assignment, student)
         submission.timestamp = parse_utc(time) if time else None

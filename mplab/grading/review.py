@@ -6,11 +6,13 @@ and the page's policy lets a browser run and fetch nothing else.
 """
 
 import asyncio
+import hashlib
 import html
 import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,6 +38,11 @@ _FILES = {"review.css": "text/css", "review.js": "text/javascript"}
 
 _SECONDS = 5.0
 """Time to typeset an answer; some texts take a Markdown parser hours."""
+
+_READING = 300.0
+"""Seconds for which an answer that somebody opened is not given to somebody else."""
+
+_NO_NOTEBOOK = nbformat.writes(nbformat.v4.new_notebook())
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
@@ -204,6 +211,7 @@ class _List(_Handler):
             query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(
                 Grade.cell_id
             )
+            reading = _read_by_others(self.settings["opened"], "")
             counts = {cell: counted for cell, *counted in query}
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
@@ -215,7 +223,9 @@ class _List(_Handler):
                             question.name, question.notebook, name
                         )
                         counted = counts.get(cell.id, (0, 0))
-                        rows.append((question, _address(name, question), *counted))
+                        address = _address(name, question)
+                        now = sum(each.startswith(address) for each in reading)
+                        rows.append((question, address, *counted, now))
                     tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
         self.render(
             "list.html",
@@ -238,8 +248,13 @@ class _Answer(_Handler):
         """Show a student's answer; without a student, go to the first answer that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
-                self.redirect(self.root + _next(assignment, question, grades, 0))
+                self.redirect(self.root + self._next(assignment, question, grades, 0))
             else:
+                opened = self.settings["opened"]
+                opened[_address(assignment, question, student)] = (
+                    self.reader(),
+                    time.monotonic(),
+                )
                 self._show(assignment, question, grades, student)
 
     def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
@@ -249,27 +264,75 @@ class _Answer(_Handler):
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:
-                seen = self.get_body_argument("seen", "")
-                if seen != self._seen(assignment, question, student):
-                    raise ValueError("meanwhile another answer came in; read it first")
+                if len(words) > _COMMENT_CHARACTERS:
+                    raise ValueError(
+                        f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
+                    )
                 pairs = zip(question.parts, points, strict=True)
                 given = [_points(part, text) for part, text in pairs]
-                comment = words[:_COMMENT_CHARACTERS].strip()
+                comment = words.strip()
                 if question.rubric:
                     comment = with_parts(question.rubric, given, comment)
-                _record(grades[place], question, sum(given), comment)
-                self.database.commit()
-                after = _next(assignment, question, grades, place + 1)
+                # Neither a grader nor another page comes between comparing and writing.
+                with self.course.marking():
+                    self.database.expire_all()
+                    self._refuse_change(assignment, question, grades[place])
+                    _record(grades[place], question, sum(given), comment)
+                    self.database.commit()
+                after = self._next(assignment, question, grades, place + 1)
                 self.redirect(self.root + after, status=303)
                 return
             except ValueError as wrong:
                 self.set_status(400)
                 error = f"Not saved: {wrong}."
-            except OperationalError:
+            except OperationalError as failed:
                 self.set_status(503)
-                error = "Not saved: the gradebook is in use. Save again."
+                cause = " ".join(str(failed.orig).split())
+                error = (
+                    f"Not saved: the gradebook cannot be written ({cause}). Save again."
+                )
                 self.database.rollback()
             self._show(assignment, question, grades, student, (points, words), error)
+
+    def _refuse_change(self, assignment: str, question: Question, grade: Any) -> None:
+        """Refuse a page that shows another answer, or other points, than there are now.
+
+        Raises:
+            ValueError: they have changed; the message holds the points of the other person.
+        """
+        seen = self.get_body_argument("seen", "")
+        if seen != self._seen(assignment, question, grade.student.id):
+            raise ValueError("meanwhile another answer came in; read it first")
+        if self.get_body_argument("mark", "") != _mark(grade, question):
+            comment = _comment(grade, question)
+            words = (comment.comment if comment else "") or "no comment"
+            raise ValueError(
+                f"meanwhile somebody else gave {grade.score:g} of {question.points:g}, with: "
+                f"{words}. Yours stands in the fields; if it shall count, save again"
+            )
+
+    def reader(self) -> str:
+        """Return a name for this browser, so that two people are given different answers."""
+        name = f"{self.settings['cookie']}-reader"
+        known = self.get_cookie(name)
+        if not known:
+            known = secrets.token_hex(8)
+            self.set_cookie(name, known, httponly=True, samesite="Strict")
+        return known
+
+    def _next(
+        self, assignment: str, question: Question, grades: list[Any], place: int
+    ) -> str:
+        """Return the address below the root of the next answer that waits; else of the list.
+
+        An answer that somebody else has just opened comes last.
+        """
+        waiting = [g for g in grades[place:] + grades[:place] if g.needs_manual_grade]
+        found = waiting or (grades if place == 0 else [])
+        addresses = [_address(assignment, question, g.student.id) for g in found]
+        others = _read_by_others(self.settings["opened"], self.reader())
+        free = [address for address in addresses if address not in others]
+        return next(iter(free or addresses), "")
 
     @contextmanager
     def _grades(
@@ -307,7 +370,9 @@ class _Answer(_Handler):
         comment = _comment(grade, question)
         seen = self._seen(assignment, question, student)  # before it is read
         path = self.course.root / "autograded" / student / assignment
-        text = (path / f"{question.notebook}.ipynb").read_text(encoding="utf-8")
+        path /= f"{question.notebook}.ipynb"
+        there = path.is_file()
+        text = path.read_text(encoding="utf-8") if there else _NO_NOTEBOOK
         if (parts := in_process(_SECONDS, _typeset, text, question)) is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             plain = {"question": question.text, "model": question.model}
@@ -340,6 +405,8 @@ class _Answer(_Handler):
             typed=typed or ([now.get(name, "") for name, _ in question.parts], words),
             error=error,
             seen=seen,
+            shown=_mark(grade, question),
+            there=there,
             grade=grade,
             has_comment=comment is not None,
             marks=[g for g in grade.notebook.grades if g.name != question.name],
@@ -364,13 +431,22 @@ def _place(grades: list[Any], student: str) -> int:
     return place
 
 
-def _next(assignment: str, question: Question, grades: list[Any], place: int) -> str:
-    """Return the address below the root of the next answer that waits; else of the list."""
-    waiting = [
-        grade for grade in grades[place:] + grades[:place] if grade.needs_manual_grade
+def _read_by_others(opened: Mapping[str, tuple[str, float]], reader: str) -> list[str]:
+    """Return the addresses of answers that other browsers have opened and may still show."""
+    since = time.monotonic() - _READING
+    return [
+        address
+        for address, (who, when) in opened.items()
+        if who != reader and when > since
     ]
-    found = waiting or (grades if place == 0 else [])
-    return _address(assignment, question, found[0].student.id) if found else ""
+
+
+def _mark(grade: Any, question: Question) -> str:
+    """Return a digest of an answer's points and comment, as they are now."""
+    comment = _comment(grade, question)
+    words = comment.comment if comment else None
+    there = (grade.manual_score, grade.auto_score, grade.needs_manual_grade, words)
+    return hashlib.sha256(repr(there).encode()).hexdigest()
 
 
 def _comment(grade: Any, question: Question) -> Any:
@@ -411,6 +487,7 @@ def application(
         root=root,
         hosts=[f"{host}:{port}" for host in ("127.0.0.1", "localhost")],
         cookie=f"mplab-{port}",
+        opened={},
         cookie_secret=token,
         template_path=str(_PAGE),
         xsrf_cookies=True,

@@ -253,7 +253,10 @@ class _Renderer(IPythonRenderer):
         return text if text == html.escape(url) else f"{text} [{html.escape(url)}]"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        data = self._images.get(unquote(url.removeprefix("attachment:")))
+        name = unquote(url.removeprefix("attachment:"))
+        data = self._images.pop(
+            name, None
+        )  # each once: 30 times 8 MiB made a page of 240
         if data is None or not url.startswith("attachment:"):
             return html.escape(f"[picture: {text or url}]")
         source = f"data:{image_kind(data)};base64,{data}"

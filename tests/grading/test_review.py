@@ -143,7 +143,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     session.get(first)
     place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
     hidden = dict(
-        re.findall(r'name="(_xsrf|seen)" value="(.*?)"', session.get(place).text)
+        re.findall(r'name="(_xsrf|seen|mark)" value="(.*?)"', session.get(place).text)
     )
     form = {"points": ["0.5", "1"], "comment": "", **hidden}
     own = {"Origin": place.partition("/a1/")[0]}
@@ -181,6 +181,73 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
         assert "Another answer." in session.get(place).text
 
 
+def reading(course, first, student):
+    """A browser of its own that has opened a student's answer, and how it saves."""
+    session = requests.Session()
+    session.get(first)
+    origin = first.partition("/?")[0]
+    place = f"{origin}/a1/a1/{BY_HAND}/{student}"
+
+    def opened():
+        text = session.get(place).text
+        return dict(re.findall(r'name="(_xsrf|seen|mark)" value="(.*?)"', text))
+
+    def save(points, comment, hidden):
+        form = {"points": points, "comment": comment, **hidden}
+        headers = {"Origin": origin}
+        return session.post(place, data=form, headers=headers, allow_redirects=False)
+
+    return session, opened, save
+
+
+@pytest.mark.slow
+def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
+    """It took the place of the first one's, in silence."""
+    first = served(course)
+    (_, open_one, save_one), (_, open_two, save_two) = (
+        reading(course, first, "s01") for _ in range(2)
+    )
+    one, two = open_one(), open_two()
+    assert save_one(["1", "0.5"], "Which tie?", one).status_code == 303
+    refused = save_two(["0", "0"], "Nothing here", two)
+    assert refused.status_code == 400
+    assert "somebody else gave 1.5 of 2, with" in refused.text
+    assert "Which tie?" in refused.text and "Nothing here" in refused.text
+    with course.gradebook() as book:
+        assert book.find_grade(BY_HAND, "a1", "a1", "s01").manual_score == 1.5
+    again = dict(re.findall(r'name="(seen|mark)" value="(.*?)"', refused.text))
+    assert save_two(["0", "0"], "Mine counts", two | again).status_code == 303
+    long = save_one(["1", "1"], "x" * 10_001, open_one())
+    assert long.status_code == 400 and "more than 10,000 characters" in long.text
+    with course.gradebook() as book:  # waits again for the tests that follow
+        grade = book.find_grade(BY_HAND, "a1", "a1", "s01")
+        assert grade.manual_score == 0
+        assert book.find_comment(BY_HAND, "a1", "a1", "s01").comment.endswith(
+            "Mine counts"
+        )
+        grade.manual_score, grade.needs_manual_grade = None, True
+        book.find_comment(BY_HAND, "a1", "a1", "s01").manual_comment = None
+        book.db.commit()
+
+
+@pytest.mark.slow
+def test_two_people_are_given_different_answers_and_a_missing_notebook_is_said(course):
+    first = served(course)
+    origin = first.partition("/?")[0]
+    given = []
+    for _ in range(2):
+        session = requests.Session()
+        session.get(first)
+        given.append(session.get(f"{origin}/a1/a1/{BY_HAND}/").url.rpartition("/")[2])
+    assert len(set(given)) == 2
+    path = course.root / "autograded" / given[0] / "a1" / "a1.ipynb"
+    kept = path.read_bytes()
+    path.unlink()
+    answer = session.get(f"{origin}/a1/a1/{BY_HAND}/{given[0]}")
+    path.write_bytes(kept)
+    assert answer.status_code == 200 and "Not handed in." in answer.text
+
+
 @pytest.fixture
 def page():
     sync_api = pytest.importorskip("playwright.sync_api")
@@ -197,7 +264,7 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     assert [q.name for q in questions(course, "a1") if q.by_hand] == [BY_HAND]
     page.goto(served(course))
     row = page.get_by_role("row").filter(has_text=BY_HAND)
-    assert re.sub(r"\s+", " ", row.inner_text()).endswith("2 3 3")
+    assert re.sub(r"\s+", " ", row.inner_text()).endswith("2 3 – 3")
     row.get_by_role("link").click()
     page.get_by_text("s01 Ada Löwe").wait_for()
     assert (

@@ -74,6 +74,12 @@ def test_a_formula_that_cannot_be_set_is_shown_as_written():
     assert "<code>\\begin{align}a\\end{align}</code>" in page
 
 
+def test_a_picture_that_is_referred_to_many_times_is_shown_once():
+    picture = {"x.png": {"image/png": PNG}}
+    page = rendered_markdown("![a](attachment:x.png)\n\n" * 30, picture)
+    assert page.count(PNG) == 1 and page.count("[picture: a]") == 29
+
+
 def test_clean_leaves_text_of_what_it_takes_out():
     assert clean("<marquee>text</marquee>") == "text"
 
