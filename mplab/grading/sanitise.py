@@ -223,7 +223,7 @@ def rendered_markdown(source: str, attachments: Any = None) -> str:
 class _Renderer(IPythonRenderer):
     """Puts formulas aside, under names that nobody can guess."""
 
-    def __init__(self, formulas: dict[str, str], images: Mapping[str, str]) -> None:
+    def __init__(self, formulas: dict[str, str], images: dict[str, str]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
         self.token, self._formulas, self._images = (
             secrets.token_hex(16),
