@@ -1,0 +1,33 @@
+"""The sheet to keep open: its table is computed, and its words stand where it says."""
+
+import re
+
+import make_sheet
+import nbformat
+import pytest
+
+from mplab.course.files import course_folder
+
+LESSONS = course_folder("lessons")
+SHEET = (LESSONS / "SHEET.md").read_text(encoding="utf-8")
+WORDS = re.findall(r"(?m)^\| \*\*(.*?)\*\*.*\| (\d+) \|$", SHEET)
+
+
+def test_the_table_of_formats_is_the_one_that_is_computed():
+    assert make_sheet.renewed(SHEET) == SHEET
+    assert make_sheet.renewed(SHEET.replace("65504", "65505")) == SHEET
+
+
+@pytest.mark.parametrize(("word", "lesson"), WORDS)
+def test_a_word_stands_in_the_lesson_that_explains_it(word, lesson):
+    (path,) = LESSONS.glob(f"{int(lesson):02}_*.ipynb")
+    cells = nbformat.read(path, as_version=4).cells
+    text = " ".join(cell.source for cell in cells)
+    stem = word.split()[0][:6]
+    assert re.search(rf"\b{stem}", text, re.IGNORECASE)
+
+
+def test_words_are_in_order_and_each_stands_once():
+    words = [word.lower() for word, _ in WORDS]
+    assert len(words) > 20
+    assert words == sorted(set(words))
