@@ -86,7 +86,9 @@ class simulated(ContextDecorator):
     Exactness:
         Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
         own half kernels on the operations and data of tests/simulation/test_dispatch.py,
-        tests/simulation/test_kernels.py and tests/simulation/test_autocast.py. Kernels that
+        tests/simulation/test_kernels.py, tests/simulation/test_low_kernels.py and
+        tests/simulation/test_autocast.py. Python numbers are rounded to the format, or refused
+        past its range, where the kernels of `policy.kernels` do so. Other kernels that
         round between their steps, such as `sigmoid_backward`, or add in another order differ.
         With torch's half kernels in place of the rounded float32 results whole runs are
         bit-exact with `torch.amp` (tests/training/test_training.py): formats, casts and the

@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
     Rule,
     Scope,
@@ -308,7 +309,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             exact = exact and not wide
         if into is not None and scalars and not rule.keeps_scalars_fp32:
             args = self._round_scalars(rule, args, into)
-        out = rule.call(*args, **kwargs)
+        out = self._run(rule, args, kwargs, into)
         self.keep(out)
         if (
             into is not None
@@ -433,7 +434,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
-        out = rule.call(*args, **kwargs)
+        out = self._run(rule, args, kwargs, into)
         self._finish(rule, out, into, rule.exact, known)
         if self.graph.next != next_number() and self.graph.is_here():
             self.graph.note(Node(into, known.place))
@@ -569,15 +570,39 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             counter = counters[key] = Counter()
         return counter
 
+    def _run(
+        self, rule: Rule, args: Any, kwargs: dict[str, Any], into: Rounder | None
+    ) -> Any:
+        """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
+        if into is None:
+            return rule.call(*args, **kwargs)
+        asked = kwargs.get("dtype")
+        if asked is None or asked is _FLOAT32:
+            for i, name in rule.checked:
+                check_number(args[i] if i < len(args) else kwargs.get(name), into)
+        for i, name in rule.rounded:
+            if i < len(args):
+                if not isinstance(args[i], Tensor):
+                    args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
+            elif name in kwargs:
+                kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
+        if rule.own_way is not None:
+            return rule.own_way(rule.call, into, *args, **kwargs)
+        return rule.call(*args, **kwargs)
+
     # Inputs as autocast casts them
 
     def _round_scalars(self, rule: Rule, args: Any, into: Rounder) -> Any:
         """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
 
         def held(i: int, t: Any) -> Any:
-            scalar = isinstance(t, Tensor) and not t.dim() and t.dtype is _FLOAT32
+            if not isinstance(t, Tensor) or t.dim():
+                return t
             whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            return into(t, torch.empty_like(t), None) if scalar and not whole else t
+            if any(i == place for place, _ in rule.checked):
+                check_number(t.item(), into)
+            kept = whole or t.dtype is not _FLOAT32
+            return t if kept else into(t, torch.empty_like(t), None)
 
         return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 

@@ -493,11 +493,12 @@ def _hold_limits(
 ) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
-    Where torch lacks the format, the dtype is float32, whose limit no low format holds. Real
-    half tensors refuse to be filled with it, so the program can only mean the limit of x's format.
+    Where x shows float32, no low format holds the limit of its dtype. Real half tensors refuse to
+    be filled with it, so the program can only mean the limit of x's format.
     """
     fmt = _format(args[0]) if args else None
-    if fmt is None or kwargs.get("dtype") not in (None, fmt.torch_dtype):
+    shown = args and functions.dtype(args[0])
+    if fmt is None or shown or kwargs.get("dtype") not in (None, fmt.torch_dtype):
         return _make(functions, func, args, kwargs)
 
     def held(value: Any) -> Any:

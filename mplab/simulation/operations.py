@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from mplab.simulation.low_kernels import CHECKED_ARGUMENTS, KERNELS, OwnWay
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 from mplab.simulation.tags import ALWAYS_FP32, FormatTag, Rounder, set_tag, tag_of
 
@@ -117,6 +118,12 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     keeps_scalars_fp32: bool
     """Whether its results without dimensions stay FP32, since they may be losses: the policy lowers
     the operation, although no list names it."""
+    rounded: tuple[tuple[int, str], ...]
+    """Arguments that a low kernel rounds if they are Python numbers."""
+    checked: tuple[tuple[int, str], ...]
+    """The same for those that it refuses past the range of the format."""
+    own_way: OwnWay | None
+    """How a low kernel computes, if otherwise than in float32 with one rounding."""
 
 
 class Scope(NamedTuple):
@@ -198,6 +205,12 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
     aliases = [result.alias_info for result in schema.returns]
     single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
     run, reason, listed = run_of(name, scope=scope, written=bool(written))
+    kernels = KERNELS[scope.policy.kernels]
+    numbers = [
+        (i, a.name)
+        for i, a in enumerate(schema.arguments)
+        if any(kind in str(a.type) for kind in ("number", "float", "Tensor"))
+    ]
     return Rule(
         name=base,
         call=_QUICKER.get(operation.name(), operation._op),
@@ -217,6 +230,13 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         paired=name in _PAIRED,
         takes_any_dtype=listed and run is Run.WIDEST,
         keeps_scalars_fp32=not listed and run is Run.LOWER,
+        rounded=tuple(numbers if base in kernels.rounding else ()),
+        checked=tuple(
+            (i, argument)
+            for i, argument in numbers
+            if base in kernels.checking and argument in CHECKED_ARGUMENTS
+        ),
+        own_way=kernels.own_ways.get(base),
     )
 
 
@@ -271,7 +291,8 @@ def common_format(
     for t in tensors:
         if t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
             refuse(rule, t)
-            scalars = scalars or t.is_floating_point()
+            # an integer, too, may be past the range of the format
+            scalars = scalars or not (t.dim() or t.dtype is torch.bool)
         elif not t.dim():
             scalars = True
         else:

@@ -15,7 +15,7 @@ from itertools import combinations
 
 import torch
 
-from mplab.numbers.checks import quoted
+from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import Format
 
 
@@ -61,10 +61,11 @@ class Policy:
         outside: how other operations run outside all modules.
         layers: the low format of modules, by name, pattern or class; FP32 runs all their
             operations in FP32.
+        kernels: "cpu" or "cuda": whose low kernels decide what becomes of Python numbers.
 
     Raises:
         ValueError: an operation is on two of the lists; a list is not a frozenset; `inside` or
-            `outside` is not a `Run`.
+            `outside` is not a `Run`; `kernels` is neither of its names.
 
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
@@ -82,6 +83,7 @@ class Policy:
     inside: Run = Run.WIDEST
     outside: Run = Run.WIDEST
     layers: tuple[tuple[str | type, Format], ...] = ()
+    kernels: str = "cpu"
 
     def __post_init__(self) -> None:
         # `in` would find parts of names in text.
@@ -100,6 +102,7 @@ class Policy:
                 raise ValueError(
                     f"Policy: {name} must be a Run; got {quoted(run)}. Use Run.WIDEST."
                 )
+        one_of("Policy", "kernels", self.kernels, ("cpu", "cuda"))
         _require_apart("Policy", lower=self.lower, wide=self.wide, output=self.output)
 
     def __repr__(self) -> str:
@@ -252,6 +255,7 @@ CUDA_AUTOCAST = Policy(
         upsample_bicubic2d _upsample_bicubic2d_aa
         """
     ),
+    kernels="cuda",
 )
 """What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32."""
 

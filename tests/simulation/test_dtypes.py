@@ -195,7 +195,7 @@ LIKE = {
 }  # fmt: skip
 FROM_LOW = LIKE | {
     "full_like of the limit": lambda h, **as_: torch.full_like(
-        h, 2.0**128 - 2.0**104, **as_
+        h, 2.0**128 - 2.0**104 if as_ else 0.1, **as_
     ),
     "as_tensor": torch.as_tensor,
     "asarray": torch.asarray,

@@ -49,7 +49,11 @@ def in_half(rule):
             rule.call(*given, **kwargs),
         )
 
-    return rule if rule.view or rule.written is not None else replace(rule, call=call)
+    return (
+        rule
+        if rule.view or rule.written is not None
+        else replace(rule, call=call, own_way=None)
+    )
 
 
 @contextmanager

@@ -1,0 +1,169 @@
+"""What low kernels do otherwise than in float32 with one rounding, beside torch's own on the CPU.
+
+Each program gets a low tensor, made by a product, from torch's autocast and from the simulation.
+"""
+
+import math
+
+import pytest
+import torch
+from networks import assert_bits
+from torch.nn import functional as F
+
+from mplab import BF16, FP8_E4M3, FP16
+from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, simulated
+
+HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+KNOWN = {"torch": torch, "F": F, "math": math}
+
+
+def both(program, fmt, *inputs, policy=CPU_AUTOCAST):
+    """What a program gives in torch's autocast and in the simulation: a tensor, or the error."""
+    found = []
+    for context in (
+        torch.autocast("cpu", dtype=fmt.torch_dtype),
+        simulated(fmt, policy=policy),
+    ):
+        torch.manual_seed(0)
+        with context:
+            low = [t.float().mm(torch.eye(t.shape[1])) for t in inputs]
+            try:
+                out = program(*low)
+            except RuntimeError as error:
+                out = str(error)
+        found.append(out.float() if isinstance(out, torch.Tensor) else out)
+    return found
+
+
+def assert_equal(program, fmt, *inputs):
+    real, found = both(program, fmt, *inputs)
+    assert type(real) is type(found), (real, found)
+    if isinstance(real, str):
+        assert real == found
+    else:
+        assert_bits(
+            found.nan_to_num(7, math.inf, -math.inf),
+            real.nan_to_num(7, math.inf, -math.inf),
+        )
+
+
+def programs(text):
+    return [pytest.param(line.strip(), id=line.strip()) for line in text.split(";")]
+
+
+def numbers(fmt, seed=5):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(60, 50, generator=g)
+    near = torch.tensor([0.1, 0.7, 3.0, 100.0, 1.0]).repeat(60, 10)
+    return torch.cat([x, near]).to(fmt.torch_dtype), torch.cat([near, x]).to(
+        fmt.torch_dtype
+    )
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "program",
+    programs("""
+        x == 0.1; x != 0.7; x < 0.1; x <= 0.7; x > 0.7; x >= 0.1; x + 0.7; 0.1 + x; x - 0.7;
+        0.1 - x; x + 2049; x.add_(0.1); x.sub_(0.7); x % 0.1; x.fmod(0.7); 100.1 % x;
+        x ** 1.001; 1.001 ** x;
+        x ** 2; x ** 3; F.hardshrink(x, 0.7); x + 65519.0; x % 1e-9;
+        torch.where(x > 0, x, torch.tensor(10**6)); torch.maximum(x, torch.tensor(1000001));
+        torch.add(x, y, alpha=2); x * 0.1; x / 0.7; x.clamp(-0.1, 0.7); x + torch.tensor(0.1)
+    """),
+)
+def test_numbers_are_rounded_where_the_kernels_of_the_cpu_round_them(fmt, program):
+    call = eval(f"lambda x, y: ({program}).to(torch.float32)", KNOWN)
+    assert_equal(call, fmt, *numbers(fmt))
+
+
+PAST_THE_RANGE = """
+    x.masked_fill(x > 0, C); x.masked_fill_(x > 0, C); x.fill_(C); torch.full_like(x, C);
+    x.new_full((2,), C); x.clamp(max=C); x.clamp(C, C); x.clamp_min(C);
+    F.pad(x, (1, 1), value=C);
+    x.index_fill(0, torch.arange(2), C); x.scatter(0, torch.zeros(1, 2, dtype=torch.long), C);
+    F.threshold(x, 0.0, C); F.hardtanh(x, -abs(C), abs(C)); torch.add(x, x, alpha=C);
+    torch.sub(x, x, alpha=C); x ** C; x.fill_diagonal_(C); x + C; x - C; x * C; C / x; C ** x;
+    torch.where(x > 0, x, C); x.addcmul(x, x, value=C); x == C; x < C; F.threshold(x, C, 0.0);
+    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C); x.masked_fill(x > 0, torch.tensor(C))
+"""
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "number", ["1e9", "-65519.0", "-3.4028234663852886e38", "math.inf", "70000"]
+)
+def test_numbers_past_the_range_are_refused_in_torch_s_words_where_torch_does(
+    fmt, number
+):
+    refused = 0
+    for program in PAST_THE_RANGE.split(";"):
+        call = eval(f"lambda x: {program.replace('C', f'({number})').strip()}", KNOWN)
+        x = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0], [2.0, 1.0, 1.0]]).to(
+            fmt.torch_dtype
+        )
+        real, found = both(call, fmt, x)
+        assert isinstance(real, str) == isinstance(found, str), (program, real, found)
+        if isinstance(real, str):
+            refused += 1
+            assert found == real
+        else:
+            assert torch.equal(found, real) or found.isnan().equal(real.isnan()), (
+                program
+            )
+    assert (refused > 10) == (
+        abs(eval(number, KNOWN)) > fmt.max_finite and number != "math.inf"
+    )
+
+
+def test_on_cuda_a_sum_takes_its_number_in_float32_and_a_comparison_does_not():
+    """By torch's source: it was not measured."""
+    x = torch.tensor([[0.1, 0.7, 1.0]]).half()
+    with simulated(FP16, policy=CUDA_AUTOCAST):
+        low = x.float().mm(torch.eye(3))
+        assert (low == 0.1).sum() == 1
+        assert_bits(low + 0.7, (x.float() + 0.7).half().float())
+        assert torch.isinf(low.clamp(min=1e9)).all()
+        with pytest.raises(RuntimeError, match="without overflow"):
+            low.masked_fill(low > 0, -1e9)
+
+
+def test_a_format_in_which_torch_does_not_compute_is_filled_with_what_it_makes_of_a_number():
+    with simulated(FP8_E4M3, policy=CPU_AUTOCAST):
+        low = torch.ones(3, 3).mm(torch.eye(3))
+        assert low.masked_fill(low > 0, 1e9).isnan().all()
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "program",
+    programs("""
+        torch.nan_to_num(x); torch.nan_to_num(x, 3.0); torch.nan_to_num(x, posinf=0.1);
+        torch.nan_to_num(x, neginf=-9.0).neg(); torch.nextafter(x, y); torch.nextafter(x, y[:1]);
+        x.clone().nan_to_num_()
+    """),
+)
+def test_constants_are_those_of_the_dtype(fmt, program):
+    x, y = numbers(fmt)
+    special = [
+        0.0,
+        -0.0,
+        fmt.max_finite,
+        -fmt.max_finite,
+        fmt.min_normal,
+        1.0,
+        2.0,
+        9.0,
+    ]
+    if fmt is FP16:  # the product of BF16 loses infinities and subnormals
+        special[4], special[6:] = fmt.min_subnormal, [math.inf, -math.inf]
+    x[:8, 0], y[:8, 0] = (
+        torch.tensor(special).to(x),
+        torch.tensor(special).flip(0).to(x),
+    )
+    x[9, 0] = y[10, 0] = 1.0
+
+    def call(x, y):
+        return eval(program, KNOWN, {"x": x / (x != 5), "y": y})
+
+    assert_equal(call, fmt, x, y)
