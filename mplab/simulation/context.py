@@ -37,7 +37,15 @@ from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.functions import Functions
 from mplab.simulation.operations import Scope
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
-from mplab.simulation.tags import LayerContext, Rounder, next_number, this_graph
+from mplab.simulation.tags import (
+    LayerContext,
+    Rounder,
+    low_format,
+    next_number,
+    this_graph,
+)
+
+_OPTIMIZER = "an optimizer of low parameters: widest format of its inputs"
 
 
 class simulated(ContextDecorator):
@@ -49,7 +57,8 @@ class simulated(ContextDecorator):
     losses, softmax, norms, exp, log, pow and sums in FP32; everything else in the widest format of
     its inputs, where scalars count only if all inputs are scalars. Backward, each operation runs in
     the format of its forward operation. `.grad`, loss scaling, clipping and the optimizer stay
-    FP32. `backward()` belongs inside, too.
+    FP32, except for parameters that the program itself made low: they have a low `.grad`, and an
+    optimizer that holds such parameters steps each in its format. `backward()` belongs inside, too.
 
     Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast,
     and tensors may be of any dtype: FFT and float64 run there as they are. `.float()`,
@@ -133,6 +142,7 @@ class simulated(ContextDecorator):
         ]
         self._places = weakref.WeakKeyDictionary()  # the caller's, and the module's own
         self._stepping: list[tuple[Optimizer, bool]] = []
+        self._low_steps: list[Optimizer] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
         self._fastpath = True
@@ -216,6 +226,7 @@ class simulated(ContextDecorator):
         for handle in self._handles:
             handle.remove()
         self._handles, self._stepping, mode.entered = [], [], []
+        self._low_steps = []
         mode.move(mode.outside)
         regions.forget()
         self._guard_backward()
@@ -256,6 +267,7 @@ class simulated(ContextDecorator):
 
     # An optimizer works in FP32: the mode leaves the stack, so that operations cost nothing extra.
     # Below another mode it stays, but lets them pass. A closure is a training step of its own.
+    # An optimizer that holds low parameters works in their format, so the mode stays.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
@@ -265,6 +277,14 @@ class simulated(ContextDecorator):
                 "the last one. Leave the with statement and enter it again."
             )
         if mode.graph is not this_graph() or mode.graph.innermost is not mode:
+            return None
+        if self._has_low_parameters(optimizer):
+            mode.enter(
+                mode.outside._replace(
+                    rules=rules_in(Scope(mode.policy, False, _OPTIMIZER, Run.WIDEST))
+                )
+            )
+            self._low_steps.append(optimizer)
             return None
         on_top = _get_current_dispatch_mode() is mode
         functions = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
@@ -284,7 +304,26 @@ class simulated(ContextDecorator):
 
         return (args[0],), {**kwargs, "closure": simulated_closure}
 
+    def _has_low_parameters(self, optimizer: Optimizer) -> bool:
+        """Whether a step works on low parameters; one kernel for all of them is refused."""
+        low = False
+        for group in optimizer.param_groups:
+            found = any(low_format(p) is not None for p in group["params"])
+            for option in ("foreach", "fused"):
+                if found and group.get(option):
+                    raise ValueError(
+                        f"simulated: an optimizer of low parameters must step one by one; got "
+                        f"{option}=True. Leave it out, or keep the parameters in FP32."
+                    )
+            low = low or found
+        return low
+
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self._low_steps and self._low_steps[-1] is optimizer:
+            self._low_steps.pop()
+            self._mode.leave()
+            self._mode.epoch += 1
+            return
         if self._stepping and self._stepping[-1][0] is optimizer:
             self._resume()
             self._stepping.pop()

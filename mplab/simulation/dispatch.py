@@ -41,6 +41,7 @@ from mplab.simulation.tags import (
     RoundedCopy,
     Rounder,
     is_plain,
+    low_format,
     next_number,
     set_tag,
     shared_tensor,
@@ -82,6 +83,11 @@ def _number_of(node: Any) -> int:
     """The number of an autograd node, or of the node of the operation that it wraps."""
     wraps = type(node).__name__ == "CopySlices"  # made right after that node
     return int(node._sequence_nr()) - wraps
+
+
+def format_of_leaf(node: Any) -> Rounder | None:
+    """The low format of the tensor into whose .grad a node adds."""
+    return low_format(node.variable)
 
 
 class RuleTable(dict[int, Rule]):
@@ -381,10 +387,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.graph.note(Node(into, self.place, tags))
 
     def _follow_gradient(self, node: Any, rule: Rule, t: Tensor) -> None:
-        """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32."""
+        """Mark a gradient that becomes a .grad, or comes from a scalar, as FP32.
+
+        The .grad of a tensor that the program itself made low is low.
+        """
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
-            set_tag(t, FormatTag(None, ALWAYS_FP32))
+            into = format_of_leaf(node)
+            low = FormatTag(into) if into is not None else None
+            set_tag(t, low or FormatTag(None, ALWAYS_FP32))
         elif rule.name == "expand" and not t.dim() and tag_of(t) is None:
             set_tag(t, FormatTag(None, self.graph.nodes.get(number)))
 
@@ -414,18 +425,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_remembered(number)
             out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
-                tag_as_fp32(out)
+                into = format_of_leaf(node)
+                if into is None:
+                    tag_as_fp32(out)
+                else:
+                    self._finish(rule, out, into, False, None)
                 if self.record is not None:
-                    self.record(
-                        rule,
-                        None,
-                        None,
-                        ALWAYS_FP32,
-                        args,
-                        args,
-                        out,
-                        "adds into .grad: FP32",
-                    )
+                    why = "adds into .grad, in the format of its tensor"
+                    self.record(rule, None, into, ALWAYS_FP32, args, args, out, why)
             return out
         into, given = known.into, args
         if into is not None:

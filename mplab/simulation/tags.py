@@ -332,6 +332,12 @@ def set_tag(t: Tensor, tag: FormatTag | None) -> None:
     setattr(t.untyped_storage(), _ATTRIBUTE, tag)
 
 
+def low_format(t: Tensor) -> Rounder | None:
+    """The rounder of a plain tensor that is low, and no gradient in a user's hands."""
+    tag = tag_of(t) if t.layout is torch.strided else None
+    return None if tag is None or tag.made_by is not None else tag.into
+
+
 def tags_of(tensors: Sequence[Tensor]) -> tuple[FormatTag, ...]:
     """The tags of a node's inputs; inputs in FP32 get a tag, to identify them."""
     tags = []
