@@ -58,7 +58,7 @@ TOKENS = {
     "mplab/health": 20_300,
     "mplab/hardware": 5_000,
     "mplab/pictures": 17_500,
-    "mplab/explorers": 6_200,
+    "mplab/explorers": 6_400,
     "mplab/commands": 12_900,
     "mplab": 203_500,
     "mplab lessons data": 337_800,

@@ -47,8 +47,10 @@ EXTRA_OF = {
 }
 MORE_FOR = {"numbers": {"torch"}, "common": {"tqdm", "ipython"}}
 MORE_FOR["health"] = {"lightning", "transformers", "torchao"}
+MORE_FOR["explorers"] = {"ipython"}
 """torch where there is one (`numbers.tensors`), a bar where one is asked for (`common.progress`,
-for rooms whose extra brings tqdm), and the trainers and layers of others."""
+for rooms whose extra brings tqdm), the trainers and layers of others, and IPython, the only one
+that calls what `explorers.saved` displays with it."""
 
 
 def brought_by(*extras):

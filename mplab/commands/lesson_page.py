@@ -14,6 +14,7 @@ from mplab.course.files import PREDICTION
 from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STATIC_NOTE, deduplicate_scripts
+from mplab.explorers.saved import SAVED
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -178,6 +179,8 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
         # A progress bar is of no use later.
         return frozen_explorer_html(Frozen(*drawn)) if drawn else ""
     if "text/html" in data:
+        if data["text/html"].startswith(SAVED):  # the page has it alive or frozen
+            return ""
         html = re.sub(r"<style>.*?</style>", "", data["text/html"])
         if html.startswith("<table"):
             return f'<div class="scrolled" tabindex="0">{html}</div>'

@@ -12,6 +12,7 @@ from typing import Any
 import anywidget
 import traitlets
 
+from mplab.explorers.saved import display_and_save
 from mplab.numbers.codes import decode, ulp
 from mplab.numbers.formats import (
     BF16,
@@ -37,7 +38,7 @@ STATIC_NOTE = (
 )
 
 
-def _text(*names: str) -> str:
+def joined(*names: str) -> str:
     """Join modules into one that imports nothing."""
     files = [(_FOLDER / name).read_text("utf-8") for name in names]
     return "".join(
@@ -45,7 +46,7 @@ def _text(*names: str) -> str:
     )
 
 
-_CORE = _text("numbers.js", "parts.js")
+_CORE = joined("numbers.js", "focus.js", "parts.js")
 
 
 def module(name: str) -> str:
@@ -53,7 +54,7 @@ def module(name: str) -> str:
 
     Neither a widget's module nor a page opened from a disk can load a second file.
     """
-    return _CORE + _text(name)
+    return _CORE + joined(name)
 
 
 def css() -> str:
@@ -79,6 +80,9 @@ class PageExplorer(anywidget.AnyWidget):
 
     _css = css()
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
+
+    def _ipython_display_(self) -> None:
+        display_and_save(self, to_saved_html(self))
 
     def __init__(
         self,
@@ -110,6 +114,28 @@ def to_live_html(explorer: PageExplorer) -> str:
         f"{state['_esm'].removeprefix(_CORE)}\nrender({{model: plainModel({held}), "
         f'el: document.getElementById("{place}")}});</script>'
     )
+
+
+def to_saved_html(explorer: PageExplorer) -> str:
+    """Write an explorer for a saved notebook: it needs no kernel, and begins once it is seen."""
+    state, place = explorer.get_state(), f"mplab-{explorer.model_id}"
+    return (
+        f'<style>{css()}</style><div id="{place}"></div>'
+        f'<script type="module">{state["_esm"]}\n'
+        f'const el = document.getElementById("{place}");\n'
+        f"const model = {{...plainModel({_held(state)}), inPage: false}};\n"
+        "new IntersectionObserver((seen, watch) => {\n"
+        "  if (!seen.some((each) => each.isIntersecting)) return;\n"
+        "  watch.disconnect();\n"
+        "  render({ model, el });\n"
+        "}).observe(el);</script>"
+    )
+
+
+def _held(state: dict[str, Any]) -> str:
+    """Write the words and numbers of an explorer's state as JSON for a script."""
+    own = {name: value for name, value in state.items() if not name.startswith("_")}
+    return json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
 
 
 def deduplicate_scripts(page: str) -> str:

@@ -7,13 +7,14 @@ ipywidgets. An error in a callback is shown under the explorer.
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from html import escape
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import anywidget
 import ipywidgets
 
+from mplab.explorers.modules import joined
+from mplab.explorers.saved import display_and_save, saved_picture
 from mplab.pictures.canvas import CARD_STYLE
 
 _ARROW = (
@@ -24,9 +25,15 @@ _ARROW = (
 _STYLE = (
     f"{CARD_STYLE}<style>"
     '[data-jp-theme-light="false"] .mplab-explorer select '
-    f"{{ background-image: {_ARROW} !important }}</style>"
+    f"{{ background-image: {_ARROW} !important }} .mplab-gone {{ display: none }} "
+    ".jupyter-widgets-disconnected .mplab-gone { display: block }</style>"
 )
-"""Styles of the picture's card, and of arrows that must be visible on a dark page."""
+"""Styles of the picture's card, of arrows on a dark page, and of what is said without a kernel."""
+
+_GONE = (
+    '<p class="mplab-gone" role="status"><b>The kernel that drew this has ended.</b> To move it'
+    " again, run all cells: menu Run, Run All Cells.</p>"
+)
 
 
 _WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem, 98%)"}}
@@ -63,7 +70,7 @@ def tick(words: str, value: bool = False) -> ipywidgets.Checkbox:
 class Keys(anywidget.AnyWidget):
     """An unseen widget that keeps an explorer's keys from the notebook, and names its sliders."""
 
-    _esm = (Path(__file__).parent / "page" / "keys.js").read_text("utf-8")
+    _esm = joined("focus.js", "keys.js")
 
 
 class Explorer(ipywidgets.VBox):
@@ -86,7 +93,7 @@ class Explorer(ipywidgets.VBox):
         )
         self.state = ipywidgets.HTML()
         self.errors = ipywidgets.Output()
-        heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>")
+        heading = ipywidgets.HTML(f"{_STYLE}<b>{escape(question)}</b>{_GONE}")
         parts = [heading, *controls, self.picture, self.state, self.errors]
         parts.append(Keys(layout={"display": "none"}))
         super().__init__(parts)
@@ -95,16 +102,19 @@ class Explorer(ipywidgets.VBox):
             control.observe(self._changed, names="value")
         self.redraw()
 
+    def _ipython_display_(self) -> None:
+        saved = saved_picture(self.question, self.picture.value, self.sentence)
+        display_and_save(self, saved)
+
     @abstractmethod
     def draw(self) -> tuple[str, str]:
         """Draw the picture as SVG, and say the same in a sentence."""
 
     def redraw(self) -> None:
         """Draw again, from the controls as they are now."""
-        svg, sentence = self.draw()
-        self.picture.value = svg
+        self.picture.value, self.sentence = self.draw()
         self.state.value = (
-            f'<div role="status" aria-live="polite">{escape(sentence)}</div>'
+            f'<div role="status" aria-live="polite">{escape(self.sentence)}</div>'
         )
 
     def _changed(self, _: object) -> None:

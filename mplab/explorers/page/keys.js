@@ -1,6 +1,7 @@
-// An unseen part of each explorer that is made of ipywidgets: no key pressed in the explorer
-// reaches the notebook, where d d deletes a cell; and for screen readers each slider has its name,
-// and the words beside it as its value.
+// An unseen part of each explorer that is made of ipywidgets: it holds the keys, and for screen
+// readers each slider has its name, and the words beside it as its value.
+
+import { holdKeys } from "./focus.js";
 
 function nameSliders(explorer) {
   for (const handle of explorer.querySelectorAll(".noUi-handle")) {
@@ -16,7 +17,7 @@ function nameSliders(explorer) {
 }
 
 function render({ el }) {
-  const observer = new MutationObserver(() => nameSliders(el.closest(".mplab-explorer")));
+  let observer;
   const watch = { subtree: true, childList: true, characterData: true };
   const attributes = { attributes: true, attributeFilter: ["aria-valuetext"] };
   let frames = 600; // to wait until it is in the page
@@ -27,12 +28,13 @@ function render({ el }) {
       if (frames > 0) requestAnimationFrame(begin);
       return;
     }
-    explorer.addEventListener("keydown", (event) => event.stopPropagation());
+    holdKeys(explorer);
     nameSliders(explorer);
+    observer = new MutationObserver(() => nameSliders(explorer));
     observer.observe(explorer, { ...watch, ...attributes });
   };
   begin();
-  return () => observer.disconnect();
+  return () => observer?.disconnect();
 }
 
 export default { render };

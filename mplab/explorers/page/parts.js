@@ -1,6 +1,7 @@
 // What the explorers of the page share: elements, controls, the life of a state, and a model where
 // there is no kernel.
 
+import { holdKeys } from "./focus.js";
 import { makeFormat } from "./numbers.js";
 
 function filled(made, attributes, children) {
@@ -145,7 +146,7 @@ export function live({ model, el }, explorer) {
     el.dispatchEvent(new CustomEvent("addressed", { bubbles: true }));
   }
   el.classList.add("mplab-page");
-  el.addEventListener("keydown", (event) => event.stopPropagation()); // JupyterLab takes arrows
+  holdKeys(el);
   const shown = [element("b", {}, explorer.question), ...parts, said, ...below];
   el.replaceChildren(...shown, ...(model.inPage ? [link] : []));
   changed(names);

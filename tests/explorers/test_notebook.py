@@ -1,0 +1,114 @@
+"""What an explorer owes a notebook: its keys, its cells, and a reader who opens it again."""
+
+import lab_browser
+import nbformat
+import pytest
+
+from mplab import explorers
+from mplab.commands.lesson_page import lesson_body
+from mplab.explorers import saved
+from mplab.lessons.l16.explorer import FreezingCup
+
+SOURCES = (
+    "from mplab import explorers",
+    "from mplab.lessons.l16.explorer import FreezingCup\nFreezingCup()",
+    "explorers.NumberLine()",
+)
+NOTEBOOK = """() => {
+    const notebook = window.jupyterapp.shell.currentWidget.content;
+    return [notebook.widgets.length, notebook.mode];
+}"""
+COUNT_SAVES = """() => {
+    window.saves = 0;
+    window.jupyterapp.shell.currentWidget.context.saveState.connect((_, state) => {
+        if (state === 'completed') window.saves += 1;
+    });
+}"""
+SESSION = "window.jupyterapp.shell.currentWidget.sessionContext"
+SAVE = "window.jupyterapp.commands.execute('docmanager:save')"
+CLOSE = "() => window.jupyterapp.shell.currentWidget.dispose()"
+
+
+@pytest.fixture
+def page(tmp_path):
+    """A notebook with an explorer of each kind, run in JupyterLab."""
+    folder = tmp_path / "lessons"
+    folder.mkdir()
+    cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, folder / "sample.ipynb")
+    more = {"folder": tmp_path, "artefacts": tmp_path / "kept", "snapshots": False}
+    with lab_browser.open_lesson("sample.ipynb", **more) as opened:
+        opened.run_all()
+        assert opened.errors() == []
+        yield opened.page
+        opened.page.evaluate(CLOSE)
+        opened.page.wait_for_timeout(500)
+        assert [text for _, text in opened.console if "TypeError" in text] == []
+
+
+def seen(page, selector):
+    return page.locator(f"{lab_browser.OUTPUT} {selector}").filter(visible=True).first
+
+
+@pytest.mark.browser
+def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(page):
+    """`d d` after a click on the picture deleted the explorer's cell."""
+    before = page.evaluate(NOTEBOOK)
+    for kind in (".mplab-explorer", ".mplab-page"):
+        for part in ("svg", "[role=status]", "b"):
+            seen(page, f"{kind} {part}").click()
+            for key in "ddx":
+                page.keyboard.press(key)
+            assert page.evaluate(NOTEBOOK) == before, f"{kind} {part}"
+    page.evaluate(COUNT_SAVES)
+    controls = ".noUi-handle", "select", ".mplab-page input[type=range]"
+    for number, control in enumerate(controls, start=1):
+        seen(page, control).focus()
+        page.keyboard.press("Control+s")
+        page.wait_for_function(f"window.saves === {number}")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.matches('.jp-Cell')"), control
+
+
+@pytest.mark.browser
+def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(page):
+    """JupyterLab showed "Error displaying widget: model not found" in a notebook opened again."""
+    gone = page.get_by_text("The kernel that drew this has ended.")
+    saved = page.get_by_text("This is how the cell left it.")
+    assert not gone.is_visible() and not saved.is_visible()
+    page.evaluate(f"() => {SESSION}.session.kernel.restart()")
+    gone.wait_for()
+    seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
+    page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
+    page.evaluate(f"async () => {{ await {SAVE}; await {SESSION}.shutdown(); }}")
+    page.reload()
+    page.wait_for_function(lab_browser.OPENED)
+    saved.wait_for()
+    assert page.get_by_text("Error displaying").filter(visible=True).count() == 0
+    assert seen(page, ".mplab-saved img").evaluate("e => e.decode().then(() => true)")
+    before = page.evaluate(NOTEBOOK)
+    seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
+    page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
+    for key in "dd":
+        page.keyboard.press(key)
+    assert page.evaluate(NOTEBOOK) == before
+
+
+def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch):
+    shown = []
+    monkeypatch.setattr(saved, "display", lambda data, **_: shown.append(data))
+    for explorer in (FreezingCup(), explorers.RoundingLab()):
+        explorer._ipython_display_()
+        assert explorer.model_id in str(shown[-2])
+        assert "text/plain" not in shown[-1]  # a terminal prints nothing of it
+        outputs = [nbformat.v4.new_output("display_data", shown[-1])]
+        cell = nbformat.v4.new_code_cell("explorer", outputs=outputs)
+        page = lesson_body(nbformat.v4.new_notebook(cells=[cell]))
+        assert "mplab-saved" not in page and "explorer" in page
+
+
+def test_the_words_of_a_saved_picture_are_no_tags():
+    html = saved.saved_picture("Is 1 < 2?", "<svg />", "<b>")
+    assert "Is 1 &lt; 2?" in html and "<p>&lt;b&gt;</p>" in html
