@@ -1,0 +1,63 @@
+"""How many random faults in a room its fast tests notice: the power of the tests, measured.
+
+python tests/tools/mutants.py scaling --count 25 --seed 0
+
+Each fault is one change as `mutations.py` makes them, in a copy of this folder. What survives is
+printed: a change that changes nothing (an equivalent one), or a test that is missing.
+"""
+
+import argparse
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from mutations import mutants
+
+ROOT = Path(__file__).parents[2]
+
+
+def notices(copy: Path, room: str) -> bool:
+    """Whether a fast test of the room fails in the copy."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not (slow or browser or full)", f"tests/{room}", f"mplab/{room}"]
+    try:
+        done = subprocess.run(command, cwd=copy, capture_output=True, timeout=900)
+    except subprocess.TimeoutExpired:  # an endless loop is noticed, too
+        return True
+    return done.returncode != 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("room")
+    parser.add_argument("--count", type=int, default=25)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    faults = [
+        (path.relative_to(ROOT), what, text)
+        for path in sorted((ROOT / "mplab" / options.room).rglob("*.py"))
+        for what, text in mutants(path.read_text(encoding="utf-8")).items()
+    ]
+    rng = random.Random(options.seed)
+    chosen = rng.sample(faults, min(options.count, len(faults)))
+    noticed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "copy"
+        left = shutil.ignore_patterns(".git", ".venv", "artefacts", ".hypothesis")
+        shutil.copytree(ROOT, copy, ignore=left)
+        if notices(copy, options.room):
+            sys.exit("The tests fail without any fault.")
+        for path, what, text in chosen:
+            (copy / path).write_text(text, encoding="utf-8")
+            seen = notices(copy, options.room)
+            shutil.copy2(ROOT / path, copy / path)
+            noticed += seen
+            print("noticed " if seen else "SURVIVES", f"{path}: {what}", flush=True)
+    print(f"{options.room}, seed {options.seed}: {noticed} of {len(chosen)} noticed")
+
+
+if __name__ == "__main__":
+    main()
