@@ -84,8 +84,6 @@ def export(
     """
     if reference:
         require_packages("the reference", "pdoc")
-    from tqdm.auto import tqdm
-
     from mplab.commands import front_page as front
     from mplab.commands.lesson_page import title_of
 
@@ -102,7 +100,8 @@ def export(
     wanted = [
         path for number, path in paths.items() if lessons is None or number in lessons
     ]
-    for path in tqdm(wanted, desc="lessons", disable=not sys.stderr.isatty()):
+    for number, path in enumerate(wanted, start=1):
+        print(f"{number} of {len(wanted)}: {path.stem}", file=sys.stderr, flush=True)
         stamp = _fingerprint(path, words="".join(titles.values()))
         if fresh or stamp not in _text_of(out / f"{path.stem}.html"):
             replace_file(

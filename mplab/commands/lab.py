@@ -20,7 +20,7 @@ from mplab.common.installation import require_packages
 from mplab.course.files import PREDICTION, course_folder, replace_file
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
-"""A Jupyter configuration folder that stops JupyterLab from asking about news."""
+"""A Jupyter configuration folder: no question about news, nothing that no learner needs."""
 
 _OVERRIDES = "default_setting_overrides.json"
 

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -410,3 +411,21 @@ def test_a_page_gets_each_message_of_its_kernel_at_once(monkeypatch):
     monkeypatch.setattr(PromptConnection, "websocket_handler", page)
     connection.connect()
     assert done == [("no delay", True), "connect"]
+
+
+def test_what_jupyterlab_is_told_to_leave_out_is_there_to_leave_out():
+    """A plugin that JupyterLab renames would come back without a word."""
+    from jupyterlab.commands import get_app_dir
+
+    schemas, folder = Path(get_app_dir()) / "schemas", lab._DEFAULTS / "labconfig"
+    overrides, page = (
+        json.loads((folder / name).read_text("utf-8"))
+        for name in ("default_setting_overrides.json", "page_config.json")
+    )
+    for plugin, settings in overrides.items():
+        schema = schemas / f"{plugin.replace(':', '/')}.json"
+        known = json.loads(schema.read_text("utf-8"))["properties"]
+        assert settings.keys() <= known.keys(), plugin
+    for extension in page["disabledExtensions"]:
+        ours = extension.startswith("@jupyterlab/")
+        assert not ours or (schemas / extension).is_dir(), extension
