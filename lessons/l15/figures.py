@@ -27,15 +27,18 @@ class System(NamedTuple):
     x: np.ndarray
 
 
-def random_system(condition: float, *, size: int = 64, seed: int = 0) -> System:
+def random_system(
+    condition: float, *, size: int = 64, small: int | None = None, seed: int = 0
+) -> System:
     """A random system of a given condition number, whose exact solution is known.
 
-    The singular values of `a` fall from 1 in equal ratios; its entries are cut to so few bits
-    that a·x is exact in float64.
+    The entries of `a` are cut to so few bits that a·x is exact in float64.
 
     Args:
         condition: ‖a‖·‖a⁻¹‖ in the 2-norm, 1 to 10^10.
         size: n, 2 to 256.
+        small: how many singular values are 1/condition, the others being 1; None lets them fall
+            from 1 in equal ratios.
         seed: of `a` and `x`.
 
     Exactness:
@@ -48,7 +51,10 @@ def random_system(condition: float, *, size: int = 64, seed: int = 0) -> System:
     """
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(2))
-    a = (left * condition ** -np.linspace(0, 1, size)) @ right
+    falling = np.linspace(0, 1, size)
+    if small is not None:
+        falling = 1.0 * (np.arange(size) >= size - small)
+    a = (left * condition**-falling) @ right
     grid = 2.0 ** (53 - (9 * size).bit_length())  # a sum of `size` products has 53 bits
     a = np.rint(a * grid) / grid
     x = rng.integers(-9, 10, size).astype(np.float64)

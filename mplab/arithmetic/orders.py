@@ -40,8 +40,8 @@ def reveal_order(
         Exact for functions that add each term once, in an order independent of the numbers.
 
     Source:
-        Fu et al. 2025, FPRev: Revealing floating-point accumulation orders in software and
-        hardware implementations, USENIX ATC.
+        Xie, Gao, Wang and Xue 2025, Revealing floating-point accumulation orders in
+        software/hardware implementations (FPRev), USENIX ATC.
 
     Examples:
         >>> reveal_order(lambda x: (x[0] + x[1]) + (x[2] + x[3]), 4)

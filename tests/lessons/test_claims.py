@@ -21,6 +21,7 @@ from mplab import (
     Rounding,
     arithmetic,
     round_to,
+    tally,
     ulp,
 )
 from mplab.arithmetic import backward_error, integrate, refine, step_is_lost
@@ -236,6 +237,18 @@ def test_the_ends_of_a_format_decide_what_is_lost():
     assert np.all(np.isfinite(round_to(x, BF16)) & (round_to(x, BF16) != 0))
 
 
+@every_seed
+def test_underflow_also_counts_numbers_that_rounded_up_to_the_smallest_normal_one(seed):
+    assert "and a few that were tiny and rounded up to the smallest normal" in prose(4)
+    rng = np.random.default_rng(seed + 20)
+    for fmt in (FP16, FP8_E4M3):
+        x = 2.0 ** (fmt.emin + rng.uniform(-1, 1, 50_000)) * rng.choice((-1, 1), 50_000)
+        counted, size = tally(x, fmt), abs(x)
+        up = (size < fmt.min_normal) & (abs(round_to(x, fmt)) == fmt.min_normal)
+        more = counted.underflow - counted.flushed - counted.subnormal
+        assert 0 < more <= up.sum()
+
+
 # Lesson 5 --------------------------------------------------------------------------------
 
 
@@ -367,6 +380,50 @@ def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
         assert set(found) <= set(range(-9, 10))
         ratio = arithmetic.variance(x, **how) / x.var(axis=0)
         assert abs(ratio - 1).max() < 16 * FP32.unit_roundoff
+
+
+def test_two_passes_need_pairwise_sums_to_stay_at_one_u():
+    assert "from left to right, 4,096 readings can cost hundreds of u" in prose(14)
+    found = {"pairwise": [], "sequential": []}
+    for seed, mean in product(range(7, 13), (3000, 4096)):
+        rng = np.random.default_rng(seed)
+        x = round_to(mean + rng.standard_normal(4096), FP32)
+        for order, errors in found.items():
+            got = arithmetic.variance(x, accumulator_format=FP32, order=order)
+            errors.append(abs(got / x.var() - 1) / FP32.unit_roundoff)
+    assert max(found["pairwise"]) < 4 and max(found["sequential"]) > 100
+
+
+def test_roundings_are_factors_of_a_product_and_may_lose_all_of_a_difference():
+    assert "FP32 loses all of (1 + 2⁻²³)² − (1 + 2⁻²²) in two roundings" in prose(14)
+    x = 1 + 2.0**-23
+    square = float(round_to(x * x, FP32))
+    assert round_to(square - (1 + 2.0**-22), FP32) == 0 != x * x - (1 + 2.0**-22)
+    u, rng = Fraction(1, 256), np.random.default_rng(14)
+    for n in (3, 20, 100):
+        gamma = n * u / (1 - n * u)
+        ups = [Fraction(int(sign)) for sign in rng.choice((-1, 1), n)]
+        for powers in ([1] * n, [-1] * n, rng.choice((-1, 1), n)):
+            for signs in (ups, [1] * n, [-1] * n):
+                factors = [1 + sign * u for sign in signs]
+                pairs = zip(factors, powers, strict=True)
+                whole = math.prod(f ** int(power) for f, power in pairs)
+                assert abs(whole - 1) <= gamma
+
+
+@pytest.mark.parametrize("near", [1.5, 1e3, 1e6])
+def test_the_best_step_of_a_quotient_grows_with_x(near):
+    """√(u·|f/f″|) is 2x√u for the root."""
+    assert "least near h = 2x√u" in prose(14)
+    assert "near x = 10⁶ a million times as long as near 1" in prose(14)
+    x = round_to(near * np.random.default_rng(3).uniform(0.8, 1.2, 400), FP32)
+    steps, errors = 2.0 ** np.arange(-22, 20), []
+    for h in steps:
+        ends = round_to(np.sqrt(round_to(x + h, FP32)), FP32)
+        found = (ends - round_to(np.sqrt(x), FP32)) / h
+        errors.append(np.median(abs(found * 2 * np.sqrt(x) - 1)))
+    best = steps[int(np.argmin(errors))]
+    assert 1 / 4 <= best / (2 * near * FP32.unit_roundoff**0.5) <= 4
 
 
 @every_seed
@@ -579,6 +636,32 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
     a, b, _ = l15.random_system(2.0**10, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3, method="gmres")
     assert 54 <= found.inner_steps / found.steps <= 64
+
+
+@pytest.mark.parametrize("seed", [3, 11])
+def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
+    assert "7, about 30, and all 64, at one condition" in prose(15)
+    taken = {}
+    for small in (1, 8, 63):
+        a, b, _ = l15.random_system(2.0**32, small=small, seed=seed)
+        assert arithmetic.condition(a) == pytest.approx(2.0**32, rel=0.05)
+        found = refine(a, b, factor_format=FP16, method="gmres")
+        assert found.converged
+        taken[small] = found.inner_steps / found.steps
+    assert 6 <= taken[1] <= 8 and 27 <= taken[8] <= 34 and taken[63] > 62
+
+
+def test_an_inner_step_takes_the_time_that_memory_takes():
+    """The peaks of the data sheet, of the SXM model."""
+    assert "By an H100's peaks, 67·10¹² FP64 operations and 3.35·10¹² bytes" in prose(
+        15
+    )
+    assert "20 with 6,000 unknowns, 200 with 60,000" in prose(15)
+    for n, steps in ((6_000, 20), (60_000, 200)):
+        elimination = 2 * n**3 / 3 / 67e12
+        reading, computing = 10 * n**2 / 3.35e12, 4 * n**2 / 67e12
+        assert elimination / max(reading, computing) == pytest.approx(steps, rel=0.01)
+        assert computing < reading / 10
 
 
 @every_seed

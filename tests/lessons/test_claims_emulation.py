@@ -137,6 +137,27 @@ def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
         assert 2.0**-55 < last < 2.0**-53.5  # "about 2⁻⁵⁴"
 
 
+@every_seed
+def test_long_sums_and_outliers_need_more_slices(seed):
+    assert (
+        "With 1,024 FP16 needs 7; with Cauchy's distribution each way one to" in PROSE
+    )
+    rng = np.random.default_rng(seed + 70)
+
+    def slices(a, b, unit, most):
+        return next(
+            n
+            for n in range(4, most)
+            if emulation_error(matmul_fp64(a, b, unit=unit, slices=n), a, b) <= 2.0**-52
+        )
+
+    a, b = rng.standard_normal((2, 16, 1024))
+    assert slices(a, b.T, FP16, 9) == 7
+    a, b = rng.standard_cauchy((2, 16, 64))
+    for unit, n in ((FP16, 6), (BF16, 7), ("INT8", 8), (FP8_E4M3, 12), ("moduli", 15)):
+        assert n < slices(a, b.T, unit, n + 5) <= n + 3
+
+
 def test_by_peaks_36_products_lose_and_15_win():
     assert "1,979 · 10¹² operations a second, the FP64 unit 67 · 10¹²" in PROSE
     assert "INT8 is 29.5 times as fast as FP64, so 36 products lose and 15 win" in PROSE
