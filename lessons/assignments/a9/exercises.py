@@ -61,13 +61,13 @@ def tried(part, target, tensor, *, stored=True):
     return squares(errors), scale, codes
 
 
-def packed(x, *, top=1536.0, stored=True):
+def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True):
     """Each block by the better of two scales, as bytes."""
     amax = float(np.abs(x).max())
     tensor = float(np.float32(amax / top)) or 1.0
     out = []
     for part in x.reshape(-1, 16).tolist():
-        trials = [tried(part, target, tensor, stored=stored) for target in (6.0, 4.0)]
+        trials = [tried(part, target, tensor, stored=stored) for target in targets]
         _, scale, codes = min(trials, key=lambda trial: trial[0])
         out.append(int(encode(scale, FP8_E4M3)))
         out += [a + 16 * b for a, b in zip(codes[::2], codes[1::2], strict=True)]
