@@ -211,7 +211,10 @@ def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
     x = normal(3, 4, 32)
     assert torch.equal(hadamard(x), hadamard(x, torch.ones(16)))
     assert not torch.equal(hadamard(x), hadamard(x, torch.ones(32)))
-    assert hadamard(x.bfloat16()).dtype == torch.float32
+    for low in (x.bfloat16(), x.half()):  # FP16 sums would be rounded to FP16
+        wide = hadamard(low)
+        assert wide.dtype == torch.float32
+        assert torch.equal(wide, hadamard(low.float()))
 
 
 @pytest.mark.parametrize("n", [2, 16, 32, 128])
