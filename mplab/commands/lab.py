@@ -141,7 +141,7 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
 
 
 def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str]:
-    """Copy the lessons of `source` to `folder` without losing what the user changed there.
+    """Copy the lessons and their sheet to `folder` without losing what the user changed there.
 
     Below each prediction and each question by hand, a notebook gets a cell to write in. A missing
     file is copied. A notebook whose cells are as we last wrote them is updated. Any other is the
@@ -160,9 +160,13 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     record = _read_record(folder)
     backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
     lines = [f"Lessons: {folder.resolve()}"]
-    for original in sorted(source.glob("*.ipynb")):
+    # The lessons, and the sheet of formats and words.
+    for original in [*sorted(source.glob("*.ipynb")), *source.glob("SHEET.md")]:
         name = original.name
-        copy, content = folder / name, _with_room_to_write(original.read_bytes())
+        copy = folder / name
+        content = original.read_bytes()
+        if original.suffix == ".ipynb":
+            content = _with_room_to_write(content)
         digest = _digest(content)
         written = record.get(name)
         edited = _is_edited(copy, digest, written)

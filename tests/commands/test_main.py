@@ -222,6 +222,11 @@ def test_a_learner_has_notebooks_and_imports_the_code_where_it_is_installed(
 ):
     main(["lab", "--dir", str(tmp_path)])
     assert not list(tmp_path.rglob("*.py"))
+    sheet = tmp_path / "SHEET.md"
+    assert sheet.read_bytes() == (lessons_folder("lessons") / sheet.name).read_bytes()
+    sheet.write_text("mine")
+    main(["lab", "--dir", str(tmp_path)])
+    assert sheet.read_text() == "mine"
     done = subprocess.run(
         [sys.executable, "-c", LOOK],
         capture_output=True,
