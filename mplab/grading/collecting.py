@@ -25,6 +25,7 @@ from mplab.grading.submissions import (
     ANOTHER,
     SECRET,
     RejectedSubmission,
+    WithoutOutputs,
     open_regular,
     shown_name,
 )
@@ -35,6 +36,8 @@ from mplab.grading.worksheets import PlatformList, read_list
 _FILE_BYTES = 20 << 20
 _STUDENT_BYTES = 64 << 20
 _STUDENT_FILES = 1000
+_OUTPUT_BYTES = 512 << 20
+"""Of a file whose outputs are dropped while it is read."""
 
 _CHUNK = 1 << 20
 
@@ -460,6 +463,7 @@ class _DeliveryReader:
     def __init__(self, delivery: _Delivery) -> None:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
+        self._owner = delivery.owner
         self._room = _STUDENT_BYTES
         self._others: list[str] = []
         self._take(list(delivery.files.items()), packed=False)
@@ -498,29 +502,43 @@ class _DeliveryReader:
                 )
                 return
             try:
-                content = self._read(file)
+                content = self._read(file, notebook=bool(notebook))
                 if archive and not packed:
                     self._unpack(content)
                     continue
-                name = re.sub(
-                    r"[^A-Za-z0-9_. ()+-]", "_", notebook[1] if notebook else path.name
-                )
+                given = path.name
+                if notebook:  # with its ending in small letters, whoever wrote it
+                    given = f"{notebook[1][: -len('.ipynb')]}.ipynb"
+                name = re.sub(r"[^A-Za-z0-9_. ()+-]", "_", given)
                 if name in self.files:
                     raise RejectedSubmission("another file has this name")
                 self.files[name[-100:]] = content
             except RejectedSubmission as reason:
-                self.problems.append(f"{shown_name(str(file.path))}: {reason}")
+                self.problems.append(
+                    f"{self._owner}: {shown_name(str(file.path))}: {reason}"
+                )
 
-    def _read(self, file: _File) -> bytes:
-        """Read a file up to the limits, whatever size an archive states."""
+    def _read(self, file: _File, *, notebook: bool) -> bytes:
+        """Read a file up to the limits, whatever size an archive states.
+
+        The outputs of a notebook that is larger are dropped while it is read.
+        """
         content = bytearray()
+        left = _OUTPUT_BYTES
+        without: WithoutOutputs | None = None
         try:
             with file.open() as stream:
                 while chunk := stream.read(_CHUNK):
-                    self._room -= len(chunk)
-                    content += chunk
-                    if len(content) > _FILE_BYTES or self._room < 0:
+                    left -= len(chunk)
+                    content += without.feed(chunk) if without else chunk
+                    large = len(content) > min(_FILE_BYTES, self._room)
+                    if large and notebook and without is None:
+                        without = WithoutOutputs()
+                        content = bytearray(without.feed(bytes(content)))
+                        large = len(content) > min(_FILE_BYTES, self._room)
+                    if large or left < 0:
                         break
+                self._room -= len(content)
         except RejectedSubmission:
             raise
         except Exception as error:  # as above
@@ -529,7 +547,7 @@ class _DeliveryReader:
             ) from error
         if len(content) > _FILE_BYTES:
             raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
-        if self._room < 0:
+        if self._room < 0 or left < 0:
             raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")
         return bytes(content)
 
@@ -600,6 +618,7 @@ def _bring_in(
         "late": counts.late,
         "label": counts.name,
         "team": counts.team,
+        "reason": "" if files else "; ".join(problems)[:500],
     }
     problems += _store(course, assignment, owner, files, record)
     if not files:

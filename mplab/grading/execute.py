@@ -2,19 +2,23 @@
 
 import atexit
 import re
+import time
 import unicodedata
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import nbformat
 
 from mplab.grading.exercises import (
-    MOST_INTERRUPTS,
+    ALL_INTERRUPTS,
     NOT_ASKED,
     Graded,
     Outcome,
-    grade_exercise,
+    Reply,
+    ask_parts,
+    outcomes_of,
 )
 from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sandbox
 from mplab.grading.submissions import image_kind
@@ -25,6 +29,8 @@ _OUTCOME_TEXT = re.compile(
 """An outcome in the text of a check: courses graded before version 1 have no other record."""
 
 _TEXT = 20_000  # characters of one output in the feedback
+
+_ENDED = "The kernel ended"
 
 _SANDBOXES: dict[tuple[str, bool], WarmSandbox] = {}
 
@@ -67,53 +73,111 @@ def run_notebook(
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
 ) -> NotebookResult:
+    """Run a notebook in one kernel, as `run_in_kernels` does in several."""
+    return run_in_kernels(
+        notebook, lambda: nullcontext(session), graded, seed, kernels=1
+    )
+
+
+def run_in_kernels(
+    notebook: nbformat.NotebookNode,
+    sessions: Callable[[], AbstractContextManager[Session]],
+    graded: Mapping[str, Graded],
+    seed: Callable[[str, str], int],
+    *,
+    kernels: int = 8,
+    seconds: float = 300.0,
+) -> NotebookResult:
     """Run the cells in order; at each grade cell, ask for values and write the points.
+
+    When the kernel dies, a fresh one runs the notebook without the cell that ended it, and is
+    asked for what has no outcome yet: an answer that is right keeps its points. An exercise may
+    end two kernels.
 
     Args:
         notebook: rebuilt from a submission; outputs are written into it.
-        session: where its cells run.
+        sessions: opens a kernel where its cells run.
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
+        kernels: the most that may die.
+        seconds: after which no further kernel begins.
 
     Returns:
-        The outcomes. A kernel that dies ends the run; points earned before stay.
+        The outcomes.
     """
-    outcomes: dict[str, list[Outcome]] = {}
+    replies: dict[str, list[Reply]] = {}
+    skipped: set[int] = set()
+    remarks: list[str] = []
+    until = time.monotonic() + seconds
+    interrupts = 0
     ended = ""
+    for _ in range(kernels):
+        with sessions() as session:
+            ended = _run(notebook, session, graded, seed, replies, skipped)
+            interrupts += session.interrupts
+        if not ended:
+            break
+        remarks.append(ended)
+        if time.monotonic() > until:
+            break
+    outcomes = {}
+    for cell in notebook.cells:
+        if (name := graded_name(cell)) is not None:
+            exercise, known = graded[name], replies.get(name, [])
+            missing = len(exercise.parts) - len(known)
+            known += [Reply([], message=ended)] * missing
+            outcomes[name] = outcomes_of(exercise, known)
+            write_outcomes(cell, outcomes[name])
+    if interrupts:
+        remarks.insert(0, f"Stopped {interrupts}× for running too long.")
+    return NotebookResult(outcomes, " ".join(dict.fromkeys(remarks)))
+
+
+def _run(
+    notebook: nbformat.NotebookNode,
+    session: Session,
+    graded: Mapping[str, Graded],
+    seed: Callable[[str, str], int],
+    replies: dict[str, list[Reply]],
+    skipped: set[int],
+) -> str:
+    """Run a notebook in one kernel, and add to the replies until it dies.
+
+    Returns:
+        Why the kernel died; empty if it did not.
+    """
     for number, cell in enumerate(notebook.cells, 1):
-        if cell.cell_type != "code":
+        if cell.cell_type != "code" or number in skipped:
             continue
         name = graded_name(cell)
         try:
             if name is None:
-                if not ended:
-                    cell.outputs = _outputs(session, cell.source)
-                continue
-            if not ended:
-                outcomes[name] = grade_exercise(
-                    graded[name], session, partial(seed, name)
-                )
+                cell.outputs = _outputs(session, cell.source)
+            else:
+                known = replies.setdefault(name, [])
+                ask_parts(graded[name], session, partial(seed, name), known)
         except Died as death:
             where = f"in the check of {name}" if name else f"in cell {number}"
-            if outcomes and not name:  # the number could spell a hidden input
-                where = f"after the check of {list(outcomes)[-1]}"
-            ended = f"The kernel ended {where}: {death}."
-            cell.outputs = (
-                [] if name else [nbformat.v4.new_output("stream", text=ended + "\n")]
-            )
-        if name is not None:
-            outcomes.setdefault(name, refused_outcomes(graded[name], ended))
-            write_outcomes(cell, outcomes[name])
-    remarks = [ended] if ended else []
-    if session.interrupts:
-        remarks.insert(0, f"Stopped {session.interrupts}× for running too long.")
-    return NotebookResult(outcomes, " ".join(remarks))
+            if replies and not name:  # the number could spell a hidden input
+                where = f"after the check of {list(replies)[-1]}"
+            ended = f"{_ENDED} {where}: {death}."
+            if name is None:
+                skipped.add(number)
+                text = f"{ended} What follows ran without this cell.\n"
+                cell.outputs = [nbformat.v4.new_output("stream", text=text)]
+            else:
+                known = replies[name]
+                again = any(reply.message.startswith(_ENDED) for reply in known)
+                left = len(graded[name].parts) - len(known) if again else 1
+                known += [Reply([], message=ended)] * left
+            return ended
+    return ""
 
 
 def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
     before = session.interrupts
-    if before >= MOST_INTERRUPTS:
+    if before >= ALL_INTERRUPTS:
         return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:

@@ -48,12 +48,10 @@ _MAX_CASES = 2_000
 """The most cases of one part, which are sent to a submission at once."""
 
 
-MOST_INTERRUPTS = 2
-"""How often a submission may run too long before nothing more is asked of it."""
+MOST_INTERRUPTS, ALL_INTERRUPTS = 2, 8
+"""How often an exercise, and a submission, may run too long before nothing more is asked of it."""
 
-NOT_ASKED = (
-    f"Not asked: {MOST_INTERRUPTS} things before it ran too long and were stopped."
-)
+NOT_ASKED = "Not asked: what came before it ran too long and was stopped."
 
 
 @dataclass(frozen=True)
@@ -202,10 +200,29 @@ def grade_exercise(
     Returns:
         An outcome for each part, even if the answer is missing, broken or not a value.
     """
-    replies = []
-    for part in graded.parts:
+    replies: list[Reply] = []
+    ask_parts(graded, answering, seed, replies)
+    return outcomes_of(graded, replies)
+
+
+def ask_parts(
+    graded: Graded,
+    answering: Session,
+    seed: Callable[[str], int],
+    replies: list[Reply],
+) -> None:
+    """Ask for the parts that have no reply yet, and append each, so that it stays after a crash."""
+    stopped = answering.interrupts
+    for part in graded.parts[len(replies) :]:
         cases = graded.cases(part, seed(part.name))
-        replies.append(_reply_to(graded, part, cases, answering))
+        if answering.interrupts < min(stopped + MOST_INTERRUPTS, ALL_INTERRUPTS):
+            replies.append(_reply_to(graded, cases, answering))
+        else:
+            replies.append(Reply(cases, message=NOT_ASKED))
+
+
+def outcomes_of(graded: Graded, replies: Sequence[Reply]) -> list[Outcome]:
+    """Return the outcome of each part from its reply."""
     hint = ""
     if any(reply.wrong for reply in replies):
         hint = _misconception(graded.exercise, replies)
@@ -219,7 +236,7 @@ def grade_exercise(
     return outcomes
 
 
-class _Reply(NamedTuple):
+class Reply(NamedTuple):
     """What a submission gave for the cases of one part."""
 
     cases: list[Any]
@@ -231,27 +248,23 @@ class _Reply(NamedTuple):
     """The reason why the part earns nothing although no case differs."""
 
 
-def _reply_to(
-    graded: Graded, part: Part, cases: list[Any], answering: Session
-) -> _Reply:
+def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
     """Ask a submission for the cases of one part, and compare."""
-    if answering.interrupts >= MOST_INTERRUPTS:
-        return _Reply(cases, message=NOT_ASKED)
     uses = graded.exercise.uses
     reply = _ask(graded, cases, answering)
     if reply.get("interrupted"):
-        return _Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
+        return Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
     if reply.get("missing"):
         message = f"The notebook defines no {graded.asks} at this point."
         if not callable(graded.exercise.answer):
             message = f"Not attempted: nothing is called {graded.asks} at this point."
-        return _Reply(cases, message=message)
+        return Reply(cases, message=message)
     replies = reply.get("values")
     if not isinstance(replies, list) or len(replies) != len(cases):
         message = "The answer is unreadable."
         if "kind" in reply:
             message = f"{graded.asks} is not a function."
-        return _Reply(cases, message=message)
+        return Reply(cases, message=message)
     given = [_read(entry) for entry in replies]
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
@@ -260,10 +273,10 @@ def _reply_to(
     message = ""
     if not wrong and uses is not None and isinstance(called, list) and called:
         message = refusal(_public_name(called[0]), uses)
-    return _Reply(cases, given, wrong, message)
+    return Reply(cases, given, wrong, message)
 
 
-def _misconception(exercise: Exercise, replies: Sequence[_Reply]) -> str:
+def _misconception(exercise: Exercise, replies: Sequence[Reply]) -> str:
     """Return the sentence of the misconception that agrees in every case of every part."""
     if not all(reply.given for reply in replies):
         return ""
@@ -343,7 +356,7 @@ def exception_named(name: Any, message: Any) -> Exception:
     return _CustomException(f"{str(name)[:80]}: {text}")
 
 
-def _explanation(reply: _Reply, hint: str) -> str:
+def _explanation(reply: Reply, hint: str) -> str:
     """Explain what is wrong, in one sentence, without the value of a hidden case."""
     first = reply.given[reply.wrong[0]]
     if isinstance(first, NotImplementedError):

@@ -22,7 +22,7 @@ from mplab.grading.execute import (
     close_sandboxes,
     graded_name,
     refused_outcomes,
-    run_notebook,
+    run_in_kernels,
     warm_sandbox,
     write_outcomes,
 )
@@ -116,7 +116,9 @@ class _Grader:
             remarks += [f"{name}.ipynb is missing." for name in missing]
             note = f"**Note:** {' '.join(remarks)}" if remarks else ""
         except RejectedSubmission as reason:
-            refused = str(reason)
+            # What `collect` could not take, or else what is wrong with what it took.
+            received = self._course.read("received", assignment, student)
+            refused = received.get("reason") or str(reason)
             notebooks = copy.deepcopy(self._skeletons)
             remarks = [f"not graded: {refused}"]
             note = f"**Not graded:** {refused}."
@@ -162,10 +164,14 @@ class _Grader:
                 limits=self._limits,
             )
             try:
-                with sandbox.session(course.files(job.assignment)) as session:
-                    return run_notebook(
-                        notebook, session, exercises.graded, seed
-                    ).remark
+                files = course.files(job.assignment)
+                return run_in_kernels(
+                    notebook,
+                    lambda: sandbox.session(files),
+                    exercises.graded,
+                    seed,
+                    seconds=self._limits.total_seconds,
+                ).remark
             except Died as death:
                 refused = str(death)
         for cell in notebook.cells:

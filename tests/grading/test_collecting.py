@@ -198,6 +198,19 @@ def test_a_bomb_inside_a_zip_is_left_before_it_is_unpacked_whole(course):
     ]
 
 
+def test_a_notebook_of_any_size_is_taken_without_its_outputs(course):
+    """It was "there is no notebook", and 0 in the export."""
+    cell = {"cell_type": "code", "source": ["x = 'outputs'\n"], "outputs": []}
+    large = cell | {"outputs": [{"text": [']\\"' * 9, "x" * (25 << 20)]}]}
+    text = json.dumps({"cells": [large, cell], "nbformat": 4})
+    collected = bring(course, {"s01/A1.IPYNB": text, "s02/a1.ipynb": "x" * (21 << 20)})
+    left = json.loads(taken(course)["s01/a1/A1.ipynb"])
+    assert left == {"cells": [cell, cell], "nbformat": 4}
+    assert "s02: 's02/a1.ipynb': it has more than 20 MiB" in collected.problems
+    assert collected.left_out == ["s02"]
+    assert "more than 20 MiB" in course.read("received", "a1", "s02")["reason"]
+
+
 def test_what_would_be_unpacked_whole_before_the_first_byte_is_not_begun(course):
     bomb = packed({"a1.ipynb": bytes(30 << 20)}, zipfile.ZIP_BZIP2)
     assert len(bomb) < 1000

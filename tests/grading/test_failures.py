@@ -1,6 +1,7 @@
 """A technical failure is not a grade: it is tried again, told, and mended by the next call."""
 
 import errno
+import json
 import os
 import sqlite3
 import threading
@@ -8,7 +9,7 @@ import threading
 import pytest
 from classroom import WALLS, notebook, run, submit, with_walls
 
-from mplab.grading import autograding, submissions, worker
+from mplab.grading import autograding, execute, submissions
 from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.sandbox import NoSandbox, WarmSandbox
@@ -106,7 +107,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
 ):
     for student in ("s01", "s02"):
         submit(course, student, notebook(course, extra=f"# of {student}"))
-    run, killed = worker.run_notebook, course.root / "killed"
+    run, killed = execute._run, course.root / "killed"
 
     def short_of_memory(book, session, *more):
         count = len(killed.read_text()) if killed.exists() else 0
@@ -116,7 +117,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
             max(session._warm.children(recursive=True), key=lambda p: p.pid).kill()
         return run(book, session, *more)
 
-    monkeypatch.setattr(worker, "run_notebook", short_of_memory)
+    monkeypatch.setattr(execute, "_run", short_of_memory)
     lines = autograde(course, "a1", log=str)
     assert [line.score for line in lines] == [score, 16.0]
     assert killed.read_text() == "x" * min(kills, 3)
@@ -174,3 +175,35 @@ def test_a_sandbox_that_does_not_start_is_no_fault_of_the_submission(monkeypatch
         told = "killed|ended" if ends else "timed out"
         with pytest.raises(NoSandbox, match=told), sandbox.session({}) as session:
             session.run("import time; time.sleep(9)")
+
+
+@pytest.mark.slow
+@with_walls
+@pytest.mark.parametrize(
+    ("broken", "source", "lost"),
+    [
+        ("", "import os; os._exit(1)", 0),  # in a cell of its own, on top
+        (
+            "",
+            "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
+            0,
+        ),
+        ("value", "import os; os._exit(1)", 4),
+        ("value", "def value_of(*_):\n    import os; os._exit(1)", 4),
+    ],
+)
+def test_what_comes_after_a_crash_or_an_endless_loop_keeps_its_points(
+    course, broken, source, lost
+):
+    """Right and independent answers earned nothing, because no kernel was there to ask."""
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write("c.Limits.cell_seconds = 1.0\n")
+    solved = json.loads(notebook(course, extra="" if broken else source))
+    for cell in solved["cells"]:
+        name = cell["metadata"].get("nbgrader", {}).get("grade_id", "")
+        if broken and name == f"{broken}-answer":
+            cell["source"] = source
+    submit(course, "s01", json.dumps(solved))
+    [line] = autograde(course, "a1", log=str)
+    assert line.score == 16.0 - lost, line.remark
+    assert "The kernel ended" in line.remark or "Stopped" in line.remark

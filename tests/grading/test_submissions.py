@@ -282,3 +282,25 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     (folder / "b.ipynb").rename(folder / "final.ipynb")
     [note] = read_submission(folder, {"a1": skeleton()})[1]
     assert note == "Not graded: 'final.ipynb', a further notebook."
+
+
+def test_an_answer_in_a_new_cell_at_the_end_counts_where_the_stub_was_left(tmp_path):
+    """It was "not attempted", without a remark."""
+    release = skeleton()
+    stub = "def f(x):\n    raise NotImplementedError"
+    release.cells[2].source = stub
+    done = copy.deepcopy(release)
+    done.cells.append(cell("code", source="def f(x):\n    return 2"))
+    folder = lay(tmp_path / "s")
+    (folder / "a1.ipynb").write_text(nbformat.writes(done))
+    notebooks, notes = read_submission(folder, {"a1": release})
+    cells = [c.source for c in notebooks["a1"].cells]
+    assert cells.index("def f(x):\n    return 2") < cells.index("check 1")
+    assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
+    assert notes[0] == "one-answer was found in another cell, by the name f."
+    done.cells[
+        2
+    ].source = "def f(x):\n    return 1"  # who wrote there is taken at their word
+    (folder / "a1.ipynb").write_text(nbformat.writes(done))
+    notebooks, notes = read_submission(folder, {"a1": release})
+    assert marked(notebooks["a1"])["one-answer"].source.endswith("return 1")

@@ -508,7 +508,7 @@ for o in gc.get_objects():
     Attack("segmentation fault", "import ctypes; ctypes.string_at(0)", control="batch"),
     Attack("earned, then dead",
         edit=lambda nb: cell_of(nb, "value-answer").update(source="import os; os._exit(1)"),
-        solved=True, points=3, control="batch"),
+        solved=True, points=12, control="batch"),
     ],
     "out of the sandbox: network, namespaces": [
     Attack("loopback network",
