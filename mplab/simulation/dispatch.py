@@ -593,9 +593,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
             elif name in kwargs:
                 kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
-        if rule.own_way is not None:
-            return rule.own_way(rule.call, into, *args, **kwargs)
-        return rule.call(*args, **kwargs)
+        if rule.own_way is None:
+            return rule.call(*args, **kwargs)
+        out = rule.own_way(rule.call, into, *args, **kwargs)
+        if rule.written is not None and out is not args[0]:
+            return args[0].copy_(out)
+        return out
 
     # Inputs as autocast casts them
 

@@ -93,6 +93,8 @@ class Recorder:
             (why,) = reason
         elif not numbers[0].dim() and rule.keeps_scalars_fp32:
             why = "a result without dimensions stays FP32"
+        if rule.mark and into is not None:
+            why = f"{why}; {rule.mark}"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE
         fmt, shape = FP32 if into is None else into.fmt, tuple(numbers[0].shape)

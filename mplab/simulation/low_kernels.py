@@ -1,8 +1,9 @@
 """What torch's low kernels do otherwise than a float32 kernel whose result is rounded once.
 
 A low kernel converts the Python numbers that it is given to the dtype, and refuses some that the
-dtype lacks; it takes constants, such as the largest finite number, from the dtype. Which operation
-does so depends on the device: `Policy.kernels` names it.
+dtype lacks; it takes constants, such as the largest finite number, from the dtype; and it may keep
+a running sum in the dtype. Which operation does so depends on the device: `Policy.kernels` names
+it. What is known and not simulated has a mark, which `explain` shows.
 """
 
 import math
@@ -102,6 +103,269 @@ BETWEEN: dict[str, OwnWay] = {"pow": _power}
 """Kernels that round between their steps."""
 
 
+# Sums that are kept in the format -----------------------------------------------------------
+def _occurrences(index: torch.Tensor) -> torch.Tensor:
+    """How many times the same number came before, for each place."""
+    order = index.argsort(stable=True)
+    ordered = index[order]
+    places = torch.arange(len(index), device=index.device)
+    starts = torch.ones_like(ordered, dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    first = torch.where(starts, places, 0).cummax(0).values
+    found = torch.empty_like(index)
+    found[order] = places - first
+    return found
+
+
+def add_up(
+    into: Rounder, target: torch.Tensor, index: torch.Tensor, source: torch.Tensor
+) -> torch.Tensor:
+    """Add rows of `source` to the rows `target[index]`, in order, rounding after each addition.
+
+    One pass adds the first row for each index, the next the second: no index stands twice in one.
+    """
+    target, nth = target.clone(), _occurrences(index)
+    order = nth.argsort(stable=True)
+    for part in torch.split(order, nth.bincount().tolist()) if len(index) else ():
+        rows = target[index[part]] + source[part]
+        target[index[part]] = into(rows, rows, None)
+    return target
+
+
+def _scatter(
+    into: Rounder, x: torch.Tensor, places: torch.Tensor, source: torch.Tensor
+) -> torch.Tensor:
+    """The same for single elements, by their places in the flattened tensor."""
+    flat = x.reshape(-1)
+    return add_up(into, flat, places.reshape(-1), source.reshape(-1)).view(x.shape)
+
+
+def _places(x: torch.Tensor) -> torch.Tensor:
+    """The place of each element in the flattened tensor."""
+    return torch.arange(x.numel(), device=x.device).view(x.shape)
+
+
+def _put_at(
+    call: Call, into: Rounder, x: torch.Tensor, index: Any, values: Any, *how: Any
+) -> Any:
+    """`index_put(accumulate=True)`, and so the backward pass of `x[index]`."""
+    if not (how and how[0]):
+        return call(x, index, values, *how)
+    if len(index) == 1 and index[0].dtype is torch.int64 and x.dim() > 1:
+        rows = index[0].reshape(-1) % len(x)
+        source = values.expand(*index[0].shape, *x.shape[1:])
+        return add_up(into, x, rows, source.reshape(len(rows), *x.shape[1:]))
+    at = _places(x)[tuple(slice(None) if i is None else i for i in index)]
+    return _scatter(into, x, at, values.expand(at.shape))
+
+
+def _put_at_by_width(
+    call: Call, into: Rounder, x: torch.Tensor, index: Any, values: Any, *how: Any
+) -> Any:
+    """On CUDA only slices of more than 32 elements are rounded after each addition."""
+    one = x[tuple(slice(None) if i is None else i.reshape(-1)[:1] for i in index)]
+    wide = one.numel() > 32
+    return (_put_at if wide else _plainly)(call, into, x, index, values, *how)
+
+
+def _plainly(call: Call, into: Rounder, *args: Any) -> Any:
+    return call(*args)
+
+
+def _put_where(
+    call: Call, into: Rounder, x: torch.Tensor, mask: Any, index: Any, values: Any
+) -> Any:
+    """`_unsafe_masked_index_put_accumulate`: places outside the mask get nothing."""
+    at = _places(x)[tuple(slice(None) if i is None else i.clamp(0) for i in index)]
+    mask = mask.expand(at.shape)
+    return _scatter(into, x, at[mask], values.expand(at.shape)[mask])
+
+
+def _put(
+    call: Call, into: Rounder, x: torch.Tensor, index: Any, source: Any, *how: Any
+) -> Any:
+    if not (how and how[0]):
+        return call(x, index, source, *how)
+    return _scatter(into, x, index % x.numel(), source)
+
+
+def _embed(
+    call: Call,
+    into: Rounder,
+    grad: torch.Tensor,
+    index: torch.Tensor,
+    count: int,
+    padding: int,
+    by_frequency: bool,
+) -> Any:
+    """The gradient of an embedding whose weight is low."""
+    if by_frequency:
+        return call(grad, index, count, padding, by_frequency)
+    rows, grad = index.reshape(-1), grad.reshape(-1, grad.shape[-1])
+    kept = rows != padding
+    total = grad.new_zeros(count, grad.shape[-1])
+    return add_up(into, total, rows[kept], grad[kept])
+
+
+def _add_at(
+    call: Call,
+    into: Rounder,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    *,
+    alpha: float = 1,
+) -> Any:
+    """`index_add`: the CPU adds whole rows in float32 along the first or last dimension."""
+    whole = x.dim() > 1 and dim % x.dim() in (0, x.dim() - 1)
+    if whole and alpha == 1 and index.dtype is torch.int64:
+        return call(x, dim, index, source)
+    return _add_at_low(call, into, x, dim, index, source, alpha=alpha)
+
+
+def _add_at_low(
+    call: Call,
+    into: Rounder,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+    *,
+    alpha: float = 1,
+) -> Any:
+    if not x.dim():
+        return call(x, dim, index, source, alpha=alpha)
+    scaled = source.movedim(dim, 0) if alpha == 1 else source.movedim(dim, 0) * alpha
+    scaled = into(scaled, torch.empty_like(scaled), None)
+    rows = index.reshape(-1).long() % x.shape[dim]
+    return add_up(into, x.movedim(dim, 0), rows, scaled).movedim(0, dim)
+
+
+def _scatter_add(
+    call: Call,
+    into: Rounder,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    source: torch.Tensor,
+) -> Any:
+    if not x.dim() or not index.numel():
+        return call(x, dim, index, source)
+    some = tuple(map(slice, index.shape))
+    reach = tuple(
+        slice(None) if d == dim % x.dim() else part for d, part in enumerate(some)
+    )
+    return _scatter(into, x, _places(x)[reach].gather(dim, index), source[some])
+
+
+def _choose_back(call: Call, into: Rounder, grad: Any, x: Any, *how: Any) -> Any:
+    """The gradient of a maximum, where windows overlap: added up in the order of the results."""
+    if len(how) > 1 and not _overlaps(how[0], how[1]):
+        return call(grad, x, *how)
+    planes = _places(x).flatten(-2)[..., :1]
+    at = planes + how[-1].flatten(-2)
+    return _scatter(into, torch.zeros_like(x), at, grad)
+
+
+def _overlaps(size: Any, stride: Any) -> bool:
+    """Whether windows of this size and stride may overlap; no stride is the size."""
+    return any(a > b for a, b in zip(size, stride or size, strict=False))
+
+
+def _normalize_back(
+    call: Call,
+    into: Rounder,
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    shape: Any,
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: Any,
+    bias: Any,
+    wanted: Any,
+) -> Any:
+    """The gradients of a layer norm's weight and bias are added up row by row.
+
+    Torch gives each of its threads some rows, and adds up what they found; here there is one.
+    """
+    out = list(call(grad, x, shape, mean, rstd, weight, bias, wanted))
+    given, scale = grad.reshape(mean.numel(), -1), rstd.reshape(-1, 1)
+    shift = -scale * mean.reshape(-1, 1)
+    terms = torch.stack([given * (x.reshape(given.shape) * scale + shift), given], 1)
+    if len(terms):
+        total = into.add_up(terms)
+        for place in (1, 2):
+            if wanted[place]:
+                out[place] = total[place - 1].view(shape)
+    return tuple(out)
+
+
+def _normalize_batch(
+    call: Call, into: Rounder, x: torch.Tensor, weight: Any, bias: Any, *how: Any
+) -> Any:
+    """Without FP32 weights and running statistics, those of the batch are stored low."""
+    *running, _training, _momentum, eps = how
+    given = [weight, bias, *(running or ())]
+    if any(t is not None for t in given) or not x.numel():
+        return call(x, weight, bias, *how)
+    dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
+
+    def low(t: torch.Tensor) -> torch.Tensor:
+        return into(t.float(), torch.empty_like(t, dtype=torch.float32), None)
+
+    exact, count = x.double(), x.numel() // x.shape[1]
+    mean, variance = low(exact.mean(dims)), exact.var(dims, correction=0)
+    if into.fmt.torch_dtype is torch.bfloat16:
+        if x.dim() == 2 or not x.is_contiguous():  # the kernel for channels last
+            variance = (exact - mean.double().view(shape)).square().mean(dims)
+        variance = low(low(variance * count).double() / count).double()
+    inverse = low((variance + eps).rsqrt())
+    scaled = x * inverse.view(shape) - (mean * inverse).view(shape)
+    return scaled, mean, inverse
+
+
+_ACCUMULATING: dict[str, OwnWay] = {
+    "put": _put,
+    "_unsafe_masked_index_put_accumulate": _put_where,
+    "embedding_dense_backward": _embed,
+    "max_pool2d_with_indices_backward": _choose_back,
+    "adaptive_max_pool2d_backward": _choose_back,
+}
+
+_PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
+
+_SUMS_CPU = (
+    _ACCUMULATING
+    | dict.fromkeys(_PUTTING, _put_at)
+    | {"index_add": _add_at, "native_layer_norm_backward": _normalize_back}
+)
+
+_SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
+    "put": _put,
+    "index_add": _add_at_low,
+    "scatter_add": _scatter_add,
+}
+
+_STATISTICS: dict[str, OwnWay] = dict.fromkeys(
+    ("native_batch_norm", "_native_batch_norm_legit"), _normalize_batch
+)
+
+_NOT_REPLAYED = names_in(
+    "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "
+    "unfold_backward avg_pool2d_backward avg_pool3d_backward max_pool3d_with_indices_backward "
+    "adaptive_max_pool3d_backward _adaptive_avg_pool2d_backward replication_pad2d_backward "
+    "reflection_pad2d_backward addbmm conv_tbc histc"
+)
+"""Operations that keep a running sum in the format, here added in float32 and rounded once."""
+
+_ROUNDED_BETWEEN = names_in(
+    "linalg_cross linalg_matrix_exp logit scatter_reduce addmv addr xlogy renorm "
+    "sigmoid_backward _softmax_backward_data _scaled_dot_product_flash_attention_for_cpu_backward"
+)
+"""Operations that round between their steps, here rounded once."""
+
+
 # By device ---------------------------------------------------------------------------------
 class Kernels(NamedTuple):
     """What the kernels of a device do."""
@@ -112,6 +376,8 @@ class Kernels(NamedTuple):
     """Operations that refuse numbers past the range of the dtype."""
     own_ways: dict[str, OwnWay]
     """Operations that are computed in another way."""
+    marks: dict[str, str]
+    """What `explain` says of an operation."""
 
 
 _FILLING = names_in(
@@ -121,13 +387,33 @@ _FILLING = names_in(
 
 _ROUNDING = names_in("eq ne lt le gt ge remainder fmod pow hardshrink xlogy scatter")
 
+_IN_ORDER = "a running sum is rounded after each addition"
+
+_VARIES = f"{_IN_ORDER}; the order varies"
+
+_NORM = "native_layer_norm_backward"
+
+_BY_THREADS = f"{_IN_ORDER}; the order depends on the threads"
+
+_MARKS = dict.fromkeys(
+    _NOT_REPLAYED, "its kernel's running sum in the format is not simulated"
+) | dict.fromkeys(
+    _ROUNDED_BETWEEN, "its kernel's roundings between steps are not simulated"
+)
+
 KERNELS = {
     "cpu": Kernels(
         _ROUNDING | names_in("add sub rsub"),
         _FILLING | names_in("clamp clamp_min clamp_max add sub rsub"),
-        CONSTANTS | BETWEEN,
+        CONSTANTS | BETWEEN | _SUMS_CPU | _STATISTICS,
+        _MARKS | dict.fromkeys(_SUMS_CPU, _IN_ORDER) | {_NORM: _BY_THREADS},
     ),
-    "cuda": Kernels(_ROUNDING, _FILLING - {"hardtanh"}, CONSTANTS),
+    "cuda": Kernels(
+        _ROUNDING,
+        _FILLING - {"hardtanh"},
+        CONSTANTS | _SUMS_CUDA,
+        _MARKS | dict.fromkeys(_SUMS_CUDA, _VARIES),
+    ),
 }
 """The kernels by the names of `Policy.kernels`.
 
@@ -135,5 +421,7 @@ Source:
     cpu: measured with torch 2.13; tests/simulation/test_low_kernels.py compares each.
     cuda: read in torch's source, not measured. There `add` and `clamp` (CUDAFunctorOnSelf_add,
     TensorCompare.cu) take their numbers in float32; comparisons, remainders and fills convert
-    them to the dtype. Where the source was not read, as the CPU.
+    them to the dtype. Its atomic additions (index_add, put_, scatter_add) and its sorted index_put
+    of slices past 32 elements round each sum, in an order that varies: one of
+    them is taken. Where the source was not read, as the CPU.
 """

@@ -82,6 +82,11 @@ _PASSING = names_in(
 """In the backward pass they pass a gradient on without computing anything."""
 
 
+_TORCH_S = ("aten", "prims", "mkldnn", "mkl", "quantized", "profiler")
+
+_OPAQUE = "inside not simulated: its result is rounded once"
+
+
 # Rules: how a policy runs one operation ----------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Rule:  # fields are read at every operation: slots are read faster than a tuple
@@ -124,6 +129,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """The same for those that it refuses past the range of the format."""
     own_way: OwnWay | None
     """How a low kernel computes, if otherwise than in float32 with one rounding."""
+    mark: str
+    """What is special about the low kernel, in words, or what is not simulated of it."""
 
 
 class Scope(NamedTuple):
@@ -189,7 +196,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         ('addmm', (0, 1, 2), 'LOWER')
     """
     schema = operation._schema
-    name = schema.name.partition("::")[2]
+    library, _, name = schema.name.partition("::")
     base = name.removesuffix("_")
     tensors = [
         (i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)
@@ -237,6 +244,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
             if base in kernels.checking and argument in CHECKED_ARGUMENTS
         ),
         own_way=kernels.own_ways.get(base),
+        mark=kernels.marks.get(base, "") if library in _TORCH_S else _OPAQUE,
     )
 
 
