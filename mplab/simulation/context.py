@@ -36,7 +36,7 @@ from mplab.simulation.dispatch import Mode, rules_in
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.functions import Functions
 from mplab.simulation.operations import Scope
-from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits
+from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits, policy_named
 from mplab.simulation.tags import (
     LayerContext,
     Rounder,
@@ -76,9 +76,13 @@ class simulated(ContextDecorator):
     because torch does not tell modes of the call: a program that branches on it takes the branch
     without autocast, and `torch.amp.custom_fwd(cast_inputs=…)` casts nothing.
 
+    The formats of 131,072 to 262,144 operations are remembered, some 70 MB at most. `backward()`
+    through older operations raises an error.
+
     Args:
         fmt: the low format; it must fit in float32.
-        policy: which operation and which layer runs in which format; see `mplab.simulation`.
+        policy: which operation and which layer runs in which format, or its name in `POLICIES`;
+            see `mplab.simulation`.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: what becomes of values past the largest finite one.
         stream: source of random bits.
@@ -86,9 +90,9 @@ class simulated(ContextDecorator):
         model: names the layers; if omitted, the outermost module that is called.
 
     Raises:
-        ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` names a layer
-            that `model` lacks; inside, a tensor that is neither dense float32, nor integer, nor
-            a scalar, as an active `torch.autocast` makes.
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` is no name in
+            `POLICIES`, or names a layer that `model` lacks; inside, a tensor that is neither dense
+            float32, nor integer, nor a scalar, as an active `torch.autocast` makes.
         RuntimeError: `backward()` is called after the context of its forward pass ended; tensors
             of two formats where torch accepts only one, as in `z[mask] = low`.
 
@@ -97,8 +101,14 @@ class simulated(ContextDecorator):
         own half kernels on the operations and data of tests/simulation/test_dispatch.py,
         tests/simulation/test_kernels.py, tests/simulation/test_low_kernels.py and
         tests/simulation/test_autocast.py. Python numbers are rounded to the format, or refused
-        past its range, where the kernels of `policy.kernels` do so. Other kernels that
-        round between their steps, such as `sigmoid_backward`, or add in another order differ.
+        past its range, where the kernels of `policy.kernels` do so, and running sums that they
+        keep low are added in their order. These differ still, and `explain` marks the known ones:
+        other kernels that round between their steps, such as `sigmoid_backward`, `matrix_exp`,
+        `xlogy` and `renorm`; sums in another order, such as products near `max_finite`, and
+        running sums of `fold`, overlapping averages and `segment_reduce`; other rules for NaN in
+        the backward pass of `elu`, `hardtanh` and the like; `add(alpha=)` where alpha·y overflows;
+        operations that real torch lacks in the format, which are computed here; operations
+        outside torch's own library, whose result is rounded once.
         With torch's half kernels in place of the rounded float32 results whole runs are
         bit-exact with `torch.amp` (tests/training/test_training.py): formats, casts and the
         order of all operations are the same.
@@ -119,13 +129,14 @@ class simulated(ContextDecorator):
         self,
         fmt: Format,
         *,
-        policy: Policy = CUDA_AUTOCAST,
+        policy: Policy | str = CUDA_AUTOCAST,
         rounding: Rounding = Rounding.TIES_TO_EVEN,
         overflow: Overflow = Overflow.IEEE,
         stream: Stream | None = None,
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
+        policy = policy_named("simulated", policy)
         self._into = {  # rounders, by the format of a layer
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
@@ -427,7 +438,7 @@ def explain(
     model: nn.Module,
     *inputs: Any,
     fmt: Format = FP16,
-    policy: Policy = CUDA_AUTOCAST,
+    policy: Policy | str = CUDA_AUTOCAST,
     target: Any = None,
     loss: Callable[..., Tensor] | None = None,
     **named: Any,
@@ -466,6 +477,7 @@ def explain(
         raise ValueError(
             "explain: target must come with a loss; got none. Pass a loss, such as F.mse_loss."
         )
+    policy = policy_named("explain", policy)
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

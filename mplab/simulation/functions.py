@@ -358,7 +358,12 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
     if into is not None:
         func = Tensor.float if func in _NAMED else func
         args, kwargs = _in_float32(args, kwargs)
-    return functions.to(func(*args, **kwargs), into, f"{why} is asked for")
+    t, why = func(*args, **kwargs), f"{why} is asked for"
+    if into is not None and _is_plain(t) and t.is_leaf and t.requires_grad:
+        # else it would share the one copy that autocast makes of a weight, and the gradients of
+        # all its casts would be added in the low format
+        t = functions.by(functions.rules(Run.WIDE, why), torch.mul, (t, 1), {})
+    return functions.to(t, into, why)
 
 
 def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

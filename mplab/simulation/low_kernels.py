@@ -82,6 +82,41 @@ def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     return call(x, exponent)
 
 
+def _cross(call: Call, into: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
+    """Both products are rounded before they are subtracted."""
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    first = a.roll(-1, dim) * b.roll(-2, dim)
+    second = a.roll(-2, dim) * b.roll(-1, dim)
+    return into(first, first, None) - into(second, second, None)
+
+
+def _logit(call: Call, into: Rounder, x: torch.Tensor, eps: float | None = None) -> Any:
+    """log(x / (1 − x)): the difference and the quotient are rounded; so are the two limits."""
+    if eps is not None:
+        least = rounded_number(eps, into)
+        x = x.clamp(least, rounded_number(1 - least, into))
+    rest = 1 - x
+    odds = x / into(rest, rest, None)
+    return into(odds, odds, None).log()
+
+
+def _add_products(
+    call: Call,
+    into: Rounder,
+    total: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Any:
+    """`addbmm`: one `addmm` for each matrix, rounded."""
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        total = torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha)
+        into(total, total, None)
+    return total if len(first) else call(total, first, second, beta=beta)
+
+
 def _next(
     call: Call, into: Rounder, x: torch.Tensor, towards: torch.Tensor
 ) -> torch.Tensor:
@@ -99,8 +134,10 @@ OwnWay = Callable[..., Any]
 
 CONSTANTS: dict[str, OwnWay] = {"nan_to_num": _replace_nan, "nextafter": _next}
 
-BETWEEN: dict[str, OwnWay] = {"pow": _power}
-"""Kernels that round between their steps."""
+BETWEEN: dict[str, OwnWay] = {"linalg_cross": _cross, "addbmm": _add_products}
+"""Kernels that round between their steps, on both devices."""
+
+_BETWEEN_CPU: dict[str, OwnWay] = {"pow": _power, "logit": _logit}
 
 
 # Sums that are kept in the format -----------------------------------------------------------
@@ -355,12 +392,12 @@ _NOT_REPLAYED = names_in(
     "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "
     "unfold_backward avg_pool2d_backward avg_pool3d_backward max_pool3d_with_indices_backward "
     "adaptive_max_pool3d_backward _adaptive_avg_pool2d_backward replication_pad2d_backward "
-    "reflection_pad2d_backward addbmm conv_tbc histc"
+    "reflection_pad2d_backward conv_tbc histc"
 )
 """Operations that keep a running sum in the format, here added in float32 and rounded once."""
 
 _ROUNDED_BETWEEN = names_in(
-    "linalg_cross linalg_matrix_exp logit scatter_reduce addmv addr xlogy renorm "
+    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm "
     "sigmoid_backward _softmax_backward_data _scaled_dot_product_flash_attention_for_cpu_backward"
 )
 """Operations that round between their steps, here rounded once."""
@@ -405,13 +442,13 @@ KERNELS = {
     "cpu": Kernels(
         _ROUNDING | names_in("add sub rsub"),
         _FILLING | names_in("clamp clamp_min clamp_max add sub rsub"),
-        CONSTANTS | BETWEEN | _SUMS_CPU | _STATISTICS,
+        CONSTANTS | BETWEEN | _BETWEEN_CPU | _SUMS_CPU | _STATISTICS,
         _MARKS | dict.fromkeys(_SUMS_CPU, _IN_ORDER) | {_NORM: _BY_THREADS},
     ),
     "cuda": Kernels(
         _ROUNDING,
         _FILLING - {"hardtanh"},
-        CONSTANTS | _SUMS_CUDA,
+        CONSTANTS | BETWEEN | _SUMS_CUDA,
         _MARKS | dict.fromkeys(_SUMS_CUDA, _VARIES),
     ),
 }

@@ -316,3 +316,10 @@ POLICIES: dict[str, Policy] = {
     for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
 }
 """The policies by their names."""
+
+
+def policy_named(function: str, policy: Policy | str) -> Policy:
+    """Return a policy, which may be given by its name in `POLICIES`."""
+    if isinstance(policy, Policy):
+        return policy
+    return POLICIES[one_of(function, "policy", policy, POLICIES)]

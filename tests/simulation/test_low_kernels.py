@@ -368,3 +368,65 @@ def test_on_cuda_an_atomic_sum_is_kept_in_the_format_and_explain_says_that_its_o
             narrow.new_zeros(1, 8).index_put((at,), narrow, accumulate=True)[0, 0]
             == 3008
         )
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "program",
+    programs("""
+        torch.linalg.cross(x[:, :3], y[:, 3:6]);
+        torch.linalg.cross(x[:3], y[:1].expand(3, -1), dim=0);
+        torch.logit(x.abs() / 4); torch.logit(x.abs() / 4, 0.01); torch.logit(x, 0.1);
+        torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5));
+        torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5),
+            beta=0.3, alpha=2)
+    """),
+)
+def test_a_kernel_that_rounds_between_its_steps_is_run_step_by_step(fmt, program):
+    def call(x, y):
+        return eval(" ".join(program.split()), KNOWN, {"x": x, "y": y})
+
+    assert_equal(
+        call, fmt, *(300 * t if "cross" in program else t for t in numbers(fmt))
+    )
+
+
+@HALVES
+def test_each_cast_that_a_program_asks_of_a_weight_has_its_own_gradient(fmt):
+    """Only autocast's own casts share one copy, whose gradients are added in the low format."""
+    found = []
+    for context in (nullcontext(), simulated(fmt, policy="cpu-autocast")):
+        weight = torch.full((3,), 1 / 3, requires_grad=True)
+        with context:
+            parts = [(weight.to(fmt.torch_dtype) * 1.0).float() for _ in range(600)]
+            sum(parts).sum().backward()
+        found.append(weight.grad)
+    assert_bits(*found)
+    assert found[0].eq(600).all()
+
+
+def test_a_policy_may_be_given_by_its_name():
+    assert simulated(FP16, policy="cpu-autocast")._mode.policy is CPU_AUTOCAST
+    assert explain(torch.nn.Linear(2, 2), torch.ones(1, 2), policy="everything").rows
+    with pytest.raises(
+        ValueError, match=r"policy must be one of cuda-autocast, .*; got 'cpu'"
+    ):
+        simulated(FP16, policy="cpu")
+
+
+def test_explain_says_where_an_operation_is_not_torch_s_own():
+    @torch.library.custom_op("mplab_tests::square", mutates_args=())
+    def square(x: torch.Tensor) -> torch.Tensor:
+        return (x * x) * 1e-3
+
+    class Opaque(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 2)
+
+        def forward(self, x):
+            return square(self.linear(x).detach())
+
+    rules = {r.operation: r.rule for r in explain(Opaque(), torch.ones(1, 2)).rows}
+    assert "inside not simulated" in rules["square"]
+    assert "inside" not in rules["addmm"]
