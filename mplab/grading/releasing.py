@@ -11,6 +11,7 @@ from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, see
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.gradebook import due_words
 from mplab.grading.sandbox import Died, Session
+from mplab.grading.students import add_start
 from mplab.grading.submissions import marked, read_cells, rebuild
 
 _DRAW_SECONDS = 60.0
@@ -59,6 +60,7 @@ def release(
             text = f"the solution of {path.name} loses points: {'; '.join(lost)}"
             raise ValueError(f"release: {text}")
     _generate(course, name)
+    add_start(course, name)
     lines = []
     for stem, stub in course.skeletons(name).items():
         with sandbox.session(course.files(name)) as session:

@@ -1,0 +1,43 @@
+"""What students get to start with."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from mplab.grading.students import add_start
+
+
+def first_cell(course):
+    book = json.loads((course.root / "release/a1/a1.ipynb").read_text())
+    return book["cells"][0]
+
+
+def test_a_release_says_how_to_start_and_its_first_cell_installs(course):
+    page = (course.root / "release/a1/START.md").read_text(encoding="utf-8")
+    assert "ask your teacher for the address of mplab" in page and "a1.ipynb" in page
+    cell = first_cell(course)
+    assert cell["metadata"]["nbgrader"]["locked"] is True
+    assert "START.md says how" in "".join(cell["source"])
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write("c.Course.install = 'https://files.example/mplab.whl'\n")
+    add_start(course, "a1")
+    source = "".join(first_cell(course)["source"])
+    assert '    %pip install --quiet "https://files.example/mplab.whl"\n' in source
+    page = (course.root / "release/a1/START.md").read_text(encoding="utf-8")
+    assert 'jupyterlab "https://files.example/mplab.whl"' in page
+
+
+@pytest.mark.slow
+def test_the_notebook_alone_brings_its_public_cases_with_it(course, tmp_path):
+    """Colab opens the notebook alone: the second cell could not find checks.json."""
+    source = "".join(first_cell(course)["source"])
+    program = f"{source}\nfrom mplab.grading import load_public\nprint(load_public())"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "fields" in ran.stdout
+    there = (course.root / "release/a1/checks.json").read_bytes()
+    assert (tmp_path / "checks.json").read_bytes() == there
