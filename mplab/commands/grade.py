@@ -334,10 +334,13 @@ def _summary(
     from mplab.grading.journal import submitted_students, team_owners
 
     before = sum(line.done_before for line in lines)
-    failed = sum(line.score is None for line in lines)
-    found = [f"{len(lines) - before - failed} graded now, {before} before."]
+    failed = [line.student for line in lines if line.score is None]
+    found = [f"{len(lines) - before - len(failed)} graded now, {before} before."]
     if failed:
-        found.append(f"{failed} not graded yet: the same command tries them again.")
+        found.append(
+            f"{len(failed)} not graded yet ({', '.join(failed)}): the same command tries them "
+            "again."
+        )
     if noted := [line for line in lines if line.remark]:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
@@ -406,38 +409,40 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
     from mplab.grading.collecting import collect
     from mplab.grading.exchanging import inbound, publish_feedback
-    from mplab.grading.pages import write_feedback
+    from mplab.grading.pages import without_page, write_feedback
 
     name, place = _one(course, options), options.place or inbound(course)
     trusted, printed = options.trust_submissions, set[str]()
-    due: list[str] | None = None  # whose pages to write; at first everybody's
+    begun = False
+
+    def tell(line: str) -> None:
+        print(escape_control_characters(line), flush=True)
+
+    tell(f"Collecting {name} from {place} every {options.every:g} s; Ctrl+C ends it.")
     while True:
         messages = []
         try:
-            messages += [
-                f"look at: {problem}"
-                for problem in collect(course, name, place).problems
-            ]
+            collected = collect(course, name, place)
+            messages += [f"look at: {problem}" for problem in collected.problems]
             lines = autograde(
-                course, name, jobs=options.jobs, trusted=trusted, log=lambda _: None
+                course, name, jobs=options.jobs, trusted=trusted, log=tell
             )
             messages += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
-            graded = [x for x in lines if x.score is not None]
-            first = due is None
-            due = due or []
-            due += [x.student for x in graded if first or not x.done_before]
+            graded = [line.student for line in lines if line.score is not None]
+            due = without_page(course, name, graded)
             if due:
+                tell(f"Writing the pages of {', '.join(due)}")
                 write_feedback(course, name, students=due)
                 if options.publish:
                     publish_feedback(course, name, due)
-            due = []
+            begun = True
         except (ValueError, OperationalError) as error:  # a lock, for instance
-            if due is None:
+            if not begun:
                 raise
             messages.append(f"not now: {error}")
         for line in messages:
             if line not in printed:
-                print(escape_control_characters(line), flush=True)
+                tell(line)
         printed = {*messages}
         time.sleep(options.every)
 
@@ -463,10 +468,11 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")
     every = grades(course, options.assignment)
-    if waiting := sum(grade.by_hand for grade in every):
+    if waiting := [grade.student.id for grade in every if grade.by_hand]:
         left = "" if options.to == "csv" else " They are not in the file."
         print(
-            f"{waiting} of the scores are not complete: {BY_HAND}, with mplab grade serve.{left}"
+            f"{len(waiting)} of the scores are not complete ({', '.join(waiting)}): "
+            f"{BY_HAND}, with mplab grade serve.{left}"
         )
     absent = sorted({grade.student.id for grade in every} - inside)
     if absent and not options.into:

@@ -31,6 +31,7 @@ import nbformat
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
+from mplab.common.words import plural
 from mplab.grading.execute import close_sandboxes
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import renew_penalties, save
@@ -282,13 +283,16 @@ def _grade(
                     queue += retry(running[future], error)
                 del running[future]
         except BrokenExecutor as error:
-            log(f"a worker ended early; {len(running)} submissions are graded again")
+            again = ", ".join(attempt.student for attempt in running.values())
+            log(f"a worker ended early; graded again: {again}")
             for attempt in running.values():
                 alone += retry(attempt, error)
             return alone
         if time.monotonic() - logged > _LOG_SECONDS:
             logged = time.monotonic()
-            log(f"{len(queue) + len(running)} submissions are left ...")
+            left = [attempt.student for attempt in [*running.values(), *queue]]
+            more = ", …" if len(left) > 5 else ""
+            log(f"{plural(len(left), 'submission')} left: {', '.join(left[:5])}{more}")
     return alone
 
 

@@ -68,6 +68,20 @@ def write_feedback(
     return pages
 
 
+def without_page(course: Course, assignment: str, students: Sequence[str]) -> list[str]:
+    """Return the students whose page is missing, or older than their graded notebook."""
+    found = []
+    for student in students:
+        notebooks = (course.root / "autograded" / student / assignment).glob("*.ipynb")
+        pages = course.root / "feedback" / student / assignment
+        for notebook in notebooks:
+            page = pages / f"{notebook.stem}.html"
+            if not page.is_file() or page.stat().st_mtime < notebook.stat().st_mtime:
+                found.append(student)
+                break
+    return found
+
+
 def write_zip(
     course: Course, assignment: str, students: Sequence[str]
 ) -> tuple[Path, int, list[str]]:

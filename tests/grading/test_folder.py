@@ -167,7 +167,7 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
         gradebook.db.commit()
     assert run(course, "export", "a1") == 0
     assert (
-        "1 of the scores are not complete: to be graded by hand"
+        "1 of the scores are not complete (s01): to be graded by hand"
         in capsys.readouterr().out
     )
     remarks = {row[1]: row[-3:-1] for row in table(course.root / "grades.csv")}

@@ -39,8 +39,17 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     ]
     assert all((course.root / page.format(s)).exists() for s in ("s01", "s02"))
     said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"Collecting a1 from {box} every 20 s; Ctrl+C ends it."
     # Each thing is said once.
     assert sum(line.startswith("s01: 16") for line in said) == 1
     assert sum(line.startswith("s02: 0") for line in said) == 1
+    pages = [course.root / page.format(s) for s in ("s01", "s02")]
+    before = [path.stat().st_mtime_ns for path in pages]
+    late = iter([(None, None)])
+    assert (
+        grade.main(words) == 130
+    )  # begun again: nothing is new, so nothing is written
+    assert [path.stat().st_mtime_ns for path in pages] == before
+    assert "Writing" not in capsys.readouterr().out
     with pytest.raises(SystemExit):
         grade.main(["watch", "--every"])
