@@ -53,7 +53,7 @@ TOKENS = {
     "mplab/scaling": 7_050,
     "mplab/course": 4_200,
     "mplab/simulation": 28_200,
-    "mplab/grading": 45_900,
+    "mplab/grading": 46_400,
     "mplab/training": 20_200,
     "mplab/health": 20_300,
     "mplab/hardware": 5_000,
