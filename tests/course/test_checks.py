@@ -501,3 +501,41 @@ def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
         [points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)]
     )
     assert np.array_equal(_half(x).view(np.int64), round_to(x, FP16).view(np.int64))
+
+
+def test_an_error_names_the_innermost_line_of_the_answer_and_none_of_a_library():
+    def inner(x):
+        return json.loads("{")
+
+    def answer(x):
+        return inner(x)
+
+    exercise = Exercise(answer=lambda x: x, reason="", cases=(1.0,))
+    message = verdict_on("same", exercise, answer).message
+    assert "in line " in message
+    assert message.splitlines()[-2].endswith(': return json.loads("{")')
+
+
+@pytest.mark.parametrize(
+    ("expected", "shown"),
+    [
+        (2.0**9, "512.0"),
+        (2.0**10, "2^10"),
+        (-(2.0**-10), "-2^-10"),
+        (2.0**-9, "0.001953125"),
+        (np.arange(12), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]"),
+        (np.arange(14), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, and 2 more]"),
+    ],
+)
+def test_a_counterexample_shows_powers_of_two_and_the_beginning_of_arrays(
+    expected, shown
+):
+    exercise = Exercise(answer=lambda x: expected, reason="", cases=(1.0,))
+    message = verdict_on("same", exercise, lambda x: x).message
+    assert f"  expected = {shown}\n" in message
+
+
+def test_a_page_offers_the_solution_of_an_exercise_by_its_name():
+    shown = practice.practice('mplab.check("kahan_sum", kahan_sum)', lambda code: code)
+    assert "def kahan_sum(" in shown
+    assert practice.practice('mplab.check("nothing", 1)', str) == ""
