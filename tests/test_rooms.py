@@ -59,7 +59,7 @@ TOKENS = {
     "mplab/hardware": 5_000,
     "mplab/pictures": 17_500,
     "mplab/explorers": 6_400,
-    "mplab/commands": 12_900,
+    "mplab/commands": 13_000,
     "mplab": 209_000,
     "mplab lessons data": 339_500,
     "tests": 357_700,

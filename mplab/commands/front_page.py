@@ -28,6 +28,9 @@ EXPONENTS = range(0, 26, 2)
 _SHOWN = 8
 """How many digits the first explorer shows."""
 
+_THUMB = 440
+"""The width of a card's picture in pixels, for screens with two pixels a point."""
+
 _PARTS = {
     1: "Start here", 2: "Numbers", 5: "Sums and updates", 8: "Training in few bits",
     13: "The clinic", 14: "Numerical analysis in few bits",
@@ -62,7 +65,10 @@ def front_page(
         "clone": clone,
     }
     cards = "\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True))
-    held |= {"lessons": cards, "reference": _REFERENCE if reference else ""}
+    # The first card is as wide as leaves no hole in the last row.
+    spans = (f"--of-{n}: {n - (len(pages) - 1) % n}" for n in (2, 3, 4))
+    held |= {"lessons": cards, "spans": "; ".join(spans)}
+    held |= {"reference": _REFERENCE if reference else ""}
     body = (FILES / "front.html").read_text("utf-8").format(**held)
     names = {"#lessons": "Lessons", "#run": "Run it", "teaching.html": "Teach with it"}
     names |= {"api/mplab.html": "Reference"} if reference else {}
@@ -187,17 +193,32 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
 
     notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
     number = int(lesson.stem[:2])
-    name = f"{number} · {escape(title_of(notebook))}"
+    title, picture = escape(title_of(notebook)), ""
     if exported.exists():
-        name = f'<a href="{exported.name}">{name}</a>'
+        title = f'<a href="{exported.name}">{title}</a>'
+        picture = _thumbnail(exported.read_text("utf-8"))
+    part = _PARTS[max(first for first in _PARTS if first <= number)]
+    note = f"{number} · {part}"
     row = re.search(rf"(?m)^\| {number} · [^|]*\| *([\d–]+) *\| *([^|]*?) *\|", guide)
-    needs = (
-        f'<p class="note">{row[1]} minutes; needs {escape(row[2])}</p>' if row else ""
+    if row:
+        note += f" · {row[1]} minutes; needs {escape(row[2])}"
+    return (
+        f'<li>{picture}<p class="note">{note}</p><h3>{title}</h3>'
+        f"<p>{escape(beginning(notebook))}</p></li>"
     )
-    part = (
-        f'<li class="part"><h3>{_PARTS[number]}</h3></li>' if number in _PARTS else ""
-    )
-    return f"{part}<li><h4>{name}</h4><p>{escape(beginning(notebook))}</p>{needs}</li>"
+
+
+def _thumbnail(html: str) -> str:
+    """Make a small picture of a lesson's first figure; empty if it has none."""
+    found = re.search('data:image/webp;base64,([^"]+)', html)
+    if found is None:
+        return ""
+    image = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+    image.thumbnail((_THUMB, _THUMB))
+    out = io.BytesIO()
+    image.quantize(32).convert("RGB").save(out, "webp", quality=40)
+    data = base64.b64encode(out.getvalue()).decode()
+    return f'<img class="thumb mplab-card" alt="" src="data:image/webp;base64,{data}">'
 
 
 _REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'

@@ -32,7 +32,7 @@ FIRST = [
     "**What happened?** This.\n\n**Predict.** And now?",
     "from mplab.lessons.l11.explorer import SpeedUp\nSpeedUp()",
     "Words after it.\n\n## 2. Another\n\nIn the open.\n\n| a | b |\n|---|---|\n| 1 | 2 |",
-    "print('a line of a hundred letters ' * 4)",
+    "print('a line of a hundred letters ' * 4)  # and a line of code that has 88 of them ......",
     "SpeedUp()",
     "from mplab.lessons.l18.explorer import FourBitBlock\nFourBitBlock()",
     f"{TIMELINE}\nx",
@@ -308,7 +308,7 @@ def test_the_policy_of_a_page_lets_nothing_out(site, browser):
 
 def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     page = opened("index.html")
-    titles = ["1 · What is asked?", "2 · And a second?"]
+    titles = ["What is asked?", "And a second?"]
     assert page.locator(".lessons a").all_inner_texts() == titles
     said = (
         page.locator(".lessons li")
@@ -417,6 +417,28 @@ def test_no_page_is_wider_than_its_window(site, opened, width):
             "document.querySelectorAll('details').forEach(d => { d.open = true })"
         )
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+
+
+CUT = """() => [...document.querySelectorAll('.highlight pre')]
+    .filter(each => each.scrollWidth > each.clientWidth).map(each => each.innerText)"""
+
+
+def test_on_a_wide_page_code_is_whole_text_ends_early_and_contents_stay(opened):
+    page = opened("01_first.html", width=1280)
+    page.locator(".answer > summary").first.click()
+    assert page.evaluate(CUT) == []
+    words, code = page.get_by_text("What happened?"), page.locator(".highlight pre")
+    assert words.bounding_box()["width"] < 650 < code.first.bounding_box()["width"]
+    page = opened("01_first.html", width=1920)
+    page.evaluate("scrollTo(0, 2000)")
+    assert page.locator(".contents").bounding_box()["y"] > 0
+
+
+def test_each_card_shows_the_lesson_s_own_figure_and_leaves_no_hole(opened):
+    cards = opened("index.html", width=1280).locator(".lessons li")
+    assert [card.locator("img").count() for card in cards.all()] == [1, 0]
+    first, last = (card.bounding_box() for card in cards.all())
+    assert first["y"] == last["y"] and last["x"] + last["width"] == 1184
 
 
 @pytest.mark.parametrize("theme", THEMES)
