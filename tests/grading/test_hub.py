@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import sandbox_problem
 
-GUIDE = hub.ROOT / "lessons" / "assignments" / "README.md"
+GUIDE = hub.ROOT / "lessons" / "assignments" / "operators.md"
 
 ABOUT = {"course_id": "numerics", "assignment_id": "a1"}
 
