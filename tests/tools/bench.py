@@ -5,6 +5,7 @@ import json
 import sys
 from pathlib import Path
 
+import bench_peers
 import bench_rounding
 import bench_steps
 import torch
@@ -28,6 +29,9 @@ def main(arguments=None):
     parser.add_argument(
         "--steps", action="store_true", help="measure training steps instead"
     )
+    parser.add_argument(
+        "--peers", action="store_true", help="only the table of libraries"
+    )
     parser.add_argument("--out", type=Path, help="folder for the results as JSON")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -37,6 +41,9 @@ def main(arguments=None):
         steps = bench_steps.measure_steps(**how)
         print(bench_steps.table(steps))
         save(options.out, "steps.json", steps, batch=bench_steps.BATCH)
+        return
+    print(bench_peers.table(bench_peers.measure()), "\n", flush=True)
+    if options.peers:
         return
     rows, missing = [], ""
     for size in (10**k for k in range(len(str(int(options.largest))))):
