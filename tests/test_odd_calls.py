@@ -70,17 +70,29 @@ NUMBERS = [
     "0.1",
 ]
 """What is no number, what NumPy would convert in silence, and numbers of no narrow format."""
-FORMATS = [
+NO_FORMATS = [
     None,
-    "FP16",
-    np.float16,
-    torch.float16,
-    FP16.dtype,
+    "FP17",
+    "",
+    np.int16,
+    torch.int8,
     16,
     object(),
     [FP16],
     {},
+    True,
+    FP16.bits,
 ]
+NAMES = {
+    FP16: ("FP16", "fp16", "half", np.float16, FP16.dtype, torch.float16),
+    FP8_E4M3: (
+        "FP8_E4M3",
+        "e4m3",
+        "float8_e4m3fn",
+        FP8_E4M3.dtype,
+        torch.float8_e4m3fn,
+    ),
+}
 ROUNDINGS = [
     None,
     "up",
@@ -188,9 +200,22 @@ def test_an_odd_argument_gives_an_error_or_the_answer_for_its_numbers(name):
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_is_no_format_gives_an_error(name):
-    for fmt in FORMATS:
-        assert answer_of(CALLS[name], fmt=fmt) is None, f"{name} into {fmt!r}"
+def test_what_is_no_format_gives_an_error_that_names_the_function(name):
+    for fmt in NO_FORMATS:
+        with pytest.raises(
+            (TypeError, ValueError), match=r"^\w+: fmt must be a Format"
+        ):
+            CALLS[name](fmt=fmt)
+            pytest.fail(f"{name} into {fmt!r}")
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_names_a_format_is_taken_for_it(name):
+    fmt = FP8_E4M3 if name == "quantize" else FP16
+    want = np.asarray(answer_of(CALLS[name], fmt=fmt))
+    for named in NAMES[fmt]:
+        got = np.asarray(answer_of(CALLS[name], fmt=named))
+        assert np.array_equal(got, want), f"{name} into {named!r}"
 
 
 @pytest.mark.parametrize("name", sorted(OPTIONS))

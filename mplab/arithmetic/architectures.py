@@ -20,6 +20,7 @@ from mplab.numbers.formats import (
     TF32,
     Format,
     Rounding,
+    format_of,
 )
 
 GROUP = 16
@@ -272,8 +273,11 @@ def unit_of(
 
 def pair_of(input_format: Any) -> tuple[Any, Any]:
     """Return the formats of both operands, `float` for FP64."""
-    return (
-        input_format
-        if isinstance(input_format, tuple)
-        else (input_format, input_format)
-    )
+    pair = input_format if isinstance(input_format, tuple) else (input_format,) * 2
+    first, second = (named_or_float(fmt) for fmt in pair)
+    return first, second
+
+
+def named_or_float(fmt: Any) -> Any:
+    """Return the format that `fmt` names; `float` stays, for FP64."""
+    return fmt if fmt is float else format_of(fmt, function="mma")

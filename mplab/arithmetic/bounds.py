@@ -3,7 +3,8 @@
 import math
 
 from mplab.arithmetic.reductions import parsed_order
-from mplab.numbers.formats import Format
+from mplab.numbers.checks import integer, positive
+from mplab.numbers.formats import FormatLike, format_of
 
 
 def roundings(n: int, order: str = "sequential") -> int:
@@ -18,7 +19,7 @@ def roundings(n: int, order: str = "sequential") -> int:
         ... ]
         [1023, 62, 10, 2]
     """
-    name, block = parsed_order("roundings", order)
+    n, (name, block) = integer("roundings", "n", n), parsed_order("roundings", order)
     if name in ("kahan", "neumaier"):
         return min(2, max(n - 1, 0))
     if name == "pairwise":
@@ -28,7 +29,7 @@ def roundings(n: int, order: str = "sequential") -> int:
     return max(n - 1, 0)
 
 
-def linear_bound(n: int, fmt: Format) -> float:
+def linear_bound(n: int, fmt: FormatLike) -> float:
     """Bound the error of n additions to nearest by n·u, relative to the sum of the |terms|.
 
     Exactness:
@@ -43,10 +44,10 @@ def linear_bound(n: int, fmt: Format) -> float:
         >>> linear_bound(1024, FP16)
         0.5
     """
-    return n * fmt.unit_roundoff
+    return integer("linear_bound", "n", n) * format_of(fmt).unit_roundoff
 
 
-def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> float:
+def probabilistic_bound(n: int, fmt: FormatLike, *, confidence: float = 1.0) -> float:
     """Bound the error of n roundings by λ·√n·u if errors are independent with mean zero.
 
     It holds with probability at least 1 − 2·exp(−λ²/2), to first order. It fails where errors do
@@ -65,4 +66,6 @@ def probabilistic_bound(n: int, fmt: Format, *, confidence: float = 1.0) -> floa
         >>> probabilistic_bound(1024, FP16)
         0.015625
     """
-    return confidence * math.sqrt(n) * fmt.unit_roundoff
+    function = "probabilistic_bound"
+    factor = positive(function, "confidence", confidence)
+    return factor * math.sqrt(integer(function, "n", n)) * format_of(fmt).unit_roundoff

@@ -35,6 +35,7 @@ class Elementary(NamedTuple):
 
     def nearest(self, x: Any) -> Any:
         """Compute float64 results so exact that any rounding to 25 bits or fewer is correct."""
+        x = np.asarray(x)
         known, side = self.known(x)
         y = np.asarray(self.approximate(x))
         close = np.abs(y - known) <= 2.0**-46 * np.abs(known)
@@ -43,10 +44,12 @@ class Elementary(NamedTuple):
         rest = y.view(np.int64) % _MIDPOINTS
         unsure = ~settled & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
         unsure &= np.isfinite(x) & np.isfinite(y)
-        for at in (
-            zip(*np.nonzero(unsure), strict=True) if y.ndim else [()][: int(unsure)]
-        ):
-            y[at] = as_array("arithmetic", self.exact(Fraction(float(x[at]))))
+        if (
+            unsure.any()
+        ):  # a low format has few different numbers there, however many elements
+            different, places = np.unique(x[unsure], return_inverse=True)
+            exact = [self.exact(Fraction(number)) for number in different.tolist()]
+            y[unsure] = np.array([as_array("arithmetic", q) for q in exact])[places]
         return y
 
     def exact(self, x: Fraction) -> Fraction:

@@ -16,7 +16,7 @@ from mplab.arithmetic.architectures import MatrixUnit, unit_of
 from mplab.arithmetic.matrix_units import mma
 from mplab.arithmetic.reductions import require_product
 from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP16, FP32, Format
+from mplab.numbers.formats import FP16, FP32, Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
 
 _ENOUGH = 2.0**-52
@@ -26,7 +26,7 @@ _LEAST = 2.0**-450
 """Least size of nonzero numbers in bounds, so that no product of two sizes underflows."""
 
 
-def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
+def slice_bits(k: int, fmt: FormatLike, accumulator_bits: int) -> int:
     """Compute how many bits a slice may have so that k products of two slices add up exactly.
 
     A slice of b bits is a signed integer of at most 2^(b−1) in size. The format must hold it, and
@@ -56,7 +56,10 @@ def slice_bits(k: int, fmt: Format, accumulator_bits: int) -> int:
         ... )
         (10, 9, 3)
     """
-    bits = _slice_bits(k, min(fmt.precision, fmt.emax), accumulator_bits)
+    k = integer("slice_bits", "k", k, least=1)
+    fmt = format_of(fmt, function="slice_bits")
+    held = integer("slice_bits", "accumulator_bits", accumulator_bits, most=1000)
+    bits = _slice_bits(k, min(fmt.precision, fmt.emax), held)
     if bits < 1:
         raise ValueError(
             f"slice_bits: k must be at most 2^accumulator_bits; got {k} and {accumulator_bits} "
@@ -110,6 +113,7 @@ def split(
             f"split: x must hold finite numbers; got {array[~np.isfinite(array)].flat[0]}. "
             f"Use matmul_fp64, which takes them."
         )
+    slices = integer("split", "slices", slices, least=1)
     bits = integer("split", "bits", bits, least=1, most=1000)
     cut = _cut(array, slices, bits, axis)
     return np.stack(cut.parts), cut.exponents, cut.rests[-1]

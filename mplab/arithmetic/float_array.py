@@ -9,7 +9,7 @@ import numpy as np
 
 from mplab.arithmetic import operations, reductions
 from mplab.numbers.codes import encode, in_hex
-from mplab.numbers.formats import Format, Rounding
+from mplab.numbers.formats import Format, FormatLike, Rounding, format_of
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
@@ -56,16 +56,16 @@ them: x.to(FP16).
     __hash__ = None  # type: ignore[assignment]
     __slots__ = ("fmt", "values")
 
-    def __init__(self, values: Any, fmt: Format) -> None:
-        self.fmt = fmt
+    def __init__(self, values: Any, fmt: FormatLike) -> None:
+        self.fmt = format_of(fmt, function="FloatArray")
         self.values = np.array(
-            require_values("FloatArray", "values", _plain(values), fmt)
+            require_values("FloatArray", "values", _plain(values), self.fmt)
         )
         self.values.flags.writeable = False
 
     @classmethod
     def rounded(
-        cls, values: Any, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN
+        cls, values: Any, fmt: FormatLike, *, rounding: Rounding = Rounding.TIES_TO_EVEN
     ) -> FloatArray:
         """Round numbers to a format.
 
@@ -77,7 +77,7 @@ them: x.to(FP16).
         return cls(round_to(_plain(values), fmt, rounding=rounding), fmt)
 
     def to(
-        self, fmt: Format, *, rounding: Rounding = Rounding.TIES_TO_EVEN
+        self, fmt: FormatLike, *, rounding: Rounding = Rounding.TIES_TO_EVEN
     ) -> FloatArray:
         """Round to another format."""
         return FloatArray.rounded(self, fmt, rounding=rounding)

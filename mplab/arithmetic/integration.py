@@ -7,8 +7,8 @@ import numpy as np
 
 from mplab.arithmetic.float_array import FloatArray
 from mplab.arithmetic.updates import Weights
-from mplab.numbers.checks import one_of
-from mplab.numbers.formats import Format
+from mplab.numbers.checks import integer, one_of
+from mplab.numbers.formats import FormatLike
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
@@ -20,7 +20,7 @@ def integrate(
     start: Any,
     dt: float,
     steps: int,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     scheme: str = "euler",
     method: str = "nearest",
@@ -50,7 +50,7 @@ def integrate(
         ValueError: f returns another shape; the scheme or the method is unknown.
 
     Exactness:
-        Increments are rounded to FP32, then every addition as in `Weights`.
+        Increments are added as updates to `Weights` are.
 
     Source:
         Hairer, Nørsett and Wanner 1993, Solving Ordinary Differential Equations I, §II.1.
@@ -64,6 +64,7 @@ def integrate(
         [20.0625, 20.78125, 35.625]
     """
     rate = _checked("integrate", f)
+    steps = integer("integrate", "steps", steps)
     increment = _SCHEMES[one_of("integrate", "scheme", scheme, _SCHEMES)]
     first = np.asarray(round_to(start, fmt))
     state = Weights(first.ravel(), fmt, method=method, seed=seed)
@@ -76,7 +77,7 @@ def integrate(
     return np.stack(seen).reshape(steps + 1, *first.shape)
 
 
-def step_is_lost(f: Callable[[Any], Any], y: Any, dt: float, fmt: Format) -> Any:
+def step_is_lost(f: Callable[[Any], Any], y: Any, dt: float, fmt: FormatLike) -> Any:
     """Tell whether an Euler step from y, rounded to nearest, leaves y unchanged.
 
     This happens if dt·f(y), rounded to FP32, is less than half the distance to the next value of

@@ -11,8 +11,8 @@ import numpy as np
 
 from mplab.arithmetic.operations import Rules, divide, multiply, sqrt, subtract
 from mplab.arithmetic.reductions import matmul
-from mplab.numbers.checks import one_of
-from mplab.numbers.formats import Format
+from mplab.numbers.checks import integer, one_of
+from mplab.numbers.formats import Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
 
@@ -43,7 +43,7 @@ class Factors(NamedTuple):
     reason: str
 
 
-def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
+def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
     """Factor a matrix by Gaussian elimination with partial pivoting, every operation rounded.
 
     Products are rounded, then differences. The pivot is the entry of largest magnitude, the first
@@ -93,7 +93,7 @@ def lu(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
     return Factors(lower, np.triu(rest), order, reason)
 
 
-def cholesky(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Factors:
+def cholesky(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
     """Factor a symmetric matrix as a ≈ lower @ lower.T, every operation rounded.
 
     A pivot that is not positive, or not finite, ends the elimination; `reason` says why: `a` is
@@ -146,7 +146,7 @@ def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
 
 
 def solve_triangular(
-    t: Any, b: Any, fmt: Format, *, lower: bool, **rules: Unpack[Rules]
+    t: Any, b: Any, fmt: FormatLike, *, lower: bool, **rules: Unpack[Rules]
 ) -> np.ndarray:
     """Solve t·x = b for a triangular t, every operation rounded.
 
@@ -240,6 +240,7 @@ def condition(a: Any, p: float = 2) -> float:
         ... )
         (4.0, inf)
     """
+    one_of("condition", "p", p, (1, 2, np.inf))
     return float(np.linalg.cond(_matrix("condition", _finite("condition", "a", a)), p))
 
 
@@ -312,8 +313,8 @@ def refine(
     a: Any,
     b: Any,
     *,
-    factor_format: Format,
-    residual_format: Format | None = None,
+    factor_format: FormatLike,
+    residual_format: FormatLike | None = None,
     method: str = "classic",
     scale: bool = True,
     limit: int = 50,
@@ -363,8 +364,10 @@ def refine(
     matrix = _matrix("refine", _finite("refine", "a", a))
     b = _vector("refine", "b", _finite("refine", "b", b), matrix)
     one_of("refine", "method", method, ("classic", "gmres"))
+    limit = integer("refine", "limit", limit)
     power = 1 - int(np.frexp(np.abs(matrix).max())[1]) if scale else 0
     scaled = np.ldexp(matrix, power)
+    factor_format = format_of(factor_format, function="refine")
     factors = lu(round_to(scaled, factor_format), factor_format)
     if factors.reason:
         failure = f"factors in {factor_format.name} broke down: {factors.reason}"

@@ -13,10 +13,11 @@ it is recompiled when either file changes.
 """
 
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -50,15 +51,21 @@ _PAIRWISE, _KAHAN, _NEUMAIER = (
 
 
 class Step(NamedTuple):
-    """How one operation of a loop rounds: the parameters of its format and two random keys."""
+    """How one operation of a loop rounds."""
 
     parameters: RoundingParameters
-    keys: tuple[int, int]
+    """Those of its format, for float64."""
+    keys: Callable[[int], tuple[Any, int]] | None
+    """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 
 @njit(forceinline=True)
 def _to_odd(x, y, mode):
-    """Add x + y in float64, rounded to odd: `operations.exact_sum_to_odd` with signed zeros."""
+    """Add x + y in float64, rounded to odd, with the sign of an exact zero in this mode.
+
+    The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
+    the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
+    """
     s = x + y
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)
@@ -72,61 +79,84 @@ def _to_odd(x, y, mode):
     return bits
 
 
+def _add_all_to_odd(x, y, out, mode):
+    for i in range(out.size):
+        out[i] = np.int64(_to_odd(x[i], y[i], mode)).view(np.float64)
+
+
+add_to_odd = Compiled(_add_all_to_odd)
+"""Write x + y, rounded to odd, to `out`."""
+
+
 @njit(forceinline=True)
-def _enter(bits, mode, special_cases, index, key0, key1, known):
-    random = _random_bits(index, key0, key1) if mode == _STOCHASTIC else np.uint32(0)
+def _keys_from(keys, index, lanes):
+    """Return the keys of lanes from an index on, and where the next 2^32 elements begin."""
+    run, last = np.uint64(index >> 32), np.uint64((index + lanes - 1) >> 32)
+    begin = (np.int64(run) + 1) << 32
+    return begin, keys[run, 0], keys[run, 1], keys[last, 0], keys[last, 1]
+
+
+@njit(forceinline=True)
+def _enter(bits, index, near, salt, rule):
+    """Round the bits of a float64, the element `index` of its call.
+
+    A rule is the mode, whether the format has special cases, its parameters, and the keys.
+    """
+    mode, special_cases, known, _ = rule
+    random = np.uint32(0)
+    if mode == _STOCHASTIC:
+        begin, key0, key1, next0, next1 = near
+        key0, key1 = (key0, key1) if index < begin else (next0, next1)
+        random = _random_bits(index, key0, key1 ^ salt)
     return np.int64(_round_bits(bits, mode, special_cases, random, known, ANY)[0]).view(
         np.float64
     )
 
 
 @njit(forceinline=True)
-def _multiply(scalar, lanes, out, rounded, mode, special_cases, index, keys, known):
+def _multiply(scalar, lanes, out, rounded, index, rule):
     """Write scalar · lanes to `out`, exact or rounded; products of FP32 values are exact."""
     for j in range(out.size):
         out[j] = scalar * lanes[j]
     if rounded:
+        near = _keys_from(rule[3], index, out.size)
         for j in range(out.size):
             bits = np.float64(out[j]).view(np.int64)
-            out[j] = _enter(
-                bits, mode, special_cases, index + j, keys[0], keys[1], known
-            )
+            out[j] = _enter(bits, index + j, near, 0, rule)
 
 
 @njit(forceinline=True)
-def _sum(x, y, mode, special_cases, index, key0, key1, known):
-    """Add two numbers and round the sum."""
-    return _enter(_to_odd(x, y, mode), mode, special_cases, index, key0, key1, known)
-
-
-@njit(forceinline=True)
-def _add(x, y, sign, out, mode, special_cases, index, key0, key1, known):
+def _add(x, y, sign, out, index, salt, rule):
     """Write x + sign · y to `out`, rounded."""
+    near = _keys_from(rule[3], index, out.size)
     for j in range(out.size):
-        out[j] = _sum(
-            x[j], sign * y[j], mode, special_cases, index + j, key0, key1, known
-        )
+        bits = _to_odd(x[j], sign * y[j], rule[0])
+        out[j] = _enter(bits, index + j, near, salt, rule)
 
 
 @njit(forceinline=True)
-def _key_of(n, keys):
-    """Return the second key of step n of a term: steps must not share random bits."""
-    return np.uint32(np.int64(keys[1]) ^ (n * 0x9E3779B9 & 0xFFFFFFFF))
+def _add_one(x, y, index, salt, rule):
+    """Add two numbers and round the sum."""
+    near = _keys_from(rule[3], index, 1)
+    return _enter(_to_odd(x, y, rule[0]), index, near, salt, rule)
+
+
+@njit(forceinline=True)
+def _salt(n):
+    """Return what step n of a term changes in its second key: steps must not share random bits."""
+    return n * 0x9E3779B9 & 0xFFFFFFFF
 
 
 # Sequential sums, in blocks or in one piece ----------------------------------------------
 @njit(forceinline=True)
-def _in_sequence(
-    a, b, block, rounded, out, trace, mode, special_cases, index, rules, of_products
-):
+def _in_sequence(a, b, block, rounded, out, trace, index, rule, of_product):
     """Compute the sums of one row of the product, all columns together.
 
     Sums go to `fresh`, because an addition in place does not vectorise: the compiler cannot see
     that it is in place.
     """
-    (known, keys), (of_product, product_keys) = rules, of_products
     depth, lanes = b.shape
-    nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
+    nothing = 0.0 if rule[0] == _TOWARD_NEGATIVE else -0.0
     term, part, fresh = np.empty(lanes), np.empty(lanes), np.empty(lanes)
     total = np.full(lanes, nothing)
     for begin in range(0, depth, block):
@@ -134,49 +164,23 @@ def _in_sequence(
         part[:] = nothing
         for k in range(begin, end):
             i = index + k * lanes
-            _multiply(
-                a[k],
-                b[k],
-                term,
-                rounded,
-                mode,
-                special_cases,
-                i,
-                product_keys,
-                of_product,
-            )
-            _add(
-                part, term, 1.0, fresh, mode, special_cases, i, keys[0], keys[1], known
-            )
+            _multiply(a[k], b[k], term, rounded, i, of_product)
+            _add(part, term, 1.0, fresh, i, 0, rule)
             part, fresh = fresh, part
             if trace.size:
                 trace[k] = part
         if block < depth:
             i = index + (end - 1) * lanes
-            _add(
-                total,
-                part,
-                1.0,
-                fresh,
-                mode,
-                special_cases,
-                i,
-                keys[0],
-                _key_of(1, keys),
-                known,
-            )
+            _add(total, part, 1.0, fresh, i, _salt(1), rule)
             total, fresh = fresh, total
     out[:] = total if block < depth else part
 
 
 @njit(forceinline=True)
-def _one_in_sequence(
-    a, b, block, rounded, out, trace, mode, special_cases, index, rules, of_products
-):
+def _one_in_sequence(a, b, block, rounded, out, trace, index, rule, of_product):
     """Do the same for a single column, whose sum stays in a register."""
-    (known, keys), (of_product, product_keys) = rules, of_products
     depth = b.shape[0]
-    nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
+    nothing = 0.0 if rule[0] == _TOWARD_NEGATIVE else -0.0
     part = total = nothing
     for begin in range(0, depth, block):
         end = min(begin + block, depth)
@@ -185,23 +189,13 @@ def _one_in_sequence(
             i, term = index + k, a[k] * b[k, 0]
             if rounded:
                 bits = np.float64(term).view(np.int64)
-                term = _enter(
-                    bits,
-                    mode,
-                    special_cases,
-                    i,
-                    product_keys[0],
-                    product_keys[1],
-                    of_product,
-                )
-            part = _sum(part, term, mode, special_cases, i, keys[0], keys[1], known)
+                near = _keys_from(of_product[3], i, 1)
+                term = _enter(bits, i, near, 0, of_product)
+            part = _add_one(part, term, i, 0, rule)
             if trace.size:
                 trace[k, 0] = part
         if block < depth:
-            i = index + end - 1
-            total = _sum(
-                total, part, mode, special_cases, i, keys[0], _key_of(1, keys), known
-            )
+            total = _add_one(total, part, index + end - 1, _salt(1), rule)
     out[0] = total if block < depth else part
 
 
@@ -217,7 +211,7 @@ _DEPTH = 40
 
 @njit
 def _plan_step(steps, count, kind, x, y, out):
-    steps[count, 0], steps[count, 1], steps[count, 2], steps[count, 3] = kind, x, y, out
+    steps[count] = kind, x, y, out
     return count + 1
 
 
@@ -265,7 +259,7 @@ def _plan_end(steps, order, depth):
 
 
 @njit(forceinline=True)
-def _follow(steps, count, rows, fresh, mode, special_cases, index, keys, known):
+def _follow(steps, count, rows, fresh, index, rule):
     """Execute the steps of a plan on the rows of the workspace.
 
     Sums go to `fresh` first, as in `_in_sequence`.
@@ -279,18 +273,7 @@ def _follow(steps, count, rows, fresh, mode, special_cases, index, keys, known):
         )
         if kind <= _MINUS:
             sign = 1.0 if kind == _PLUS else -1.0
-            _add(
-                x,
-                y,
-                sign,
-                fresh,
-                mode,
-                special_cases,
-                index,
-                keys[0],
-                _key_of(n, keys),
-                known,
-            )
+            _add(x, y, sign, fresh, index, _salt(n), rule)
             out[:] = fresh
         elif kind == _SORT:
             for j in range(x.size):
@@ -310,37 +293,25 @@ def _loop(
     the first sum of a learner takes to compile.
     """
 
-    def in_sequence(
-        a, b, out, trace, parameters, product_parameters, keys, product_keys, plan, row
-    ):
+    def in_sequence(a, b, out, trace, numbers, of_product, keys, plan, row):
         edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
-        rules, of_products = (
-            (_unpack(parameters), keys),
-            (_unpack(product_parameters), product_keys),
-        )
+        rule = mode, special_cases, _unpack(numbers), keys[0]
+        product = mode, special_cases, _unpack(of_product), keys[1]
         depth, lanes = b.shape
         for i in range(a.shape[0]):
-            rest = (
-                out[i],
-                trace,
-                mode,
-                special_cases,
-                (row + i) * (depth + 1) * lanes,
-                rules,
-                of_products,
-            )
+            index = (row + i) * (depth + 1) * lanes
+            rest = out[i], trace, index, rule, product
             if alone:
                 _one_in_sequence(a[i], b, block, rounded, *rest)
             else:
                 _in_sequence(a[i], b, block, rounded, *rest)
 
-    def planned(
-        a, b, out, trace, parameters, product_parameters, keys, product_keys, plan, row
-    ):
+    def planned(a, b, out, trace, numbers, of_product, keys, plan, row):
         edition  # noqa: B018
         order, _, rounded = plan
-        known, of_product = _unpack(parameters), _unpack(product_parameters)
+        rule = mode, special_cases, _unpack(numbers), keys[0]
+        product = mode, special_cases, _unpack(of_product), keys[1]
         depth, lanes = b.shape
         steps = np.empty((_DEPTH + 8, 4), np.int64)
         rows, fresh = np.empty((_LEVELS + _DEPTH, lanes)), np.empty(lanes)
@@ -351,22 +322,11 @@ def _loop(
             for k in range(depth + 1):
                 at = ((row + i) * (depth + 1) + k) * lanes
                 if k < depth:
-                    term = rows[_TERM]
-                    _multiply(
-                        a[i, k],
-                        b[k],
-                        term,
-                        rounded,
-                        mode,
-                        special_cases,
-                        at,
-                        product_keys,
-                        of_product,
-                    )
+                    _multiply(a[i, k], b[k], rows[_TERM], rounded, at, product)
                     count = _plan_term(steps, order, k, trace.size > 0)
                 else:
                     count = _plan_end(steps, order, depth)
-                _follow(steps, count, rows, fresh, mode, special_cases, at, keys, known)
+                _follow(steps, count, rows, fresh, at, rule)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
             out[i] = rows[_TOTAL]
@@ -415,22 +375,20 @@ def run(
     loop = _loop_for(
         int(mode), special_cases, sequential, sequential and lanes == 1, _EDITION
     )
-    keys, product_keys = (np.array(s.keys) for s in (addition, of_product))
-    parameters, product_parameters = (
-        addition.parameters.numbers,
-        of_product.parameters.numbers,
+    runs = range((rows * (depth + 1) * lanes >> 32) + 1)
+    steps = addition, of_product
+    keys = np.array(
+        [[step.keys(run) if step.keys else (0, 0) for run in runs] for step in steps]
     )
+    numbers = [step.parameters.numbers for step in steps]
     plan = (int(order), block, product is not None)
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:
         # Both ends round down: no row is skipped.
-        first, last = (
-            begin // cost,
-            end // cost,
-        )
+        first, last = begin // cost, end // cost
         some = (a[first:last], b, out[first:last], trace)
-        loop(*some, parameters, product_parameters, keys, product_keys, plan, first)
+        loop(*some, *numbers, keys, plan, first)
 
     parallel(work, rows * cost, wrap=rows * cost)
     return out, trace

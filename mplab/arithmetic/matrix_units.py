@@ -21,13 +21,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from mplab.arithmetic.architectures import GROUP, Input, MatrixUnit, pair_of, unit_of
+from mplab.arithmetic.architectures import (
+    GROUP,
+    Input,
+    MatrixUnit,
+    named_or_float,
+    pair_of,
+    unit_of,
+)
 from mplab.arithmetic.operations import add, fma
-from mplab.numbers.checks import quoted
+from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import (
     FP4_E2M1,
     FP8_E8M0,
@@ -36,6 +44,7 @@ from mplab.numbers.formats import (
     Format,
     Rounding,
     Specials,
+    format_of,
 )
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import require_values, round_to
@@ -119,7 +128,8 @@ def mma(
         >>> float(mma(ones, ones.T, scales=(scale, scale), **how)[0, 0])
         4.0
     """
-    scaled = None if scales is None else scale_format
+    scaled = None if scales is None else format_of(scale_format, function="mma")
+    output_format = named_or_float(output_format)
     unit = unit_of(architecture, input_format, scale_format=scaled)
     pair = pair_of(input_format)
     _require_formats(unit, pair, output_format, scaled)
@@ -133,7 +143,9 @@ def mma(
             f"mma: a, b and c must have shapes (M, K), (K, N) and (M, N); got {left.shape}, "
             f"{right.shape} and {total.shape}. Reshape them."
         )
-    if promote_every is not None and (promote_every < 1 or promote_every % unit.terms):
+    if promote_every is not None and (
+        integer("mma", "promote_every", promote_every, least=1) % unit.terms
+    ):
         raise ValueError(
             f"mma: promote_every must be a multiple of the {unit.terms} terms of a step; got "
             f"{promote_every}. DeepSeek's choice is 128."
@@ -450,13 +462,12 @@ def _fused_multiply_add(a: float, b: float, c: float) -> float:
         return a * b + c
     if not math.isfinite(c):  # whatever a * b would overflow to
         return c
-    (p, q), (r, s), (t, u) = (x.as_integer_ratio() for x in (a, b, c))
-    above = p * r * u + t * q * s
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
     try:
         # A zero with its IEEE 754 sign.
-        return above / (q * s * u) if above else a * b + c
+        return float(exact) if exact else a * b + c
     except OverflowError:
-        return math.inf if above > 0 else -math.inf
+        return math.inf if exact > 0 else -math.inf
 
 
 _fused = np.frompyfunc(_fused_multiply_add, 3, 1)

@@ -10,6 +10,7 @@ go through Fractions, slowly.
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import cache
 from math import isqrt
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -18,7 +19,16 @@ import numpy as np
 from mplab.arithmetic import elementary
 from mplab.numbers import rounding as rounding
 from mplab.numbers.checks import quoted
-from mplab.numbers.formats import Event, Format, Overflow, Rounding, Tininess
+from mplab.numbers.codes import encode, values
+from mplab.numbers.formats import (
+    Event,
+    Format,
+    FormatLike,
+    Overflow,
+    Rounding,
+    Tininess,
+    format_of,
+)
 from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import Stream, Tally, require_values, round_to
 
@@ -51,10 +61,12 @@ class _Operation(NamedTuple):
     """The two addends of a sum, both exact in float64; the sum may need rounding to odd."""
     twice_is_once: bool = False
     """Whether double rounding to nearest, in float64 and then in the format, is innocuous."""
+    few: bool = False
+    """Whether it has so few operands, in 16 bits, that a table of all results is faster."""
 
 
 # The operations ------------------------------------------------------------------------
-def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def add(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Add a + b, rounded once.
 
     ∞ − ∞ gives NaN (INVALID). x − x gives +0, or −0 in `TOWARD_NEGATIVE`; the sum of two zeros of
@@ -92,7 +104,7 @@ def add(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(add, (a, b), fmt, rules)
 
 
-def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def subtract(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Subtract a − b, rounded once. See `add`.
 
     Examples:
@@ -102,7 +114,7 @@ def subtract(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(subtract, (a, b), fmt, rules)
 
 
-def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def multiply(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Multiply a · b, rounded once. 0 · ∞ gives NaN (INVALID). See `add`.
 
     Exactness:
@@ -116,7 +128,7 @@ def multiply(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(multiply, (a, b), fmt, rules)
 
 
-def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def divide(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Divide a / b, rounded once.
 
     x/0 gives the infinity of its sign (DIVIDE_BY_ZERO); 0/0 and ∞/∞ give NaN (INVALID). In a
@@ -139,7 +151,7 @@ def divide(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(divide, (a, b), fmt, rules)
 
 
-def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def sqrt(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute √a, rounded once. A negative number gives NaN (INVALID), −0 gives −0. See `add`.
 
     Exactness:
@@ -157,7 +169,7 @@ def sqrt(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(sqrt, (a,), fmt, rules)
 
 
-def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def fma(a: Any, b: Any, c: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute a · b + c with one rounding (fused multiply-add).
 
     0 · ∞ + c gives NaN (INVALID unless c is a quiet NaN). See `add` for arguments and errors.
@@ -180,7 +192,7 @@ def fma(a: Any, b: Any, c: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(fma, (a, b, c), fmt, rules)
 
 
-def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute the remainder a − n·b, with n the integer nearest to a/b, ties to even.
 
     x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
@@ -199,7 +211,7 @@ def remainder(a: Any, b: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
 
 
 # Elementary functions ------------------------------------------------------------------
-def exp(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute e^a, rounded once. e^−∞ gives +0. See `add` for arguments and errors.
 
     Exactness:
@@ -217,7 +229,7 @@ def exp(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(exp, (a,), fmt, rules)
 
 
-def exp2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def exp2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute 2^a, rounded once. See `exp`.
 
     Examples:
@@ -227,7 +239,7 @@ def exp2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(exp2, (a,), fmt, rules)
 
 
-def log(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def log(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute ln a, rounded once. ±0 gives −∞ (DIVIDE_BY_ZERO), a < 0 NaN (INVALID). See `exp`.
 
     Examples:
@@ -237,7 +249,7 @@ def log(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(log, (a,), fmt, rules)
 
 
-def log2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def log2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute the logarithm to base 2, rounded once. See `log`.
 
     Examples:
@@ -247,7 +259,7 @@ def log2(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(log2, (a,), fmt, rules)
 
 
-def sin(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def sin(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute the sine of an angle in radians, rounded once. ±∞ gives NaN (INVALID). See `exp`.
 
     Examples:
@@ -257,7 +269,7 @@ def sin(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(sin, (a,), fmt, rules)
 
 
-def cos(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def cos(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute the cosine of an angle in radians, rounded once. See `sin`.
 
     Examples:
@@ -267,7 +279,7 @@ def cos(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
     return _operate(cos, (a,), fmt, rules)
 
 
-def tanh(a: Any, fmt: Format, **rules: Unpack[Rules]) -> Any:
+def tanh(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute the hyperbolic tangent, rounded once. See `exp`.
 
     Examples:
@@ -312,7 +324,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
             f"raised: operation must be one of {names}; got {given}. Pass one."
         )
     tininess = rules.pop("tininess", Tininess.AFTER)
-    *operands, fmt = arguments
+    *operands, named = arguments
+    fmt = format_of(named, function="raised")
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
     flags = np.asarray(rounding.events(exact.wide, fmt, tininess=tininess, **rules))
@@ -324,8 +337,12 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
 
 # From operands to the result ------------------------------------------------------------
 def _operate(
-    operation: Callable[..., Any], operands: tuple[Any, ...], fmt: Format, rules: Rules
+    operation: Callable[..., Any],
+    operands: tuple[Any, ...],
+    fmt: FormatLike,
+    rules: Rules,
 ) -> Any:
+    fmt = format_of(fmt, function=operation.__name__)
     watched = rules.get("tally") is not None
     options = dict(rules)
     exact = _Exact(operation, operands, fmt, options, watched=watched)
@@ -338,8 +355,8 @@ class _Exact:
     Attributes:
         wide: float64, exact, or rounded in a way that does not change the result in the format.
         past: where the exact result is at least 2^1024, for which float64 has no finite number.
-        invalid: where numbers gave NaN; if watched, also where a NaN was signaling.
-        divided_by_zero: where finite numbers have an infinite quotient or logarithm.
+        invalid: if watched, where numbers gave NaN, or a NaN was signaling.
+        divided_by_zero: if watched, where finite numbers have an infinite quotient or logarithm.
     """
 
     def __init__(
@@ -366,14 +383,17 @@ class _Exact:
         numbers = np.broadcast_arrays(*given)
         self.past: Any = False
         with np.errstate(all="ignore"):
-            nearest = how.nearest(*numbers)
-            wide = self._before_rounding(how, nearest, numbers, fmt, watched)
-            self.wide = self._signed_zeros(how, wide, numbers)
+            if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
+                nearest = _results(operation, fmt)[encode(numbers[0], fmt)]
+            else:
+                nearest = how.nearest(*numbers)
+            self.wide = self._before_rounding(how, nearest, numbers, fmt, watched)
+        if not watched:
+            return
         self.invalid = np.isnan(nearest) & ~np.any(
             [np.isnan(x) for x in numbers], axis=0
         )
-        if watched:
-            self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
+        self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
         self.divided_by_zero = np.zeros(np.shape(nearest), bool)
         if operation in (divide, log, log2):
             self.divided_by_zero = (
@@ -383,21 +403,16 @@ class _Exact:
     def _before_rounding(
         self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
     ) -> Any:
-        if not _fits(fmt):
-            wide, self.past = _slowly(how.exact, nearest, numbers)
-            chance = self.past & (self.mode is Rounding.STOCHASTIC)
-            return np.where(chance, np.copysign(np.inf, wide), wide)[()]
         to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
-        if how.addends is None or (how.twice_is_once and to_nearest and not watched):
+        once = how.twice_is_once and to_nearest and not watched
+        if how.addends is not None and not once:
+            downward = self.mode is Rounding.TOWARD_NEGATIVE
+            nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
+        if _fits(fmt):
             return nearest
-        return exact_sum_to_odd(*how.addends(*numbers))
-
-    def _signed_zeros(self, how: _Operation, wide: Any, numbers: Any) -> Any:
-        """Make exact zero sums -0 in `TOWARD_NEGATIVE`, except (+0) + (+0)."""
-        if self.mode is not Rounding.TOWARD_NEGATIVE or how.addends is None:
-            return wide
-        plus = [(x == 0) & ~np.signbit(x) for x in how.addends(*numbers)]
-        return np.where((wide == 0) & ~(plus[0] & plus[1]), -0.0, wide)[()]
+        wide, self.past = slowly(how.exact, nearest, numbers)
+        chance = self.past & (self.mode is Rounding.STOCHASTIC)
+        return np.where(chance, np.copysign(np.inf, wide), wide)[()]
 
 
 def _is_signaling(x: np.ndarray) -> Any:
@@ -419,7 +434,7 @@ def _fits(fmt: Format) -> bool:
     return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
 
 
-def _slowly(
+def slowly(
     exact: Callable[..., Fraction], nearest: Any, numbers: Any
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute results of finite operands as Fractions, for formats near the limits of float64.
@@ -442,30 +457,41 @@ def _slowly(
     return wide, past
 
 
-def exact_sum_to_odd(x: Any, y: Any) -> np.ndarray:
+def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
     """Add float64 x + y, rounded to odd, so that rounding again equals rounding once.
 
-    The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
-    the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
+    An exact zero is −0 if `downward`, as in `TOWARD_NEGATIVE`, unless both numbers are +0.
 
     Examples:
         >>> odd = exact_sum_to_odd(np.ones(3), np.array([2.0**-60, -(2.0**-60), 0.0]))
         >>> [float(x).hex() for x in odd]
         ['0x1.0000000000001p+0', '0x1.fffffffffffffp-1', '0x1.0000000000000p+0']
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # special values pass through
-        nearest = np.asarray(x + y)
-        of_y = nearest - x
-        lost = np.asarray((x - (nearest - of_y)) + (y - of_y))
-    bits = nearest.view(np.int64)
-    up = (lost > 0).astype(np.int64) - (lost < 0)
-    away = np.where(np.signbit(nearest), -up, up)
-    return np.asarray(bits + away * (1 - (bits & 1))).view(np.float64)
+    from mplab.arithmetic import loops
+
+    left, right = np.broadcast_arrays(np.asarray(x, np.float64), y)
+    out = np.empty(left.shape)
+    flat = (
+        np.ascontiguousarray(part, np.float64).reshape(-1) for part in (left, right)
+    )
+    mode = Rounding.TOWARD_NEGATIVE if downward else Rounding.TIES_TO_EVEN
+    loops.add_to_odd(*flat, out.reshape(-1), int(mode))
+    return out
+
+
+_MANY = 1 << 12
+"""Fewest operands for which the table of an elementary function is made."""
+
+
+@cache
+def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
+    """List the results of an elementary function in float64, by the codes of its operands."""
+    return np.asarray(_OPERATIONS[operation].nearest(values(fmt)))
 
 
 # The operations in float64 -------------------------------------------------------------
 def _product(a: Any, b: Any) -> Any:
-    """Multiply; finite numbers never give an infinity, which matters only before `_slowly`."""
+    """Multiply; finite numbers never give an infinity, which matters only before `slowly`."""
     product = a * b
     past = np.isinf(product) & np.isfinite(a) & np.isfinite(b)
     return np.where(past, np.copysign(np.finfo(np.float64).max, product), product)
@@ -499,6 +525,10 @@ def _sum(
     return _Operation(lambda *x: np.add(*addends(*x)), exact, addends, twice_is_once)
 
 
+def _elementary(function: elementary.Elementary) -> _Operation:
+    return _Operation(function.nearest, function.exact, few=True)
+
+
 _OPERATIONS: dict[Callable[..., Any], _Operation] = {
     add: _sum(lambda a, b: (a, b), lambda a, b: a + b, twice_is_once=True),
     subtract: _sum(lambda a, b: (a, -b), lambda a, b: a - b, twice_is_once=True),
@@ -511,11 +541,11 @@ _OPERATIONS: dict[Callable[..., Any], _Operation] = {
         twice_is_once=False,
     ),
     remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
-    exp: _Operation(elementary.EXP.nearest, elementary.EXP.exact),
-    exp2: _Operation(elementary.EXP2.nearest, elementary.EXP2.exact),
-    log: _Operation(elementary.LOG.nearest, elementary.LOG.exact),
-    log2: _Operation(elementary.LOG2.nearest, elementary.LOG2.exact),
-    sin: _Operation(elementary.SIN.nearest, elementary.SIN.exact),
-    cos: _Operation(elementary.COS.nearest, elementary.COS.exact),
-    tanh: _Operation(elementary.TANH.nearest, elementary.TANH.exact),
+    exp: _elementary(elementary.EXP),
+    exp2: _elementary(elementary.EXP2),
+    log: _elementary(elementary.LOG),
+    log2: _elementary(elementary.LOG2),
+    sin: _elementary(elementary.SIN),
+    cos: _elementary(elementary.COS),
+    tanh: _elementary(elementary.TANH),
 }

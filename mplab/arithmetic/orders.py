@@ -61,8 +61,15 @@ def reveal_order(
             raise ValueError(f"{problem} {later:g} of {n} units, two masked. {cure}")
         return n - int(later)
 
-    def sums(terms: list[int]) -> list[Any]:
-        """Find the largest partial sums that hold only these terms."""
+    everything = list(range(integer("reveal_order", "n", n, least=1)))
+    whole: list[Any] = []
+    waiting = [
+        (everything, whole)
+    ]  # no recursion: a tree may be as deep as it has terms
+    while (
+        waiting
+    ):  # for the largest partial sums that hold only these terms, to join a sum
+        terms, into = waiting.pop()
         first, *others = terms
         sizes = {j: size(first, j) for j in others}
         found: Any = first
@@ -70,14 +77,46 @@ def reveal_order(
         for count in sorted(set(sizes.values())):
             joined = [j for j in others if sizes[j] == count]
             if count > len(held) + len(joined):  # it also holds terms from elsewhere
-                return [found, *sums([j for j in terms if j not in held])]
+                waiting.append(([j for j in terms if j not in held], into))
+                break
             if count < len(held) + len(joined):
                 raise ValueError(
                     f"{problem} sums of {count} terms that hold more. {cure}"
                 )
             held |= {*joined}
-            found = (found, *sums(joined))
-        return [found]
+            found = [found]
+            waiting.append((joined, found))
+        into.append(found)
+    if len(whole) > 1:
+        raise ValueError(f"{problem} {len(whole)} sums. {cure}")
+    return _tree(whole[0])
 
-    (tree,) = sums(list(range(integer("reveal_order", "n", n, least=1))))
-    return tree
+
+class _Tree(tuple[Any, ...]):
+    """A tuple that prints at any depth; Python's own stops at a thousand."""
+
+    def __repr__(self) -> str:
+        words: list[str] = []
+        waiting: list[Any] = [self]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, tuple):
+                parts = [word for part in reversed(node) for word in (part, ", ")]
+                waiting += [")", *parts[:-1], "("]
+            else:
+                words.append(str(node))
+        return "".join(words)
+
+
+def _tree(root: Any) -> Any:
+    """Make nested lists of any depth into trees."""
+    if not isinstance(root, list):
+        return root
+    nodes = [root]
+    for node in nodes:  # grows as it is read
+        nodes += [part for part in node if isinstance(part, list)]
+    made: dict[int, _Tree] = {}
+    for node in reversed(nodes):
+        parts = [made[id(x)] if isinstance(x, list) else x for x in node]
+        made[id(node)] = _Tree(parts)
+    return made[id(root)]

@@ -5,15 +5,32 @@ or in another order. Terms are values of FP32 or of any narrower format, so that
 each product exactly. `mplab.arithmetic.bounds` bounds the error.
 """
 
+import math
 import re
 from itertools import pairwise
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
 import numpy as np
 
-from mplab.arithmetic.operations import add, divide, exp, multiply, sqrt, subtract
-from mplab.numbers.checks import one_of, quoted
-from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.arithmetic.operations import (
+    add,
+    divide,
+    exp,
+    multiply,
+    slowly,
+    sqrt,
+    subtract,
+)
+from mplab.numbers.checks import integer, one_of, quoted
+from mplab.numbers.formats import (
+    FP32,
+    Format,
+    FormatLike,
+    Overflow,
+    Rounding,
+    Tininess,
+    format_of,
+)
 from mplab.numbers.rounding import (
     Stream,
     checked_keys,
@@ -34,9 +51,9 @@ class Accumulation(TypedDict, total=False):
     "kahan" or "neumaier" (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
     """
 
-    accumulator_format: Required[Format]
-    product_format: Format | None
-    output_format: Format | None
+    accumulator_format: Required[FormatLike]
+    product_format: FormatLike | None
+    output_format: FormatLike | None
     order: str
     rounding: Rounding
     overflow: Overflow
@@ -91,6 +108,7 @@ def matmul(
         require_values("matmul", "b", b, FP32),
     )
     k = require_product("matmul", left, right)[1]
+    integer("matmul", "split_k", split_k, least=1, most=max(k, 1))
     if split_k == 1:
         return accumulate("matmul", left, right, **how)[0]
     ends = [c * k // split_k for c in range(split_k + 1)]
@@ -152,7 +170,7 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
 
 
 def distinct_sums(
-    x: Any, fmt: Format, *, orders: int = 1000, seed: int = 0
+    x: Any, fmt: FormatLike, *, orders: int = 1000, seed: int = 0
 ) -> np.ndarray:
     """Sum the same numbers in many random orders, and return the different results.
 
@@ -176,7 +194,8 @@ def distinct_sums(
         array([2048., 2050.])
     """
     terms = require_values("distinct_sums", "x", x, FP32).ravel()
-    lanes = np.repeat(terms[:, None], orders, axis=1)
+    count = integer("distinct_sums", "orders", orders, least=1)
+    lanes = np.repeat(terms[:, None], count, axis=1)
     lanes = np.random.default_rng(seed).permuted(lanes, axis=0)
     return np.unique(_summed("distinct_sums", lanes, {"accumulator_format": fmt})[0])
 
@@ -276,8 +295,9 @@ def variance(
         0.0
     """
     lanes, shape = _lanes("variance", x, axis)
+    ddof = integer("variance", "ddof", ddof, least=-math.inf)
     rules, output = _split(how)
-    fmt, count = how["accumulator_format"], lanes.shape[0]
+    fmt, count = rules["accumulator_format"], lanes.shape[0]
     if method == "two-pass" and fmt.precision > 26:
         raise ValueError(
             f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
@@ -327,7 +347,7 @@ def softmax(
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
     rules, output = _split(how)
-    fmt, options = how["accumulator_format"], _operation(how)
+    fmt, options = rules["accumulator_format"], _operation(how)
     entered = round_to(lanes, fmt, **options)
     if shift and lanes.size:
         entered = subtract(entered, entered.max(axis=0), fmt, **options)
@@ -353,8 +373,10 @@ def require_product(
 def _split(how: Accumulation) -> tuple[Accumulation, Format]:
     """Return the options of the inner steps, and the format of the result."""
     output = how.get("output_format")
-    accumulator = how["accumulator_format"]
-    return {**how, "output_format": None}, accumulator if output is None else output
+    accumulator = format_of(how["accumulator_format"], function="accumulator_format")
+    inner: Accumulation = {**how, "accumulator_format": accumulator}
+    inner["output_format"] = None
+    return inner, accumulator if output is None else output
 
 
 def _operation(how: Accumulation) -> Any:
@@ -371,10 +393,15 @@ def _summed(
 
 
 def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
-    """Divide totals by an exact count of at most 26 bits, rounded as in `divide`."""
+    """Divide totals by an exact count, rounded once."""
+    fmt = how["accumulator_format"]
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
-    return np.asarray(round_to(wide, how["accumulator_format"], **_operation(how)))
+    if (
+        fmt.precision + count.bit_length() > 51
+    ):  # see `divide`: float64 may reach a midpoint
+        wide, _ = slowly(lambda q: q / count, wide, [total])
+    return np.asarray(round_to(wide, fmt, **_operation(how)))
 
 
 def _each_with_itself(
@@ -431,9 +458,9 @@ def accumulate(
     a: np.ndarray,
     b: np.ndarray,
     *,
-    accumulator_format: Format,
-    product_format: Format | None = None,
-    output_format: Format | None = None,
+    accumulator_format: FormatLike,
+    product_format: FormatLike | None = None,
+    output_format: FormatLike | None = None,
     order: str = "sequential",
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
@@ -446,37 +473,37 @@ def accumulate(
     """
     from mplab.arithmetic import loops
 
-    accumulator, parsed = accumulator_format, parsed_order(function, order)
+    parsed = parsed_order(function, order)
+    accumulator = format_of(accumulator_format, function=function)
     if accumulator.emax > 450 or accumulator.emin - accumulator.precision < -450:
         raise ValueError(
             f"{function}: accumulator_format must lie well within float64; got {accumulator!r}. "
             f"Use a format with exponents from -450 to 450."
         )
 
-    def step(fmt: Format) -> loops.Step:
+    def step(named: FormatLike) -> loops.Step:
+        fmt = format_of(named, function=function)
         rules = (overflow, False, False, Tininess.AFTER)
         facts = checked_parameters(
             function, fmt, np.dtype(np.float64), rounding, *rules
         )
-        keys = checked_keys(function, rounding, stream)
         assert facts is not None  # float64 holds every format
-        return loops.Step(facts, keys(0) if keys else (0, 0))
+        return loops.Step(facts, checked_keys(function, rounding, stream))
 
     if parsed.name == "reversed":
         a, b = a[:, ::-1], b[::-1]
-    kind = {"pairwise": loops.Order.PAIRWISE, "kahan": loops.Order.KAHAN}
-    kind["neumaier"] = loops.Order.NEUMAIER
+    kinds = loops.Order.__members__
     sums, running = loops.run(
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
         mode=rounding,
-        order=kind.get(parsed.name, loops.Order.SEQUENTIAL),
+        order=kinds.get(parsed.name.upper(), loops.Order.SEQUENTIAL),
         block=min(parsed.block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
         product=None if product_format is None else step(product_format),
         traced=traced,
     )
-    if output_format not in (None, accumulator):
+    if output_format is not None:
         options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
         sums = round_to(sums, output_format, **options)
         running = round_to(running, output_format, **options)

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic.operations import exact_sum_to_odd
-from mplab.numbers.checks import one_of
-from mplab.numbers.formats import FP32, Format, Rounding
+from mplab.numbers.checks import integer, one_of
+from mplab.numbers.formats import FP32, Format, FormatLike, Rounding, format_of
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import Stream, require_values, round_to
 
@@ -30,11 +30,12 @@ class Weights:
 
     Raises:
         TypeError: `values` holds no numbers.
-        ValueError: the method is unknown, or an element is not a value of `fmt`.
+        ValueError: the method is unknown; an element is not a value of `fmt`; FP32 lacks
+            values of `fmt` with "master".
 
     Exactness:
-        An update is rounded to FP32 first. Every addition after that is correctly rounded;
-        stochastic ones as `mplab.Stream` says.
+        An update is rounded to FP32 first, unless FP32 lacks values of `fmt`. Every addition
+        after that is correctly rounded; stochastic ones as `mplab.Stream` says.
 
     Source:
         The compensation is that of Kahan 1965, with all four of its additions in `fmt`.
@@ -52,44 +53,52 @@ class Weights:
     """
 
     def __init__(
-        self, values: Any, fmt: Format, *, method: str = "nearest", seed: int = 0
+        self, values: Any, fmt: FormatLike, *, method: str = "nearest", seed: int = 0
     ) -> None:
-        self.fmt = fmt
+        self.fmt = fmt = format_of(fmt, function="Weights")
         self.method = one_of("Weights", "method", method, METHODS)
         self.values = np.array(require_values("Weights", "values", values, fmt))
         self._stream = Stream(seed)
         self._lost = np.zeros_like(self.values)  # the compensation of "kahan", negated
-        self._master = round_to(self.values, FP32)
+        if method == "master" and not fmt.fits(FP32):
+            raise ValueError(
+                f"Weights: fmt must fit in FP32 with method='master'; got {fmt.name}. "
+                f"Take method='kahan'."
+            )
+        self._master = self.values
 
     def add(self, update: Any) -> None:
         """Add an update, whose shape must broadcast to that of the weights."""
-        delta = round_to(as_float64("Weights.add", update, "update"), FP32)
+        delta = as_float64("Weights.add", update, "update")
+        if self.fmt.fits(FP32):
+            delta = round_to(delta, FP32)
         delta = np.broadcast_to(delta, self.values.shape)  # weights never grow
         if self.method == "kahan":
-            owed = round_to(exact_sum_to_odd(delta, -self._lost), self.fmt)
-            moved = round_to(exact_sum_to_odd(self.values, owed), self.fmt)
-            gone = round_to(exact_sum_to_odd(moved, -self.values), self.fmt)
-            self._lost = round_to(exact_sum_to_odd(gone, -owed), self.fmt)
+            owed = _sum(delta, -self._lost, self.fmt)
+            moved = _sum(self.values, owed, self.fmt)
+            gone = _sum(moved, -self.values, self.fmt)
+            self._lost = _sum(gone, -owed, self.fmt)
             self.values = moved
         elif self.method == "master":
-            self._master = round_to(exact_sum_to_odd(self._master, delta), FP32)
+            self._master = _sum(self._master, delta, FP32)
             self.values = round_to(self._master, self.fmt)
         elif self.method == "stochastic":
-            self.values = round_to(
-                exact_sum_to_odd(self.values, delta),
-                self.fmt,
-                rounding=Rounding.STOCHASTIC,
-                stream=self._stream,
-            )
+            how = {"rounding": Rounding.STOCHASTIC, "stream": self._stream}
+            self.values = _sum(self.values, delta, self.fmt, **how)
         else:
-            self.values = round_to(exact_sum_to_odd(self.values, delta), self.fmt)
+            self.values = _sum(self.values, delta, self.fmt)
+
+
+def _sum(x: Any, y: Any, fmt: Format, **how: Any) -> Any:
+    """Add numbers that need not be values of the format, rounded once."""
+    return round_to(exact_sum_to_odd(x, y), fmt, **how)
 
 
 def update_trajectory(
     start: Any,
     update: float,
     steps: int,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     method: str = "nearest",
     seed: int = 0,
@@ -113,7 +122,7 @@ def update_trajectory(
     """
     weights = Weights(round_to(start, fmt), fmt, method=method, seed=seed)
     seen = [weights.values]
-    for _ in range(steps):
+    for _ in range(integer("update_trajectory", "steps", steps)):
         weights.add(update)
         seen.append(weights.values)
     return np.stack(seen)
@@ -138,7 +147,7 @@ class Descent(NamedTuple):
 
 
 def fit_by_gradient_descent(
-    fmt: Format,
+    fmt: FormatLike,
     *,
     method: str = "nearest",
     learning_rate: float = 1e-3,
@@ -167,7 +176,7 @@ def fit_by_gradient_descent(
     examples = rng.standard_normal((256, 16))
     targets = examples @ rng.standard_normal(16) + 0.01 * rng.standard_normal(256)
     rows = []
-    for _ in range(steps):
+    for _ in range(integer("fit_by_gradient_descent", "steps", steps, least=1)):
         before = weights.values
         # A run that diverges ends in NaN.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -177,4 +186,4 @@ def fit_by_gradient_descent(
             moved = np.mean(weights.values != before)
             rows.append((np.mean(residual**2), moved, np.linalg.norm(gradient)))
     loss, arrived, length = np.array(rows).T
-    return Descent(fmt, method, loss, arrived, length)
+    return Descent(weights.fmt, method, loss, arrived, length)

@@ -14,6 +14,8 @@ from mplab.numbers.codes import (
 )
 from mplab.numbers.formats import (
     BF16 as BF16,
+    E4M3 as E4M3,
+    E5M2 as E5M2,
     FORMATS as FORMATS,
     FP4_E2M1 as FP4_E2M1,
     FP6_E2M3 as FP6_E2M3,

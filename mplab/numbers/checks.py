@@ -60,12 +60,23 @@ def integer(
     return found
 
 
+def positive(function: str, argument: str, value: Any) -> float:
+    """Return `value` as a positive finite float, or raise; Booleans are no numbers."""
+    number = isinstance(value, float | int | np.floating | np.integer)
+    if not number or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(
+            f"{function}: {argument} must be a positive number; got {quoted(value)}. "
+            f"Choose another number."
+        )
+    return float(value)
+
+
 def one_of(
-    function: str, argument: str, value: Any, choices: Iterable[str | None]
+    function: str, argument: str, value: Any, choices: Iterable[str | float | None]
 ) -> Any:
-    """Return `value` if it is one of `choices` (words or None), or raise."""
+    """Return `value` if it is one of `choices` (words, numbers or None), or raise."""
     known = tuple(choices)
-    if not (value is None or isinstance(value, str)) or value not in known:
+    if isinstance(value, bool | np.ndarray) or value not in known:
         raise ValueError(
             f"{function}: {argument} must be one of {', '.join(map(str, known))}; got "
             f"{quoted(value)}. Choose one of them."

@@ -10,8 +10,16 @@ import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
 from mplab.common.words import integer
-from mplab.numbers.formats import Format, Specials, format_of
-from mplab.numbers.inputs import as_float64
+from mplab.numbers.formats import (
+    FP32,
+    FP64,
+    Format,
+    FormatLike,
+    Rounding,
+    Specials,
+    format_of,
+)
+from mplab.numbers.inputs import as_float64, on_tensors, widen
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
@@ -33,21 +41,27 @@ def code_dtype(fmt: Format) -> np.dtype[Any]:
 def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
     """Return `codes` as an integer array; raise if an element is not a code of `fmt`."""
     array = np.asarray(codes)
-    if array.dtype.kind not in "iu" or isinstance(codes, np.ma.MaskedArray):
+    whole = array.dtype.kind in "iu" and not isinstance(codes, np.ma.MaskedArray)
+    if isinstance(codes, int | list | tuple) and array.size and not whole:
+        # NumPy makes floats of integers past int64 beside smaller ones.
+        array = np.asarray(codes, object)
+        whole = all(type(code) is int for code in array.flat)
+    if not whole:
         raise TypeError(
             f"{function}: codes must be integers without a mask; got {type(codes).__name__} of "
-            f"{array.dtype}. To turn numbers into codes, use encode(x, {fmt.name})."
+            f"{np.asarray(codes).dtype}. To turn numbers into codes, use encode(x, {fmt.name})."
         )
     wrong = (array < 0) | (array > (1 << fmt.bits) - 1)
     if wrong.any():
         raise ValueError(
             f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
-            f"{fmt.bits} bits); got {array[wrong].flat[0]}. Mask or shift the extra bits away."
+            f"{fmt.bits} bits); got {integer(int(array[wrong].flat[0]))}. Mask or shift the extra "
+            f"bits away."
         )
-    return array
+    return array.astype(code_dtype(fmt)) if array.dtype == object else array
 
 
-def fields(codes: object, fmt: Format) -> Fields:
+def fields(codes: object, fmt: FormatLike) -> Fields:
     """Split codes into sign, biased exponent and trailing significand.
 
     Args:
@@ -67,6 +81,7 @@ def fields(codes: object, fmt: Format) -> Fields:
         Fields(sign=array(1, dtype=uint16), biased_exponent=array(16, dtype=uint16), \
 trailing_significand=array(0, dtype=uint16))
     """
+    fmt = format_of(fmt, function="fields")
     if fmt.specials is Specials.TWOS_COMPLEMENT:
         raise ValueError(
             f"fields: fmt must have fields of its own for sign and size; got {fmt.name}, in two's "
@@ -144,13 +159,14 @@ def _table(fmt: Format) -> np.ndarray:
     return table
 
 
-def decode(codes: object, fmt: Format) -> Any:
+@on_tensors
+def decode(codes: object, fmt: FormatLike) -> Any:
     """Decode codes to their values.
 
     All NaN codes give NaN.
 
     Args:
-        codes: integers of any shape `(...)`.
+        codes: integers of any shape `(...)`; a torch tensor gives a tensor.
         fmt: the format of the codes.
 
     Returns:
@@ -167,16 +183,20 @@ def decode(codes: object, fmt: Format) -> Any:
         >>> decode(np.array([0x00, 0x7E, 0x7F], np.uint8), FP8_E4M3)
         array([  0., 448.,  nan])
     """
+    fmt = format_of(fmt, function="decode")
     array = _require_codes("decode", codes, fmt)
     if fmt.bits <= _TABLE_BITS:
         return _table(fmt)[array]
     if fmt.bits == 64:
         numbers = array.astype(np.uint64).view(np.float64)
         return np.where(np.isnan(numbers), np.nan, numbers)[()]
+    if fmt == FP32:
+        numbers = widen(array.astype(np.uint32).view(np.float32))
+        return np.where(np.isnan(numbers), np.nan, numbers)[()]
     return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
 
 
-def values(fmt: Format) -> np.ndarray:
+def values(fmt: FormatLike) -> np.ndarray:
     """List every value of a format, in the order of its codes.
 
     Returns:
@@ -190,6 +210,7 @@ def values(fmt: Format) -> np.ndarray:
         array([ 0. ,  0.5,  1. ,  1.5,  2. ,  3. ,  4. ,  6. , -0. , -0.5, -1. ,
                -1.5, -2. , -3. , -4. , -6. ])
     """
+    fmt = format_of(fmt, function="values")
     if fmt.bits > _TABLE_BITS:
         raise ValueError(
             f"values: fmt must have at most {_TABLE_BITS} bits; got {fmt.name} with {fmt.bits} "
@@ -198,7 +219,8 @@ def values(fmt: Format) -> np.ndarray:
     return _table(fmt)
 
 
-def encode(x: object, fmt: Format) -> Any:
+@on_tensors
+def encode(x: object, fmt: FormatLike) -> Any:
     """Encode numbers that are values of a format to their codes.
 
     Args:
@@ -223,11 +245,14 @@ def encode(x: object, fmt: Format) -> Any:
     return _encode("encode", x, fmt)
 
 
-def _encode(function: str, x: object, fmt: Format) -> Any:
+def _encode(function: str, x: object, fmt: FormatLike) -> Any:
+    fmt = format_of(fmt, function=function)
     array = as_float64(function, x)
     if fmt.bits == 64:
         array = _in_fp64(function, x, array)
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
+    if (codes := _quickly(array, fmt)) is not None:
+        return codes
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & 0x7FFFFFFFFFFFFFFF
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
@@ -247,6 +272,42 @@ def _encode(function: str, x: object, fmt: Format) -> Any:
     codes = _joined(bits < 0, codes, fmt)
     codes = np.where(nan, fmt.nan_code or 0, codes)
     return codes.astype(code_dtype(fmt)).reshape(array.shape)[()]
+
+
+def _quickly(array: np.ndarray, fmt: Format) -> Any:
+    """Encode values of a format by a table, or those of FP32 by a cast.
+
+    None where the codes do not give the very numbers back: they are to be encoded one by one, and
+    refused if they are no values of the format.
+    """
+    if not fmt.fits(FP32) or _TABLE_BITS < fmt.bits < 32:
+        return None
+    with np.errstate(all="ignore"):
+        single = array.astype(np.float32)
+    bits = np.asarray(single).view(np.uint32)
+    if fmt == FP32:
+        codes = np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
+        back = np.asarray(single.astype(np.float64))
+    else:
+        codes = _code_table(fmt)[bits >> (FP32.precision - fmt.precision)]
+        back = np.asarray(_table(fmt)[codes])
+    same = back.view(np.int64) == array.view(np.int64)
+    return codes[()] if same.all() else None
+
+
+@cache
+def _code_table(fmt: Format) -> np.ndarray:
+    """List the codes of a format by the leading bits of their values in FP32."""
+    codes = np.arange(1 << fmt.bits)
+    with np.errstate(all="ignore"):
+        bits = _table(fmt).astype(np.float32).view(np.uint32)
+    leading = bits >> (FP32.precision - fmt.precision)
+    table = np.zeros(1 << (fmt.precision + 8), code_dtype(fmt))
+    table[leading] = codes
+    table[leading[np.isnan(_table(fmt))]] = fmt.nan_code or 0
+    if fmt.specials is Specials.TWOS_COMPLEMENT:
+        table[leading[fmt.sign_code]] = 0  # the lowest number, which is never encoded
+    return table
 
 
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
@@ -284,14 +345,9 @@ def _magnitude_codes(
     scaled = significand >> shift
     exact = (scaled << shift) == significand
     hidden = 1 << (fmt.precision - 1)
-    normal = (
-        ((np.maximum(exponent, fmt.emin) + fmt.bias) << (fmt.precision - 1))
-        + scaled
-        - hidden
-    )
-    if fmt.has_zero:
-        return np.where(scaled < hidden, scaled, normal), exact
-    return normal, exact & (scaled >= hidden)
+    biased = np.maximum(exponent, fmt.emin) + fmt.bias
+    codes = (biased - 1) * hidden + scaled
+    return codes, exact & (fmt.has_zero | (scaled >= hidden))
 
 
 def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) -> str:
@@ -327,7 +383,8 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
     )
 
 
-def next_up(x: object, fmt: Format) -> Any:
+@on_tensors
+def next_up(x: object, fmt: FormatLike) -> Any:
     """Return the least value of the format greater than each `x`.
 
     NaN gives NaN. Past `max_finite` lies the overflow result: infinity, or NaN where the
@@ -358,7 +415,8 @@ def next_up(x: object, fmt: Format) -> Any:
     return _step("next_up", x, fmt, 1)
 
 
-def next_down(x: object, fmt: Format) -> Any:
+@on_tensors
+def next_down(x: object, fmt: FormatLike) -> Any:
     """Return the greatest value of the format less than each `x`: −next_up(−x).
 
     See `next_up` for shapes, errors and the ends of the range. Below the least value of an
@@ -371,27 +429,29 @@ def next_down(x: object, fmt: Format) -> Any:
     return _step("next_down", x, fmt, -1)
 
 
-@np.errstate(over="ignore", under="ignore")  # of nextafter
-def _step(function: str, x: object, fmt: Format, direction: int) -> Any:
-    """Take one step along the values of `fmt`; both zeros count as one value."""
+@np.errstate(over="ignore", under="ignore", invalid="ignore")  # of nextafter
+def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
+    """Take one step along the values of `fmt`: round the next float64 in that direction."""
+    from mplab.numbers.rounding import require_values, round_to
+
+    fmt = format_of(fmt, function=function)
     if fmt.bits == 64:
         return np.nextafter(
             _in_fp64(function, x, as_float64(function, x)), direction * np.inf
         )[()]
-    codes = np.asarray(_encode(function, x, fmt)).astype(np.int64)
-    nan = codes == fmt.nan_code if fmt.has_nan else np.zeros(codes.shape, bool)
-    negative, magnitude = _split(codes, fmt)
-    rank = np.where(negative, -magnitude, magnitude) + direction
-    top = fmt.max_code + fmt.has_infinity
-    kept = np.clip(rank, -top if fmt.signed else 0, top)
-    minus = (kept < 0) | ((kept == 0) & (direction > 0) & fmt.has_negative_zero)
-    stepped = np.copysign(decode(np.abs(kept), fmt), np.where(minus, -1.0, 1.0))
-    infinite = fmt.has_infinity & (fmt.signed | (rank > 0))
-    nan |= (kept != rank) & fmt.has_nan & ~infinite
-    return np.where(nan, np.nan, stepped)[()]
+    start = require_values(function, "x", x, fmt)
+    towards = Rounding.TOWARD_POSITIVE if direction > 0 else Rounding.TOWARD_NEGATIVE
+    beyond = np.asarray(np.nextafter(start, direction * np.inf))
+    stepped = np.asarray(round_to(beyond, fmt, rounding=towards))
+    if direction < 0 and not fmt.signed:
+        least = 0.0 if fmt.has_zero else fmt.min_normal
+        below = np.nan if fmt.has_nan else least
+        stepped = np.where(start == least, below, stepped)
+    return stepped[()]
 
 
-def ulp(x: object, fmt: Format) -> Any:
+@on_tensors
+def ulp(x: object, fmt: FormatLike) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 
     ulp(x) = 2^(e − p + 1) with 2^e ≤ |x| < 2^(e+1), e limited to emin .. emax. At a power of
@@ -415,15 +475,23 @@ def ulp(x: object, fmt: Format) -> Any:
         >>> ulp(np.array([1.0, 1.99, 2.0, 0.0]), FP16)
         array([9.76562500e-04, 9.76562500e-04, 1.95312500e-03, 5.96046448e-08])
     """
-    array = as_float64("ulp", x)
-    magnitude = np.atleast_1d(array).view(np.int64) & 0x7FFFFFFFFFFFFFFF
-    exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
-    result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
-    result = np.where(magnitude == _INFINITY, np.inf, result)
-    return np.where(magnitude > _INFINITY, np.nan, result).reshape(array.shape)[()]
+    fmt = format_of(fmt, function="ulp")
+    given = as_float64("ulp", x)
+    array = np.atleast_1d(np.ascontiguousarray(given))
+    magnitude = array.view(np.int64) & 0x7FFFFFFFFFFFFFFF
+    if fmt.emin - fmt.precision >= FP64.emin:
+        power = (magnitude & _INFINITY).view(
+            np.float64
+        )  # 2^e, or 0 below all normal numbers
+        result = np.clip(power, fmt.min_normal, 2.0**fmt.emax) * fmt.epsilon
+    else:
+        exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
+        result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
+    result = np.where(magnitude < _INFINITY, result, np.abs(array))
+    return result.reshape(given.shape)[()]
 
 
-def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
+def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:
     """Convert values of a format to an array of its NumPy or ml_dtypes dtype, bit for bit.
 
     Raises:
@@ -437,6 +505,7 @@ def to_ml_dtypes(x: object, fmt: Format) -> np.ndarray:
         >>> to_ml_dtypes(np.array([0.5, 448.0]), FP8_E4M3)
         array([0.5, 448], dtype='float8_e4m3fn')
     """
+    fmt = format_of(fmt, function="to_ml_dtypes")
     if fmt.dtype is None:
         raise TypeError(
             f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none."

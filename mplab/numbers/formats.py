@@ -3,10 +3,15 @@
 A format is a handful of independent facts; all its other attributes are computed from them.
 """
 
+from __future__ import annotations
+
 import math
+import re
+from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import Enum, IntEnum, IntFlag
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +19,7 @@ import numpy as np
 
 from mplab.common.tables import Table
 from mplab.common.words import integer, superscript
+from mplab.numbers import checks
 
 
 class Rounding(IntEnum):
@@ -142,9 +148,9 @@ class Format:
             raise TypeError(
                 f"Format: specials must be a Specials; got {self.specials!r}."
             )
-        if self.exponent_bits < 1 or self.precision < 1:
-            raise ValueError(
-                f"Format: {self.name} must have an exponent and a significand."
+        for width in ("exponent_bits", "precision"):
+            checks.integer(
+                "Format", width, getattr(self, width), least=1, most=math.inf
             )
         # Wider formats are rejected below.
         if self.bias == _IEEE_BIAS and self.bits <= 64:
@@ -220,6 +226,11 @@ class Format:
             Specials.NAN_NEGATIVE_ZERO: self.sign_code,
             Specials.P3109: self.sign_code,
         }.get(self.specials)
+
+    def fits(self, wider: Format) -> bool:
+        """Whether every finite number of this format is one of `wider`."""
+        held = self.precision <= wider.precision and self.max_finite <= wider.max_finite
+        return held and self.min_subnormal >= wider.min_subnormal
 
     @property
     def has_infinity(self) -> bool:
@@ -519,32 +530,58 @@ FORMATS: dict[str, Format] = {
 }
 """The predefined formats by name; the last eleven are only here, not names of `mplab`."""
 
-
-def require_format(function: str, fmt: object) -> Format:
-    """Return `fmt`, or raise a TypeError that names `function` and the predefined formats."""
-    if isinstance(fmt, Format):
-        return fmt
-    known = ", ".join(FORMATS)
-    raise TypeError(
-        f"{function}: fmt must be an mplab Format; got {fmt!r}. Use one of {known}."
-    )
+E4M3, E5M2 = FP8_E4M3, FP8_E5M2
 
 
-def format_of(dtype: object) -> Format:
-    """Find the predefined format with the codes of a NumPy or ml_dtypes dtype.
+FormatLike = Any
+"""A `Format`, or what names one: see `format_of`."""
+
+_PREFIX = re.compile(r"(fp|float)[468]_")
+
+
+@cache
+def _named() -> dict[str, Format]:
+    """Return the formats by the names that `format_of` takes."""
+    known = {"half": FP16, "single": FP32, "double": FP64}
+    for fmt in (FP64, *FORMATS.values()):
+        for name in (fmt.name.lower(), fmt.dtype_name or fmt.name.lower()):
+            known[name] = fmt
+            known.setdefault(_PREFIX.sub("", name), fmt)
+    return known
+
+
+def format_of(named: FormatLike, *, function: str = "format_of") -> Format:
+    """Find the format that a name or a dtype stands for; a `Format` stands for itself.
+
+    Args:
+        named: a `Format`; its name or the name of its dtype, in any case, with or without "FP8_";
+            "half", "single" or "double"; or a dtype of NumPy, ml_dtypes or torch.
+        function: the function that was called, for the message.
 
     Raises:
-        ValueError: no predefined format has these codes.
+        TypeError: `named` is no format, name or dtype.
+        ValueError: no predefined format has this name or the codes of this dtype.
 
     Examples:
-        >>> format_of(np.float16).name
-        'FP16'
+        >>> [format_of(x).name for x in ("fp16", "e4m3", np.float16, "torch.bfloat16")]
+        ['FP16', 'FP8_E4M3', 'FP16', 'BF16']
     """
-    known = {fmt.dtype: fmt for fmt in FORMATS.values() if fmt.dtype is not None}
-    try:
-        return known[np.dtype(dtype).newbyteorder("=")]  # type: ignore[call-overload]
-    except (KeyError, TypeError, ValueError):
-        names = ", ".join(str(name) for name in known)
-        raise ValueError(
-            f"format_of: dtype must be one of {names}; got {dtype!r}. Convert first."
-        ) from None
+    if isinstance(named, Format):
+        return named
+    kind: type[Exception] = TypeError
+    name = ""
+    if isinstance(named, str) or repr(type(named)) == "<class 'torch.dtype'>":
+        kind, name = ValueError, str(named).lower().removeprefix("torch.")
+    elif isinstance(named, np.dtype | type):
+        kind, name = ValueError, np.dtype(named).name
+    if name not in _named() and isinstance(named, str):  # as NumPy spells it: ">f2"
+        with suppress(TypeError):
+            name = np.dtype(named).name
+    found = _named().get(name) or _named().get(_PREFIX.sub("", name))
+    if found is None:
+        near = get_close_matches(str(named).lower(), _named()) or [*FORMATS]
+        raise kind(
+            f"{function}: fmt must be a Format, or the name or dtype of one; got "
+            f"{checks.quoted(named)}. Use one of {', '.join(near)}."
+        )
+    return found

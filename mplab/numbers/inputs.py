@@ -1,9 +1,11 @@
 """Convert the numbers that users pass to float32 or float64 without rounding."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -11,6 +13,33 @@ from mplab.common.words import integer
 from mplab.numbers.formats import format_of
 
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
+
+
+def is_tensor(x: object) -> bool:
+    """Tell whether `x` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def on_tensors(function: _Function) -> _Function:
+    """Let a function of arrays also take a torch tensor first, and give a tensor on its device."""
+
+    @wraps(function)
+    def call(x: Any, *arguments: Any, **options: Any) -> Any:
+        if not is_tensor(x):
+            return function(x, *arguments, **options)
+        import torch
+
+        plain = x.detach().cpu().resolve_neg()
+        if plain.is_floating_point() and plain.itemsize < 4:
+            plain = plain.float()
+        result = function(plain.numpy(), *arguments, **options)
+        return torch.from_numpy(np.asarray(result)).to(x.device)
+
+    return cast(_Function, call)
 
 
 def as_float64(function: str, x: Any, argument: str = "x") -> np.ndarray:
@@ -53,8 +82,8 @@ def _refusal(function: str, argument: str, given: str) -> str:
         f"{function}: {argument} must be an array of float32, float64, float16, integers or an "
         f"ml_dtypes format, a list of Python numbers, a float, int, Decimal, Fraction or decimal "
         f"string; got {given}. Convert it, for instance with "
-        f"np.asarray({argument}, dtype=np.float64); for a torch tensor use "
-        f"mplab.numbers.tensors.round_tensor."
+        f"np.asarray({argument}, dtype=np.float64), or a torch tensor with "
+        f"{argument}.double().numpy()."
     )
 
 
@@ -133,20 +162,16 @@ def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
 
 
 def _to_odd(q: Fraction) -> np.float64:
-    """Round to odd: cut `q` to float64, with last bit 1 if anything was discarded."""
-    n, d = abs(q.numerator), q.denominator
-    exponent = n.bit_length() - d.bit_length()
-    exponent -= n * 2 ** max(-exponent, 0) < d * 2 ** max(exponent, 0)
-    if n == 0:
-        return np.float64(0.0)
-    if exponent > 1023:
-        bits = (0x7FF << 52) - 1
-    else:
-        last = max(exponent - 52, -1074)
-        quotient, rest = divmod(n * 2 ** max(-last, 0), d * 2 ** max(last, 0))
-        bits = ((last + 1074) << 52) + (quotient | (rest != 0))
-    value = np.array(bits, np.int64).view(np.float64)[()]
-    return np.float64(-value if q < 0 else value)
+    """Round a Fraction to odd in float64."""
+    try:
+        nearest = np.float64(float(q))
+    except OverflowError:  # the largest float64 is odd
+        most = np.finfo(np.float64).max
+        return most if q > 0 else -most
+    lost = q - Fraction(float(nearest))
+    even = not int(nearest.view(np.int64)) & 1
+    side = np.inf if lost > 0 else -np.inf
+    return np.float64(np.nextafter(nearest, side) if lost and even else nearest)
 
 
 def widen(array: np.ndarray) -> np.ndarray:

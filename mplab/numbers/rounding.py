@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.common.words import integer
+from mplab.numbers.checks import integer, quoted
 from mplab.numbers.codes import encode, refusal
 from mplab.numbers.formats import (
     FP32,
     Event,
     Format,
+    FormatLike,
     Overflow,
     Rounding,
     Tininess,
-    require_format,
+    format_of,
 )
-from mplab.numbers.inputs import as_array, as_float64, widen
+from mplab.numbers.inputs import as_array, as_float64, is_tensor, on_tensors, widen
 from mplab.numbers.parameters import RoundingParameters, rounding_parameters
 from mplab.numbers.threads import DIVISIBLE
 
@@ -60,12 +60,9 @@ class Stream:
     """
 
     def __init__(self, seed: int, *, calls: int = 0, bits: int = 32) -> None:
-        self.seed, self.calls, self.bits = map(operator.index, (seed, calls, bits))
-        if not (0 <= self.seed <= _MASK64 and self.calls >= 0 and 1 <= self.bits <= 32):
-            raise ValueError(
-                f"Stream: seed must be in 0 .. 2^64-1, calls not negative and bits in 1 .. 32; "
-                f"got {integer(self.seed)}, {integer(self.calls)} and {integer(self.bits)}."
-            )
+        self.seed = integer("Stream", "seed", seed, most=_MASK64)
+        self.calls = integer("Stream", "calls", calls)
+        self.bits = integer("Stream", "bits", bits, least=1, most=32)
 
     def __repr__(self) -> str:
         few = f", bits={self.bits}" if self.bits < 32 else ""
@@ -165,7 +162,7 @@ COUNTED = {
 
 def round_to(
     x: Any,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
@@ -191,8 +188,9 @@ def round_to(
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
             taken as float32; a Python float, integer arrays and lists of Python numbers as
             float64; an int, `Decimal`, `Fraction` or decimal string is rounded once from its
-            exact value, to a float64.
-        fmt: the format to round to.
+            exact value, to a float64; a torch tensor on any device gives a tensor, as in
+            `mplab.numbers.tensors.round_tensor`.
+        fmt: the format to round to, or its name or dtype: see `mplab.format_of`.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
@@ -257,6 +255,12 @@ def round_to(
                 and out.flags.carray  # contiguous and writeable
             ):
                 return compiled.ufunc(x, out)
+    if is_tensor(x):
+        from mplab.numbers.tensors import round_tensor
+
+        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+        options |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
+        return round_tensor(x, fmt, out=out, tally=tally, **options)  # type: ignore[arg-type]
     source = _Source("round_to", x)
     counts = None if tally is None else np.zeros(8, np.int64)
     rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
@@ -269,7 +273,7 @@ def round_to(
 
 def tally(
     x: Any,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
@@ -284,18 +288,24 @@ def tally(
         Tally(total=4, exact=1, inexact=2, underflow=1, flushed=1, subnormal=0, overflow=1, \
 nan=1, infinite=0)
     """
+    counted = Tally()
+    if is_tensor(x):
+        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+        options |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
+        round_to(x, fmt, tally=counted, **options)
+        return counted
     source = _Source("tally", x)
     counts = np.zeros(8, np.int64)
     rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     source.round(fmt, rounding, rules, stream, None, counts=counts)
-    counted = Tally()
     counted.add_counts(source.array.size, counts)
     return counted
 
 
+@on_tensors
 def events(
     x: Any,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
@@ -341,7 +351,7 @@ def events(
     return flags.reshape(source.shape)[()]
 
 
-def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndarray:
+def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.ndarray:
     """Convert `x` to float64; raise if an element is neither a value of `fmt` nor NaN.
 
     Args:
@@ -360,6 +370,7 @@ def require_values(function: str, argument: str, x: Any, fmt: Format) -> np.ndar
         ValueError: dot: a must hold values of FP4_E2M1; got 0.10000000149011612, between \
 0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
     """
+    fmt = format_of(fmt, function=function)
     array = as_float64(function, x, argument)
     kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
     same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
@@ -388,7 +399,7 @@ _COMPILED: dict[tuple[int, ...], _Compiled] = {}
 def _compile(
     known: tuple[int, ...],
     dtype: np.dtype[Any],
-    fmt: Format,
+    fmt: FormatLike,
     rounding: Rounding,
     overflow: Overflow,
     flush_inputs: bool,
@@ -398,7 +409,8 @@ def _compile(
     from mplab.numbers.kernels import ufunc
 
     rules = rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER
-    parameters = checked_parameters("round_to", fmt, dtype, *rules)
+    like = format_of(fmt, function="round_to")
+    parameters = checked_parameters("round_to", like, dtype, *rules)
     if parameters is None:
         return None
     if len(_COMPILED) >= 512:
@@ -454,7 +466,7 @@ class _Source:
 
     def round(
         self,
-        fmt: Format,
+        fmt: FormatLike,
         rounding: Rounding,
         rules: tuple[Overflow, bool, bool, Tininess],
         stream: Stream | np.ndarray | None,
@@ -466,6 +478,7 @@ class _Source:
         """Round into `result`, write flag bytes into `flags`, add their counts to `counts`."""
         from mplab.numbers import kernels
 
+        fmt = format_of(fmt, function=self.function)
         parameters = checked_parameters(
             self.function, fmt, self.array.dtype, rounding, *rules
         )
@@ -566,23 +579,28 @@ def checked_parameters(
     tininess: Tininess,
 ) -> RoundingParameters | None:
     """Check the options, and return the parameters of the loops."""
-    fmt = require_format(function, fmt)
     if fmt.bits > 32:
         raise ValueError(
             f"{function}: fmt must have at most 32 bits, since every step is computed in float64; "
             f"got {fmt.name}. Compute with Python's floats or NumPy's float64 themselves."
         )
     # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
-    options = rounding, overflow, tininess, flush_inputs, flush_outputs
-    if tuple(map(type, options)) != _OPTIONS:
-        kinds = ", ".join(kind.__name__ for kind in _OPTIONS)
-        raise TypeError(
-            f"{function}: rounding, overflow, tininess, flush_inputs and flush_outputs must be of "
-            f"the types {kinds}; got {options}."
-        )
-    return rounding_parameters(
-        fmt, dtype, overflow, flush_inputs, flush_outputs, tininess
-    )
+    options = rounding, overflow, flush_inputs, flush_outputs, tininess
+    for (name, kind), given in zip(_OPTIONS.items(), options, strict=True):
+        if type(given) is not kind:
+            choices = (
+                "True or False" if kind is bool else f"a member of {kind.__name__}"
+            )
+            raise TypeError(
+                f"{function}: {name} must be {choices}; got {quoted(given)}. Pass one."
+            )
+    return rounding_parameters(fmt, dtype, *options[1:])
 
 
-_OPTIONS = (Rounding, Overflow, Tininess, bool, bool)
+_OPTIONS = {
+    "rounding": Rounding,
+    "overflow": Overflow,
+    "flush_inputs": bool,
+    "flush_outputs": bool,
+    "tininess": Tininess,
+}

@@ -13,7 +13,15 @@ from torch import Tensor
 
 from mplab.numbers import kernels
 from mplab.numbers.codes import encode
-from mplab.numbers.formats import FP32, Format, Overflow, Rounding, Tininess
+from mplab.numbers.formats import (
+    FP32,
+    Format,
+    FormatLike,
+    Overflow,
+    Rounding,
+    Tininess,
+    format_of,
+)
 from mplab.numbers.inputs import widen
 from mplab.numbers.parameters import RoundingParameters
 from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
@@ -30,7 +38,7 @@ _MASK32 = 0xFFFFFFFF
 
 def round_tensor(
     x: Tensor,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
@@ -46,7 +54,8 @@ def round_tensor(
     whatever the strides, as NumPy does.
 
     Args:
-        x: float32 or float64, any shape and strides, dense, on any device.
+        x: floating point, any shape and strides, dense, on any device; what has fewer than 32
+            bits is taken as float32.
         fmt: the format to round to.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
         overflow: the result past the largest finite value.
@@ -57,10 +66,10 @@ def round_tensor(
         tally: counters to add this call's counts to.
 
     Returns:
-        A tensor like `x`, or `out`.
+        A float32 or float64 tensor like `x`, or `out`.
 
     Raises:
-        TypeError: `x` is not a dense float32 or float64 tensor.
+        TypeError: `x` is not a dense floating-point tensor.
         ValueError: `out` does not match `x`; a stream is missing; float32 cannot hold
             every result.
 
@@ -71,6 +80,7 @@ def round_tensor(
         >>> round_tensor(torch.tensor([0.7, 464.0]), mplab.FP8_E4M3)
         tensor([  0.6875, 448.0000])
     """
+    fmt = format_of(fmt, function="round_tensor")
     x = _require_dense(x)
     target = _target(x, out)
     rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
@@ -107,9 +117,11 @@ def round_tensor(
 def _require_dense(x: object) -> Tensor:
     if isinstance(x, Tensor) and x.layout is torch.strided and x.dtype in _NUMPY:
         return x.detach().resolve_neg()
+    if isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4:
+        return _require_dense(x.float())
     what = f"{x.dtype}, {x.layout}" if isinstance(x, Tensor) else type(x).__name__
     raise TypeError(
-        f"round_tensor: x must be a dense float32 or float64 tensor; got {what}. "
+        f"round_tensor: x must be a dense floating-point tensor; got {what}. "
         f"Convert it with x.float(), or use round_to for NumPy arrays."
     )
 
@@ -210,7 +222,9 @@ def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
     """Return 32 random bits per element, as int64: `kernels._random_at` on tensors."""
     if isinstance(key0, np.ndarray):
         return torch.from_numpy(key0[: like.numel()].astype(np.int64)).to(like.device)
-    h = torch.arange(like.numel(), device=like.device) ^ (key0 & _MASK32)
+    h = torch.arange(like.numel(), dtype=torch.int64, device=like.device) ^ (
+        key0 & _MASK32
+    )
     h = ((h ^ (h >> 16)) * 0x21F0AAAD) & _MASK32
     h = ((h ^ (h >> 15) ^ key1) * 0xD35A2D97) & _MASK32
     h = ((h ^ (h >> 15)) * 0x31848BAB) & _MASK32

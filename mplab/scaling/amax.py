@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mplab.numbers.checks import integer, one_of, quoted
-from mplab.numbers.formats import FP8_E4M3, FP32, Format
+from mplab.numbers.formats import FP8_E4M3, FP32, Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import round_to
 from mplab.scaling.loss import between, in_float32, require_keys
@@ -45,7 +45,11 @@ _E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
 
 @np.errstate(under="ignore")
 def scale_for(
-    amax: Any, fmt: Format, *, rule: ScaleRule = ScaleRule.POWER_OF_TWO, margin: int = 0
+    amax: Any,
+    fmt: FormatLike,
+    *,
+    rule: ScaleRule = ScaleRule.POWER_OF_TWO,
+    margin: int = 0,
 ) -> Any:
     """Compute the scale that fits a tensor with this largest magnitude into a format.
 
@@ -96,6 +100,8 @@ def scale_for(
             f"scale_for: rule must be one that needs a single amax; got {rule}. "
             f"Use quantize(tensor, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))."
         )
+    margin = integer("scale_for", "margin", margin, least=-math.inf, most=math.inf)
+    fmt = format_of(fmt, function="scale_for")
     shift = max(-_FAR, min(margin, _FAR))
     given = _largest(amax)
     if (given < 0).any():
@@ -221,9 +227,9 @@ class CurrentScaling(_Stateless):
     """
 
     def __init__(
-        self, fmt: Format, *, margin: int = 0, power_of_two: bool = True
+        self, fmt: FormatLike, *, margin: int = 0, power_of_two: bool = True
     ) -> None:
-        self.fmt, self.margin = fmt, margin
+        self.fmt, self.margin = format_of(fmt), margin
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
         """The scale of the last tensor."""
@@ -266,7 +272,7 @@ class DelayedScaling:
 
     def __init__(
         self,
-        fmt: Format,
+        fmt: FormatLike,
         *,
         amax_history_len: int = 1024,
         margin: int = 0,
@@ -274,7 +280,7 @@ class DelayedScaling:
         power_of_two: bool = True,
     ) -> None:
         where, computes = type(self).__name__, ("max", "most_recent")
-        self.fmt, self.margin = fmt, margin
+        self.fmt, self.margin = format_of(fmt), margin
         self.amax_compute = one_of(where, "amax_compute", amax_compute, computes)
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         length = integer(where, "amax_history_len", amax_history_len, least=1)

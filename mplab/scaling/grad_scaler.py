@@ -75,7 +75,8 @@ class GradScaler:
         """Multiply a loss by the scale, or each tensor in nested lists, tuples or iterables."""
         if isinstance(outputs, Tensor):
             self._scaled = True
-            return outputs * torch.tensor(self.rule.scale, device=outputs.device)
+            factor = torch.tensor(self.rule.scale, dtype=torch.float32)
+            return outputs * factor.to(outputs.device)
         scaled = map(self.scale, outputs)
         return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
 
@@ -116,7 +117,7 @@ class GradScaler:
                 )
                 alike.setdefault((real.device, real.dtype), []).append(real)
             for (device, _), group in alike.items():
-                nonfinite = torch.zeros(1, device=device)
+                nonfinite = torch.zeros(1, dtype=torch.float32, device=device)
                 # the operation of torch's own scaler, on all at once: a twentieth of the time
                 torch._amp_foreach_non_finite_check_and_unscale_(
                     group, nonfinite, inverse.to(device)

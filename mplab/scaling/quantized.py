@@ -21,9 +21,11 @@ from mplab.numbers.formats import (
     FP8_E8M0,
     FP32,
     Format,
+    FormatLike,
     Overflow,
     Rounding,
     Specials,
+    format_of,
 )
 from mplab.numbers.rounding import Stream
 from mplab.numbers.tensors import round_tensor
@@ -160,7 +162,7 @@ def amax_of(tensor: Tensor, *, block: tuple[int, ...] | None = None) -> Tensor:
 
 def quantize(
     tensor: Tensor,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     scale: float | Tensor | ScaleRule = ScaleRule.POWER_OF_TWO,
     block: tuple[int, ...] | None = None,
@@ -224,6 +226,7 @@ def quantize(
         >>> dequantize(quantized)
         tensor([0.0010, 0.0029])
     """
+    fmt = format_of(fmt, function="quantize")
     if fmt.bits > 8:
         raise TypeError(
             f"quantize: fmt must have at most 8 bits; got {fmt.name} with {fmt.bits}. "
@@ -267,7 +270,7 @@ def dequantize(quantized: Quantized) -> Tensor:
 
 def fake_quantize(
     tensor: Tensor,
-    fmt: Format,
+    fmt: FormatLike,
     *,
     scale: float | Tensor | ScaleRule = ScaleRule.POWER_OF_TWO,
     block: tuple[int, ...] | None = None,
@@ -304,6 +307,7 @@ def fake_quantize(
         >>> straight.detach(), x.grad
         (tensor([  0.6875, 288.0000]), tensor([1., 1.]))
     """
+    fmt = format_of(fmt, function="fake_quantize")
     wide = _widened("fake_quantize", tensor)
     factor, whole = scales_of("fake_quantize", wide, fmt, scale, block, tensor_scale)
     rounded = multiply_and_round(
@@ -352,7 +356,7 @@ def hadamard(
         tensor([-4., -4., -4., -4.])
     """
     _floating("hadamard", tensor)
-    signs = torch.ones(16) if signs is None else signs
+    signs = torch.ones(16, dtype=torch.int64) if signs is None else signs
     n = signs.numel() if signs.ndim == 1 else 0
     if not n or n & (n - 1) or not {-1, 1}.issuperset(signs.tolist()):
         raise ValueError(
@@ -422,13 +426,7 @@ def _needs_width(
     tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding
 ) -> bool:
     """Whether float32 may round a product with powers of two, which float64 holds exactly."""
-    held = fmt.min_subnormal >= FP32.min_subnormal and fmt.max_finite <= FP32.max_finite
-    if (
-        tensor.dtype != torch.float32
-        or tensor.is_mps
-        or not held
-        or fmt.precision > FP32.precision
-    ):
+    if tensor.dtype != torch.float32 or tensor.is_mps or not fmt.fits(FP32):
         return False
     if rounding is Rounding.TIES_TO_EVEN and not bool((scale < 1).any()):
         return False
@@ -441,7 +439,7 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
         codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
     else:  # a code is the position of its value in the format
         top = fmt.max_code + fmt.has_infinity
-        ordered = torch.tensor(values(fmt)[: top + 1], device=rounded.device)
+        ordered = torch.from_numpy(values(fmt)[: top + 1].copy()).to(rounded.device)
         places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
         twos = fmt.specials is Specials.TWOS_COMPLEMENT
         negative = 2 * fmt.sign_code - places if twos else places + fmt.sign_code
@@ -478,9 +476,10 @@ def scales_of(
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
             tensor_scale = _one_number(function, "tensor_scale", given).item()
         factors, whole = two_levels(largest, fmt, tensor_scale)
-        return torch.as_tensor(factors).to(wide.device), torch.as_tensor(whole).to(
-            wide.device
+        both = (
+            torch.from_numpy(np.asarray(n)).to(wide.device) for n in (factors, whole)
         )
+        return next(both), next(both)
     factor = _number_of(function, "scale", scale, wide.device)
     _require_shape(function, factor, outer)
     if not fmt.has_nan and bool(wide.isnan().any()):

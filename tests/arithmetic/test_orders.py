@@ -1,6 +1,8 @@
 """The order in which a sum adds, revealed from its results."""
 
+import inspect
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -61,3 +63,21 @@ def test_functions_that_lose_no_unit_or_add_no_sum_are_refused():
             ValueError, match=r"^reveal_order: f must add each term once"
         ):
             reveal_order(f, 6)
+
+
+def merged_at(x):
+    """The result of adding from the last term on, for terms that `reveal_order` passes."""
+    return float(min(x.argmax(), x.argmin()))
+
+
+def test_an_order_deeper_than_python_recurses_is_revealed_and_printed():
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 60)
+    try:
+        tree = reveal_order(merged_at, 100)
+        text = repr(tree)
+    finally:
+        sys.setrecursionlimit(limit)
+    assert text.startswith("(0, (1, (2, ") and text.endswith("(98, 99" + 99 * ")")
+    left = repr(reveal_order(lambda x: 1199 - max(x.argmax(), x.argmin()), 1200))
+    assert left.startswith(1199 * "(" + "0, 1), 2)") and left.endswith(", 1199)")

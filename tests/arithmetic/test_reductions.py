@@ -5,6 +5,7 @@ import math
 import shutil
 import subprocess
 import sys
+from fractions import Fraction
 from functools import partial
 from math import inf, nan
 from pathlib import Path
@@ -18,8 +19,9 @@ from tiers import mostly_full
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP8_E8M0, FP16, FP32
-from mplab.arithmetic import bounds, reductions
+from mplab.arithmetic import bounds, loops, reductions
 from mplab.numbers import Overflow, Rounding, Stream, threads
+from mplab.numbers.parameters import rounding_parameters
 
 ORDERS = ["sequential", "reversed", "pairwise", "blocked(4)", "kahan", "neumaier"]
 MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
@@ -278,6 +280,63 @@ def test_results_do_not_depend_on_the_number_of_threads():
             finally:
                 threads.set_threads(before)
         assert_same_bits(*results)
+
+
+def random_bits(index, keys_of):
+    """The 32 random bits of an element, in Python's integers: keys from the whole index."""
+    key0, key1 = keys_of(index >> 32)
+    h = (index ^ key0) & 0xFFFFFFFF
+    h = (h ^ h >> 16) * 0x21F0AAAD & 0xFFFFFFFF
+    h = (h ^ h >> 15 ^ key1) * 0xD35A2D97 & 0xFFFFFFFF
+    h = (h ^ h >> 15) * 0x31848BAB & 0xFFFFFFFF
+    return h ^ h >> 14
+
+
+def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
+    lanes, row = 7, 306_783_378  # two steps a row: this one begins 4 below 2^32
+    x = np.full((1, lanes), 17.0)  # halfway between 16 and 18
+    for seed in range(60):
+        keys_of, out = Stream(seed).keys(), np.empty((1, lanes))
+        rules = rounding_parameters(FP8_E4M3, np.dtype(np.float64)).numbers
+        keys = np.array([keys_of(run) for run in range(2)])
+        loop = loops._loop_for(
+            int(Rounding.STOCHASTIC), False, True, False, loops._EDITION
+        )
+        one, trace, plan = np.ones((1, 1)), np.empty((0, lanes)), (0, 1, False)
+        loop(one, x, out, trace, rules, rules, np.array([keys, keys]), plan, row)
+        first = row * 2 * lanes
+        bits = [random_bits(first + i, keys_of) for i in range(lanes)]
+        given = np.array([bits], np.uint32)
+        how = {"rounding": Rounding.STOCHASTIC, "stream": given}
+        assert_same_bits(out, mplab.round_to(x, FP8_E4M3, **how))
+
+
+def test_a_mean_of_very_many_numbers_is_divided_with_one_rounding():
+    rng, wrong_with_two = np.random.default_rng(5), 0
+    e5m27 = mplab.Format("E5M27", exponent_bits=5, precision=28, signed=False)
+    for fmt, k in ((FP32, 32), (e5m27, 28)):
+        p, tried = fmt.precision, 0
+        while tried < 40:
+            # total / count = middle / 2^k · (1 ± 1 / (middle · count)), beside a midpoint
+            middle = (1 << p) + 2 * int(rng.integers(1 << (p - 1))) + 1
+            sign = int(rng.choice([-1, 1]))
+            count = sign * pow(middle, -1, 1 << k) % (1 << k)
+            total = (middle * count - sign) >> k
+            if total >> p:
+                continue
+            tried += 1
+            unit = Fraction(2) ** (10 - p)
+            scaled = float(total * unit)
+            for rounding in exact.DETERMINISTIC:
+                how = {"accumulator_format": fmt, "rounding": rounding}
+                got = reductions._quotient(np.array([[scaled]]), count, how)[0, 0]
+                want = oracle.round_fraction(
+                    total * unit / count, fmt, rounding, Overflow.IEEE
+                )
+                assert got == want, (fmt, total, count, rounding)
+                twice = mplab.round_to(scaled / count, fmt, rounding=rounding)
+                wrong_with_two += twice != want
+    assert wrong_with_two > 20
 
 
 # What lessons rely on -------------------------------------------------------------------

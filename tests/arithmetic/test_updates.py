@@ -6,7 +6,7 @@ import numpy as np
 import oracle
 import pytest
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Overflow, Rounding, round_to
 from mplab.arithmetic import (
     METHODS,
     Weights,
@@ -136,3 +136,18 @@ def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used
 def test_a_descent_that_diverges_ends_in_nan_without_a_warning():
     run = fit_by_gradient_descent(FP16, learning_rate=1e6, steps=5)
     assert np.isfinite(run.loss[0]) and np.isnan(run.loss[-1])
+
+
+def test_a_format_wider_than_fp32_keeps_its_numbers_and_has_no_master():
+    wide = Format("E11M20", exponent_bits=11, precision=21)
+    start = [1e100, -1e-100]
+    start = round_to(np.array(start), wide)
+    for method in ("nearest", "stochastic", "kahan"):
+        weights = Weights(start, wide, method=method)
+        weights.add(0.0)
+        assert weights.values.tolist() == start.tolist()
+        weights.add(np.array([1e100, 0.0]))
+        assert np.isfinite(weights.values).all()
+    assert update_trajectory(0.0, 1e100, 2, wide)[1] == round_to(1e100, wide)
+    with pytest.raises(ValueError, match=r"^Weights: fmt must fit in FP32 with method"):
+        Weights(start, wide, method="master")

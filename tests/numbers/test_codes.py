@@ -464,3 +464,22 @@ def test_fp64_is_the_float_of_python_to_look_at_and_never_rounded_to():
             encode(odd, FP64)
     assert encode("0.5", FP64) == encode(0.5, FP64) == 0x3FE << 52
     assert encode("sNaN", FP64) == encode(math.nan, FP64)
+
+
+def test_lists_of_codes_past_int64_are_read_one_by_one():
+    codes = [0x3FF0000000000000, 0xC000000000000000]  # NumPy makes floats of these two
+    assert decode(codes, FP64).tolist() == [1.0, -2.0]
+    assert decode([[0xFFF0000000000000], [0]], FP64).tolist() == [[-math.inf], [0.0]]
+    assert decode(0xC000000000000000, FP64) == -2.0
+    assert fields(codes, FP64).sign.tolist() == [0, 1]
+    for codes, fmt in (
+        (2**64, FP16),
+        (2**64, FP64),
+        ([1, 2**70], FP64),
+        (10**5000, FP16),
+    ):
+        with pytest.raises(ValueError, match=r"^decode: codes must lie in 0 \.\. 0x"):
+            decode(codes, fmt)
+    for codes in ([0xC000000000000000, 1.0], [1.0, True], [None], ["1"]):
+        with pytest.raises(TypeError, match=r"^decode: codes must be integers"):
+            decode(codes, FP64)

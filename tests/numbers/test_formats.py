@@ -10,7 +10,17 @@ from cases import TABLED, sized
 from oracle import exponent_of, largest, least_normal, value_of_code
 
 import mplab
-from mplab import FORMATS, FP8_E8M0, FP16, FP32, TF32, Format, Specials, format_of
+from mplab import (
+    FORMATS,
+    FP8_E4M3,
+    FP8_E8M0,
+    FP16,
+    FP32,
+    TF32,
+    Format,
+    Specials,
+    format_of,
+)
 
 # The table of IEEE 754-2019, OCP OFP8 1.0 and OCP MX 1.0, of the FNUZ and TF32 whitepapers, and of
 # the value tables with the interim report 4.0 of IEEE P3109.
@@ -117,16 +127,37 @@ def test_dtypes_of_torch_are_those_of_the_same_name_and_byte_swapped_ones_are_ta
 
 
 def test_format_of_refuses_dtypes_of_no_format_and_what_is_no_dtype():
-    for dtype in (np.float64, np.longdouble, np.int32, np.uint8, bool, object):
+    for named in (
+        np.longdouble,
+        np.int32,
+        np.uint8,
+        bool,
+        object,
+        "junk",
+        "",
+        torch.int8,
+    ):
         with pytest.raises(
-            ValueError, match=r"^format_of: dtype must be one of .*; got .*\. "
+            ValueError, match=r"^format_of: fmt must be a .*; got .*\. "
         ):
-            format_of(dtype)
-    for dtype in ("junk", torch.float16, torch.ones(2), 3):
-        with pytest.raises(
-            (TypeError, ValueError), match=r"^format_of: dtype must be "
-        ):
-            format_of(dtype)
+            format_of(named)
+    for named in (torch.ones(2), 3, None, [FP16], np.ones(2, np.float16)):
+        with pytest.raises(TypeError, match=r"^format_of: fmt must be a Format, or "):
+            format_of(named)
+    with pytest.raises(ValueError, match=r"got 'fp17'\. Use one of fp16"):
+        format_of("fp17")
+
+
+def test_every_name_in_use_names_its_format():
+    for name, fmt in {
+        "e4m3": mplab.E4M3, "FP8_E4M3": FP8_E4M3, "E5M2": mplab.E5M2, "e4m3fn": FP8_E4M3,
+        "fp8_e4m3fn": FP8_E4M3, "torch.float8_e5m2": mplab.E5M2, "half": FP16, "single": FP32,
+        "float8_e4m3": FORMATS["FP8_E4M3_IEEE"], "e2m1": mplab.FP4_E2M1, "e8m0": FP8_E8M0,
+        "binary8p3se": FORMATS["Binary8p3se"], "tf32": TF32, "bf16": mplab.BF16,
+        torch.bfloat16: mplab.BF16, torch.float64: mplab.FP64, float: mplab.FP64,
+        torch.float8_e4m3fnuz: mplab.FP8_E4M3FNUZ, np.float16: FP16, FP32: FP32,
+    }.items():  # fmt: skip
+        assert format_of(name) is fmt, name
 
 
 def test_contradictory_facts_are_refused_with_the_rule():
@@ -161,7 +192,8 @@ def test_a_width_of_any_size_is_refused_before_anything_is_computed_from_it(labe
         assert time.process_time() - begin < 0.1  # 2^(10^9) alone takes seconds
         for wrong in (-width, 0):
             with pytest.raises(
-                ValueError, match="must have an exponent and a significand"
+                ValueError,
+                match=r"(exponent_bits|precision) must be an integer, at least 1",
             ):
                 Format("wide", **{**facts, label: wrong})
 

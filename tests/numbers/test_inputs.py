@@ -169,7 +169,7 @@ def test_huge_integers_are_answered_without_writing_their_digits():
         ValueError, match=r"^encode: x must hold values .* an integer of 16610 bi"
     ):
         encode(10**5000, FP16)
-    with pytest.raises(TypeError, match=r"^decode: codes must be integers"):
+    with pytest.raises(ValueError, match=r"^decode: codes must lie .* of 16610 bits"):
         decode(10**5000, FP16)
     with pytest.raises(
         ValueError, match=r"^round_to: x must hold integers .* of 16610 bits\. P"
@@ -186,7 +186,7 @@ def test_strings_that_are_no_decimals_and_what_holds_no_numbers_are_refused():
             round_to(text, FP16)
     with pytest.raises(TypeError, match=r"^tally: x must be .*; got .*\. Convert"):
         tally(np.longdouble(1), FP16)
-    with pytest.raises(TypeError, match=r"^events: rounding, overflow, tininess, "):
+    with pytest.raises(TypeError, match=r"^events: tininess must be a member of Ti"):
         events(np.ones(2), FP16, tininess=0)
 
 

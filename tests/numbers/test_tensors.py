@@ -1,10 +1,13 @@
 import itertools
+import subprocess
+import sys
 
 import cases
 import numpy as np
 import pytest
 import torch
 
+import mplab
 from mplab import FORMATS, FP8_E4M3, FP8_E8M0, FP16
 from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
 from mplab.numbers.formats import Rounding, Tininess
@@ -290,7 +293,7 @@ def test_calls_on_tensors_and_arrays_take_turns_on_one_stream():
 
 
 def test_what_is_no_dense_float_tensor_is_refused():
-    kinds = torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool
+    kinds = torch.complex64, torch.int64, torch.bool
     odd = [*(torch.ones(2, dtype=kind) for kind in kinds), torch.eye(2).to_sparse()]
     odd += [torch.eye(2).to_mkldnn()] if torch.backends.mkldnn.is_available() else []
     for x in (*odd, np.ones(2), [1.0], 1.0, None):
@@ -330,3 +333,44 @@ def test_float32_that_cannot_hold_the_result_is_refused():
         round_tensor(x, wide)
     assert round_tensor(x.double(), wide).item() == 2.0**128
     assert round_tensor(torch.ones(1), wide).item() == 1
+
+
+def test_functions_of_arrays_take_tensors_and_give_tensors():
+    x = torch.tensor([[0.7, -464.0], [1e-9, float("nan")]])
+    array, e4m3 = x.numpy(), FP8_E4M3
+    for function in (mplab.round_to, mplab.events, mplab.ulp):
+        got = function(x, e4m3)
+        assert isinstance(got, torch.Tensor) and got.device == x.device
+        assert np.array_equal(got.numpy(), function(array, e4m3), equal_nan=True)
+    assert mplab.tally(x, e4m3) == mplab.tally(array, e4m3)
+    values = mplab.round_to(x, e4m3)
+    codes = mplab.encode(values, e4m3)
+    assert torch.equal(codes, torch.from_numpy(mplab.encode(values.numpy(), e4m3)))
+    back = mplab.decode(codes, e4m3)
+    assert torch.equal(back.float().nan_to_num(7.0), values.nan_to_num(7.0))
+    for function in (mplab.next_up, mplab.next_down):
+        got, want = function(values, e4m3), function(values.numpy(), e4m3)
+        assert np.array_equal(got.numpy(), want, equal_nan=True)
+
+
+def test_tensors_of_low_dtypes_are_taken_as_float32():
+    for dtype in (torch.float16, torch.bfloat16, torch.float8_e5m2):
+        x = torch.tensor([1.0, 0.375, -448.0]).to(dtype).requires_grad_()
+        rounded = mplab.round_to(x, "e4m3", rounding=Rounding.TOWARD_ZERO)
+        assert rounded.dtype == torch.float32
+        assert torch.equal(rounded, x.detach().float())
+        assert mplab.next_up(x, dtype).dtype == torch.float64
+    for x in (torch.tensor([True]), torch.tensor([1j])):
+        with pytest.raises(TypeError):
+            mplab.events(x, FP16)
+        with pytest.raises(TypeError):
+            mplab.round_to(x, FP16)
+
+
+def test_naming_a_format_does_not_import_torch():
+    code = (
+        "import sys, mplab, numpy as np; mplab.format_of('torch.bfloat16'); "
+        "mplab.encode([1.0], 'fp16'); mplab.round_to(1.0, np.float16); "
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,19 +1,26 @@
 """The gradient scaler, call by call beside torch's own."""
 
+import ast
 import copy
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
+import mplab
+from mplab import FP4_E2M1
 from mplab.scaling import (
     DoublingScaler,
     FlooredScaler,
     GradScaler,
     LossScaler,
     NudgedScaler,
+    ScaleRule,
+    hadamard,
+    quantize,
     scaler_steps,
 )
 
@@ -380,3 +387,45 @@ def test_what_wraps_an_optimizer_is_unscaled_stepped_and_skipped_like_one():
         scaler.update()
     assert wrapped.steps == 1
     assert weight.tolist() == [-1.0, -1.0]
+
+
+@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64])
+def test_torch_s_default_dtype_changes_nothing(default):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(default)
+    try:
+        like = {"dtype": torch.float32}
+        weight = nn.Parameter(torch.ones(1, **like))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        scaler = GradScaler(LossScaler(1000.7))
+        assert scaler.scale(torch.tensor(1.5, **like)) == torch.tensor(
+            1.5 * 1000.7, **like
+        )
+        scaler.scale(weight.sum()).backward()
+        scaler.step(optimizer)
+        assert weight.item() == 0.5 and scaler.update() is False
+        x = torch.tensor([[8.0, 0, 0, 0]], **like).repeat(1, 4)
+        assert hadamard(x).dtype == torch.float32
+        scales = quantize(x, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))
+        assert scales.scale.dtype == scales.tensor_scale.dtype == torch.float32
+    finally:
+        torch.set_default_dtype(before)
+
+
+MAKERS = {"tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty"}
+MAKERS |= {"arange", "linspace", "eye", "rand", "randn"}
+
+
+@pytest.mark.parametrize("room", ["numbers", "arithmetic", "scaling"])
+def test_no_tensor_of_python_numbers_takes_torch_s_default_dtype(room):
+    folder = Path(mplab.__file__).parent / room
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if not (
+                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            ):
+                continue
+            made = ast.unparse(node.func)
+            if made in {f"torch.{name}" for name in MAKERS}:
+                options = {keyword.arg for keyword in node.keywords}
+                assert options & {"dtype", None}, f"{path.name}:{node.lineno} {made}"
