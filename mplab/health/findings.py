@@ -6,6 +6,7 @@ falling loss.
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from mplab.health.records import Casts, Evidence, Shares, Step, pooled_layers
+from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
 
@@ -47,9 +49,9 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     bad = [i for i, step in enumerate(steps) if not math.isfinite(step.loss)]
     poisoned = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     if bad and (poisoned is None or bad[0] <= poisoned):
-        origin = next(
-            (o for i in bad for o in steps[i].origins if o.phase == "forward"), None
-        )
+        # the weights that an overflow reached spoil all that comes later
+        until = len(steps) if poisoned is None else poisoned + 1
+        origin = _culprit((steps[i] for i in bad if i < until), "forward")
         where = f" {origin}." if origin else ""
         scaled = seen.scaler or any(step.scale != 1 for step in steps)
         means = (
@@ -75,6 +77,24 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _skips(steps, seen)
 
 
+def _culprit(steps: Iterable[Step], phase: str) -> Origin | None:
+    """The most precise of the origins in these steps: the most frequent of them, first seen.
+
+    An operation says more than a cast, whose input grew elsewhere, and a cast more than a module.
+    """
+    found = [o for step in steps for o in step.origins if o.phase == phase]
+    times = Counter((o.module, o.operation) for o in found)
+
+    def precision(o: Origin) -> tuple[int, int, int]:
+        known = 0 if not o.operation else 1 if o.operation in _CASTS else 2
+        return known, times[o.module, o.operation], -o.step
+
+    return max(found, key=precision, default=None)
+
+
+_CASTS = ("_to_copy", "cast")
+
+
 def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     """Overflow in the backward pass alone, which a lower scale usually cures."""
     count = sum(step.skipped for step in steps) - seen.idle
@@ -84,9 +104,7 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     scale = steps[-1].scale
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     if last >= 5 and scale < 1:
-        origin = next(
-            (o for s in steps for o in s.origins if o.phase == "backward"), None
-        )
+        origin = _culprit(steps[-last:], "backward") or _culprit(steps, "backward")
         return _problem(
             "backward-never-finite",
             f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
@@ -271,6 +289,15 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Train with a scaler, or in BF16.",
         )
         return
+    if (weight := max(map(_lost_norm, lost.values()))) < 0.01:
+        yield _note(
+            "light-underflow",
+            f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
+            f"{one.zeros / one.total:.0%} are zero.",
+            f"Together they are at most {weight:.1%} of the norm of their layer's gradients.",
+            "Nothing, unless weights that get only such gradients, as rare words do, stay behind.",
+        )
+        return
     yield Finding(
         "gradient-underflow",
         "problem" if shares >= 0.2 else "watch",
@@ -279,6 +306,19 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         "They are lost before .grad sees them. A flat loss here is no convergence.",
         "Use a loss scale (or a larger one), or BF16. A larger learning rate cannot help.",
     )
+
+
+def _lost_norm(s: Shares) -> float:
+    """The norm of the gradients that became zero, as a share of what is left, at most.
+
+    The lost ones are below half of the smallest subnormal number; the others are at least that
+    number, four times it, or the smallest normal one.
+    """
+    fmt = FORMATS[s.fmt]
+    normal = s.total - s.zeros - s.subnormal - s.nonfinite
+    least: float = s.lowest + 16 * (s.subnormal - s.lowest)
+    least += normal * (fmt.min_normal / fmt.min_subnormal) ** 2
+    return math.sqrt(s.zeros / 4 / least) if least else math.inf
 
 
 def _is_flushed(s: Shares) -> bool:
@@ -338,15 +378,43 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     moving = [step for step in steps if step.updated]
     late = moving[-max(1, len(moving) // 3) :]
     unmoved, updated = sum(s.unmoved for s in late), sum(s.updated for s in late)
-    if updated and unmoved > 0.5 * updated:
+    if not updated or unmoved <= 0.5 * updated:
+        return
+    observed = (
+        f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept their "
+        f"bits (last {len(late)} steps seen)."
+    )
+    if not seen.wide_weights:
         yield _problem(
             "stagnant-weights",
-            f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept "
-            f"their bits (last {len(late)} steps seen).",
+            observed,
             "Their updates are below half a unit in the last place and round away.",
             "Keep FP32 master weights, or use stochastic rounding or Kahan summation. A loss "
             "scale cannot help: the gradients are there.",
         )
+        return
+    clipped = [
+        (step.gradient_norm, step.norm_at_optimizer)
+        for step in late
+        if step.norm_at_optimizer
+        and 100 * step.norm_at_optimizer < (step.gradient_norm or 0)
+    ]
+    check = "Look at the learning rate, which a schedule may have brought to nothing"
+    if clipped:
+        before, after = clipped[0]
+        check = f"Clip less: the gradients' norm fell from {before:.3g} to {after:.3g}"
+    elif not seen.scaler and any(_is_low(s) for s in pooled_layers(late).values()):
+        check = "Scale the loss, so that small gradients survive; then look at the learning rate"
+    yield _problem(
+        "tiny-updates",
+        observed,
+        "The weights are in FP32 already: the updates are too small for any format.",
+        f"{check}.",
+    )
+
+
+def _is_low(s: Shares) -> bool:
+    return s.fmt in _NARROW and not s.what_if
 
 
 def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:

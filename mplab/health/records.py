@@ -149,6 +149,7 @@ class Evidence:
     Attributes:
         scaler: whether a gradient scaler was watched.
         half_parameters: names of parameters in FP16.
+        wide_weights: whether all weights are in FP32 or wider.
         no_gradient: the number of steps in which no parameter had a gradient.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
         outside_scaler: updates made outside `scaler.step`.
@@ -171,6 +172,7 @@ class Evidence:
 
     scaler: bool = False
     half_parameters: list[str] = field(default_factory=list)
+    wide_weights: bool = False
     no_gradient: int = 0
     idle: int = 0
     outside_scaler: int = 0

@@ -36,7 +36,7 @@ from mplab.health.tracing import Origin, Tracer, format_of_dtype
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.tags import tag_of
+from mplab.simulation.tags import low_format, tag_of
 
 
 class Health:
@@ -592,6 +592,10 @@ class Health:
             self.seen.bad_buffers = list(bad_ones)
         if self._movement is not None and not record.skipped:
             self._movement.tell(record, self.weight_format)
+            self.seen.wide_weights = self.weight_format is None and all(
+                p.element_size() >= 4 and low_format(p) is None
+                for _, p in self._parameters
+            )
 
     def _layers(self) -> dict[str, Shares]:
         layers = added(

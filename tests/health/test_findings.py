@@ -12,7 +12,9 @@ from torch.nn import functional as F
 
 from mplab import pictures
 from mplab.health import Health
-from mplab.health.records import pooled_layers
+from mplab.health.findings import diagnose
+from mplab.health.records import Evidence, Step, pooled_layers
+from mplab.health.tracing import Origin
 from mplab.training import TASKS
 
 
@@ -193,7 +195,81 @@ def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
     after = lambda loss: loss if next(calls) < 5 else (loss - 2 * loss.detach()).log()  # noqa: E731
     report = unscaled(sick_runs.seeded(sick_runs.mlp), 9, every=10, after=after)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
-    assert "An operation after Sequential, such as the loss, made" in told.observed
+    assert "first in step 5. Operation log outside modules made a NaN" in told.observed
+
+
+def test_of_all_origins_the_most_precise_one_that_goes_on_is_quoted():
+    nan = math.nan
+    places = [("The data", ""), ("0 (Linear)", "_to_copy"), *[("1 (Root)", "div")] * 2]
+    steps = [
+        Step(nan, 1.0, skipped=True, origins=[Origin(i, "forward", *place, "NaN")])
+        for i, place in enumerate(places)
+    ]
+    (found,) = diagnose(steps, Evidence(scaler=True))
+    assert "first in step 0. Operation div in 1 (Root) made a NaN" in found.observed
+    # once the weights are NaN, what comes later is no cause
+    steps[1].nonfinite_weights = 7
+    found = next(f for f in diagnose(steps, Evidence()) if f.code == "overflow-forward")
+    assert "Operation _to_copy in 0 (Linear)" in found.observed
+
+
+def weighted(weights):
+    """A network in FP16 on rows whose losses have these weights: the report and the gradients."""
+    model = sick_runs.seeded(sick_runs.mlp)
+    x, y = sick_runs.regression()
+    parts = torch.tensor(weights).repeat(len(x) // len(weights))[:, None]
+    with Health(model) as health:
+        for _ in range(3):
+            model.zero_grad()
+            with sick_runs.half():
+                out = model(x)
+            (parts * (out.float() - y) ** 2).mean().backward()
+            health.step(1.0)
+    low = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    (parts * (model(x) - y) ** 2).mean().backward()
+    return health.report(), low, [p.grad for p in model.parameters()]
+
+
+def test_gradients_that_are_lost_are_weighed_not_counted():
+    """Half of them vanish in both runs; in the first the other half is all that matters."""
+    report, low, wide = weighted([1.0, 2e-6])
+    for a, b in zip(low, wide, strict=True):
+        assert (a - b).norm() < 0.01 * b.norm()
+    assert report.codes == []
+    assert [f.code for f in report.findings] == ["light-underflow"]
+    report, low, wide = weighted([1e-4, 2e-6])
+    assert report.codes == ["gradient-underflow"]
+
+
+@pytest.mark.parametrize(
+    ("rate", "clip", "low", "advice"),
+    [
+        (1e-12, None, False, "Look at the learning rate"),
+        (0.1, 1e-9, False, "Clip less: the gradients' norm fell from"),
+        (1e-9, None, True, "Scale the loss"),
+    ],
+)
+def test_weights_in_fp32_that_stagnate_are_not_told_to_be_in_fp32(
+    rate, clip, low, advice
+):
+    model = sick_runs.seeded(sick_runs.mlp)
+    optimizer = torch.optim.SGD(model.parameters(), rate)
+    x, y = sick_runs.regression()
+    with Health(model, optimizer) as health:
+        for _ in range(6):
+            optimizer.zero_grad()
+            with sick_runs.half() if low else torch.enable_grad():
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            loss.backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            health.step(loss)
+    told = {f.code: f for f in health.report().findings}
+    assert "stagnant-weights" not in told
+    assert advice in told["tiny-updates"].check
 
 
 def test_nothing_is_said_about_a_scaler_that_is_not_there():
