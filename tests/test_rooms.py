@@ -51,7 +51,7 @@ TOKENS = {
     "mplab/numbers": 19_000,
     "mplab/arithmetic": 23_350,
     "mplab/scaling": 7_050,
-    "mplab/course": 4_200,
+    "mplab/course": 4_350,
     "mplab/simulation": 28_200,
     "mplab/grading": 46_400,
     "mplab/training": 20_200,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mplab import FP16, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercise import ROUND_ONCE, Exercise, known
 
 _TIE = FP16.min_subnormal / 2
 
@@ -17,10 +17,6 @@ def _flushed_share(x: np.ndarray) -> float:
 
 def _zeros_counted(x: np.ndarray) -> float:
     return float(np.mean(round_to(x, FP16) == 0)) if x.size else 0.0
-
-
-def _share_of_all(x: np.ndarray) -> float:
-    return float(np.mean((round_to(x, FP16) == 0) & (x != 0))) if x.size else 0.0
 
 
 def _share_below(limit: float, x: np.ndarray) -> float:
@@ -117,14 +113,10 @@ EXERCISES: dict[str, Exercise] = {
                 _zeros_counted,
                 "A zero that was zero before rounding has not been flushed.",
             ),
-            (_share_of_all, "The share is of the nonzero elements, not of all."),
+            (lambda x: _flushed_share(x.astype(np.float32)), ROUND_ONCE),
             (
                 lambda x: _share_below(FP16.min_normal, x),
                 "Subnormal numbers, from 2^-24 to 2^-14, are coarse but they are not zero.",
-            ),
-            (
-                lambda x: _share_below(_SMALLEST, x),
-                "A number nearer to the smallest subnormal than to 0 becomes that one, not 0.",
             ),
             (_positive_only, "A negative number can be tiny too: compare magnitudes."),
         ),

@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP16, Rounding, round_to, ulp
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercise import ROUND_ONCE, Exercise, known
 
 
 def _round(x: float) -> float:
@@ -154,7 +154,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 lambda x: _round(float(np.float32(x))),
-                "float32 on the way can turn a number beside a tie into the tie: round once.",
+                ROUND_ONCE,
             ),
             (
                 _no_subnormals,

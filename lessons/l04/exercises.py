@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from mplab import FP8_E4M3, FP16, Overflow, round_to, tally
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercise import ROUND_ONCE, Exercise, known
 
 
 def _saturating(x: float) -> float:
@@ -71,10 +71,6 @@ def _by_result(x: np.ndarray) -> list[int]:
         int(np.sum((r > 0) & (r < 2.0**-14))),
         int(np.sum(np.isinf(r))),
     ]
-
-
-def _positive_only(x: np.ndarray) -> list[int]:
-    return _counts(x[x > 0])
 
 
 _FLUSH, _NORMAL, _MOST = 2.0**-25, 2.0**-14 - 2.0**-25, 65520.0
@@ -153,7 +149,7 @@ EXERCISES: dict[str, Exercise] = {
                 _by_result,
                 "A number that was 0 is not flushed; infinity did not overflow.",
             ),
-            (_positive_only, "Negative numbers vanish and overflow too."),
+            (lambda x: _counts(x.astype(np.float32)), ROUND_ONCE),
             (
                 lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),
                 "From 2^-25 to 2^-24 numbers round up to the smallest subnormal: not flushed.",

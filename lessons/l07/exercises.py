@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mplab import BF16, FP16, Rounding, round_to, ulp
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercise import ROUND_ONCE, Exercise, known
 
 
 # Lost updates ----------------------------------------------------------------------------
@@ -50,6 +50,8 @@ _DEAD_CASES = (
     (np.array([1.0]), np.array([-0.003])),
     (np.array([1.0, 1.0078125]), np.array([0.00390625, 0.00390625])),
     (np.array([1.015625, 1.0]), np.array([0.00390625, 0.00390625 + 2.0**-20])),
+    (np.array([1.0]), np.array([2.0**-8 + 2.0**-40])),  # in float32 a tie
+    (np.array([1.0078125]), np.array([2.0**-8 - 2.0**-40])),
     (np.array([-1.5, 1.75]), np.array([0.003, -0.006])),
     (np.array([2.0**20, 129 * 2.0**13]), np.array([1.0, 4096.0])),  # beyond FP16
     (np.array([1.0]), np.array([0.0])),
@@ -148,8 +150,10 @@ EXERCISES: dict[str, Exercise] = {
                 "A whole gap is too much: past half of it, the next number is nearer.",
             ),
             (
-                lambda w, delta: 1 - _dead_share(w, delta),
-                "These are the updates that arrive; count those that do not.",
+                lambda w, delta: _share(
+                    np.asarray(round_to(np.float32(w + delta), BF16) == w)[delta != 0]
+                ),
+                ROUND_ONCE,
             ),
         ),
     ),

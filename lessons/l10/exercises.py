@@ -77,6 +77,8 @@ _CASES = tuple(
         ("add", (COARSE, LOW), LOW),
         ("add", (LOW, COARSE), LOW),
         ("where", (LOW, WIDE, LOW), LOW),
+        ("where", (LOW, LOW, WIDE), LOW),
+        ("where", (LOW, LOW, COARSE), LOW),
         ("softmax", (WIDE,), COARSE),
     )
 )

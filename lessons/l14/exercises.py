@@ -83,6 +83,7 @@ _PRODUCT_CASES = (
     Arguments((np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5)),
     Arguments((np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0)),
     Arguments((np.array([0.0]), np.array([8.0]), 1.0)),  # no relative change of 0 helps
+    Arguments((np.array([1.0, 2.0**-30]), np.ones(2), 1.0)),  # float32 has no such sum
     Arguments((np.arange(1.0, 9.0), np.array([1.0, -2.0] * 4), -60.0)),
 )
 

@@ -51,10 +51,10 @@ def random_system(
     """
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal((size, size)))[0] for _ in range(2))
-    falling = np.linspace(0, 1, size)
+    values = np.asarray(condition ** -np.linspace(0, 1, size))
     if small is not None:
-        falling = 1.0 * (np.arange(size) >= size - small)
-    a = (left * condition**-falling) @ right
+        values = np.where(np.arange(size) < size - small, 1.0, 1 / condition)
+    a = (left * values) @ right
     grid = 2.0 ** (53 - (9 * size).bit_length())  # a sum of `size` products has 53 bits
     a = np.rint(a * grid) / grid
     x = rng.integers(-9, 10, size).astype(np.float64)

@@ -26,6 +26,12 @@ from mplab.numbers.formats import Format
 TIME_LIMIT = 10.0
 """Seconds that an answer may take for all cases; right answers take less than one second."""
 
+ROUND_ONCE = (
+    "float32 on the way can turn a number beside a tie into the tie: round once. "
+    "(torch's .half() of a float64 tensor goes through float32.)"
+)
+"""The sentence for answers that round to float32 before they round to the format."""
+
 _SHOWN = 12
 """Number of elements of an array that a counterexample prints."""
 
@@ -138,6 +144,32 @@ def _copied(x: Any) -> Any:
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
+def _noticing_changes(
+    answer: Callable[..., Any], changed: list[Any]
+) -> Callable[..., Any]:
+    """Wrap an answer so that arguments which it changes in place are appended to `changed`."""
+
+    def wrapped(*arguments: Any) -> Any:
+        before = [_frozen(x) for x in arguments]
+        outcome = answer(*arguments)
+        if [_frozen(x) for x in arguments] != before:
+            changed.append(arguments)
+        return outcome
+
+    return wrapped
+
+
+def _frozen(x: Any) -> Any:
+    """Describe what an answer could change in place, bit by bit, in a form that compares."""
+    if isinstance(x, np.ndarray):
+        return x.shape, x.tobytes()
+    if type(x) in (list, tuple):
+        return [_frozen(item) for item in x]
+    if type(x) is dict:
+        return [(key, _frozen(item)) for key, item in x.items()]
+    return repr(x)
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Whether an answer passed, and the message to its author. True if it passed."""
@@ -174,8 +206,10 @@ def verdict_on(
         )
     outcomes: list[Any] = []
     called: list[str] = []
+    changed: list[Any] = []
     if callable(exercise.answer):
         answer = watched(answer, exercise.uses, called)
+        answer = _noticing_changes(answer, changed)
     try:
         in_time = ends_within(seconds, lambda: exercise.take(outcomes, answer))
     except NotImplementedError:
@@ -190,6 +224,12 @@ def verdict_on(
     if not (wrong := [i for i, pair in pairs if not equal(*pair, exercise)]) and called:
         return Verdict(
             False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}"
+        )
+    if not wrong and changed:
+        return Verdict(
+            False,
+            f"{name}: right, but …\n  The answer changes its arguments, which others go on "
+            "using: work on a copy.",
         )
     if not wrong:
         cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
@@ -241,8 +281,14 @@ def _counterexample(
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if isinstance(yours, str) and not isinstance(wanted[first], str):
         return "\n".join([*lines, "  This is text: leave out the quotation marks."])
+    negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
+    if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
+        return "\n".join([*lines, f"  {_NO_POWER}"])
     sentence = misconception_of(exercise, given) or exercise.reason
     return "\n".join([*lines, f"  {sentence}"])
+
+
+_NO_POWER = "In Python ^ is an exclusive or of bits; a power is written 2**k."
 
 
 def _place(error: Exception) -> str:

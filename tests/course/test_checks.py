@@ -240,6 +240,29 @@ def test_a_power_in_quotation_marks_is_told_that_it_is_text():
     assert "This is text" in check("flush_threshold", "2**-25").message
 
 
+def test_a_power_written_with_a_caret_is_told_what_python_takes_it_for():
+    wrong = 2 ^ -25
+    assert wrong == -27 and "exclusive or" in check("flush_threshold", wrong).message
+    assert "exclusive or" in check("largest_dead_update", 2 ^ -8).message
+    assert "exclusive or" not in check("flush_threshold", -26).message
+
+
+@pytest.mark.parametrize(
+    ("case", "change"),
+    [
+        ({"scale": 8.0, "more": [1.0]}, lambda case: case.update(scale=4.0)),
+        ({"scale": 8.0, "more": [1.0]}, lambda case: case["more"].append(2.0)),
+        (np.array([1.0, 0.0]), lambda case: case.__setitem__(1, -0.0)),
+        ([np.ones(3), np.ones(2)], lambda case: case[1].sort() or case.reverse()),
+    ],
+)
+def test_a_right_answer_that_changes_its_arguments_is_told_so(case, change):
+    exercise = Exercise(answer=lambda x: 1.0, reason="", cases=[case, case])
+    verdict = verdict_on("one", exercise, lambda x: change(x) or 1.0)
+    assert not verdict and "changes its arguments" in verdict.message
+    assert verdict_on("one", exercise, lambda x: 1.0)
+
+
 def test_an_answer_cannot_change_what_lies_inside_a_case():
     def destroy(state, arrays):
         state["scale"] = arrays[0][0] = 0.0

@@ -183,6 +183,7 @@ CODES = Exercise(
         ((-0.0, -1e-9), 1.0, E4M3), ((1e38,), 2.0**10, E4M3),
         ((math.nan,), 1.0, E4M3), ((math.inf, -math.inf), 1.0, E4M3),
         ((math.inf, -math.inf, math.nan), 2.0**-4, E5M2),
+        ((-0.0, -1e-9, 2.0), 1.0, FP8_E4M3FNUZ),
         ((17 - 2.0**-19,), 1 + 2.0**-23, E4M3), ((17.004,), 1.0, E4M3), ((1.18, 1.19), 1.0, E4M3),
     )],
     misconceptions=(

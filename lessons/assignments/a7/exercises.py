@@ -204,13 +204,15 @@ def near_standstill(rng):
         recorded(*(step(rng, moved=share) for share in (0.25, 0.375, 0.25))),
         *(recorded(*(step(rng, loss=loss) for loss in losses)) for losses in (
             (high, high, low), (high, high, high, low), (high, low, low), (low, high),
-            (low, high, low))),
+            (low, high, low), (low, math.nextafter(low, 0)))),
+        recorded(*(step(rng, zeros=share) for share in (0.375, 1.0, 0.375))),
+        recorded(*(step(rng, moved=share) for share in (0.625, 0.625, 0.0))),
         recorded(*(step(rng, loss=low) for _ in range(3))),
     ]  # fmt: skip
 
 
 def near_skips(rng):
-    """One applied step, the last; and every other step skipped, which leaves the loss unchanged."""
+    """One applied step, the last; and skips by turns, with an odd batch that changes the loss."""
     one, two, three = (float(x) for x in rng.uniform(1, 2, 3))
     last = recorded(
         *(
@@ -218,9 +220,13 @@ def near_skips(rng):
             for s in (True, True, False)
         )
     )
-    by_turns = zip((one, one, two, two, three), (1, 0, 1, 0, 1), strict=True)
-    return [last, recorded(*(step(rng, loss=loss, skipped=bool(s), moved=float(not s))
-                             for loss, s in by_turns))]  # fmt: skip
+    by_turns = (
+        ((one, one, two, two, three), (1, 0, 1, 0, 1)),
+        ((one, one, two, two), (0, 1, 0, 1)),
+    )
+    return [last, *(recorded(*(step(rng, loss=loss, skipped=bool(s), moved=float(not s))
+                               for loss, s in zip(*run, strict=True)))
+                    for run in by_turns)]  # fmt: skip
 
 
 # Triage: the diagnosis ---------------------------------------------------------------------
@@ -283,7 +289,11 @@ TRIAGE = Exercise(
     answer=diagnosis,
     reason="Walk through the steps: what stopped being finite first, or else what stands still?",
     argument="record",
-    cases=shown_patients(),
+    cases=[
+        *shown_patients(),
+        *near_standstill(np.random.default_rng(7))[-4:],
+        *near_skips(np.random.default_rng(7)),
+    ],
     misconceptions=(
         Misconception(
             alarmed_by_skips,
@@ -371,6 +381,7 @@ NORM = Exercise(
             ([[400.0, -400.0, 200.0, 0.0]], 1e-6),
             ([[1.0, -1.0], [3e4, -2e4]], 1e-6),
             ([[6e-4, -2e-4, 1e-4, 3e-4]], 1e-10),
+            ([[1e-3, -1e-3, 2e-3, 0.0]], 1e-5),
             ([[2001.0, 2002.0, 2004.0]], 1e-6),
             ([[3e4, 2e4, 4e4, 1e4]], 1e-6),
             ([[6e4, -6e4, -6e4, -5e4]], 1e-6),
@@ -437,14 +448,18 @@ def kept(rng, rows, columns, *, empty=0, padding=0):
     return keep
 
 
-def heads(rng, count, *, far=0.0, empty=0, padding=0, garbage=False):
-    """Heads of 16 numbers. `far` is a first product that all logits of a head share."""
+def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False):
+    """Heads of 16 numbers. `far` is a first product that all logits of a head share.
+
+    `uneven` multiplies the logits of the first row.
+    """
     cases = []
     for _ in range(count):
         rows, columns, width = int(rng.integers(2, 5)), int(rng.integers(5, 9)), 16
         q, k = whole(rng, (rows, width), 2), whole(rng, (columns, width), 2)
         if far:
             q[:, 0], k[:, 0] = 1024.0, far / 1024
+        q[0] *= np.float16(uneven)
         v = np.float16(rng.uniform(0.5, 2.0, (columns, 3)))
         keep = kept(rng, rows, columns, empty=empty, padding=padding)
         if garbage:
@@ -472,6 +487,9 @@ def small_heads():
         case([[2.0, *four]] * 2, [[1.0, *four], [1.0, *four]], [[1, 0], [0, 0]]),
         case([[-512.0, *four]], [[512.0, *four], [512.0, *four]], [[1, 0]]),
         case([[2.0, *four]], [[1.0, *four], [1.0, *four]], [[1, 0]], nan),
+        case(
+            [[512.0, *four], [1.0, *four]], [[512.0, *four], [1.0, *four]], [[1, 1]] * 2
+        ),
     ]
 
 
@@ -517,7 +535,7 @@ def training(x, y, scale, limit, interval, fused, *, clip="unscaled", twice=Fals
         miss = low(low(inputs, FP16) @ low(w, FP16), FP16) - wanted
         out = low(scale * 2 * miss / len(wanted), FP32)
         scaled = low(low(out, FP16) @ low(inputs, FP16), FP32)
-        for largest in (np.abs(out).max(), np.abs(scaled).max()):
+        for largest in filter(None, (np.abs(out).max(), np.abs(scaled).max())):
             nearest = min(nearest, abs(math.log(largest / FP16.max_finite)))
         scaled = low(scaled, FP16)
         finite = bool(np.isfinite(scaled).all())
@@ -549,7 +567,7 @@ def trained(*arguments, **changes):
 
 
 def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits=(-2, 2),
-         intervals=(50,), fused=(0, 1), grid=None, dead=0):  # fmt: skip
+         intervals=(50,), fused=(0, 1), grid=None, dead=0, blank=0):  # fmt: skip
     """Batches of noise, some of them odd; no decision may hang on the last digits of a sum."""
     cases = []
     while len(cases) < count:
@@ -559,6 +577,7 @@ def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits
         y = rng.uniform(0.5, 2.0, (steps, rows)) * rng.choice((-1, 1), (steps, rows))
         limit = 2.0 ** rng.uniform(*limits)
         x[:, :, :dead] = 0.0  # weights that no step moves
+        x[rng.permutation(steps)[:blank]] = 0.0  # an update that moves nothing
         if grid:
             x, y, limit = (np.round(grid * part) / grid for part in (x, y, limit))
         y[rng.permutation(steps)[:odd]] *= 1e7
@@ -596,6 +615,7 @@ TRAIN = Exercise(
         few(8, limits=(-3, -2), scales=(13, 14), fused=(0,)),
         few(6, intervals=(1,), scales=(4, 5), fused=(0,)),
         few(7, odd=1, intervals=(1,), scales=(5, 6), steps=4),
+        few(11, blank=1, fused=(0,), scales=(4, 5)),
     ],
     misconceptions=(
         but(
@@ -784,7 +804,8 @@ GRADED = {
         ATTENTION,
         (
             Part("logits past FP16", 1, ATTENTION.reason,
-                 lambda rng: [*heads(rng, 6), *heads(rng, 6, far=5e5), *heads(rng, 3, far=6e4)]),
+                 lambda rng: [*heads(rng, 6), *heads(rng, 6, far=5e5), *heads(rng, 3, far=6e4),
+                              *heads(rng, 3, uneven=1024.0)]),
             Part("masks", 1, "A hidden place takes no part, whatever the true logits are.",
                  lambda rng: [*heads(rng, 6, empty=1), *heads(rng, 6, far=-5e5, padding=1)]),
             Part("what padding holds", 1, "A place that no row may see can hold anything.",
@@ -799,7 +820,7 @@ GRADED = {
                  lambda rng: [*runs(rng, 4, fused=(0,)), *runs(rng, 2, scales=(20, 24), steps=14)]),
             Part("odd batches", 1, "In a skipped step nothing moves, and nothing counts.",
                  lambda rng: [*runs(rng, 3, odd=2, fused=(0,)), *runs(rng, 3, odd=2, fused=(1,)),
-                              *runs(rng, 2, odd=1, dead=1)]),
+                              *runs(rng, 2, odd=1, dead=1), *runs(rng, 2, blank=3, fused=(0,))]),
             Part("a scale that grows", 1, "A scale can change for two reasons.",
                  lambda rng: runs(rng, 4, odd=1, scales=(4, 7), intervals=(2, 3))),
         ),

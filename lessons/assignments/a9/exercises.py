@@ -359,6 +359,7 @@ STREAM = Exercise(
         Arguments((_TERMS, [3] * 8, 8, BF16)),
         Arguments((np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16)),
         Arguments((np.array([11.0, 24.0, 6.0, 14.0, 8.0, 1.0, 20.0]), [7], 2, FP8_E4M3)),
+        Arguments((np.array([8.0, 13, 20, 6, 1, 2, 28, 22, 8, 3]), [10], 2, FP8_E4M3)),
         *(
             Arguments((np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3))
             for terms in (
@@ -442,9 +443,10 @@ def runs(rng, count, *, odd=0.0, length=(5, 12)):
         b = [moved(x, rng) if rng.random() < 0.4 else x.copy() for x in a]
         for x, y in zip(a, b, strict=True):
             if rng.random() < odd:
-                place, kind = int(rng.integers(4)), int(rng.integers(5))
+                place, kind = int(rng.integers(4)), int(rng.integers(6))
                 x[place], y[place] = ((0.0, -0.0), (np.nan, np.nan), (np.nan, 1.0), (-0.0, 1e-45),
-                                      (np.inf, np.finfo(np.float32).max))[kind]  # fmt: skip
+                                      (np.inf, np.finfo(np.float32).max), (-1e38, 1e38)
+                                      )[kind]  # fmt: skip
                 if kind == 1 and rng.random() < 0.5:
                     y.view(np.int32)[place] ^= 1
         cases.append(Arguments((reads, a, b)))
@@ -478,6 +480,7 @@ CULPRITS = Exercise(
                    tensors([1, 2], [1, 4], [3, 3.5]))),
         Arguments(([[], [], []], tensors([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
                    tensors([4, 1], [1, 1], [np.nan, 1]))),
+        Arguments(([[]], tensors([-2e30, 1]), tensors([1e30, 1]))),  # more than 2^31 apart
     ],
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",

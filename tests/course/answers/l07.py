@@ -7,7 +7,7 @@ from mplab import BF16, next_down, next_up, round_to
 
 
 def lost(w, delta):
-    """By ml_dtypes' own bfloat16: the sums in the cases are exact in float32."""
+    """By ml_dtypes' own bfloat16, through float32: rounded twice."""
     return (w + delta).astype(np.float32).astype(ml_dtypes.bfloat16).astype(
         np.float64
     ) == w
@@ -45,13 +45,14 @@ def coin(x, r):
 
 RIGHT = {
     "largest_dead_update": [2.0**-8, 0.00390625],
-    "dead_share": [lambda w, delta: share(lost(w, delta)[delta != 0]), one_by_one],
+    "dead_share": [one_by_one],
     "stochastic_round": [coin],
 }
 
 WRONG = {
     "largest_dead_update": [(0.0, "where the tie goes")],
     "dead_share": [
+        (lambda w, d: share(lost(w, d)[d != 0]), "float32 on the way"),
         (lambda w, d: share(lost(w, round_to(d, BF16))[d != 0]), "w is still w"),
     ],
 }

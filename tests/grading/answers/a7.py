@@ -117,6 +117,17 @@ _CALLS = """hook = optimizer.register_step_post_hook(lambda *_: called.append(1)
 
 WRONG = {
     "triage": [
+        ("np.mean", "np.median", ""),
+        (
+            "after and all(loss[i] == loss[i + 1] for i in after)",
+            "after and len(set(loss)) == 1",
+            "",
+        ),
+        (
+            "loss[i] == loss[i + 1]",
+            "math.isclose(loss[i], loss[i + 1], rel_tol=1e-6)",
+            "",
+        ),
         (
             "    if not applied:",
             '    if any(record["skipped"]):\n        return "forward"\n    if not applied:',
@@ -142,6 +153,7 @@ WRONG = {
         ),
     ],
     "norm": [
+        ("np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)", ""),
         ("x.astype(np.float32)", "x", "infinite from 256 on"),
         (
             "wide = x.astype(np.float32)",
@@ -165,6 +177,7 @@ WRONG = {
         ),
     ],
     "attention": [
+        ("hidden.max(-1, keepdims=True)", "hidden.max()", ""),
         (
             "(q.astype(np.float32) @ k.astype(np.float32).T)",
             "(q @ k.T).astype(np.float32)",
@@ -180,6 +193,7 @@ WRONG = {
         ),
     ],
     "train": [
+        ("scaler.get_scale() >= now", "bool((layer.weight != before).any())", ""),
         (
             "scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_("
             "layer.parameters(), limit)",

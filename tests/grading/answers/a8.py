@@ -211,6 +211,7 @@ WRONG = {
         ("-(-n // m)", "max(n // m, 1)", ""),
     ],
     "dot": [
+        ("*map(abs, sums)", "*sums", ""),
         ("np.rint(rest)", "np.trunc(rest)", "Cut instead"),
         ("range(slices - s)", "range(slices)", ""),
         (

@@ -162,6 +162,7 @@ WRONG = {
         ("np.ceil(casts)", "np.maximum(np.floor(casts), 1)", ""),
     ],
     "stream": [
+        ("while blocks % 2 == 0", "if blocks % 2 == 0", ""),
         (
             "                while blocks % 2 == 0:\n"
             "                    part = mplab.round_to(nodes.pop() + part, fmt)\n"
@@ -193,6 +194,7 @@ WRONG = {
         ("for node in reversed(nodes)", "for node in nodes", ""),
     ],
     "culprits": [
+        (".astype(np.int64)", "", ""),
         ("for j in reads[k]", "for j in range(k)[-1:]", "the one before it"),
         (
             "x.tobytes() != y.tobytes()",
