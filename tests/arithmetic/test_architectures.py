@@ -10,7 +10,6 @@ from cases import assert_same_bits
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
-from mplab.hardware import probes
 from mplab.numbers import (
     FP4_E2M1,
     FP6_E2M3,
@@ -390,45 +389,4 @@ def test_the_largest_group_is_still_exact():
     assert (
         mma(x, x.T, np.array([[2.0**-34]]), scales=(s, s.T), **how)
         == 1024 * 36 * 1.75**2
-    )
-
-
-# Probes ------------------------------------------------------------------------------------
-
-
-def test_probes_tell_the_units_of_others_from_their_neighbours():
-    answers = {
-        p.terms: {x: p.ask(architecture=x) for x in p.architectures}
-        for p in probes.PROBES
-    }
-    assert (
-        answers["2^24, 1, 1, -2^24"]["cdna1"]
-        == answers["2^24, 1, 1, -2^24"]["cdna2"]
-        == 1.0
-    )
-    assert (
-        answers["2^24, 1, 1, -2^24"]["cdna3"]
-        == answers["2^24, 1, 1, -2^24"]["hopper"]
-        == 2.0
-    )
-    flushed = answers["2^-24 as a subnormal"]
-    assert [x for x, y in flushed.items() if y == 0] == ["cdna2"]
-    pairs = answers["2^24 | 1, 0, 1 in BF16"]
-    assert (pairs["cdna1"], pairs["cdna2"]) == (2.0**24, 2.0**24 + 2)
-    down = answers["-2^-26 | 1"]
-    assert [x for x, y in down.items() if y != 1.0] == ["cdna3"]
-    infinite = answers["2^128, -2^127 in BF16"]
-    assert {x for x, y in infinite.items() if y == np.inf} == {
-        "cdna1",
-        "cdna2",
-        "cdna3",
-    }
-    assert set(answers["36*2^16, 2^-19, -36*2^16 in NVFP4"]) == {
-        "blackwell",
-        "rtx_blackwell",
-    }
-    assert all(
-        x["blackwell"] == x["rtx_blackwell"]
-        for x in answers.values()
-        if "blackwell" in x
     )

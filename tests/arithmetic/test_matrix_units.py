@@ -1,6 +1,6 @@
-"""The matrix unit against an oracle in integers, and the probes against the models they reject."""
+"""The matrix unit against an oracle in integers."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
@@ -12,7 +12,6 @@ from matrix_oracle import block, chained, one_step
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
 from mplab.arithmetic import MatrixUnit, mma, unit_of
-from mplab.commands.main import main
 from mplab.hardware import probes
 
 # The model again, in integers -----------------------------------------------------------
@@ -88,58 +87,6 @@ def test_the_disputed_corners_are_those_of_the_oracle_too(zeros_align, floor):
 
 
 # Probes ---------------------------------------------------------------------------------
-
-
-def rejected(question, model):
-    """The sum by a model that hardware refutes: another unit, or other options."""
-    known = {each.name for each in fields(MatrixUnit)}
-    unit = {key: value for key, value in model.changes.items() if key in known}
-    options = {key: value for key, value in model.changes.items() if key not in known}
-    here = question._unit(question.architecture)
-    return question.ask(architecture=replace(here, **unit), **options)
-
-
-@pytest.mark.parametrize(
-    "question", probes.PROBES, ids=lambda p: p.terms.replace(" ", "_")
-)
-def test_a_probe_gives_hopper_s_answer_and_the_rejected_model_gives_the_other(question):
-    assert probes.same(question.ask(), question.answer)
-    assert question.rejected
-    for model in question.rejected:
-        assert probes.same(rejected(question, model), model.answer)
-        assert not probes.same(model.answer, question.answer)
-
-
-def test_probes_tell_generations_apart():
-    by_terms = {p.terms: p for p in probes.PROBES}
-    kept = by_terms["1, 2^-25, -1"]
-    assert kept.ask(architecture="ampere") == 0.0
-    assert kept.ask(architecture="blackwell") == 2.0**-25
-    assert by_terms["1, 2^-14, -1 in E4M3"].ask(architecture="blackwell") == 2.0**-14
-    # Volta keeps 23 fraction bits of 2^24: even numbers.
-    ones = by_terms["2^24 | sixteen 1"]
-    assert [ones.ask(architecture=x) for x in ("volta", "turing")] == [
-        16777216.0,
-        16777232.0,
-    ]
-
-
-def test_the_command_says_politely_that_there_is_no_gpu(capsys, monkeypatch):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert main(["probe"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.startswith("There is no CUDA device here")
-    assert all(p.terms in printed for p in probes.PROBES)
-
-
-def test_the_command_compares_hardware_with_each_model():
-    lines = probes.report(probes.PROBES[0], 2.0**-25)
-    assert any("hopper" in line and line.endswith("agrees") for line in lines)
-    assert any("ampere" in line and line.endswith("differs") for line in lines)
-    assert any(
-        "not: 24 fraction bits" in line and line.endswith("differs") for line in lines
-    )
 
 
 def test_a_product_that_underflows_into_fp16_keeps_its_sign_and_a_probe_asks_for_it():
