@@ -101,7 +101,7 @@ def export(
         path for number, path in paths.items() if lessons is None or number in lessons
     ]
     for number, path in enumerate(wanted, start=1):
-        print(f"{number} of {len(wanted)}: {path.stem}", file=sys.stderr, flush=True)
+        print(f"{number} of {len(wanted)}: {path.stem}", file=sys.stderr)
         stamp = _fingerprint(path, words="".join(titles.values()))
         if fresh or stamp not in _text_of(out / f"{path.stem}.html"):
             replace_file(

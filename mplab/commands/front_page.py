@@ -113,7 +113,9 @@ _HOME = ['<a href="index.html">mplab</a>']
 
 
 def _plain(html: str) -> str:
-    """Return the words of HTML, still escaped."""
+    """Return the words of HTML, still escaped; powers of two as in the text of lessons."""
+    html = html.replace("<sup>−", "<sup>-")
+    html = re.sub(r"<sup>(-?\d+)</sup>", lambda sup: superscript(int(sup[1])), html)
     return " ".join(
         re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split()
     )

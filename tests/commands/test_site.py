@@ -38,7 +38,7 @@ FIRST = [
     f"{TIMELINE}\nx",
     "explorers.BitExplorer('0.1', FP16)",
 ]
-SECOND = ["# And a second?\n\nWords.", "1 + 1"]
+SECOND = ["# And a second?\n\nWords, 2⁻²⁴ and 2^−25. Another.", "1 + 1"]
 WIDTHS, THEMES = (360, 768, 1280), ("light", "dark")
 
 
@@ -397,12 +397,31 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(
     page.close()
 
 
+def test_back_finds_the_searched_word_again(site, browser):
+    page = browser.new_page()
+    page.goto((site / "search.html").as_uri())
+    page.get_by_role("searchbox").fill("open 100%")
+    page.get_by_role("searchbox").fill("another")
+    page.locator(".found li:visible a").last.click()
+    page.go_back()
+    assert page.get_by_role("searchbox").input_value() == "another"
+    assert page.locator(".found li:visible").count() == 3
+    page.close()
+
+
 def test_the_search_finds_a_section_and_a_lesson_leads_to_all_others(opened):
     page = opened("search.html")
     page.get_by_role("searchbox").fill("in the open")
     assert page.locator(".found li:visible a").all_inner_texts() == [
         "Lesson 1 · 2. Another"
     ]
+    for power in ("2^-24", "2⁻²⁴", "2^−25"):
+        page.get_by_role("searchbox").fill(power)
+        found = page.locator(".found li:visible")
+        assert found.locator("a").all_inner_texts() == ["Lesson 2 · And a second?"]
+        assert found.locator("mark").count() == 1
+    page.get_by_role("searchbox").fill("another")
+    assert found.locator("a").first.inner_text() == "Lesson 1 · 2. Another"
     page = opened("01_first.html")
     page.get_by_text("Lesson 1 of 2").first.click()
     there = page.locator("header ol a").all_inner_texts()

@@ -398,24 +398,55 @@ function mark() {
 if (links.length) addEventListener("scroll", mark, { passive: true });
 
 // The search page holds all sections; those without the searched words are hidden.
+const RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹";
+const lowered = (words) =>
+  words
+    .toLowerCase()
+    .replaceAll("−", "-")
+    .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]/g, (c) => "-0123456789"[RAISED.indexOf(c)]);
+
+/** Words as parts, of which those that are searched for are marked. */
+function marked(words, searched) {
+  const literal = searched.map((word) => word.replace(/[.*+?${}()|[\]\\]/g, "\\$&"));
+  const parts = [];
+  let from = 0;
+  for (const { 0: found, index } of lowered(words).matchAll(new RegExp(literal.join("|"), "g"))) {
+    const to = index + found.length;
+    parts.push(words.slice(from, index), element("mark", {}, words.slice(index, to)));
+    from = to;
+  }
+  return [...parts, words.slice(from)];
+}
+
 const field = document.getElementById("search");
 if (field) {
-  const entries = [...document.querySelectorAll(".found li")].map((item) => {
-    const text = item.querySelector("p");
-    return { item, text, all: text.textContent, low: item.textContent.toLowerCase() };
+  const list = document.querySelector(".found");
+  const entries = [...list.children].map((item) => {
+    const [title, text] = item.children;
+    const [name, all] = [title.textContent, text.textContent];
+    return { item, title, text, name, all };
   });
   const look = () => {
-    const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const hits = entries.filter(({ low }) => words.every((word) => low.includes(word)));
-    for (const { item, text, all } of entries) {
-      item.hidden = true;
-      const at = Math.max(0, words.length ? all.toLowerCase().indexOf(words[0]) - 60 : 0);
-      text.textContent = (at ? "… " : "") + all.slice(at, at + 200);
+    const words = lowered(field.value).replaceAll("^", "").split(/\s+/).filter(Boolean);
+    const holds = (text) => words.every((word) => lowered(text).includes(word));
+    const hits = entries.filter(({ name, all }) => holds(`${name} ${all}`));
+    for (const { item } of entries) item.hidden = true;
+    for (const { item, title, text, name, all } of hits) {
+      const at = Math.max(0, words.length ? lowered(all).indexOf(words[0]) - 60 : 0);
+      const part = (at ? "… " : "") + all.slice(at, at + 200);
+      title.replaceChildren(...(words.length ? marked(name, words) : [name]));
+      text.replaceChildren(...(words.length ? marked(part, words) : [part]));
+      item.hidden = false;
     }
-    for (const { item } of hits) item.hidden = false;
+    list.append(...hits.toSorted((a, b) => holds(b.name) - holds(a.name)).map(({ item }) => item));
     document.getElementById("found").textContent = words.length ? `${hits.length} sections` : "";
   };
-  field.addEventListener("input", look);
+  field.addEventListener("input", () => {
+    history.replaceState(history.state, "", `#${encodeURIComponent(field.value)}`); // Back finds it
+    look();
+  });
+  field.value = decodeURIComponent(location.hash.slice(1));
+  document.getElementById("asked").hidden = false;
   field.focus();
   look();
 }
