@@ -540,7 +540,15 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "All else was watched.",
             "Use the version of torchao that mplab is tested with.",
         )
-    if not steps:
+    if seen.ended:
+        first = seen.ended.strip().partition("\n")[0]
+        yield _note(
+            "ended-by-exception",
+            f"The run ended by an exception in step {len(steps)}: {first[:200]}",
+            "It is an error of the program; what is found below comes from the steps before.",
+            "Read the traceback first.",
+        )
+    elif not steps:
         yield _problem(
             "no-steps",
             f"step() was never called; {seen.passes or 'no'} forward passes and "

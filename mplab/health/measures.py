@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import (
 
 from mplab.health.records import Step
 from mplab.health.tracing import format_of_dtype
-from mplab.numbers.formats import FP8_E5M2, FP32, Format
+from mplab.numbers.formats import FP8_E5M2, FP32, FP64, Format
 
 _COUNTED = 1 << 16
 """Up to this many gradients of a layer in one pass are all counted; more are sampled."""
@@ -111,9 +111,13 @@ def rank() -> int:
 
 
 def local(t: Tensor) -> Tensor:
-    """This process's part of a tensor that is spread over processes; no process waits."""
+    """This process's part of a tensor that is spread over processes; no process waits.
+
+    Of complex numbers, the real and the imaginary parts.
+    """
     shard = getattr(t, "to_local", None)
-    return t.detach() if shard is None else shard().detach()
+    part: Tensor = t.detach() if shard is None else shard().detach()
+    return torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
 
 
 def sample(t: Tensor, most: int) -> Tensor:
@@ -145,15 +149,17 @@ def all_finite_flag(t: Tensor) -> Tensor:
     """
     if not t.numel():
         return torch.zeros((), device=t.device)
-    low, high = torch.aminmax(t.detach() if t.itemsize > 1 else t.detach().float())
-    return low.float() * 0 + high.float() * 0
+    t = local(t)
+    low, high = torch.aminmax(t if t.itemsize > 1 else t.float())
+    return (low * 0 + high * 0).float()
 
 
 def norm_of(t: Tensor) -> Tensor:
-    """The Euclidean norm of this process's part, in float32."""
+    """The Euclidean norm of this process's part, in float32, or in float64 if it is."""
     t = local(t)
     t = t.coalesce().values() if t.is_sparse else t
-    return torch.linalg.vector_norm(t, dtype=torch.float32)  # type: ignore[no-any-return]
+    dtype = torch.promote_types(t.dtype, torch.float32)
+    return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
 
 def total(norms: list[Tensor]) -> float | None:
@@ -290,7 +296,8 @@ class Movement:
             expected = moved if push is None else moved | push
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
-            fmt = weight_format or format_of_dtype(p.dtype) or FP32
+            wide = FP64 if before.dtype is torch.float64 else FP32
+            fmt = weight_format or format_of_dtype(before.dtype) or wide
             far = (after.double() - before.double()).abs() / ulps(before, fmt)
             ratios.append(far[expected].cpu())
         together = torch.cat(ratios) if ratios else torch.empty(0)

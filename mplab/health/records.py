@@ -167,6 +167,7 @@ class Evidence:
         still: parameters whose gradient was zero or missing in every step.
         idle_units: for each bias, which of its elements never had a gradient other than zero.
         uncounted: an error in reading the casts of torchao's layers, which are not counted since.
+        ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
     """
 
@@ -189,6 +190,7 @@ class Evidence:
     still: set[str] = field(default_factory=set)
     idle_units: dict[str, Tensor] = field(default_factory=dict)
     uncounted: str = ""
+    ended: str = ""
     error: str = ""
 
     def measure_units(self, name: str, gradient: Tensor) -> None:

@@ -196,7 +196,9 @@ class Health:
         self._set_tracing()
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
+        if isinstance(error, Exception):
+            self.seen.ended = f"{kind.__name__}: {error}"
         self.close()
 
     def _stop(self, error: Exception) -> None:
@@ -388,7 +390,8 @@ class Health:
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
-                self.seen.measure_units(self._parameters[place][0], local(p.grad))
+                gradient = p.grad.abs() if p.is_complex() else p.grad
+                self.seen.measure_units(self._parameters[place][0], local(gradient))
         self._used.look(p)
 
     # Optimizer and scaler -------------------------------------------------------------------

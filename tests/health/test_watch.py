@@ -640,3 +640,55 @@ def test_a_model_on_two_devices_is_watched():
     assert health.report().findings == []
     assert list(health.steps[2].layers) == ["here (Linear)", "there (Linear)"]
     assert health.steps[2].updated == sum(p.numel() for p in model.parameters())
+
+
+def watched(dtype, steps=6):
+    """A few steps of a network whose parameters have this dtype."""
+    model = sick_runs.seeded(sick_runs.mlp).to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = (t.to(dtype) for t in sick_runs.regression())
+    with Health(model, optimizer) as health:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = (model(x) - y).abs().square().mean()
+            loss.backward()
+            optimizer.step()
+            health.step(loss)
+    return model, health
+
+
+def test_a_network_in_float64_is_watched_to_its_end():
+    """It is what one runs to tell numerics from training."""
+    model, health = watched(torch.float64)
+    assert health.report().findings == []
+    norms = [p.grad.norm() for p in model.parameters()]
+    expected = float(torch.stack(norms).norm())
+    assert health.steps[-1].gradient_norm == pytest.approx(expected, rel=1e-12)
+    assert health.steps[-1].update_ulps > 1e12, "units of FP64"
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules")
+def test_complex_parameters_are_watched_by_their_real_and_imaginary_parts():
+    model, health = watched(torch.complex64)
+    assert health.report().findings == []
+    expected = float(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
+    assert health.steps[-1].gradient_norm == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        model[0].weight[0, 0] = complex(0, float("inf"))
+    with Health(model, torch.optim.SGD(model.parameters(), 0.0)) as health:
+        health.step(1.0)
+    assert health.steps[0].nonfinite_weights == 1
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_run_that_an_exception_ended_is_told_so(steps):
+    model = sick_runs.seeded(sick_runs.mlp)
+    health = Health(model)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"), health:
+        for _ in range(steps):
+            model(torch.ones(2, 8)).mean().backward()
+            health.step(1.0)
+        model(torch.ones(2, 3))
+    (told,) = health.report().findings
+    assert told.code == "ended-by-exception"
+    assert f"in step {steps}: RuntimeError: mat1 and mat2" in told.observed
