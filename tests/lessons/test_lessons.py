@@ -171,6 +171,25 @@ def test_what_happened_is_folded_until_a_reader_opens_it(path):
 
 
 @every_lesson
+def test_a_cell_asks_one_question_so_that_its_box_stands_below_it(path):
+    """Two questions in one cell shared one box, below the text of a third."""
+    for text in sources(read(path), "markdown"):
+        assert len(re.findall(r"(?m)^[✍⌨] \*\*", text)) <= 1
+
+
+def test_a_cell_that_draws_a_recording_says_so_where_there_is_none():
+    """It printed nothing, below the promise of a figure."""
+    cells = [cell for path in LESSONS for cell in sources(read(path), "code")]
+    drawing = [
+        c for c in cells if re.search(r"recorded(_\w+)?\(", c) and "def " not in c
+    ]
+    lonely = [
+        c for c in drawing if "No recording in this copy: data/record.py" not in c
+    ]
+    assert len(drawing) >= 5 and lonely in ([], ["recorded = hardware.recorded()"])
+
+
+@every_lesson
 def test_a_lesson_keeps_its_budget_of_words_and_code(path):
     notebook = read(path)
     text = re.sub(
