@@ -103,8 +103,10 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     )
     scale = steps[-1].scale
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
-    if last >= 5 and scale < 1:
-        origin = _culprit(steps[-last:], "backward") or _culprit(steps, "backward")
+    origin = _culprit(steps[-last:], "backward") if last else None
+    # an overflow is an infinity first
+    nan = origin is not None and origin.what == "NaN"
+    if (last >= 5 and scale < 1) or (last >= 3 and nan):
         return _problem(
             "backward-never-finite",
             f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",

@@ -97,6 +97,28 @@ def test_a_gradient_without_a_value_at_any_scale_is_told_from_a_scale_too_high()
     )
 
 
+def test_a_gradient_that_is_nan_at_once_is_not_taken_for_a_scale_too_high():
+    """Four skips tell; the scale alone would need seventeen, down to below 1."""
+
+    class Mean(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, g):
+            return g + g[:0].mean()
+
+    class Layer(nn.Module):
+        def forward(self, x):
+            return Mean.apply(x)
+
+    model = nn.Sequential(nn.Linear(8, 4), Layer())
+    report = sick_runs.Loop(model, sick_runs.regression(), scale=2.0**16).run(4)
+    told = next(f for f in report.findings if f.code == "backward-never-finite")
+    assert "in 1 (Layer) made a NaN in the backward pass" in told.check
+
+
 class Spoils(nn.Module):
     """Passes on its input but for one call, in which its output or its gradient is spoilt."""
 
