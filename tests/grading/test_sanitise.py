@@ -158,7 +158,7 @@ def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
     # 470 added cells that printed, raised or did nothing spelt 745 bits of hidden inputs.
     added = set()
     for outputs in ([], [raised], late.outputs, [raised, raised]):
-        late.outputs = outputs
+        notebook.cells[2].outputs = [nbformat.from_dict(output) for output in outputs]
         added.add(sanitise(notebook, late_outputs=False).cells[2].outputs[0].text)
     assert len(added) == 1
 
