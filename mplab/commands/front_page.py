@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,8 @@ from mplab.commands.lesson_page import (
 )
 from mplab.common.words import superscript
 from mplab.explorers.freezing import Control, Frozen, pack
-from mplab.explorers.modules import BitExplorer, to_live_html
+from mplab.explorers.modules import BitExplorer, facts, sharing_script, to_live_html
+from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 
 EXPONENTS = range(0, 26, 2)
 """Loss scales of the first explorer, as powers of two."""
@@ -59,6 +61,8 @@ def front_page(
     clone = f"git clone {there}\n" if (there := repository()) else ""
     begin = f' <a href="{pages[0].name}">Begin with lesson 1</a>.' * pages[0].exists()
     held = {
+        "race": _race(),
+        "script": sharing_script("counters.js"),
         "digits": digits,
         "begin": begin,
         "bits": to_live_html(BitExplorer("0.1")),
@@ -119,6 +123,19 @@ def _plain(html: str) -> str:
     return " ".join(
         re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split()
     )
+
+
+def _race() -> str:
+    """Write the race of sums as it ends when rounding to nearest: each at 2^precision."""
+    runners = (FP8_E5M2, FP8_E4M3, BF16, FP16, FP32)
+    rows = "".join(
+        f'<li class="stopped" data-format="{fmt.name}" style="--log: {fmt.precision}">'
+        f"<b>{fmt.name}</b><span></span>"
+        f"<output>{2**fmt.precision:,} + 1 = {2**fmt.precision:,}</output></li>"
+        for fmt in runners
+    )
+    given = json.dumps([facts(fmt) for fmt in runners])
+    return (FILES / "race.html").read_text("utf-8").format(rows=rows, facts=given)
 
 
 def draw_digits() -> str:

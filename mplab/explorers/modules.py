@@ -105,15 +105,18 @@ def to_live_html(explorer: PageExplorer) -> str:
         explorer.get_state(),
         explorer.static_picture(),
     )
-    own = {name: value for name, value in state.items() if not name.startswith("_")}
-    held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
     static = picture._repr_mimebundle_()["text/html"] if picture else ""
     return (
         f'{_SHARED}<div id="{place}">{static}<p>{STATIC_NOTE}</p></div>'
-        f'<script type="module">const {{{_NAMES}}} = globalThis.mplab;\n'
-        f"{state['_esm'].removeprefix(_CORE)}\nrender({{model: plainModel({held}), "
+        f'<script type="module">{_SHARES}{state["_esm"].removeprefix(_CORE)}\n'
+        f"render({{model: plainModel({_held(state)}), "
         f'el: document.getElementById("{place}")}});</script>'
     )
+
+
+def sharing_script(name: str) -> str:
+    """Write a module as a script of a page in which an explorer lives, whose code it shares."""
+    return f'<script type="module">{_SHARES}{joined(name)}</script>'
 
 
 def to_saved_html(explorer: PageExplorer) -> str:
@@ -147,6 +150,8 @@ def deduplicate_scripts(page: str) -> str:
 _EXPORTED = re.findall(r"^export (?:const|function) (\[.*?\]|\w+)", _CORE, re.MULTILINE)
 
 _NAMES = ", ".join(names.strip("[]") for names in _EXPORTED)
+
+_SHARES = f"const {{{_NAMES}}} = globalThis.mplab;\n"
 
 _SHARED = (
     f'<style>{css()}</style><script type="module">{_CORE}\n'

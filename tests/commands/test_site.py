@@ -283,14 +283,27 @@ def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_the
     opened,
 ):
     page = opened("index.html", width=360)
-    slider, sentence = page.get_by_role("slider").first, page.locator(".sentence").first
-    assert slider.bounding_box()["y"] < 740
+    digits = page.locator("section[aria-labelledby=digits]")
+    slider, sentence = digits.get_by_role("slider"), digits.locator(".sentence")
     seen = []
     for word in ("One picture", "As good as FP32", "Nothing"):
         assert sentence.inner_text().startswith(word)
         seen.append(page.locator(".digits img").last.get_attribute("src"))
         slider.press("ArrowRight")
     assert len(set(seen)) == 3
+
+
+def test_the_race_stops_at_each_format_s_last_sum_in_every_way_it_is_shown(opened):
+    still = opened("index.html", java_script_enabled=False).locator(".race")
+    moved = opened("index.html", reduced_motion="reduce").locator(".race")
+    sums = ["8", "16", "256", "2,048", "16,777,216"]
+    for race in (still, moved):
+        shown = race.locator("output").all_inner_texts()
+        assert shown == [f"{x} + 1 = {x}" for x in sums]
+        assert "FP32 has stopped at 16,777,216" in race.inner_text()
+    moved.get_by_label("Kahan’s sum").press("Space")
+    assert moved.locator("output").nth(2).inner_text() == "65,536 + 1 = 65,536"
+    assert moved.page.url.endswith("#race?kahan")
 
 
 def test_the_policy_of_a_page_lets_nothing_out(site, browser):

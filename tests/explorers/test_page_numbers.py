@@ -394,3 +394,35 @@ def test_names_and_whole_numbers_that_cannot_be_are_answered(tmp_path):
         -20,
         *(rule.format(typed) for typed in ("", " ", "1.5", "19", "x")),
     ]
+
+
+RACE = """
+const { Counter } = await import(given.place);
+const f = core.makeFormat(given.facts);
+console.log(JSON.stringify(given.ways.map((way) => {
+    const counter = new Counter(f, way, "1");
+    return given.at.map((n) => { counter.runTo(n); return [counter.before, counter.sum]; });
+})));
+"""
+
+
+@pytest.mark.parametrize("fmt", [FORMATS["FP8_E4M3"], FORMATS["BF16"], FP16], ids=str)
+def test_the_race_of_sums_adds_as_the_library_does(fmt, tmp_path):
+    at = [*range(1, 300), 2**fmt.precision + 5, 2 ** (fmt.precision + 1)]
+    at = sorted({n for n in at if n < 5000})
+    given = {"place": node.CORE.with_name("counters.js").as_uri(), "facts": facts(fmt)}
+    given |= {"ways": ["nearest", "kahan", "stochastic"], "at": at}
+    found = node.run(RACE, tmp_path, given)
+    for way, pairs in zip(given["ways"], found, strict=True):
+        total, lost, sums = 0.0, 0.0, {}
+        for n in range(1, at[-1] + 1):
+            y = round_to(1.0 - lost, fmt) if way == "kahan" else 1.0
+            after = float(round_to(total + y, fmt))
+            if way == "kahan":
+                lost = float(round_to(round_to(after - total, fmt) - y, fmt))
+            total = sums[n] = after
+        for n, (before, after) in zip(at, pairs, strict=True):
+            assert way == "stochastic" or after == sums[n], (way, n)
+            # JSON has no infinity and no NaN.
+            values = [value for value in (before, after) if value is not None]
+            assert values == [round_to(float(value), fmt) for value in values]
