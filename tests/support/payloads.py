@@ -460,7 +460,7 @@ for o in gc.get_objects():
         "            time.sleep(60); os._exit(0)\n        kids += 1\n"
         "    except OSError as e: print(e); break\ntime.sleep(1)\n"
         "if kids > 100: print('HARM' + 'ED')",
-        control=UNSAFE, solved=True),  # ended, for the memory of them all
+        control=UNSAFE, **SOLVED),  # ended for the memory of them all, and gone on without it
     Attack("memory",
         "import os\nheld = []\nfor i in range(60):\n    held.append(bytearray(64 << 20))\n"
         "print('HARM' + 'ED')", control=UNSAFE),
