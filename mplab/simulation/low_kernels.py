@@ -122,7 +122,7 @@ def _next(
 ) -> torch.Tensor:
     """The neighbour in the format."""
     up, down = (
-        torch.from_numpy(step(x.cpu().numpy(), into.fmt)).to(x)
+        torch.as_tensor(step(x.cpu().numpy(), into.fmt)).to(x)
         for step in (next_up, next_down)
     )
     moved = torch.where(towards > x, up, down)

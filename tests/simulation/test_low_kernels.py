@@ -141,6 +141,7 @@ def test_a_format_in_which_torch_does_not_compute_is_filled_with_what_it_makes_o
     programs("""
         torch.nan_to_num(x); torch.nan_to_num(x, 3.0); torch.nan_to_num(x, posinf=0.1);
         torch.nan_to_num(x, neginf=-9.0).neg(); torch.nextafter(x, y); torch.nextafter(x, y[:1]);
+        torch.nextafter(x[0, 0], y[0, 0]); torch.nextafter(x[:0], y[:0]);
         x.clone().nan_to_num_()
     """),
 )
