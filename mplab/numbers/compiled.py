@@ -3,10 +3,11 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cfunc, njit
+from numba import cfunc, config, njit
 from numpy._core import umath
 
 # NumPy's table of C functions for ufuncs is private to Python. It buys short calls: rounding eight
@@ -23,6 +24,10 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., None]) -> None:
+        if config.DISABLE_JIT:  # type: ignore[attr-defined]
+            raise RuntimeError(
+                "mplab: loops must be compiled; got NUMBA_DISABLE_JIT=1. Unset it."
+            )
         self._function = function
         try:
             self._call = njit(nogil=True, cache=True)(function)
@@ -39,11 +44,20 @@ class Compiled:
 
     def __call__(self, *arguments: Any) -> None:
         """Run the loop."""
+        arguments = tuple(map(_writeable, arguments))
         try:
             self._call(*arguments)
         except OSError:
             self._call = njit(nogil=True)(self._function)
             self._call(*arguments)
+
+
+def _writeable(x: Any) -> Any:
+    """Return a view without the mark read-only: numba would compile for it once more, seconds."""
+    if not isinstance(x, np.ndarray) or x.flags.writeable:
+        return x
+    memory = {**x.__array_interface__, "data": (x.ctypes.data, False)}
+    return np.asarray(SimpleNamespace(__array_interface__=memory))
 
 
 def callback(signature: Any, function: Callable[..., None]) -> Any:

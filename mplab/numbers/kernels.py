@@ -1,7 +1,10 @@
 """The compiled loops of `mplab.round_to`.
 
-`_round_bits` is the only definition of rounding in the library. It takes the bits of a float32 or
-float64 and returns the bits of the result and its flags. Loops around it are compiled per rounding
+`_round_bits` defines rounding for NumPy arrays and CPU tensors. It takes the bits of a float32 or
+float64 and returns the bits of the result and its flags. Two more definitions serve other
+machines: `mplab.numbers.tensors._round_bits` for tensors on devices, which
+tests/numbers/test_tensors.py holds equal, and the pages' numbers.js, which
+tests/explorers/test_page_numbers.py holds equal. Loops around it are compiled per rounding
 mode and dtype, never per format: the parameters of the format arrive in an array. Keep every
 callee in this file, because numba's cache on disk notices edits to the file of the loop only.
 """

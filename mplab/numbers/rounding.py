@@ -504,7 +504,7 @@ class _Source:
             counts=counts,
         )
         if result is not None and target is not None and target is not result:
-            result[...] = _narrow(self.function, target, fmt)
+            result[...] = narrow(self.function, target, fmt)
 
     def deliver(self, result: np.ndarray, out: np.ndarray | None) -> Any:
         """Return the result in the form of the input: `out`, a scalar or an array."""
@@ -518,14 +518,14 @@ class _Source:
         return shaped if self.dtype.isnative else shaped.astype(self.dtype)
 
 
-def _narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
+def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
     """Convert float64 to float32 without rounding, also where the CPU flushes subnormals."""
     try:
         return np.asarray(encode(wide, FP32)).view(np.float32)
     except ValueError:
         raise ValueError(
             f"{function}: x must be float64 here; got float32, which cannot hold every result in "
-            f"{fmt.name}. Use x.astype(np.float64)."
+            f"{fmt.name}. Convert it first."
         ) from None
 
 

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
-from mplab.numbers.codes import encode
 from mplab.numbers.formats import (
-    FP32,
     Format,
     FormatLike,
     Overflow,
@@ -24,7 +22,13 @@ from mplab.numbers.formats import (
 )
 from mplab.numbers.inputs import widen
 from mplab.numbers.parameters import RoundingParameters
-from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
+from mplab.numbers.rounding import (
+    Stream,
+    Tally,
+    checked_keys,
+    checked_parameters,
+    narrow,
+)
 
 _NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.float32: np.dtype(np.float32),
@@ -176,19 +180,11 @@ def _widen(x: Tensor) -> Tensor:
 
 def _narrow(x: Tensor, fmt: Format) -> Tensor:
     """Convert float64 to float32 without rounding."""
-    if x.device.type == "cpu":
-        try:
-            codes = np.asarray(encode(x.numpy(), FP32))
-        except ValueError:
-            pass
-        else:
-            return torch.from_numpy(codes.view(np.float32))
-    elif bool(((x.float().double() == x) | x.isnan()).all()):
-        return x.float()
-    raise ValueError(
-        f"round_tensor: x must be float64 here; got float32, which cannot hold every result in "
-        f"{fmt.name}. Use x.double()."
-    )
+    if x.device.type != "cpu":
+        single = x.float()
+        if bool(((single.double() == x) | x.isnan()).all()):
+            return single
+    return torch.from_numpy(narrow("round_tensor", x.cpu().numpy(), fmt))
 
 
 # The definition of rounding on whole tensors --------------------------------------------

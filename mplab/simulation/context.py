@@ -29,7 +29,15 @@ from torch.optim.optimizer import (
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils._pytree import tree_leaves
 
-from mplab.numbers.formats import FP16, FP32, Format, Overflow, Rounding
+from mplab.numbers.formats import (
+    FP16,
+    FP32,
+    Format,
+    FormatLike,
+    Overflow,
+    Rounding,
+    format_of,
+)
 from mplab.numbers.rounding import Stream, Tally
 from mplab.simulation import regions
 from mplab.simulation.dispatch import Mode, rules_in
@@ -80,7 +88,7 @@ class simulated(ContextDecorator):
     through older operations raises an error.
 
     Args:
-        fmt: the low format; it must fit in float32.
+        fmt: the low format, or its name or dtype; it must fit in float32.
         policy: which operation and which layer runs in which format, or its name in `POLICIES`;
             see `mplab.simulation`.
         rounding: the direction; `STOCHASTIC` needs a `stream`.
@@ -127,7 +135,7 @@ class simulated(ContextDecorator):
 
     def __init__(
         self,
-        fmt: Format,
+        fmt: FormatLike,
         *,
         policy: Policy | str = CUDA_AUTOCAST,
         rounding: Rounding = Rounding.TIES_TO_EVEN,
@@ -136,7 +144,10 @@ class simulated(ContextDecorator):
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
-        policy = policy_named("simulated", policy)
+        fmt, policy = (
+            format_of(fmt, function="simulated"),
+            policy_named("simulated", policy),
+        )
         self._into = {  # rounders, by the format of a layer
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
@@ -437,7 +448,7 @@ class simulated(ContextDecorator):
 def explain(
     model: nn.Module,
     *inputs: Any,
-    fmt: Format = FP16,
+    fmt: FormatLike = FP16,
     policy: Policy | str = CUDA_AUTOCAST,
     target: Any = None,
     loss: Callable[..., Tensor] | None = None,
@@ -477,7 +488,7 @@ def explain(
         raise ValueError(
             "explain: target must come with a loss; got none. Pass a loss, such as F.mse_loss."
         )
-    policy = policy_named("explain", policy)
+    fmt, policy = format_of(fmt, function="explain"), policy_named("explain", policy)
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

@@ -642,3 +642,26 @@ def test_options_reach_the_loops_unchanged():
         kernels.INEXACT | kernels.OVERFLOW,
         underflow,
     ]
+
+
+def test_read_only_arrays_are_not_compiled_for_once_more():
+    x = np.linspace(-2, 2, 9, dtype=np.float32)
+    want = mplab.tally(x, mplab.FP16)
+    loop = kernels._loop_for(int(Rounding.TIES_TO_EVEN), False, "count")
+    before = len(loop._call.signatures)
+    x.flags.writeable = False
+    assert mplab.tally(x, mplab.FP16) == want
+    assert len(loop._call.signatures) == before
+    assert not x.flags.writeable
+
+
+def test_without_numba_s_compiler_a_sentence_says_so():
+    code = (
+        "import mplab; "
+        "assert mplab.round_to(0.7, 'e4m3') == 0.6875; mplab.tally([0.7], 'fp16')"
+    )
+    environment = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert "mplab: loops must be compiled; got NUMBA_DISABLE_JIT=1. Unset" in run.stderr

@@ -297,3 +297,15 @@ def test_torch_export_and_fake_tensors_inside_give_shapes_and_change_nothing():
             assert (torch.ones(3, 4) @ model.weight).shape == (3, 4)
         assert_bits(model(x), before)
         assert_bits(exported(x), before)
+
+
+def test_a_format_may_be_given_by_its_name_or_dtype():
+    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    with simulated(BF16):
+        want = model(x)
+    for named in ("bf16", torch.bfloat16, "bfloat16"):
+        with simulated(named):
+            assert torch.equal(model(x), want)
+        assert mplab.simulation.explain(model, x, fmt=named).fmt is BF16
+    with pytest.raises(ValueError, match=r"^simulated: fmt must be a Format, or the"):
+        simulated("bf17")
