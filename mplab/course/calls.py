@@ -17,6 +17,9 @@ _OURS = (LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
 _SANDBOX = os.path.join(LIBRARY, "grading", "kernel.py")
 """The file that runs a submission and captures its output."""
 
+_WRAPPER = "on_tensors.<locals>.call"
+"""The decorator of functions that take tensors, too: the name of its `function` counts."""
+
 _FREE = {"<module>", "__getattr__"}
 """Functions that run on `import mplab` and on the first use of a room."""
 
@@ -50,14 +53,15 @@ def watched(
         ours = file.startswith(_OURS) and file != _SANDBOX
         if event != "call" or inside is not None or not ours:
             return
-        inside, name = frame, code.co_qualname.partition(".")[0]
+        inside, values = frame, frame.f_locals
+        name = code.co_qualname.partition(".")[0]
+        if code.co_qualname == _WRAPPER:
+            name = values["function"].__name__
+            values = values["options"]
         attribute = name == "Format" and code.co_name != "__post_init__"
         if name not in allowed and not attribute:
             found.append(name)
-        elif (
-            frame.f_locals.get("overflow") is Overflow.SATURATE
-            and "overflow" not in allowed
-        ):
+        elif values.get("overflow") is Overflow.SATURATE and "overflow" not in allowed:
             found.append(f"{name} with overflow")
 
     def call(*arguments: Any) -> Any:

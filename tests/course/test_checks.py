@@ -17,7 +17,18 @@ from answers import answers_in
 from tiers import mostly_slow
 
 import mplab
-from mplab import FP8_E4M3, FP16, check, round_to, values
+from mplab import (
+    FP8_E4M3,
+    FP16,
+    check,
+    decode,
+    fields,
+    next_down,
+    next_up,
+    round_to,
+    ulp,
+    values,
+)
 from mplab.course import EXERCISES, Arguments, Exercise, HashedValue, equal, practice
 from mplab.course.exercise import TIME_LIMIT, misconception_of, verdict_on
 from mplab.course.files import course_folder
@@ -127,6 +138,22 @@ def test_a_stub_is_not_attempted_and_does_not_raise(name):
     given = stub if callable(EXERCISES[name].answer) else None
     verdict = check(name, given)
     assert not verdict and "not attempted yet" in verdict.message
+
+
+@pytest.mark.parametrize(
+    "function", [ulp, round_to, next_up, next_down, decode, fields]
+)
+def test_a_function_of_the_library_is_known_by_its_own_name(function):
+    """A decorator's name stood there for a while, and right answers were refused."""
+    exercise = Exercise(lambda x: 1.0, "", cases=[1], uses=(function.__name__,))
+
+    def calling(x):
+        function(x, FP16)
+        return 1.0
+
+    assert verdict_on("one", exercise, calling)
+    verdict = verdict_on("one", replace(exercise, uses=("values",)), calling)
+    assert f"calls mplab's {function.__name__};" in verdict.message
 
 
 def test_the_smallest_counterexample_comes_first_with_both_values():
