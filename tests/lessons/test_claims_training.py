@@ -181,6 +181,21 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
     assert abs(ours_scaled[:6] - real_scaled[:6]).max() < 0.05
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_hooks_of_lesson_8_find_the_layers_that_fp16_silences(seed):
+    assert "the first four layers receive next to nothing" in prose(8)
+    space = {}
+    for cell in ("setup", "tasks"):
+        exec(source(8, cell), space)
+    space["tasks"] = {"SiLU (10)": space["autoencoder"](torch.nn.SiLU, TEN)}
+    torch.manual_seed(seed + 40)
+    exec(source(8, "own") + "\nshares = flushed_by_layer(mine, lambda m: "
+         "F.mse_loss(m(pixels), pixels))", space)  # fmt: skip
+    shares = [*space["shares"].values()]
+    assert len(shares) == 10 and max(shares[:2]) < 0.03
+    assert min(shares[-4:]) > 0.95 and sorted(shares[:-4]) == shares[:-4]
+
+
 # Lesson 9: who chooses the loss scale ----------------------------------------------------
 @pytest.mark.parametrize("seed", mostly_full([0, 1, 2], [1]))
 def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
@@ -221,6 +236,17 @@ def test_the_explorer_s_questions_have_the_answers_that_lesson_10_gives():
     assert gives("mean")[0] == "FP16"
     explorer.inputs.value = "one of each"
     assert gives("add: a + b") == ["FP32", "FP32", "FP16", "FP16"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bf16_saves_every_cosine_at_the_price_of_digits(seed):
+    assert "as section 1 showed, nothing overflows, and no loss scale" in prose(10)
+    space = {}
+    for cell in ("setup", "fusion", "towers", "data"):
+        exec(source(10, cell).replace("manual_seed(0)", f"manual_seed({seed})"), space)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = space["model"](space["x"], space["y"])
+    assert 2**-10 < (found.float() - space["exact"]).abs().max() < 0.02
 
 
 @pytest.mark.parametrize("seed", range(3))
