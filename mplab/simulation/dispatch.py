@@ -18,6 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from mplab.numbers.formats import FP32
 from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
     Rule,
@@ -63,6 +64,8 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
 _FLOAT32, _STRIDED = torch.float32, torch.strided
+
+_FP32_PRECISION = FP32.precision
 
 _MANY = 1 << 10
 """Once this many results are remembered, the dead ones among them are forgotten."""
@@ -394,8 +397,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
             into = format_of_leaf(node)
-            low = FormatTag(into) if into is not None else None
-            set_tag(t, low or FormatTag(None, ALWAYS_FP32))
+            if into is None:
+                set_tag(t, FormatTag(None, ALWAYS_FP32))
+                return
+            tag = tag_of(t)
+            if tag is None or not into.leaves_unchanged(tag):
+                # Autograd casts it to the leaf's dtype, and this memory is the leaf's own now.
+                plain = t.detach()
+                into(plain, plain, self._counter("cast", Node(into, self.place)))
+            set_tag(t, FormatTag(into))
         elif rule.name == "expand" and not t.dim() and tag_of(t) is None:
             set_tag(t, FormatTag(None, self.graph.nodes.get(number)))
 
@@ -581,7 +591,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, rule: Rule, args: Any, kwargs: dict[str, Any], into: Rounder | None
     ) -> Any:
         """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
-        if into is None:
+        if into is None or into.fmt.precision >= _FP32_PRECISION:
             return rule.call(*args, **kwargs)
         asked = kwargs.get("dtype")
         if asked is None or asked is _FLOAT32:
