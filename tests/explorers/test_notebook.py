@@ -64,10 +64,11 @@ def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(pa
             assert page.evaluate(NOTEBOOK) == before, f"{kind} {part}"
     page.evaluate(COUNT_SAVES)
     controls = ".noUi-handle", "select", ".mplab-page input[type=range]"
-    for number, control in enumerate(controls, start=1):
+    for control in controls:
         seen(page, control).focus()
+        page.evaluate("window.saves = 0")  # JupyterLab may have saved by itself
         page.keyboard.press("Control+s")
-        page.wait_for_function(f"window.saves === {number}")
+        page.wait_for_function("window.saves > 0")
         page.keyboard.press("Escape")
         assert page.evaluate("document.activeElement.matches('.jp-Cell')"), control
 
