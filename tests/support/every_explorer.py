@@ -29,7 +29,7 @@ CONTROLS = ".noUi-handle, select:enabled, input:enabled, button:enabled"
 # What a reader sees: the picture, and the sentence that a screen reader says.
 SEEN = """area => ({
     picture: area.querySelector('svg')?.outerHTML,
-    sentence: area.querySelector('[role=status]')?.innerText,
+    sentence: area.querySelector('[role=status]:not(.mplab-gone)')?.innerText,
 })"""
 
 # The kernel answers in turn, so once it has answered a question, it has answered the control moved
