@@ -163,7 +163,10 @@ def add_up(
     """
     target, nth = target.clone(), _occurrences(index)
     order = nth.argsort(stable=True)
-    for part in torch.split(order, nth.bincount().tolist()) if len(index) else ():
+    # One number after the other: a recorder of the step sees that Python reads them, as `tolist`
+    # does unseen.
+    counts = [int(count) for count in nth.bincount()]
+    for part in torch.split(order, counts) if counts else ():
         rows = target[index[part]] + source[part]
         target[index[part]] = into(rows, rows, None)
     return target
