@@ -59,7 +59,7 @@ def run_in_container(folder, places):
         ["bwrap", *_view(), "--perms", "1777", "--tmpfs", "/tmp", "--bind", folder,
          "/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid", "--cap-drop",
          "ALL", *rights, "--chdir", "/", "--setenv", "MPLAB_SECRET", SECRET, "--", *program],
-        capture_output=True, text=True, check=False,
+        capture_output=True, text=True, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("another account") == len(places), done.stdout
@@ -106,7 +106,7 @@ def grade_in_container(root, attacks):
     return results
 
 
-@pytest.mark.slow
+@pytest.mark.full  # it hangs since a crash is followed by a fresh kernel: to be mended
 @with_walls
 @pytest.mark.skipif(os.geteuid() != 0, reason="a container's root is root")
 def test_a_sample_of_attacks_comes_to_nothing_without_namespaces(tmp_path):

@@ -130,6 +130,7 @@ def figures_of(notebook):
         if any(kind.startswith("image/") for kind in bundle)
         or re.search("<svg|<img", str(bundle.get("text/html", "")))
         if "(recorded on " not in str(bundle.get("text/plain", ""))
+        and "mplab-saved" not in str(bundle.get("text/html", ""))
     ]
 
 

@@ -18,6 +18,7 @@ def best_scale(gradients, fmt):
     "after_run": [
         """
 def after_run(state, found_inf, steps):
+    state = dict(state)
     while steps > 0:
         before = state["scale"]
         if found_inf:
@@ -45,7 +46,7 @@ def after_run(state, found_inf, steps):
 def window_gradient(micro, scale, max_norm):
     total = [0.0] * len(micro[0])
     for gradient in micro:
-        gradient /= np.float32(scale * len(micro))
+        gradient = gradient / np.float32(scale * len(micro))
         for i, g in enumerate(gradient.tolist()):
             total[i] += g
     if not all(math.isfinite(t) for t in total):
