@@ -603,7 +603,7 @@ def few(seed, **kind):
 
 TRAIN = Exercise(
     answer=trained,
-    reason="unscale_, clip, scaler.step, update; then ask whether the weights were left alone.",
+    reason="unscale_, clip, scaler.step, update; then ask whether the scaler skipped the step.",
     argument="x, y, scale, limit, interval, fused",
     tolerance=0.01,
     cases=[

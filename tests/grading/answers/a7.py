@@ -74,11 +74,11 @@ def train(x, y, scale, limit, interval, fused):
         loss = torch.nn.functional.mse_loss(out.float()[:, 0], torch.from_numpy(y[i]))
         now = scaler.get_scale()
         scaler.scale(loss).backward()
+        made += bool(torch.isfinite(layer.weight.grad).all())
         torch.nn.utils.clip_grad_norm_(layer.parameters(), limit * now)
         scaler.step(optimizer)
         scaler.update()
         new = layer.weight.detach().numpy()
-        made += bool((new != old).any())
         rows.append([now, rate, np.linalg.norm(new - old)])
     return rows
 """
