@@ -43,6 +43,9 @@ _SET_NO_NEW_PRIVS = 38
 _TERMINALS = 8
 """Pseudo-terminals of a submission: `!command` needs one. A machine has some thousands in all."""
 
+_ACCOUNTS = 4_000
+"""How many accounts submissions may have; as many ids below them belong to nobody."""
+
 WORK = "/submission"
 """The only folder that a submission can write to; in memory, and gone with it. It hides the
 machine's own folder of this name, so nothing needed inside may lie there."""
@@ -154,7 +157,9 @@ def end_account(account: int) -> None:
     child = os.fork()
     if child == 0:
         try:
-            os.setresuid(account, account, account)
+            # A process may stop or kill those whose real or saved id is its own: with the account's
+            # ids a submission could stop this one first.
+            os.setresuid(account - _ACCOUNTS, account, 0)
             os.kill(-1, signal.SIGKILL)  # spares the process that calls it
         finally:
             os._exit(0)

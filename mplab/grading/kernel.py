@@ -17,7 +17,6 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 _MAX_TEXT = 60_000  # characters of output kept per cell
@@ -361,43 +360,45 @@ def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
         own_group: whether the child leads a group of its own, which ends with it.
         ending: called when the group has been killed.
     """
-    passed_on = {signal.SIGUSR1, signal.SIGTERM}
-    for number in passed_on:
-        signal.signal(number, signal.SIG_DFL)
-    # A signal that came between fork and handler would end the guard and leave its child.
-    signal.pthread_sigmask(signal.SIG_BLOCK, passed_on)
+    # Blocked signals wait until `sigwait` takes them, one after the other. A handler would run
+    # inside another one, too, and a fork inside a fork waits for ever for the first one's locks.
+    awaited = {signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     child = os.fork()
     if child == 0:
         if own_group:
             os.setsid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
         return
     # The kernel listens to SIGINT; another guard, between this one and the kernel, to SIGUSR1.
     above_kernel = own_group or os.getpid() == 1
+    interrupt = signal.SIGINT if above_kernel else signal.SIGUSR1
     kill = os.killpg if own_group else os.kill
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        os.kill(child, signal.SIGINT if above_kernel else signal.SIGUSR1)
-
-    def end(number: int, frame: FrameType | None) -> None:
+    def end() -> None:
         with contextlib.suppress(ProcessLookupError):
             kill(child, signal.SIGKILL)
         ending()
 
-    signal.signal(signal.SIGUSR1, interrupt)
-    signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, passed_on)
     # The guard holds no end of the channel: when the kernel dies, the grader reads end of file.
     for descriptor in range(3, 64):
         with contextlib.suppress(OSError):
             os.close(descriptor)
     ended = 0
-    while ended != child:  # orphans come to a namespace's first process
-        ended, status = os.waitpid(-1, 0)
+    while ended != child:
+        number = signal.sigwait(awaited)
+        if number == signal.SIGUSR1:
+            os.kill(child, interrupt)
+        elif number == signal.SIGTERM:
+            end()
+        ended = -1
+        while ended not in (0, child):  # orphans come to a namespace's first process
+            ended, status = os.waitpid(-1, os.WNOHANG)
     if own_group:
-        end(0, None)
+        end()
     os._exit(_KILLED if _killed(status) else 0)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -430,6 +431,52 @@ def test_a_container_without_user_namespaces_is_noticed():
         timeout=120,
     )
     assert "the kernel of this system refuses it: " in done.stdout
+
+
+TOLD_TWICE = """
+import concurrent.futures.thread, os, signal, time  # the first holds a lock in each fork
+from mplab.grading import kernel
+
+def ending():
+    for _ in range(200):
+        if not (child := os.fork()):
+            os._exit(0)
+        os.waitpid(child, 0)
+
+guard = os.fork()
+if guard == 0:
+    kernel._fork_and_guard(own_group=True, ending=ending)
+    time.sleep(600)
+while os.waitpid(guard, os.WNOHANG)[0] == 0:
+    os.kill(guard, signal.SIGTERM)
+"""
+
+
+def test_a_guard_that_is_told_to_end_while_it_ends_does_end():
+    subprocess.run([sys.executable, "-c", TOLD_TWICE], check=True, timeout=60)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives accounts")
+def test_a_submission_cannot_stop_the_process_that_ends_its_account():
+    account = 63_999
+    stop = f"""
+import os, signal, time
+os.setresuid({account}, {account}, {account})
+until = time.monotonic() + 60
+print("begun", flush=True)
+while time.monotonic() < until:
+    try:
+        os.kill(-1, signal.SIGSTOP)
+    except ProcessLookupError:
+        pass
+"""
+    end = f"from mplab.grading import isolation; isolation.end_account({account})"
+    for _ in range(5):
+        command = [sys.executable, "-c", stop]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as hostile:
+            hostile.stdout.readline()
+            subprocess.run([sys.executable, "-c", end], check=True, timeout=30)
+            assert hostile.wait(30) == -signal.SIGKILL
 
 
 @pytest.mark.slow
