@@ -44,7 +44,7 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
         ends.append(_end(axes, end, level, name, colour))
     c.binary_axis(axes.xaxis, "magnitude")
     c.binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"At 1 the next number is {c.listed([*gaps, f'1 in {INTEGERS}'])} away"
+    sentence = f"The gap after 1 is {c.listed([*gaps, f'1 in {INTEGERS}'])}"
     details = (
         "Stairs: the distance doubles at each power of two; at the left, among the subnormal "
         "numbers, it is level."

@@ -85,7 +85,7 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
         bounds_of: the format whose bounds are drawn.
 
     Returns:
-        A figure whose title says which curve ends highest and which lowest.
+        A figure whose title says which curves end within one rounding, u, and how far the others.
     """
     lengths, lines = curves[0].lengths, []
     for curve in curves:
@@ -101,11 +101,12 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
         words = f"{name} for {bounds_of.name}"
         lines.append(c.Line(lengths, limits, words, c.REFERENCE, {"linewidth": 0.9}))
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
-    worst, best = max(last, key=lambda k: last[k]), min(last, key=lambda k: last[k])
-    claim = (
-        f"After {int(lengths[-1]):,} terms the error is {last[worst]:.2g} in {worst}, "
-        f"{last[best]:.2g} in {best}."
-    )
+    unit_roundoff = bounds_of.unit_roundoff
+    far = [f"{name} is off by {x:.2g}" for name, x in last.items() if x > unit_roundoff]
+    near = [name for name, error in last.items() if error <= unit_roundoff]
+    if near:
+        far.append(f"{c.listed(near)} by at most one rounding")
+    claim = f"After {int(lengths[-1]):,} terms, {', '.join(far)}."
     every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
     quantities = "number of terms n", "error / sum of |terms|"
     return c.line_chart(lines, *quantities, claim, f"At the end: {every}.", log="xy")

@@ -231,11 +231,11 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         curves: from `measure_step_errors` or `measure_grid_errors`, all of one kind.
 
     Returns:
-        A figure whose title says where each line is lowest.
+        A figure whose title says how small each error becomes, the smallest first.
     """
     # Of one kind.
     ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}
-    lines, said = [], []
+    lines, lowest = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]
         name, how = (
@@ -244,14 +244,18 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         )
         lines.append(c.Line(curve.x, curve.errors, name, look, how))
         best = int(np.argmin(curve.errors))
-        said.append(f"{name} {curve.errors[best]:.2g} at {curve.x[best]:.2g}")
+        lowest.append((float(curve.errors[best]), name, float(curve.x[best])))
     falls = curves[0].x[0] > curves[0].x[-1]  # finer steps or grids to the right
-    claim = f"Least errors of {subject}: {', '.join(said)}."
-    quantities = axis, quantity
+    lowest.sort()
+    said = c.listed([f"{error:.2g} ({name})" for error, name, _ in lowest])
+    claim = f"Least errors of {subject}: {said}."
+    places = c.listed([f"{name} at {x:.2g}" for _, name, x in lowest])
     return c.line_chart(
         lines,
-        *quantities,
+        axis,
+        quantity,
         claim,
+        f"Lowest: {places}.",
         log="xy",
         finish=lambda axes: axes.xaxis.set_inverted(falls),
     )
@@ -277,11 +281,10 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
         if not k:
             axes.set_ylabel("z")
         states, length = cycle(run)
-        if length:
-            name += f", the last {length:,} again and again"
-        said.append(f"{states:,} ({name})")
+        ending = f", then the last {length:,} again and again" if length else ""
+        said.append(f"{name} visits {states:,} states{ending}")
     steps = len(run) - 1
-    sentence = f"Different states in {steps:,} steps: {'; '.join(said)}."
+    sentence = f"In {steps:,} steps {'; '.join(said)}."
     return c.titled(picture, sentence, "Points, z against x.")
 
 

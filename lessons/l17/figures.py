@@ -85,7 +85,7 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
     for name, row in found.items():
         look, errors = _look(name), np.asarray(row)
         places, how = np.arange(1, len(errors) + 1), {"marker": look.marker}
-        lines.append(c.Line(np.clip(errors, _LEAST, 1.0), places, name, look, how))
+        lines.append(c.Line(places, np.clip(errors, _LEAST, 1.0), name, look, how))
         enough = np.flatnonzero(errors <= 2.0**-52)
         if len(enough):
             reached.append(f"{name} with {enough[0] + 1}")
@@ -93,9 +93,9 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
             stuck.append(f"{name} ends at {errors[-1]:.0e}")
 
     def finish(axes: Axes) -> None:
-        axes.axvline(2.0**-52, color="black", linewidth=0.9)
-        axes.set_xlim(2, _LEAST)
-        _counts(axes)
+        axes.axhline(2.0**-52, color="black", linewidth=0.9)
+        axes.set_ylim(_LEAST, 2)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     said = [f"An error of 2⁻⁵² at most: {c.listed(reached)}"] if reached else []
     claim = f"{'; '.join(said + stuck)}."
@@ -103,7 +103,7 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
     if "moduli" in found:
         counted += ", or moduli"
     error = "error / (|A||B|)   (line: 2⁻⁵²)"
-    return c.line_chart(lines, error, counted, claim, log="x", finish=finish)
+    return c.line_chart(lines, counted, error, claim, log="y", finish=finish)
 
 
 def _counts(axes: Axes) -> None:

@@ -79,7 +79,7 @@ def test_errors_are_legible_and_name_the_least():
     curve = SimulationErrors(FP16, "nearest", "cups", "error", "step", x, errors)
     curves = [curve, curve._replace(fmt=BF16, method="kahan", errors=2 * errors)]
     picture = assert_legible(figures.plot_simulation_errors(curves))
-    best = "FP16 to nearest 0.016 at 0.031, BF16 Kahan 0.031 at 0.031"
+    best = "0.016 (FP16 to nearest) and 0.031 (BF16 Kahan)"
     assert picture.claim == f"Least errors of cups: {best}."
     with pytest.raises(ValueError):
         figures.plot_simulation_errors([curve, curve._replace(axis="intervals")])
@@ -91,5 +91,5 @@ def test_orbits_are_legible_and_count_states():
         figures.orbits({"one": run, "two": np.arange(15.0).reshape(5, 3)})
     )
     assert picture.claim == (
-        "Different states in 4 steps: 3 (one, the last 2 again and again); 5 (two)."
+        "In 4 steps one visits 3 states, then the last 2 again and again; two visits 5 states."
     )

@@ -83,9 +83,9 @@ def test_errors_are_legible_and_the_title_says_who_arrives():
     assert {"FP16", "BF16 alone"} <= words_of(picture)
     line = picture.axes[0].lines[0]
     np.testing.assert_array_equal(
-        line.get_xdata(), np.maximum([1e-3, 1e-9, 1e-17, 0], 2.0**-58)
+        line.get_ydata(), np.maximum([1e-3, 1e-9, 1e-17, 0], 2.0**-58)
     )
-    np.testing.assert_array_equal(line.get_ydata(), [1, 2, 3, 4])
+    np.testing.assert_array_equal(line.get_xdata(), [1, 2, 3, 4])
     assert figures.plot_emulation_errors({"x": [0.5]}).claim == "x ends at 5e-01."
 
 
