@@ -4,7 +4,6 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from fractions import Fraction
 from functools import partial
 
 from mplab import (
@@ -25,7 +24,9 @@ from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
-E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16, TF32)
+E4M3 = FP8_E4M3
+OTHERS = (FP8_E5M2, FP16, BF16, TF32)
+ALL = (*OTHERS, E4M3)
 
 
 def but(answer, sentence, **changes):
@@ -45,23 +46,19 @@ def drawn(rng, fmt, *, low=None, high=None):
     return float(rng.choice((-1, 1)) * 2.0 ** rng.uniform(low, high))
 
 
-def some(rng, fmts, count, **between):
-    return [
-        Arguments((drawn(rng, fmt, **between), fmt))
-        for fmt in fmts
-        for _ in range(count)
-    ]
+def some(rng, fmts, count):
+    return [Arguments((drawn(rng, fmt), fmt)) for fmt in fmts for _ in range(count)]
 
 
-def subnormal(rng, fmts=(*OTHERS, E4M3)):
+def subnormal(rng):
     """Below the smallest normal number, at it, and around half of the smallest one."""
     cases = [Arguments((drawn(rng, f, low=f.emin - f.precision - 1, high=f.emin), f))
-             for f in fmts for _ in range(8)]  # fmt: skip
-    half = [Arguments((s * f.min_subnormal * 0.5, f)) for f in fmts for s in (-1, 1)]
-    return [*cases, *half, *(Arguments((f.min_normal, f)) for f in fmts)]
+             for f in ALL for _ in range(8)]  # fmt: skip
+    half = [Arguments((s * f.min_subnormal * 0.5, f)) for f in ALL for s in (-1, 1)]
+    return [*cases, *half, *(Arguments((f.min_normal, f)) for f in ALL)]
 
 
-def middles(rng, fmts=(*OTHERS, E4M3), *, aside=(0,)):
+def middles(rng, fmts=ALL, *, aside=(0,)):
     """Exactly halfway between neighbours; `aside` adds the floats next to it."""
     cases = []
     for fmt in fmts:
@@ -79,10 +76,10 @@ def middles(rng, fmts=(*OTHERS, E4M3), *, aside=(0,)):
     return cases
 
 
-def overflow(rng, fmts=(*OTHERS, E4M3), *, infinite=True):
+def overflow(rng, *, infinite=True):
     """At max_finite and beyond it, on both sides of half a gap."""
     cases = []
-    for fmt in fmts:
+    for fmt in ALL:
         top, gap = fmt.max_finite, float(ulp(fmt.max_finite, fmt))
         beyond = top + gap / 2
         for x in (
@@ -265,15 +262,8 @@ def ordinary(rng):
 # By chance -------------------------------------------------------------------------------
 
 
-def random_of(x, fmt, r):
-    """In fractions: nothing is rounded but the result."""
-    gap = Fraction(gap_of(x, fmt))
-    steps = abs(Fraction(x)) / gap
-    lower = math.floor(steps)
-    return math.copysign(float((lower + (Fraction(r) < steps - lower)) * gap), x)
-
-
-def random_formula(x, fmt, r, *, chance=lambda f, r: r < f, least="emin"):
+def random_of(x, fmt, r, *, chance=lambda f, r: r < f, least="emin"):
+    """Right by default, with an option for each mistake; nothing is rounded but the result."""
     gap = gap_formula(x, fmt, least=least)
     v = abs(x) / gap
     return math.copysign((math.floor(v) + chance(v - math.floor(v), r)) * gap, x)
@@ -289,11 +279,11 @@ RANDOM = Exercise(
                 (17.5, 0.2), (-1.03, 0.2), (-1.1, 0.5), (-17.4, 0.75), (0.0025, 0.2),
                 (0.0025, 0.4), (17.5, 0.75)),
     misconceptions=(
-        but(random_formula, "A value of the format must not move, even for r = 0.",
+        but(random_of, "A value of the format must not move, even for r = 0.",
             chance=lambda f, r: r <= f),
-        but(random_formula, "The nearer neighbour must be the likelier one.",
+        but(random_of, "The nearer neighbour must be the likelier one.",
             chance=lambda f, r: f > 0 and r >= f),
-        but(random_formula, "Below the smallest normal number the gap stays the same.", least=""),
+        but(random_of, "Below the smallest normal number the gap stays the same.", least=""),
     ),
 )  # fmt: skip
 
@@ -307,7 +297,7 @@ def chances(rng, cases):
 def at_fraction(rng):
     """r exactly at the fraction, and the float before it."""
     cases = []
-    for fmt in (*OTHERS, E4M3):
+    for fmt in ALL:
         for k in rng.integers(1, 8, 6):
             x = (1 + fmt.epsilon * float(k) / 8) * float(rng.choice((-1, 1)))
             r = float(k) / 8

@@ -25,7 +25,8 @@ from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
-E4M3, OTHERS = FP8_E4M3, (FP8_E5M2, FP16, BF16)
+E4M3 = FP8_E4M3
+OTHERS = (FP8_E5M2, FP16, BF16)
 
 
 def but(answer, sentence, **changes):
@@ -176,10 +177,8 @@ def lanes_of(x, lanes, fmt, *, lane=strided, rounding=rounded):
 
 
 _SEED = np.random.default_rng(3)
-_SHORT, _LONG = (
-    terms(_SEED, E4M3, 11, signed=True),
-    terms(_SEED, E4M3, 40, low=-1, high=1),
-)
+_SHORT = terms(_SEED, E4M3, 11, signed=True)
+_LONG = terms(_SEED, E4M3, 40, low=-1, high=1)
 
 LANES = Exercise(
     answer=lanes_of,
@@ -312,7 +311,8 @@ def products(rng, fmt, count, **kind):
 
 _A, _B = products(_SEED, E4M3, 22, low=0, high=2)
 _C, _D = products(_SEED, E4M3, 12, signed=True)
-_ONES, _E5M5 = np.ones(20), Format("E5M5", exponent_bits=5, precision=6)
+_ONES = np.ones(20)
+_E5M5 = Format("E5M5", exponent_bits=5, precision=6)
 
 PROMOTED = Exercise(
     answer=promoted_of,

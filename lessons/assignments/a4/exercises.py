@@ -40,21 +40,15 @@ def zeros(gradients, fmt):
     return int(np.sum((gradients != 0) & (round_to(gradients, fmt) == 0)))
 
 
-def fitting(amax, top):
-    """The largest k with amax * 2^k <= top."""
-    (m, e), (limit, exponent) = math.frexp(amax), math.frexp(top)
-    return exponent - e - (m > limit)
-
-
-def scale_formula(gradients, fmt, *, top=None, least=None):
+def scale_formula(gradients, fmt, *, rounds=True, subnormals=True):
     """The exponent and the zeros, with an option for each mistake."""
-    magnitudes = np.abs(gradients)
     k, before, after = best_scale(gradients, fmt)
-    if top:
-        k = fitting(float(magnitudes.max()), top(fmt))
-    if least:
-        some = magnitudes[magnitudes > 0]
-        before, after = (int(np.sum(some * 2.0**e < least(fmt))) for e in (0, k))
+    sizes = np.abs(gradients)
+    if not subnormals:
+        some = sizes[sizes > 0]
+        before, after = (int(np.sum(some * 2.0**e < fmt.min_normal)) for e in (0, k))
+    if not rounds and sizes.max() * 2.0**k > fmt.max_finite:
+        k -= 1
     return k, before, after
 
 
@@ -78,9 +72,9 @@ SCALE = Exercise(
     cases=CASES,
     misconceptions=(
         but(scale_formula, "Rounding decides: less than half a gap past max_finite still fits.",
-            top=lambda fmt: fmt.max_finite),
+            rounds=False),
         but(scale_formula, "Subnormal numbers are values; only what is nearest to 0 becomes 0.",
-            least=lambda fmt: fmt.min_normal),
+            subnormals=False),
     ),
 )  # fmt: skip
 
@@ -284,25 +278,17 @@ def long_runs(rng):
 # The window --------------------------------------------------------------------------------
 
 
-def window_gradient(micro, scale, max_norm):
-    """In float64, where none of the sums of these cases is rounded."""
-    wide = np.array(micro, np.float64)
-    if not np.isfinite(wide).all():
-        return None
-    return clipped(wide.mean(axis=0) / scale, max_norm)
-
-
 def clipped(gradient, max_norm):
     norm = math.sqrt(float(np.sum(gradient**2)))
     return gradient * (max_norm / norm) if norm > max_norm else gradient
 
 
-def window_formula(micro, scale, max_norm, *, first=False, total=False, clip=clipped):
-    """The window, with an option for each mistake."""
+def window_gradient(micro, scale, max_norm, *, first=False, total=False, clip=clipped):
+    """Right by default, with an option for each mistake; no sum of these cases is rounded."""
     wide = np.array(micro, np.float64)
     if not np.isfinite(wide).all():
         return None
-    gradient = wide.sum(axis=0) / (1 if total else len(wide))
+    gradient = wide.sum(axis=0) if total else wide.mean(axis=0)
     if first:
         return clip(gradient, max_norm) / scale
     return clip(gradient / scale, max_norm)
@@ -338,10 +324,10 @@ WINDOW = Exercise(
         )
     ],
     misconceptions=(
-        but(window_formula, "Clipped while scaled, gradients come out max_norm / scale long.",
+        but(window_gradient, "Clipped while scaled, gradients come out max_norm / scale long.",
             first=True),
-        but(window_formula, "The loss of a window is the mean of its micro-batches.", total=True),
-        but(window_formula, "Clipping each number bends the direction: shrink all by one factor.",
+        but(window_gradient, "The loss of a window is the mean of its micro-batches.", total=True),
+        but(window_gradient, "Clipping each number bends the direction: shrink all by one factor.",
             clip=by_element),
     ),
 )  # fmt: skip
@@ -352,16 +338,16 @@ def whole(rng, count, size, top):
     return [np.float32(rng.integers(-top, top + 1, size)) for _ in range(count)]
 
 
-def long_enough(rng, *, count, size=5):
+def long_enough(rng, *, count):
     """A window and a scale that give a norm above 1, and a max_norm below that norm."""
-    micro = whole(rng, count, size, 500)
+    micro = whole(rng, count, 5, 500)
     norm = float(np.linalg.norm(np.mean(micro, axis=0)))
     scale = 2.0 ** (math.floor(math.log2(norm)) - int(rng.integers(2, 6)))
     return Arguments((micro, scale, float(rng.uniform(0.5, 0.9)) * norm / scale))
 
 
-def short_enough(rng, *, count, size=5):
-    micro, scale, max_norm = long_enough(rng, count=count, size=size)
+def short_enough(rng, *, count):
+    micro, scale, max_norm = long_enough(rng, count=count)
     return Arguments((micro, scale, 4 * max_norm))
 
 

@@ -4,7 +4,6 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from bisect import bisect_right
 from functools import partial
 
 import numpy as np
@@ -27,7 +26,8 @@ from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP8_E4M3)"
 
-E4M3, E5M2 = FP8_E4M3, FP8_E5M2
+E4M3 = FP8_E4M3
+E5M2 = FP8_E5M2
 OTHERS = (E5M2, FP8_E4M3FNUZ, FP8_E5M2FNUZ)
 SCALES = [2.0**k for k in range(-126, 127)]
 HEADROOMS = (1.0, 1.5, 2.0, 3.0)
@@ -54,32 +54,26 @@ def pick(rng, choices):
 # One scale -------------------------------------------------------------------------------
 
 
-def scale_of(x, fmt, headroom):
-    """The largest of the allowed powers of two that fits, found by halving the list of them."""
-    amax = float(np.max(np.abs(x), initial=0.0))
-    if not math.isfinite(amax):
-        return math.nan
-    if amax == 0:
-        return 1.0
-    first_too_large = bisect_right(
-        SCALES, fmt.max_finite, key=lambda s: headroom * amax * s
-    )
-    return SCALES[max(first_too_large - 1, 0)]
-
-
 def magnitude(x):
     return float(np.max(np.abs(x), initial=0.0))
 
 
-def scale_formula(x, fmt, headroom, *, steps=math.floor, exponents=False):
-    """The scale, with an option for each mistake."""
+def scale_of(x, fmt, headroom):
+    """The largest of the allowed powers of two that fits, by trying each."""
+    amax = magnitude(x)
+    if not math.isfinite(amax):
+        return math.nan
+    if amax == 0:
+        return 1.0
+    fits = [s for s in SCALES if headroom * amax * s <= fmt.max_finite]
+    return max(fits, default=SCALES[0])
+
+
+def by_exponents(x, fmt, headroom):
     amax = magnitude(x)
     if not math.isfinite(amax) or amax == 0:
         return scale_of(x, fmt, headroom)
-    c, e = math.frexp(fmt.max_finite / (amax * headroom))
-    exponent = steps(math.log2(c) + e)
-    if exponents:
-        exponent = fmt.emax - (math.frexp(amax * headroom)[1] - 1)
+    exponent = fmt.emax - (math.frexp(amax * headroom)[1] - 1)
     return math.ldexp(1.0, min(max(exponent, -126), 126))
 
 
@@ -94,17 +88,14 @@ SCALE = Exercise(
         ((1.0, math.inf), E4M3, 1.0), ((1.0, math.nan), E4M3, 1.0), ((math.nan, 1.0), E5M2, 1.0),
     )],
     misconceptions=(
-        but(scale_formula, "Rounded up to a power of two, the scale sends amax past the top.",
-            steps=math.ceil),
-        but(scale_formula, "Exponents alone do not tell: 1.8 * 2^8 lies past 448.",
-            exponents=True),
+        Misconception(by_exponents, "Exponents alone do not tell: 1.8 * 2^8 lies past 448."),
     ),
 )  # fmt: skip
 
 
-def scales(rng, fmts, *, low=-60, high=60, count=12):
-    return [Arguments((normal(rng, 5, power=rng.integers(low, high)), fmt, pick(rng, HEADROOMS)))
-            for fmt in fmts for _ in range(count)]  # fmt: skip
+def scales(rng, fmts):
+    return [Arguments((normal(rng, 5, power=rng.integers(-60, 60)), fmt, pick(rng, HEADROOMS)))
+            for fmt in fmts for _ in range(12)]  # fmt: skip
 
 
 def at_the_edge(rng):
@@ -145,24 +136,8 @@ def nothing_and_too_much(rng):
 # Codes -----------------------------------------------------------------------------------
 
 
-def to_codes(x, scale, fmt):
-    """The nearest of all values, by distance; of two at the same distance the even code."""
-    table = values(fmt)[: fmt.max_code + 1]
-    product = np.asarray(x, np.float64) * scale
-    finite = np.isfinite(product)
-    held = np.where(finite, np.minimum(np.abs(product), fmt.max_finite), 0)
-    distances = np.abs(held[:, None] - table)
-    first = distances.argmin(1)  # of two the lower
-    last = fmt.max_code - distances[:, ::-1].argmin(1)
-    codes = np.where(first % 2 == 0, first, last)
-    minus = np.signbit(product) & ((codes > 0) | fmt.has_negative_zero)
-    shown = np.where(finite, 0, product if fmt.has_infinity else math.nan)
-    codes = np.where(finite, codes + minus * fmt.sign_code, encode(shown, fmt))
-    return codes.astype(np.uint8)
-
-
-def codes_formula(x, scale, fmt, *, divide=False, clamp=True, wide=True):
-    """A cast, with an option for each mistake."""
+def to_codes(x, scale, fmt, *, divide=False, clamp=True, wide=True):
+    """A cast, right by default, with an option for each mistake."""
     x = x.astype(np.float64)
     with np.errstate(over="ignore"):
         y = x / scale if divide else x * scale
@@ -187,11 +162,11 @@ CODES = Exercise(
         ((17 - 2.0**-19,), 1 + 2.0**-23, E4M3), ((17.004,), 1.0, E4M3), ((1.18, 1.19), 1.0, E4M3),
     )],
     misconceptions=(
-        but(codes_formula, "The scale multiplies before the cast; dividing undoes it afterwards.",
+        but(to_codes, "The scale multiplies before the cast; dividing undoes it afterwards.",
             divide=True),
-        but(codes_formula, "The rounding does not saturate by itself: 480 must become 448.",
+        but(to_codes, "The rounding does not saturate by itself: 480 must become 448.",
             clamp=False),
-        but(codes_formula, "A product rounded to float32 can become a tie that it is not.",
+        but(to_codes, "A product rounded to float32 can become a tie that it is not.",
             wide=False),
     ),
 )  # fmt: skip
@@ -287,26 +262,8 @@ def beside_ties(rng):
 # A row of tensors ------------------------------------------------------------------------
 
 
-def delayed(tensors, fmt, length, headroom):
-    """Number by number."""
-    history, rows = [], []
-    for x in tensors:
-        remembered = history[max(0, len(history) - length) :]
-        scale = scale_of(np.array(remembered), fmt, headroom)
-        clipped = flushed = 0
-        for number in x.tolist():
-            scaled = abs(number) * scale
-            clipped += math.isfinite(number) and scaled > fmt.max_finite
-            # Nearer to 0, or a tie.
-            flushed += number != 0 and scaled <= fmt.min_subnormal - scaled
-        rows.append((scale, clipped / x.size, flushed / x.size))
-        if np.isfinite(x).all() and x.any():
-            history.append(magnitude(x))
-    return np.array(rows).T
-
-
-def delayed_formula(tensors, fmt, length, headroom, *, own=False, of=list):
-    """The scales and the shares, with an option for each mistake."""
+def delayed(tensors, fmt, length, headroom, *, own=False, of=list):
+    """The scales and the shares, right by default, with an option for each mistake."""
     history, rows = [], []
     for x in tensors:
         enters = [magnitude(x)] if np.isfinite(x).all() and x.any() else []
@@ -340,8 +297,8 @@ DELAYED = Exercise(
         (stack((1, 0.5), (math.inf, 7), (1, math.nan), (1, 0.5)), E4M3, 2, 1.0),
     )],
     misconceptions=(
-        but(delayed_formula, "This tensor's magnitude is not known before its cast.", own=True),
-        but(delayed_formula, "The largest of the history decides, not the latest.",
+        but(delayed, "This tensor's magnitude is not known before its cast.", own=True),
+        but(delayed, "The largest of the history decides, not the latest.",
             of=lambda known: known[-1:]),
     ),
 )  # fmt: skip
@@ -405,34 +362,16 @@ def at_both_ends(rng):
 # Blocks ----------------------------------------------------------------------------------
 
 
-def pack_mx(x, fmt, block):
-    """The exponent of a block by comparison with powers of two; codes by distance."""
-    packed = []
-    for start in range(0, x.size, block):
-        part = x[start : start + block]
-        amax = magnitude(part)
-        exponent = -127
-        while exponent < 127 and 2.0 ** (exponent + 1 + fmt.emax) <= amax:
-            exponent += 1
-        bad = not math.isfinite(amax)
-        packed.append(255 if bad else exponent + 127)
-        codes = (
-            [fmt.nan_code] * part.size if bad else to_codes(part, 2.0**-exponent, fmt)
-        )
-        packed.extend(codes)
-    return np.array(packed, np.uint8)
-
-
-def log_of(amax):
+def log_down(amax):
     return math.frexp(amax)[1] - 1
 
 
 def log_up(amax):
-    return log_of(amax) + (math.frexp(amax)[0] > 0.5)
+    return log_down(amax) + (math.frexp(amax)[0] > 0.5)
 
 
-def mx_formula(x, fmt, block, *, log=log_of, emax=True):
-    """Packed blocks, with an option for each mistake."""
+def pack_mx(x, fmt, block, *, log=log_down, emax=True):
+    """Packed blocks, right by default, with an option for each mistake."""
     packed = []
     for start in range(0, x.size, block):
         part = x[start : start + block]
@@ -441,7 +380,7 @@ def mx_formula(x, fmt, block, *, log=log_of, emax=True):
             packed += [255, *[fmt.nan_code] * part.size]
             continue
         exponent = max(log(amax) - emax * fmt.emax, -127) if amax > 0 else -127
-        codes = codes_formula(part, 2.0**-exponent, fmt).tolist()
+        codes = to_codes(part, 2.0**-exponent, fmt).tolist()
         packed += [exponent + 127, *codes]
     return np.array(packed, np.uint8)
 
@@ -459,18 +398,18 @@ BLOCKS = Exercise(
         ((math.nan, 1.0), E5M2, 2),
     )],
     misconceptions=(
-        but(mx_formula, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
-        but(mx_formula, "Take off emax: the largest number goes to the top of the range.",
+        but(pack_mx, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
+        but(pack_mx, "Take off emax: the largest number goes to the top of the range.",
             emax=False),
     ),
 )  # fmt: skip
 
 
-def blocks(rng, fmts, sizes=(32, 16)):
+def blocks(rng, fmts):
     """Whole blocks, each about a power of two of its own."""
     cases = []
     for fmt in fmts:
-        for block in sizes:
+        for block in (32, 16):
             powers = np.exp2(rng.integers(-20, 20, (3, 1)))
             x = rng.normal(size=(3, block)) * powers
             cases.append(Arguments((x.astype(np.float32).ravel(), fmt, block)))
@@ -522,27 +461,12 @@ def strange_blocks(rng):
 ROLES = {"output": "xw", "grad_input": "gw", "grad_weight": "gx"}
 
 
-def product(which, x, w, g):
-    """Element by element; math.fsum rounds once, and in these cases the sum is exact."""
-    held = {}
-    for name, tensor, fmt in (("x", x, E4M3), ("w", w, E4M3), ("g", g, E5M2)):
-        scale = scale_of(tensor, fmt, 1.0)
-        codes = to_codes(tensor.ravel(), scale, fmt).reshape(tensor.shape)
-        held[name] = np.asarray(decode(codes, fmt)) / scale
-    a, b = (held[name] for name in ROLES[which])
-    a = a.T if which == "grad_weight" else a
-    b = b.T if which == "output" else b
-    sums = [[math.fsum((row * column).tolist()) for column in b.T] for row in a]
-    return np.array(sums).astype(np.float32)
-
-
-def product_formula(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo=True, raw=""):
-    """A linear layer, with an option for each mistake."""
+def product(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo=True, raw=""):
+    """A product of a linear layer, right by default, with an option for each mistake."""
     held, scales = {}, {}
     for name, tensor, fmt in zip("xwg", (x, w, g), formats, strict=True):
         scale = scale_of(tensor, fmt, 1.0)
-        codes = codes_formula(tensor.ravel(), scale, fmt).reshape(tensor.shape)
-        held[name], scales[name] = np.asarray(decode(codes, fmt)), scale
+        held[name], scales[name] = decode(to_codes(tensor, scale, fmt), fmt), scale
         if name in raw and which != "output":
             held[name] = tensor.astype(np.float64) * scale
     first, second = ROLES[which]
@@ -568,23 +492,21 @@ PRODUCT = Exercise(
         Arguments(("grad_weight", X, W, stack((math.nan, 0.0), (1.0, 1.0)))),
     ],
     misconceptions=(
-        but(product_formula, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
-        but(product_formula, "The result still carries both scales.", undo=False),
-        but(product_formula, "The backward products read FP8 too, not what was saved in FP32.",
+        but(product, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
+        but(product, "The result still carries both scales.", undo=False),
+        but(product, "The backward products read FP8 too, not what was saved in FP32.",
             raw="xw"),
     ),
 )  # fmt: skip
 
 
-def layers(rng, which, *, low=-12, high=6, count=4):
+def layers(rng, which, *, count=4):
     """A layer of other sizes and magnitudes; few enough products for exact sums."""
     cases = []
     for _ in range(count):
         n, outputs, inputs = (int(rng.integers(2, most)) for most in (7, 8, 12))
         shapes = (n, inputs), (outputs, inputs), (n, outputs)
-        x, w, g = (
-            normal(rng, *shape, power=rng.integers(low, high)) for shape in shapes
-        )
+        x, w, g = (normal(rng, *shape, power=rng.integers(-12, 6)) for shape in shapes)
         g[-1, :] *= np.float32(2.0**-26)
         g[:, -1] *= np.float32(2.0**-26)
         cases.append(Arguments((which, x, w, np.ldexp(g, -12))))

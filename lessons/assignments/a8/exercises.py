@@ -127,7 +127,7 @@ def half_a_gap(k, room, start, goal, dt, fmt, *, ties):
     return step > limit or (ties and step == limit)
 
 
-def cups(rng, fmts, count, *, heating=False, halvings=5):
+def cups(rng, fmts, count, *, heating=False):
     """Rooms, goals and rates whose two answers differ, and mostly lie between the ends."""
     cases = []
     while len(cases) < count:
@@ -141,7 +141,7 @@ def cups(rng, fmts, count, *, heating=False, halvings=5):
             room,
             float(fl(room + far, fmt)),
             float(fl(room + near, fmt)),
-            halvings,
+            5,
             fmt,
         )
         plain, kahan = finest(*arguments)
@@ -252,15 +252,15 @@ def rough(rng, fmts, count):
     return cases
 
 
-def rods(rng, fmt, count, *, sizes=(3, 9), share=(0.1, 0.45), power=(0, 1)):
+def rods(rng, fmt, count, *, power=(0, 1)):
     """Rods: what a place hands to each neighbour is a share of what it has."""
     cases = []
     for _ in range(count):
-        n = int(rng.integers(*sizes))
+        n = int(rng.integers(3, 9))
         size = 2.0 ** int(rng.integers(*power))
         diagonal = size * rng.uniform(1, 2, n) * rng.choice((-1, 1), n)
         lower, upper = (
-            size * rng.uniform(*share, n - 1) * rng.choice((-1, 1), n - 1)
+            size * rng.uniform(0.1, 0.45, n - 1) * rng.choice((-1, 1), n - 1)
             for _ in range(2)
         )
         cases.append(

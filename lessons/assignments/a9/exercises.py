@@ -8,14 +8,24 @@ from functools import partial
 
 import numpy as np
 
-from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, decode, encode, round_to
+from mplab import (
+    BF16,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP16,
+    Overflow,
+    Rounding,
+    decode,
+    encode,
+    next_up,
+    round_to,
+    values,
+)
 from mplab.course import Arguments, Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP4_E2M1)"
-
-EVEN = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""The magnitudes of E2M1, by code."""
 
 
 def but(answer, sentence, **changes):
@@ -34,31 +44,14 @@ def pick(rng, choices):
 # Blocks with a choice --------------------------------------------------------------------
 
 
-def nearest_code(x):
-    """The code of E2M1 nearest to x; a tie goes to the even code, and 6 is the largest value."""
-    distance = [abs(abs(x) - value) for value in EVEN]
-    code = min(range(8), key=lambda c: (distance[c], c % 2))
-    return code + 8 * (math.copysign(1, x) < 0)
-
-
-def value_of(code):
-    return math.copysign(EVEN[code % 8], -1 if code > 7 else 1)
-
-
-def squares(errors):
-    return math.fsum(e * e for e in errors)
-
-
 def tried(part, target, tensor, *, stored=True):
     """The error, the scale and the codes of a block whose largest element is to become `target`."""
-    wanted = min(max(max(map(abs, part)) / target / tensor, 2.0**-6), 448.0)
+    wanted = np.clip(np.abs(part).max() / target / tensor, 2.0**-6, 448.0)
     scale = fl(wanted, FP8_E4M3)
-    used = scale if stored else wanted
-    codes = [nearest_code(x / (used * tensor)) if used else 0 for x in part]
-    errors = [
-        value_of(c) * (scale * tensor) - x for c, x in zip(codes, part, strict=True)
-    ]
-    return squares(errors), scale, codes
+    scaled = part / ((scale if stored else wanted) * tensor)
+    held = round_to(scaled, FP4_E2M1, overflow=Overflow.SATURATE)
+    errors = held * (scale * tensor) - part
+    return math.fsum(errors**2), scale, encode(held, FP4_E2M1)
 
 
 def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True):
@@ -66,11 +59,10 @@ def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True):
     amax = float(np.abs(x).max())
     tensor = float(np.float32(amax / top)) or 1.0
     out = []
-    for part in x.reshape(-1, 16).tolist():
+    for part in x.reshape(-1, 16):
         trials = [tried(part, target, tensor, stored=stored) for target in targets]
         _, scale, codes = min(trials, key=lambda trial: trial[0])
-        out.append(int(encode(scale, FP8_E4M3)))
-        out += [a + 16 * b for a, b in zip(codes[::2], codes[1::2], strict=True)]
+        out += [encode(scale, FP8_E4M3), *(codes[::2] + 16 * codes[1::2])]
     return {"tensor": tensor, "bytes": np.array(out, np.uint8)}
 
 
@@ -84,28 +76,24 @@ def unpacked(pack):
 def clear(x):
     """Whether no choice between the two scales hangs on the last digits of an error."""
     tensor = float(np.float32(np.abs(x).max() / 1536.0)) or 1.0
-    for part in x.reshape(-1, 16).tolist():
+    for part in x.reshape(-1, 16):
         a, b = (tried(part, target, tensor)[0] for target in (6.0, 4.0))
         if a != b and abs(a - b) < 1e-9 * (a + b):
             return False
     return True
 
 
-def grains(x, bits=6):
-    """Numbers of so few bits that sums of sixteen of them are exact."""
-    return np.round(x * 2.0**bits) / 2.0**bits
-
-
-def blocks(rng, count, *, spread=(0, 0), outlier=0.0, length=(1, 5)):
+def blocks(rng, count, *, spread=(0, 0), outlier=0.0):
     cases = []
     while len(cases) < count:
-        n = int(rng.integers(*length))
+        n = int(rng.integers(1, 5))
         x = rng.standard_normal((n, 16)) * np.exp2(
             rng.integers(spread[0], spread[1] + 1, (n, 1))
         )
         if outlier:
             x[np.arange(n), rng.integers(16, size=n)] *= outlier
-        if clear(x := x.ravel()):
+        x = x.ravel()
+        if clear(x):
             cases.append(x)
     return cases
 
@@ -116,7 +104,8 @@ def odd_blocks(rng, count):
     for _ in range(count):
         x = np.vstack([rng.standard_normal(16), rng.choice((0.0, -0.0), 16),
                        rng.choice((-3.0, 3.0), 16), rng.standard_normal(16) * 1e-6])  # fmt: skip
-        if clear(x := rng.permutation(x).ravel()):
+        x = rng.permutation(x).ravel()
+        if clear(x):
             cases.append(x)
     return [*cases, rng.choice((0.0, -0.0), 32)]
 
@@ -150,16 +139,15 @@ PACK = Exercise(
 # Spread before the cast ------------------------------------------------------------------
 
 
-def hadamard(n):
-    """Sylvester's matrix by its signs: minus where the common bits of row and column are odd."""
-    return np.array(
-        [[(-1.0) ** (i & j).bit_count() for j in range(n)] for i in range(n)]
-    )
+HADAMARD = np.array(
+    [[(-1.0) ** (i & j).bit_count() for j in range(16)] for i in range(16)]
+)
+"""Sylvester's matrix by its signs: minus where the common bits of row and column are odd."""
 
 
 def spread(x, signs, *, share=0.25):
     rows = x.reshape(-1, 16)
-    return (rows * signs @ hadamard(16) * share).ravel()
+    return (rows * signs @ HADAMARD * share).ravel()
 
 
 def two_products(x, y, signs, *, right=True, share=0.25):
@@ -175,7 +163,7 @@ def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
     cases = []
     while len(cases) < count:
         n = 16 * int(rng.integers(*length))
-        x, y = grains(rng.standard_normal((2, n)) + 0.5)
+        x, y = np.round(64 * (rng.standard_normal((2, n)) + 0.5)) / 64  # sums are exact
         if outlier:
             x[rng.integers(n)] *= outlier
         signs = rng.choice((-1.0, 1.0), 16)
@@ -213,36 +201,43 @@ SPREAD = Exercise(
 # What chance brings back -----------------------------------------------------------------
 
 
-def chance(x, scale, *, clamp=True, grid=None):
-    """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
-    columns = []
-    for number in x.tolist():
-        size = min(abs(number) / scale, 6.0) if clamp else abs(number) / scale
-        lower = max((v for v in EVEN[:7] if v <= size), default=0.0)
-        upper = EVEN[EVEN.index(lower) + 1]
-        lower, upper = grid(size) if grid else (lower, upper)
-        p = (size - lower) / (upper - lower)
-        middle = lower + p * (upper - lower)
-        variance = p * (1 - p) * (upper - lower) ** 2
-        error = min(p, 1 - p) * (upper - lower)
-        count = max(1, math.ceil(variance / error**2)) if error else 1
-        deviation = scale * math.sqrt(max(variance, 0.0))
-        columns.append((math.copysign(middle * scale, number), deviation, float(count)))
-    return np.array(columns).T
+def neighbours(size):
+    """The values of E2M1 below and above; 4 and 6 for all that is larger."""
+    lower = round_to(
+        size, FP4_E2M1, rounding=Rounding.TOWARD_ZERO, overflow=Overflow.SATURATE
+    )
+    lower = np.minimum(lower, 4.0)
+    return lower, next_up(lower, FP4_E2M1)
 
 
 def half_steps(size):
-    lower = min(math.floor(2 * size) / 2, 5.5)
+    lower = np.minimum(np.floor(2 * size) / 2, 5.5)
     return lower, lower + 0.5
 
 
-def scaled(rng, count, *, size=(0.0, 5.9), exact=False, n=8):
+def chance(x, scale, *, most=6.0, around=neighbours):
+    """Mean and deviation of a stochastic cast, and how many casts beat the nearest value."""
+    size = np.minimum(np.abs(x) / scale, most)
+    lower, upper = around(size)
+    gap = upper - lower
+    p = (size - lower) / gap
+    variance = p * (1 - p) * gap**2
+    error = np.minimum(p, 1 - p) * gap
+    count = np.ceil(variance / np.where(error == 0, 1.0, error) ** 2)
+    mean = np.copysign((lower + p * gap) * scale, x)
+    deviation = scale * np.sqrt(np.maximum(variance, 0.0))
+    return np.array([mean, deviation, np.maximum(count, 1.0)])
+
+
+def scaled(rng, count, *, size=(0.0, 5.9), exact=False):
     cases = []
     for _ in range(count):
         scale = fl(2.0 ** rng.uniform(-6, 8), FP8_E4M3)
-        magnitude = rng.choice(EVEN, n) if exact else rng.uniform(*size, n)
+        magnitude = (
+            rng.choice(values(FP4_E2M1)[:8], 8) if exact else rng.uniform(*size, 8)
+        )
         cases.append(
-            Arguments((magnitude * scale * rng.choice((-1, 1), n) + 0.0, scale))
+            Arguments((magnitude * scale * rng.choice((-1, 1), 8) + 0.0, scale))
         )
     return cases
 
@@ -263,46 +258,16 @@ CHANCE = Exercise(
     ],
     misconceptions=(
         but(chance, "Past 6 there is no neighbour to go up to: it comes back as 6, every time.",
-            clamp=False),
-        but(chance, "From 2 on neighbours are 1 apart, from 4 on 2.", grid=half_steps),
+            most=math.inf),
+        but(chance, "From 2 on neighbours are 1 apart, from 4 on 2.", around=half_steps),
     ),
 )  # fmt: skip
 
 # A sum that knows no arrivals ------------------------------------------------------------
 
 
-def tree(sums, fmt):
-    """The sum of 2^k blocks: sum each half, then add the two."""
-    if len(sums) == 1:
-        return sums[0]
-    half = len(sums) // 2
-    return fl(tree(sums[:half], fmt) + tree(sums[half:], fmt), fmt)
-
-
-def results(terms, arrivals, size, fmt):
-    """Sum anew at every arrival, grouping blocks by the binary digits of their number."""
-    out = []
-    for end in np.cumsum(arrivals):
-        known = terms[:end].tolist()
-        sums = []
-        for start in range(0, len(known) + 1, size):
-            sums.append(0.0)
-            for term in known[start : start + size]:
-                sums[-1] = fl(sums[-1] + term, fmt)
-        *sums, total = sums  # the last one is unfinished, or empty
-        nodes = []
-        while sums:
-            most = 1 << (len(sums).bit_length() - 1)
-            nodes.append(tree(sums[:most], fmt))
-            sums = sums[most:]
-        for node in nodes[::-1]:
-            total = fl(total + node, fmt)
-        out.append(total)
-    return np.array(out)
-
-
 def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
-    """Sums, with an option for each mistake."""
+    """The sum at every arrival, right by default, with an option for each mistake."""
     nodes, part, inside, place, out = [], 0.0, 0, 0, []
 
     def finished(part):
@@ -329,13 +294,13 @@ def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
     return np.array(out)
 
 
-def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), zeros=0.1, most=12):
+def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), most=12):
     cases = []
     for _ in range(count):
         n, fmt = int(rng.integers(*length)), pick(rng, fmts)
         arrivals = []
         while sum(arrivals) < n:
-            arrivals.append(0 if rng.random() < zeros else int(rng.integers(1, most)))
+            arrivals.append(0 if rng.random() < 0.1 else int(rng.integers(1, most)))
         arrivals[-1] -= sum(arrivals) - n
         terms = np.asarray(round_to(rng.standard_normal(n) + 0.5, fmt))
         cases.append(Arguments((terms, arrivals, int(rng.integers(3, 10)), fmt)))
@@ -345,7 +310,7 @@ def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), zeros=0.1, most=1
 _TERMS = np.asarray(round_to(np.random.default_rng(3).standard_normal(24) + 1, BF16))
 
 STREAM = Exercise(
-    answer=results,
+    answer=arriving,
     uses=("round_to",),
     reason="Blocks are counted from the first term; only finished ones of one level are merged.",
     argument="terms, arrivals, size, fmt",
@@ -378,20 +343,21 @@ STREAM = Exercise(
 # Who made the difference? ----------------------------------------------------------------
 
 
+def plain_bits(x):
+    return x.view(np.int32).astype(np.int64)
+
+
 def ordered(x):
-    """An FP32 number as an integer; neighbours get consecutive integers."""
-    bits = int(np.float32(x).view(np.int32))
-    return bits if bits >= 0 else -(bits & 0x7FFFFFFF)
+    """FP32 numbers as integers; neighbours get consecutive integers."""
+    bits = plain_bits(x)
+    return np.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
 
 
 def distance(x, y, *, order=ordered):
     """The most ulps between two tensors; a NaN is infinitely far from all other bits."""
-    far = 0.0
-    for a, b in zip(x.ravel(), y.ravel(), strict=True):
-        if np.float32(a).tobytes() != np.float32(b).tobytes():
-            nan = math.isnan(a) or math.isnan(b)
-            far = max(far, math.inf if nan else float(abs(order(a) - order(b))))
-    return far
+    apart = np.abs(order(x) - order(y)).astype(np.float64)
+    apart[np.isnan(x) | np.isnan(y)] = math.inf
+    return float(apart[plain_bits(x) != plain_bits(y)].max(initial=0.0))
 
 
 def bits_differ(x, y):
@@ -411,10 +377,6 @@ def judged(reads, a, b, *, differ=bits_differ, before=False, far=distance):
             words.append("hidden" if above else "same")
     ulps = np.array([far(x, y) for x, y in zip(a, b, strict=True)])
     return {"words": words, "ulps": ulps}
-
-
-def plain_bits(x):
-    return int(np.float32(x).view(np.int32))
 
 
 def by_value(x, y):

@@ -83,7 +83,7 @@ WRONG = {
             "    return math.ldexp(1.0",
             "    power = math.ceil(math.log2(fmt.max_finite / (headroom * amax)))\n"
             "    return math.ldexp(1.0",
-            "Rounded up",
+            "",
         ),
         (
             "power = exponent - e - (c > top)",
