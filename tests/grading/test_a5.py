@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from corpus import assignment, cells, hidden_parts
+from corpus import cells, hidden_cases, reference
 from torch import nn
 
 from mplab import FP16
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def teacher():
     """All names of exercises.py."""
-    return assignment("a5").graded["lost_shares"].exercise.answer.__globals__
+    return reference("a5", "lost_shares").__globals__
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +29,8 @@ def notebook():
     return space
 
 
-def hidden(exercise, seed=5):
-    graded = assignment("a5").graded[exercise]
-    return [case for part in hidden_parts(graded) for case in graded.cases(part, seed)]
+def hidden(exercise):
+    return hidden_cases("a5", exercise, seed=5)
 
 
 def torch_gradients(notebook, weights, inputs, targets, *, scale=1.0, low=True):
@@ -67,11 +66,7 @@ def test_what_the_references_take_for_lost_is_nonzero_in_float32(notebook):
     for weights, inputs, targets in hidden("lost_shares"):
         wide = torch_gradients(notebook, weights, inputs, targets, low=False)
         low = torch_gradients(notebook, weights, inputs, targets)
-        shares = (
-            assignment("a5")
-            .graded["lost_shares"]
-            .exercise.answer(weights, inputs, targets)
-        )
+        shares = reference("a5", "lost_shares")(weights, inputs, targets)
         counted = [
             np.sum((a != 0) & (b == 0)) / max(np.sum(a != 0), 1)
             for a, b in zip(wide, low, strict=True)
@@ -80,7 +75,7 @@ def test_what_the_references_take_for_lost_is_nonzero_in_float32(notebook):
 
 
 def test_the_norm_of_a_window_is_that_of_all_its_rows_at_once_in_float32(notebook):
-    answer, compared = assignment("a5").graded["window_step"].exercise.answer, 0
+    answer, compared = reference("a5", "window_step"), 0
     for weights, windows, max_norm, scale in hidden("window_step"):
         norm = answer(weights, windows[:1], max_norm, scale)[0][0]
         inputs, targets = (
@@ -96,17 +91,16 @@ def test_the_norm_of_a_window_is_that_of_all_its_rows_at_once_in_float32(noteboo
 
 def test_float32_holds_every_number_of_the_exercise_on_master_weights():
     for case in hidden("master_step"):
-        rows = np.asarray(assignment("a5").graded["master_step"].exercise.answer(*case))
+        rows = np.asarray(reference("a5", "master_step")(*case))
         finite = rows[np.isfinite(rows)]
         assert np.array_equal(finite, finite.astype(np.float32))
 
 
 def test_hidden_cases_hold_skips_growth_and_cuts_after_a_skipped_step():
-    graded = assignment("a5").graded
-    steps = [graded["amp_step"].exercise.answer(*case) for case in hidden("amp_step")]
+    steps = [reference("a5", "amp_step")(*case) for case in hidden("amp_step")]
     changes = np.concatenate([np.diff([row[2] for row in rows]) for rows in steps])
     assert np.any(changes > 0) and np.any(changes < 0)
-    resumed = [graded["go_on"].exercise.answer(*case) for case in hidden("go_on")]
+    resumed = [reference("a5", "go_on")(*case) for case in hidden("go_on")]
     assert all(numbers[0] == 1 for numbers in resumed)
     assert sum(bool(cuts) for _, _, cuts in hidden("go_on")) >= 6
 

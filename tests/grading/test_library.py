@@ -59,6 +59,24 @@ def test_what_the_library_answers_earns_nothing_though_it_is_right(name, exercis
     assert set(judgement.earned) == {0}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_of_the_library_an_answer_may_call_what_rounds_encodes_and_splits(name):
+    allowed = {
+        "round_to",
+        "overflow",
+        "encode",
+        "decode",
+        "ulp",
+        "next_up",
+        "next_down",
+        "split",
+    }
+    allowed |= {"encode_value", "decode_value"}
+    for graded in assignment(name).graded.values():
+        assert set(graded.exercise.uses) <= allowed
+
+
 @cache
 def calls():
     """The public functions of the rooms, also with a format, a rounding or saturation."""

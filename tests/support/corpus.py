@@ -40,6 +40,18 @@ def assignment(name):
     return load_assignment(ROOT / name / "exercises.py")
 
 
+def reference(name, exercise):
+    return assignment(name).graded[exercise].exercise.answer
+
+
+def hidden_cases(name, exercise, part=None, seed=0):
+    """The hidden cases of an exercise, or of one of its parts, for one student."""
+    graded = assignment(name).graded[exercise]
+    parts = [p for p in hidden_parts(graded) if part in (None, p.name)]
+    assert parts, part
+    return [case for p in parts for case in graded.cases(p, seed)]
+
+
 @cache
 def public(name):
     """The exercises as the notebook knows them: from the text of checks.json."""
