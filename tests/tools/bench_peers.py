@@ -6,7 +6,6 @@ counting the midpoints below a number, without any library's rounding. Each libr
 its documentation does where speed matters; times are medians of CPU time on one thread.
 """
 
-import platform
 import sys
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -15,6 +14,7 @@ from statistics import median
 
 import numpy as np
 import torch
+from summary import processor
 from turns import in_turn
 
 from mplab.common.tables import Table
@@ -137,16 +137,6 @@ def measure(*, rounds=9):
         )
         for (name, fmt), t in taken.items()
     ]
-
-
-def processor():
-    """The processor's name, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        found = next(line for line in lines if line.startswith("model name"))
-        return found.partition(":")[2].strip()
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def versions():

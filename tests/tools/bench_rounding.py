@@ -1,19 +1,16 @@
-"""What rounding costs, beside a copy and beside other libraries.
+"""What rounding costs, beside a copy.
 
 All contenders of one size run in turn, round after round, in one process; a row is the
 median over rounds of the CPU time on one thread, and the median of its ratio to the
-copy of the same round. What takes long is timed once, and set against the median copy.
-Other libraries go to the format and back to float32, each as a user would.
+copy of the same round. Other libraries stand in `bench_peers`.
 """
 
-import os
 from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from turns import compared, in_turn, lap
 
 from mplab.common.tables import Table
@@ -23,23 +20,11 @@ from mplab.numbers.rounding import Stream, Tally, round_to
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 
-BLOCK = 10**8
-"""Elements of one call; more are rounded block after block, which spares memory."""
-
 THREADED = 10**7
 """Elements rounded on all cores."""
 
-_SLOW = 0.05
-"""Seconds of a call that is timed once, though it ran before."""
-
-_LONG = 0.5
-"""Seconds of a call that has no second one."""
-
 _TURN = 1e-3
 """Seconds of a turn: short calls are repeated in it."""
-
-_GFLOAT = 10**7
-"""The most elements that gfloat is given: it takes 100 ns and as many bytes for each."""
 
 
 class Row(NamedTuple):
@@ -52,36 +37,6 @@ class Row(NamedTuple):
     ratio: float
 
 
-def ours(x, out, wide, wide_out, fmt):
-    """This library's rows."""
-    into = partial(round_to, x, fmt, out=out)
-    yield "round_to, out=", into
-    yield "round_to", partial(round_to, x, fmt)
-    yield "  toward zero", partial(into, rounding=Rounding.TOWARD_ZERO)
-    yield "  toward positive", partial(into, rounding=Rounding.TOWARD_POSITIVE)
-    yield "  stochastic", partial(into, rounding=Rounding.STOCHASTIC, stream=Stream(0))
-    yield "  with tally", partial(into, tally=Tally())
-    yield "  from float64", partial(round_to, wide, fmt, out=wide_out)
-
-
-def peers(x, fmt):
-    """The same rounding, ties to even, by other libraries."""
-    name = "NumPy" if fmt is FP16 else "ml_dtypes"
-    yield f"{name} astype", lambda: x.astype(fmt.dtype).astype(np.float32)
-    tensor = torch.from_numpy(x)
-    yield "torch to", lambda: tensor.to(fmt.torch_dtype).to(torch.float32)
-
-
-def gfloat_peer(x, fmt):
-    """The same rounding by gfloat; raises ImportError where it is not installed."""
-    import gfloat
-    from gfloat import formats
-
-    names = ("binary16", "bfloat16", "ocp_e4m3", "ocp_e5m2")
-    info = getattr(formats, f"format_info_{names[FORMATS.index(fmt)]}")
-    return lambda: gfloat.round_ndarray(info, x)
-
-
 def numbers(size):
     """Standard normal float32 numbers, which repeat after a million."""
     some = np.random.default_rng(0).standard_normal(min(size, 10**6)).astype(np.float32)
@@ -89,78 +44,47 @@ def numbers(size):
 
 
 def contenders(size):
-    """Everything to be measured at one size, and why gfloat cannot be, if so.
-
-    Past `BLOCK` each block has numbers of its own, but shares with the others where the results
-    go, and the float64.
-    """
+    """Everything to be measured at one size, by name and format."""
     x = numbers(size)
-    first = x[:BLOCK]
-    wide = first.astype(np.float64)
-    shared = first.copy(), wide, wide.copy()  # no page is new to its first contender
-    blocks = [_of_block(x[i : i + BLOCK], *shared) for i in range(0, size, BLOCK)]
-    found, missing = blocks[0]
-    if len(blocks) > 1:
-        found = {
-            key: partial(_one_by_one, [calls[key] for calls, _ in blocks])
-            for key in found
-        }
-    return found, missing
-
-
-def _one_by_one(calls):
-    for call in calls:
-        call()
-
-
-def _of_block(x, out, wide, wide_out):
-    found, missing = {}, ""
-    found["copy", ""] = partial(np.copyto, out, x)
-    found["copy float64", ""] = partial(np.copyto, wide_out, wide)
+    out = x.copy()
+    wide = x.astype(np.float64)
+    wide_out = wide.copy()
+    found = {
+        ("copy", ""): partial(np.copyto, out, x),
+        ("copy float64", ""): partial(np.copyto, wide_out, wide),
+    }
     for fmt in FORMATS:
-        for name, call in (*ours(x, out, wide, wide_out, fmt), *peers(x, fmt)):
-            found[name, fmt.name] = call
-        if x.size <= _GFLOAT:
-            try:
-                found["gfloat", fmt.name] = gfloat_peer(x, fmt)
-            except ImportError as error:
-                missing = f"{error}; pip install gfloat"
-    return found, missing
-
-
-def fits(size):
-    """Whether the machine has the memory for a size, and as much again."""
-    wanted = 4 * size + 30 * min(size, BLOCK)
-    try:
-        return 2 * wanted <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not every system says
-        return size <= BLOCK
+        into = partial(round_to, x, fmt, out=out)
+        ways = {
+            "round_to, out=": into,
+            "round_to": partial(round_to, x, fmt),
+            "  toward zero": partial(into, rounding=Rounding.TOWARD_ZERO),
+            "  toward positive": partial(into, rounding=Rounding.TOWARD_POSITIVE),
+            "  stochastic": partial(
+                into, rounding=Rounding.STOCHASTIC, stream=Stream(0)
+            ),
+            "  with tally": partial(into, tally=Tally()),
+            "  from float64": partial(round_to, wide, fmt, out=wide_out),
+        }
+        found |= {(name, fmt.name): call for name, call in ways.items()}
+    return found
 
 
 def measure(size, *, rounds, seconds):
     """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times."""
-    for call in contenders(1)[0].values():
+    found = contenders(size)
+    for call in found.values():
         call()  # compiles what is not
-    found, missing = contenders(size)
-    times = {key: [lap(call)] for key, call in found.items()}
-    for key, call in found.items():
-        # Else it counts; a first call may have asked for memory.
-        if times[key][0] < _LONG:
-            times[key] = [lap(call)]
-    quick = {key: call for key, call in found.items() if times[key][0] < _SLOW}
-    repeats = {key: max(1, int(_TURN / max(1e-6, times[key][0]))) for key in quick}
-    times |= in_turn(quick, rounds=rounds, seconds=seconds, repeats=repeats, warm=0)
+    repeats = {
+        key: max(1, int(_TURN / max(1e-6, lap(call)))) for key, call in found.items()
+    }
+    times = in_turn(found, rounds=rounds, seconds=seconds, repeats=repeats)
     rows = []
     for name, fmt in found:
-        taken, copies = (
-            times[name, fmt],
-            times["copy float64" if "float64" in name else "copy", ""],
-        )
-        if len(taken) != len(copies):
-            taken, copies = [median(taken)], [median(copies)]
-        typical, ratio = compared(taken, copies)
+        copies = times["copy float64" if "float64" in name else "copy", ""]
+        typical, ratio = compared(times[name, fmt], copies)
         rows.append(Row(name, fmt, size, 1e9 * typical / size, ratio))
-    return rows, missing
+    return rows
 
 
 def measure_threaded(*, rounds):
@@ -179,16 +103,13 @@ def measure_threaded(*, rounds):
 
 def table(rows):
     """The rows of one size as text: nanoseconds per element, and the ratio to the copy."""
-    cells = {
-        (row.name, row.fmt): f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x" for row in rows
-    }
-    names = dict.fromkeys(row.name for row in rows if row.fmt)
+    lines = {}
+    for row in rows:
+        lines.setdefault(row.name, []).append(
+            f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x"
+        )
     rest = [""] * (len(FORMATS) - 1)  # a copy has no format
-    lines = [(name, cells[name, ""], *rest) for name in ("copy", "copy float64")]
-    lines += [
-        (name, *(cells.get((name, fmt.name), "") for fmt in FORMATS)) for name in names
-    ]
+    cells = [(name, *line, *rest)[: len(FORMATS) + 1] for name, line in lines.items()]
     caption = f"{rows[0].size:,} elements: CPU ns per element, and ratio to a copy"
-    return repr(
-        Table(caption, ("", *(f"{fmt.name:>16}" for fmt in FORMATS)), tuple(lines))
-    )
+    header = ("", *(f"{fmt.name:>16}" for fmt in FORMATS))
+    return repr(Table(caption, header, tuple(cells)))
