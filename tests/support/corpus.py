@@ -3,7 +3,6 @@
 A wrong answer is the notebook's own solution with one piece of its text replaced, as
 `(before, after, hint)`: it goes on being the program that the notebook holds. An empty hint stands
 for the reason of the exercise. A right one is another program.
-`python tests/support/corpus.py [NAME ...]` prints what becomes of each.
 """
 
 import sys
@@ -221,23 +220,3 @@ def recited(name, exercise):
         return outcome
 
     return answer
-
-
-def main(names):
-    """Print exercise, edit, hint, and what both checks say."""
-    for name in names or NAMES:
-        for exercise, wrong in answers(name).WRONG.items():
-            for before, after, hint in wrong:
-                judgement = judge(name, exercise, edited(name, exercise, before, after))
-                found = "ok  " if problem(judgement, hint) is None else "MISS"
-                hidden = f"{max(judgement.earned):g}/{judgement.wanted:g}"
-                shown = "passed" if judgement.passed else "failed"
-                said = judgement.message.splitlines()[-1].strip()
-                edit = " ".join(f"{before} -> {after}".split())[:60]
-                print(
-                    f"{found} {name} {exercise:<16} {shown} {hidden:>5}  {edit:<60}  {said}"
-                )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -363,7 +363,7 @@ def constant_rows(rng):
 
 NORM = Exercise(
     answer=norm,
-    reason="Widen before the first operation, and round once, at the end.",
+    reason="In each row mean squared distance and eps under the root; widen first, round last.",
     argument="x, eps",
     tolerance=2.0**-8,
     cases=[
@@ -478,7 +478,7 @@ def small_heads():
 
 ATTENTION = Exercise(
     answer=attention,
-    reason="Logits in FP32; what is hidden takes no part, whatever it holds.",
+    reason="Logits over the root of the width, in FP32; what is hidden takes no part.",
     argument="q, k, v, keep",
     tolerance=2.0**-7,
     cases=small_heads(),

@@ -68,7 +68,7 @@ def readings(rng, fmt, count, *, mean=0.0, sd=1.0):
 VARIANCE = Exercise(
     answer=running,
     uses=("round_to",),
-    reason="Round each difference, quotient, product and sum; the mean moves before the product.",
+    reason="Round each result; the mean moves before the product; the second row takes u.",
     argument="x, fmt",
     tolerance=1e-12,
     cases=[

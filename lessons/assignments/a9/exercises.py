@@ -424,7 +424,7 @@ _TINY = 2.0**-149
 
 CULPRITS = Exercise(
     answer=judged,
-    reason="Compare bits; a tensor that differs has made it if all that it reads is equal.",
+    reason="Compare bits; what differs made it if all it reads is equal; ulps count floats.",
     argument="reads, a, b",
     cases=[
         Arguments(([[], [0]], tensors([1, 2], [3, 4]), tensors([1, 2], [3, 4]))),
@@ -505,7 +505,7 @@ GRADED = {
             Part("who made it", 2, CULPRITS.reason, lambda rng: runs(rng, 15)),
             Part("zeros and NaN", 1, "Bits decide, and how far is a NaN away?",
                  lambda rng: runs(rng, 15, odd=0.6)),
-            Part("long runs", 1, "Follow what each tensor reads.",
+            Part("long runs", 1, "Follow what each tensor reads; odd numbers occur here, too.",
                  lambda rng: runs(rng, 6, odd=0.2, length=(30, 50))),
         ),
     ),
