@@ -576,23 +576,29 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     text = prose(18)
     assert "much of the R² that four bits cost: on most seeds more than half" in text
     assert "Stochastic rounding of everything is the worst of all" in text
-    assert (
-        "Of the gradients alone it neither helps nor harms: on eight seeds R²" in text
-    )
     task, full = replace(TASKS["regression"], batch=256), SCALINGS["nvfp4"]
     ways = {
         "fp32": None,
         "plain": PLAIN,
         "random": replace(PLAIN, **dict.fromkeys(ROLES, full.grad_output)),
-        "gradients": replace(PLAIN, grad_output=full.grad_output),
         "ends": replace(PLAIN, keep_ends=True),
         "full": full,
     }
     found = {name: trained(task, way, seed) for name, way in ways.items()}
     assert found["random"] < found["plain"] - 0.01
-    assert abs(found["gradients"] - found["plain"]) < 0.08
     assert found["ends"] - found["plain"] > (found["fp32"] - found["plain"]) / 2
     assert abs(found["full"] - found["ends"]) < 0.02
+
+
+@pytest.mark.parametrize("seed", mostly_full([0, 5, 11, 14, 16], [16]))
+def test_random_gradients_alone_decide_nothing(seed):
+    """Measured, change of R²: seeds 0 to 9 .021, .014, .017, -.013, .003, -.059, .006, -.001, .009
+    and -.014; 10 -.025, 11 -.019, 14 .013, 16 to 19 -.050, -.025, -.003 and -.032. Elsewhere 10 to
+    15 gave -.011, -.104, -.014, .072, -.181 and -.013."""
+    assert "So few runs do not tell whether it does any good" in prose(18)
+    task = replace(TASKS["regression"], batch=256)
+    alone = replace(PLAIN, grad_output=SCALINGS["nvfp4"].grad_output)
+    assert abs(trained(task, alone, seed) - trained(task, PLAIN, seed)) < 0.25
 
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
