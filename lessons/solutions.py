@@ -1,4 +1,6 @@
-"""A solution to each coding exercise of the lessons, as the exported pages show it.
+"""A solution to each coding exercise of the lessons.
+
+The checks compare answers with it, and the exported pages show it.
 
 Each runs in its lesson's notebook, with the names that are imported there. The contract stands in
 the notebook's stub. Answers to assignments do not belong here: this file is published.

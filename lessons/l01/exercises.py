@@ -6,27 +6,18 @@ import numpy as np
 
 from mplab import FP16, round_to
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.lessons import solutions
 
 _TIE = FP16.min_subnormal / 2
-
-
-def _flushed_share(x: np.ndarray) -> float:
-    nonzero = x[x != 0]
-    return float(np.mean(round_to(nonzero, FP16) == 0)) if nonzero.size else 0.0
 
 
 def _zeros_counted(x: np.ndarray) -> float:
     return float(np.mean(round_to(x, FP16) == 0)) if x.size else 0.0
 
 
-def _share_below(limit: float, x: np.ndarray) -> float:
+def _all_subnormals(x: np.ndarray) -> float:
     nonzero = np.abs(x[x != 0])
-    return float(np.mean(nonzero < limit)) if nonzero.size else 0.0
-
-
-def _positive_only(x: np.ndarray) -> float:
-    nonzero = x[x != 0]
-    return float(np.mean(nonzero <= _TIE)) if nonzero.size else 0.0
+    return float(np.mean(nonzero < FP16.min_normal)) if nonzero.size else 0.0
 
 
 _SMALLEST = FP16.min_subnormal
@@ -45,20 +36,9 @@ _SHARE_CASES = (
 )
 
 
-def _smallest_scale(gradient: float) -> float:
-    scale = 1.0
-    while round_to(gradient * scale, FP16) == 0:
-        scale *= 2
-    return scale
-
-
 def _scale_to(target: float, gradient: float) -> float:
     """The smallest power of two, at least 1, that lifts |gradient| to `target`."""
     return max(1.0, 2.0 ** math.ceil(math.log2(target / abs(gradient))))
-
-
-def _scale_of_positive(gradient: float) -> float:
-    return _smallest_scale(gradient) if gradient > 0 else 1.0
 
 
 _SCALE_CASES = (
@@ -92,18 +72,10 @@ EXERCISES: dict[str, Exercise] = {
                 FP16.epsilon,
                 "epsilon is the gap after 1, a matter of precision; here the range ends.",
             ),
-            (
-                _TIE / 2,
-                "Between this number and its double all are still nearer to 0 than to 2^-24.",
-            ),
-            (
-                -25.0,
-                "That is its exponent; the answer is the number itself, a power of two.",
-            ),
         ),
     ),
     "flushed_share": Exercise(
-        answer=_flushed_share,
+        answer=solutions.flushed_share,
         uses=("round_to",),
         reason="Of the elements that are not 0 before rounding, count those that are 0 after it.",
         cases=_SHARE_CASES,
@@ -113,16 +85,15 @@ EXERCISES: dict[str, Exercise] = {
                 _zeros_counted,
                 "A zero that was zero before rounding has not been flushed.",
             ),
-            (lambda x: _flushed_share(x.astype(np.float32)), ROUND_ONCE),
+            (lambda x: solutions.flushed_share(x.astype(np.float32)), ROUND_ONCE),
             (
-                lambda x: _share_below(FP16.min_normal, x),
+                _all_subnormals,
                 "Subnormal numbers, from 2^-24 to 2^-14, are coarse but they are not zero.",
             ),
-            (_positive_only, "A negative number can be tiny too: compare magnitudes."),
         ),
     ),
     "smallest_scale": Exercise(
-        answer=_smallest_scale,
+        answer=solutions.smallest_scale,
         uses=("round_to",),
         reason="The scaled gradient must round to something other than 0; half the scale must not.",
         argument="gradient",
@@ -139,14 +110,6 @@ EXERCISES: dict[str, Exercise] = {
             (
                 lambda gradient: _scale_to(_TIE, gradient),
                 "At exactly half the smallest subnormal there is a tie, and it goes to 0.",
-            ),
-            (
-                _scale_of_positive,
-                "A negative gradient is flushed as well: look at its magnitude.",
-            ),
-            (
-                lambda gradient: 65536.0,
-                "torch's GradScaler starts at 65536; the scale needed depends on the gradient.",
             ),
         ),
     ),

@@ -1,26 +1,16 @@
 """The exercises of the lesson on rounding: ties, a rounding function, a probability."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
-from mplab import BF16, FP8_E4M3, FP16, Rounding, round_to, ulp
+from mplab import FP8_E4M3, Rounding, round_to
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.lessons import solutions
 
 
-def _round(x: float) -> float:
-    return float(round_to(x, FP8_E4M3))
-
-
-def _in_mode(mode: Rounding, x: float) -> float:
-    return float(round_to(x, FP8_E4M3, rounding=mode))
-
-
-def _floor_half(x: float) -> float:
-    """floor(v + 1/2) of a signed number: ties go up."""
-    gap = float(ulp(x, FP8_E4M3))
-    return math.copysign(math.floor(x / gap + 0.5) * gap, x)
+def _ties_away(x: float) -> float:
+    return float(round_to(x, FP8_E4M3, rounding=Rounding.TIES_TO_AWAY))
 
 
 def _no_subnormals(x: float) -> float:
@@ -68,22 +58,6 @@ _ROUND_CASES = (
 )
 
 
-def _chance(x: float) -> float:
-    """The probability of the upper neighbour, exact."""
-    gap = Fraction(float(ulp(x, BF16)))
-    units = Fraction(x) / gap
-    return float(units - math.floor(units))
-
-
-def _chance_without(x: float) -> float:
-    """The same, as if every gap were the one after 1."""
-    return x * 128 - math.floor(x * 128)
-
-
-def _away(x: float) -> float:
-    return _chance(abs(x))
-
-
 _CHANCE_CASES = (
     1.0,
     1 + 2.0**-8,
@@ -119,41 +93,21 @@ EXERCISES: dict[str, Exercise] = {
                 [9.0, 11.0, 13.0, 15.0],
                 "With three significant bits there is no odd integer from 8 to 16.",
             ),
-            (
-                [8.0, 8.0, 16.0, 16.0],
-                "12 is a value as well, and its last significand bit is 0: 1.10 in binary.",
-            ),
-            (
-                [8.0, 10.0, 14.0, 16.0],
-                "10 and 14 are even integers, but their last significand bit is 1.",
-            ),
         ),
     ),
     "round_e4m3": Exercise(
-        answer=_round,
+        answer=solutions.round_e4m3,
         uses=("ulp", "values"),
         reason="Divide by the gap at x, round to the nearest integer, ties to even, multiply back.",
         cases=_ROUND_CASES,
         fmt=FP8_E4M3,
         misconceptions=known(
             (
-                lambda x: _in_mode(Rounding.TIES_TO_AWAY, x),
+                _ties_away,
                 "A tie goes to the neighbour with an even last bit, not away from zero.",
             ),
             (
-                _floor_half,
-                "floor(v + 0.5) sends every tie upward; an even neighbour may be below.",
-            ),
-            (
-                lambda x: _in_mode(Rounding.TOWARD_ZERO, x),
-                "Dropping the bits past the fourth rounds toward zero, not to the nearest.",
-            ),
-            (
-                lambda x: _round(float(round_to(x, FP16))),
-                "FP16 on the way can turn a number beside a tie into the tie: round once.",
-            ),
-            (
-                lambda x: _round(float(np.float32(x))),
+                lambda x: float(round_to(np.float32(x), FP8_E4M3)),
                 ROUND_ONCE,
             ),
             (
@@ -163,30 +117,22 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "chance_up": Exercise(
-        answer=_chance,
+        answer=solutions.chance_up,
         uses=("round_to", "next_up", "next_down", "ulp"),
         reason="The chance is the distance from the lower neighbour, in gaps of BF16 at x.",
         cases=_CHANCE_CASES,
         tolerance=1e-12,
         misconceptions=known(
             (
-                lambda x: float(_chance(x) > 0) / 2,
-                "A fair coin would shift the mean; the nearer neighbour must be likelier.",
-            ),
-            (
-                lambda x: 1 - _chance(x) if _chance(x) else 0.0,
+                lambda x: -solutions.chance_up(x) % 1,
                 "That is the chance of the lower neighbour; the nearer one is the likelier.",
             ),
             (
-                lambda x: float(_chance(x) > 0.5),
-                "That rounds to nearest; a stochastic rounding can go either way.",
-            ),
-            (
-                _chance_without,
+                lambda x: x * 128 % 1,
                 "The gap is 2^-7 only from 1 to 2; measure in gaps of BF16 at x.",
             ),
             (
-                _away,
+                lambda x: solutions.chance_up(abs(x)),
                 "Up means toward +infinity, also for a negative number: mind the floor.",
             ),
         ),

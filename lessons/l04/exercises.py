@@ -1,27 +1,14 @@
 """The exercises of the lesson on the ends of the range: squares, saturation, counting."""
 
-import math
-
 import numpy as np
 
-from mplab import FP8_E4M3, FP16, Overflow, round_to, tally
+from mplab import FP8_E4M3, FP16, round_to
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
-
-
-def _saturating(x: float) -> float:
-    return float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
+from mplab.lessons import solutions
 
 
 def _never_nan(x: float) -> float:
-    return 448.0 if math.isnan(x) else _saturating(x)
-
-
-def _upper_only(x: float) -> float:
-    return float(round_to(min(x, 448.0), FP8_E4M3)) if x == x else x
-
-
-def _infinity_kept(x: float) -> float:
-    return float(round_to(x, FP8_E4M3)) if math.isinf(x) else _saturating(x)
+    return 448.0 if np.isnan(x) else float(solutions.saturating_cast(x))
 
 
 def _clamped_only(x: float) -> float:
@@ -41,26 +28,13 @@ _SATURATION_CASES = (
     -0.1,
     17.0,
     17.004,
-    math.inf,
-    -math.inf,
-    math.nan,
+    np.inf,
+    -np.inf,
+    np.nan,
     0.0,
     -0.0,
     2.0**-12,
 )
-
-
-def _counts(x: np.ndarray) -> list[int]:
-    counted = tally(x, FP16)
-    return [counted.flushed, counted.subnormal, counted.overflow]
-
-
-def _counted_at(flushed: float, normal: float, most: float, x: np.ndarray) -> list[int]:
-    """Counts by comparing with three limits."""
-    size = np.abs(x[np.isfinite(x)])
-    flushes = (size > 0) & (size <= flushed)
-    coarse = (size > flushed) & (size < normal)
-    return [int(np.sum(flushes)), int(np.sum(coarse)), int(np.sum(size >= most))]
 
 
 def _by_result(x: np.ndarray) -> list[int]:
@@ -73,7 +47,7 @@ def _by_result(x: np.ndarray) -> list[int]:
     ]
 
 
-_FLUSH, _NORMAL, _MOST = 2.0**-25, 2.0**-14 - 2.0**-25, 65520.0
+_NORMAL = 2.0**-14 - 2.0**-25
 
 _LEAST_ABOVE = float(np.nextafter(2.0**-25, 1))
 
@@ -106,18 +80,13 @@ EXERCISES: dict[str, Exercise] = {
                 "Its square does not overflow, but there are FP16 numbers from 255 to 256.",
             ),
             (
-                255.9375,
-                "Right size, but no number of FP16: from 128 to 256 they are 1/8 apart.",
-            ),
-            (65504.0, "65504 is the largest number; its square lies far beyond it."),
-            (
-                math.sqrt(65504.0),
+                65504.0**0.5,
                 "That is the root of the largest number, but not in FP16.",
             ),
         ),
     ),
     "saturating_cast": Exercise(
-        answer=_saturating,
+        answer=solutions.saturating_cast,
         uses=("round_to",),
         reason="Clamp to -448 .. 448 before the cast, and let a NaN be a NaN.",
         cases=_SATURATION_CASES,
@@ -128,11 +97,6 @@ EXERCISES: dict[str, Exercise] = {
                 "Not saturated, or too late: past 464 the cast itself gives NaN. Clamp before it.",
             ),
             (_never_nan, "A NaN is an alarm: saturation must not turn it into 448."),
-            (_upper_only, "Negative numbers overflow too: clamp at both ends."),
-            (
-                _infinity_kept,
-                "Saturation takes infinities as well: they become 448 or -448.",
-            ),
             (
                 _clamped_only,
                 "Clamping does not round: the result must be a value of E4M3.",
@@ -140,7 +104,7 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "count_fates": Exercise(
-        answer=_counts,
+        answer=solutions.count_fates,
         uses=("round_to",),
         reason="Round first; then compare the numbers before and after rounding.",
         cases=_COUNT_CASES,
@@ -149,19 +113,7 @@ EXERCISES: dict[str, Exercise] = {
                 _by_result,
                 "A number that was 0 is not flushed; infinity did not overflow.",
             ),
-            (lambda x: _counts(x.astype(np.float32)), ROUND_ONCE),
-            (
-                lambda x: _counted_at(2.0**-24 * (1 - 2.0**-50), _NORMAL, _MOST, x),
-                "From 2^-25 to 2^-24 numbers round up to the smallest subnormal: not flushed.",
-            ),
-            (
-                lambda x: _counted_at(2.0**-14, 2.0**-14, _MOST, x),
-                "Below 2^-14 come the subnormals; only at 2^-25 and below is the result 0.",
-            ),
-            (
-                lambda x: _counted_at(_FLUSH, _NORMAL, np.nextafter(65504.0, 1e9), x),
-                "Overflow is decided after rounding: up to 65520 the result is still 65504.",
-            ),
+            (lambda x: solutions.count_fates(x.astype(np.float32)), ROUND_ONCE),
         ),
     ),
 }

@@ -5,13 +5,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mplab import FP32, Format, Rounding, round_to
+from mplab import FP32, Rounding, round_to
 from mplab.course.exercise import Exercise, known
+from mplab.lessons import solutions
 
 FRACTION_BITS, BLOCK = 13, 128
-
-REGISTER = Format("E8M13", exponent_bits=8, precision=14)
-"""What Hopper keeps of a sum of FP8 products: 14 significant bits."""
 
 
 # One step --------------------------------------------------------------------------------
@@ -26,24 +24,6 @@ def _added(a: np.ndarray, b: np.ndarray, cut: Callable[[float], float]) -> float
         return 0.0
     last = 2.0 ** (max(_exponent(x) + _exponent(y) for x, y in pairs) - FRACTION_BITS)
     return float(sum(cut(x * y / last) for x, y in pairs)) * last
-
-
-def _step(a: np.ndarray, b: np.ndarray) -> float:
-    return _added(a, b, math.trunc)
-
-
-def _normalised(a: np.ndarray, b: np.ndarray) -> float:
-    products = [float(x * y) for x, y in zip(a, b, strict=True) if x * y != 0]
-    if not products:
-        return 0.0
-    last = 2.0 ** (max(map(_exponent, products)) - FRACTION_BITS)
-    return float(sum(math.trunc(product / last) for product in products)) * last
-
-
-def _sum_cut(a: np.ndarray, b: np.ndarray) -> float:
-    return float(
-        round_to(float(np.sum(a * b)), REGISTER, rounding=Rounding.TOWARD_ZERO)
-    )
 
 
 _RNG = np.random.default_rng(8)
@@ -71,19 +51,15 @@ _STEP_CASES = (
 
 # Promotion -------------------------------------------------------------------------------
 def _cut(x: float) -> float:
-    return float(round_to(x, REGISTER, rounding=Rounding.TOWARD_ZERO))
+    return float(round_to(x, solutions.REGISTER, rounding=Rounding.TOWARD_ZERO))
 
 
 def _wide(x: float) -> float:
     return float(round_to(x, FP32))
 
 
-def _cut_wide(x: float) -> float:
-    return float(round_to(x, FP32, rounding=Rounding.TOWARD_ZERO))
-
-
 def _to_register(x: float) -> float:
-    return float(round_to(x, REGISTER))
+    return float(round_to(x, solutions.REGISTER))
 
 
 def _in_blocks(
@@ -103,15 +79,6 @@ def _in_blocks(
 
 def _never_promoted(x: np.ndarray) -> float:
     return _in_blocks(x, length=max(1, len(x)))
-
-
-def _not_restarted(x: np.ndarray) -> float:
-    total = part = 0.0
-    for start in range(0, len(x), BLOCK):
-        for term in x[start : start + BLOCK]:
-            part = _cut(part + float(term))
-        total = _wide(total + part)
-    return total
 
 
 _RISING = np.ldexp(1.0 * _RNG.integers(8, 16, 600), _RNG.integers(-5, 0, 600))
@@ -155,19 +122,14 @@ EXERCISES: dict[str, Exercise] = {
                 2.0**-21,
                 "1.5 · 1.5 is 2.25, but the product is not normalised: its exponent is the sum.",
             ),
-            (2.0**-10, "13 places are FP8's; with FP16 operands Hopper keeps 25."),
             (
                 2.0**-20,
                 "The exponent of a product is the sum of both: 4 and −1 make 3.",
             ),
-            (
-                -22.0,
-                "That is its exponent; the answer is the weight itself, a power of two.",
-            ),
         ),
     ),
     "step_sum": Exercise(
-        answer=_step,
+        answer=solutions.step_sum,
         uses=("round_to", "ulp"),
         reason="Find the largest e_a + e_b, cut every product toward zero there, then add.",
         argument="a, b",
@@ -183,25 +145,16 @@ EXERCISES: dict[str, Exercise] = {
                 lambda a, b: _added(a, b, math.floor),
                 "A cut goes toward zero, also for negative products; floor goes down.",
             ),
-            (
-                _normalised,
-                "The exponent is that of a plus that of b, even if the product is 2 or more.",
-            ),
-            (_sum_cut, "The cut comes before the sum: each product loses its own."),
         ),
     ),
     "promoted_sum": Exercise(
-        answer=_in_blocks,
+        answer=solutions.promoted_sum,
         uses=("round_to", "add", "Format"),
         reason="Blocks of 128, each from zero and cut at every step; their sums added in FP32.",
         argument="x",
         cases=_PROMOTED_CASES,
         fmt=FP32,
         misconceptions=known(
-            (
-                lambda x: float(np.sum(x)),
-                "That is the plain sum; a block keeps only 14 bits.",
-            ),
             (_never_promoted, "Nothing is promoted: the block never ends."),
             (
                 lambda x: _in_blocks(x, outer=_cut),
@@ -210,14 +163,6 @@ EXERCISES: dict[str, Exercise] = {
             (
                 lambda x: _in_blocks(x, inner=_to_register),
                 "In a block the register cuts toward zero; it does not round to nearest.",
-            ),
-            (
-                lambda x: _in_blocks(x, outer=_cut_wide),
-                "The total is rounded to nearest; only the register cuts toward zero.",
-            ),
-            (
-                _not_restarted,
-                "Each block starts again from zero, otherwise it counts twice.",
             ),
         ),
     ),

@@ -6,6 +6,7 @@ import numpy as np
 
 from mplab import BF16, FP16, Rounding, round_to, ulp
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.lessons import solutions
 
 
 # Lost updates ----------------------------------------------------------------------------
@@ -17,19 +18,9 @@ def _dead(w: np.ndarray, delta: np.ndarray) -> np.ndarray:
     return np.asarray(round_to(w + delta, BF16) == w)
 
 
-def _dead_share(w: np.ndarray, delta: np.ndarray) -> float:
-    return _share(_dead(w, delta)[delta != 0])
-
-
-def _by_rule(
-    rule: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> Callable[..., float]:
-    """The share of lost updates by a rule on sizes, without rounding."""
-
-    def share(w: np.ndarray, delta: np.ndarray) -> float:
-        return _share(rule(w, np.abs(delta))[delta != 0])
-
-    return share
+def _below_half_an_ulp(w: np.ndarray, delta: np.ndarray) -> float:
+    dead = np.abs(delta) < np.asarray(ulp(w, BF16)) / 2
+    return _share(dead[delta != 0])
 
 
 _RNG = np.random.default_rng(10)
@@ -65,16 +56,9 @@ def _ends(x: float) -> tuple[float, float]:
     return low, float(round_to(x, BF16, rounding=Rounding.TOWARD_POSITIVE))
 
 
-def _by_coin(x: float, r: float) -> float:
-    low, high = _ends(x)
-    return high if low < high and r < (x - low) / (high - low) else low
-
-
 def _coin_of(
     chance: Callable[[float, float, float], float],
 ) -> Callable[[float, float], float]:
-    """`_by_coin` with another chance of going up."""
-
     def rounded(x: float, r: float) -> float:
         low, high = _ends(x)
         return high if low < high and r < chance(x, low, high) else low
@@ -83,12 +67,8 @@ def _coin_of(
 
 
 def _away_from_zero(x: float, r: float) -> float:
-    """As `_by_coin` for positive numbers, mirrored for negative ones."""
-    return _by_coin(x, r) if x >= 0 else -_by_coin(-x, r)
-
-
-def _of_the_ulp_of_one(x: float, low: float, _: float) -> float:
-    return (x - low) / BF16.epsilon
+    """Right for positive numbers, mirrored for negative ones."""
+    return float(np.copysign(solutions.stochastic_round(abs(x), r), x))
 
 
 _COIN_CASES = (
@@ -113,10 +93,6 @@ EXERCISES: dict[str, Exercise] = {
                 2.0**-7,
                 "That is the whole way to the next number, which 8 then reaches.",
             ),
-            (
-                2.0**-10,
-                "That is epsilon, the gap after 1; after 8 the numbers are farther apart.",
-            ),
             (2.0**-11, "That is u, half the gap after 1; it grows with the weight."),
             (
                 2.0**-9,
@@ -125,7 +101,7 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "dead_share": Exercise(
-        answer=_dead_share,
+        answer=solutions.dead_share,
         uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Of the updates that are not 0, count those after which w is still w.",
         argument="w, delta",
@@ -137,17 +113,9 @@ EXERCISES: dict[str, Exercise] = {
                 "An update of 0 has nothing to lose: leave it out of the count.",
             ),
             (
-                lambda w, delta: _share(_dead(w, delta) & (delta != 0)),
-                "The share is of the updates that are not 0, not of all.",
-            ),
-            (
-                _by_rule(lambda w, size: size < np.asarray(ulp(w, BF16)) / 2),
+                _below_half_an_ulp,
                 "Half an ulp is the right size, but ask rounding about ties and about going down "
                 "from a power of two.",
-            ),
-            (
-                _by_rule(lambda w, size: size <= BF16.epsilon * np.abs(w)),
-                "A whole gap is too much: past half of it, the next number is nearer.",
             ),
             (
                 lambda w, delta: _share(
@@ -158,17 +126,13 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "stochastic_round": Exercise(
-        answer=_by_coin,
+        answer=solutions.stochastic_round,
         uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Up if r is less than the share of the way that x has come from low to high.",
         argument="x, r",
         cases=_COIN_CASES,
         fmt=BF16,
         misconceptions=known(
-            (
-                lambda x, r: float(round_to(x, BF16)),
-                "This rounds to nearest, whatever the coin says.",
-            ),
             (
                 _coin_of(lambda x, low, high: 0.5),
                 "A fair coin has the wrong mean: the nearer neighbour must be likelier.",
@@ -180,10 +144,6 @@ EXERCISES: dict[str, Exercise] = {
             (
                 _away_from_zero,
                 "Up is toward plus infinity, also for negative x, where it is toward zero.",
-            ),
-            (
-                _coin_of(_of_the_ulp_of_one),
-                "Divide by the gap around x; this gap is the one after 1.",
             ),
         ),
     ),

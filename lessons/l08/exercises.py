@@ -1,19 +1,14 @@
 """The exercises on where gradients lie, and on which shares of zeros matter."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from mplab.course.exercise import Exercise, known
+from mplab.lessons import solutions
 
 
 # Exponents -------------------------------------------------------------------------------
 def _numbers(x: np.ndarray) -> np.ndarray:
     return np.asarray(x[np.isfinite(x) & (x != 0)])
-
-
-def _exponents(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.frexp(_numbers(x))[1] - 1, np.int64)
 
 
 def _by_logarithm(x: np.ndarray) -> np.ndarray:
@@ -22,15 +17,6 @@ def _by_logarithm(x: np.ndarray) -> np.ndarray:
 
 def _toward_zero(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.trunc(np.log2(np.abs(_numbers(x)))), np.int64)
-
-
-def _nearest(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.rint(np.log2(np.abs(_numbers(x)))), np.int64)
-
-
-def _positive_only(x: np.ndarray) -> np.ndarray:
-    numbers = _numbers(x)
-    return np.asarray(np.frexp(numbers[numbers > 0])[1] - 1, np.int64)
 
 
 _ARRAYS = (
@@ -46,29 +32,18 @@ _ARRAYS = (
 
 
 # Waking up -------------------------------------------------------------------------------
-def _awake_from(shares: Sequence[float], asleep: float = 0.9) -> int:
-    index = len(shares)
-    while index and shares[index - 1] < asleep:
-        index -= 1
-    return index if index < len(shares) else -1
-
-
-def _first_below(shares: Sequence[float]) -> int:
+def _first_below(shares: list[float]) -> int:
     return next((i for i, share in enumerate(shares) if share < 0.9), -1)
 
 
-def _length_if_never(shares: Sequence[float]) -> int:
-    found = _awake_from(shares)
+def _length_if_never(shares: list[float]) -> int:
+    found = solutions.awake_from(shares)
     return len(shares) if found < 0 else found
 
 
-def _last_asleep(shares: Sequence[float]) -> int:
-    found = _awake_from(shares)
+def _last_asleep(shares: list[float]) -> int:
+    found = solutions.awake_from(shares)
     return found - 1 if found > 0 else found
-
-
-def _limit_is_awake(shares: Sequence[float]) -> int:
-    return _awake_from([share if share != 0.9 else 0.8 for share in shares])
 
 
 _SHARES = (
@@ -91,11 +66,10 @@ EXERCISES: dict[str, Exercise] = {
             (5, "At exactly 2^-25 there is a tie, and it goes to 0."),
             (8, "A slope of 1/4 takes two powers of two, not one."),
             (13, "The mean has already divided the gradient by 2^17."),
-            (0, "Below 2^-14 numbers are subnormal: coarser, but not yet 0."),
         ),
     ),
     "exponents": Exercise(
-        answer=_exponents,
+        answer=solutions.exponents,
         reason="One exponent e for each finite x other than 0, such that 2^e <= |x| < 2^(e+1).",
         cases=_ARRAYS,
         misconceptions=known(
@@ -105,19 +79,17 @@ EXERCISES: dict[str, Exercise] = {
                 "the exponent instead, np.frexp does.",
             ),
             (
-                lambda x: _exponents(x) + 1,
+                lambda x: solutions.exponents(x) + 1,
                 "np.frexp puts the significand between 1/2 and 1; here it is between 1 and 2.",
             ),
             (
                 _toward_zero,
                 "Below 1 exponents are negative: round the logarithm down, not to 0.",
             ),
-            (_nearest, "3 lies between 2^1 and 2^2, so its exponent is 1: round down."),
-            (_positive_only, "A negative gradient has an exponent as well."),
         ),
     ),
     "awake_from": Exercise(
-        answer=_awake_from,
+        answer=solutions.awake_from,
         reason="Look from the end: how far back do all shares lie below 0.9?",
         argument="shares",
         cases=_SHARES,
@@ -130,11 +102,6 @@ EXERCISES: dict[str, Exercise] = {
             (
                 _last_asleep,
                 "That is the last step asleep; the answer is the step after it.",
-            ),
-            (_limit_is_awake, "Exactly 0.9 is not below 0.9."),
-            (
-                lambda shares: _awake_from(shares, 0.5),
-                "A layer that receives a third of its gradients is not asleep: compare with 0.9.",
             ),
         ),
     ),

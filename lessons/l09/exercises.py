@@ -3,17 +3,10 @@
 import numpy as np
 
 from mplab.course.exercise import Exercise, known
+from mplab.lessons import solutions
 
 # The state machine -----------------------------------------------------------------------
 State = tuple[float, int]
-
-
-def _next_state(scale: float, good_steps: int, found_inf: bool, interval: int) -> State:
-    if found_inf:
-        return scale / 2, 0
-    if good_steps + 1 == interval:
-        return scale * 2, 0
-    return scale, good_steps + 1
 
 
 def _keeps_the_count(
@@ -21,15 +14,7 @@ def _keeps_the_count(
 ) -> State:
     if found_inf:
         return scale / 2, good_steps
-    return _next_state(scale, good_steps, False, interval)
-
-
-def _counts_the_bad_step(
-    scale: float, good_steps: int, found_inf: bool, interval: int
-) -> State:
-    if found_inf:
-        return scale / 2, 1
-    return _next_state(scale, good_steps, False, interval)
+    return solutions.next_state(scale, good_steps, False, interval)
 
 
 def _one_step_late(
@@ -45,14 +30,7 @@ def _never_restarts(
 ) -> State:
     if not found_inf and good_steps + 1 == interval:
         return scale * 2, good_steps + 1
-    return _next_state(scale, good_steps, found_inf, interval)
-
-
-def _never_below_one(
-    scale: float, good_steps: int, found_inf: bool, interval: int
-) -> State:
-    after, count = _next_state(scale, good_steps, found_inf, interval)
-    return max(after, 1.0), count
+    return solutions.next_state(scale, good_steps, found_inf, interval)
 
 
 _STATES = (
@@ -70,36 +48,16 @@ _STATES = (
 
 
 # Clipping --------------------------------------------------------------------------------
-def _clipped(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
-    unscaled = gradients / scale
-    norm = float(np.linalg.norm(unscaled))
-    return unscaled * (max_norm / norm) if norm > max_norm else unscaled
-
-
 def _clipped_first(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
-    return _clipped(gradients, 1.0, max_norm) / scale
+    return solutions.clipped(gradients, 1.0, max_norm) / scale
 
 
 def _still_scaled(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
-    return _clipped(gradients, 1.0, max_norm)
-
-
-def _always_that_long(
-    gradients: np.ndarray, scale: float, max_norm: float
-) -> np.ndarray:
-    unscaled = gradients / scale
-    norm = float(np.linalg.norm(unscaled))
-    return unscaled * (max_norm / norm) if norm else unscaled
+    return solutions.clipped(gradients, 1.0, max_norm)
 
 
 def _each_by_itself(gradients: np.ndarray, scale: float, max_norm: float) -> np.ndarray:
     return np.clip(gradients / scale, -max_norm, max_norm)
-
-
-def _threshold_scaled(
-    gradients: np.ndarray, scale: float, max_norm: float
-) -> np.ndarray:
-    return _clipped(gradients, 1.0, max_norm * scale)
 
 
 _GRADIENTS = (
@@ -127,7 +85,7 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "next_state": Exercise(
-        answer=_next_state,
+        answer=solutions.next_state,
         reason="A bad step halves and starts the count again; the last good one of a row doubles.",
         argument="state",
         cases=_STATES,
@@ -137,10 +95,6 @@ EXERCISES: dict[str, Exercise] = {
                 "An infinity also sets the count of good steps back to 0.",
             ),
             (
-                _counts_the_bad_step,
-                "The skipped step is no good step: the count begins at 0.",
-            ),
-            (
                 _one_step_late,
                 "The step that completes the row doubles the scale, not the next.",
             ),
@@ -148,11 +102,10 @@ EXERCISES: dict[str, Exercise] = {
                 _never_restarts,
                 "After doubling the count begins at 0 again, or it never stops.",
             ),
-            (_never_below_one, "Nothing is special about 1: a scale may go below it."),
         ),
     ),
     "clipped": Exercise(
-        answer=_clipped,
+        answer=solutions.clipped,
         reason="Divide by the scale; then, only if the norm is above max_norm, shrink them all.",
         argument="given",
         cases=_GRADIENTS,
@@ -167,16 +120,6 @@ EXERCISES: dict[str, Exercise] = {
                 _still_scaled,
                 "The optimizer wants the gradients without the loss scale.",
             ),
-            (
-                _threshold_scaled,
-                "The threshold was scaled as well, but then the gradients "
-                "still have to be divided by the scale.",
-            ),
-            (
-                lambda g, scale, max_norm: g / scale,
-                "They are unscaled but not clipped.",
-            ),
-            (_always_that_long, "A gradient that is short enough stays as it is."),
             (
                 _each_by_itself,
                 "Clipping each number bends the direction: shrink all by one factor.",

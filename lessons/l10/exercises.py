@@ -1,22 +1,17 @@
 """The exercises on policies: which format an operation gets, and a norm that survives FP16."""
 
-import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from mplab import BF16, FP16, FP32
 from mplab.course.exercise import Exercise, known
+from mplab.lessons import solutions
 
 # The rule --------------------------------------------------------------------------------
 WIDE, LOW, COARSE = FP32.precision, FP16.precision, BF16.precision
 
 _LOWER, _LISTED_WIDE = ("mm", "convolution"), ("exp", "sum", "softmax")
-
-
-def _widest(inputs: Sequence[int]) -> int:
-    """FP16 and BF16 meet in FP32: neither holds the other's numbers."""
-    return WIDE if len(set(inputs)) > 1 else inputs[0]
 
 
 def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int]:
@@ -35,31 +30,6 @@ def _by_rule(unlisted: Callable[[Sequence[int], int], int]) -> Callable[..., int
 
     return precision
 
-
-def _only_narrows(
-    operation: str,
-    inputs: Sequence[int],
-    lower: Sequence[str],
-    wide: Sequence[str],
-    low: int,
-) -> int:
-    """As if the FP32 list kept the format of its inputs."""
-    return low if operation in lower else _widest(inputs)
-
-
-def _only_from_fp32(
-    operation: str,
-    inputs: Sequence[int],
-    lower: Sequence[str],
-    wide: Sequence[str],
-    low: int,
-) -> int:
-    if operation in lower and WIDE not in inputs:
-        return inputs[0]
-    return _PRECISION(operation, inputs, lower, wide, low)
-
-
-_PRECISION = _by_rule(lambda inputs, low: _widest(inputs))
 
 _CASES = tuple(
     (operation, inputs, _LOWER, _LISTED_WIDE, low)
@@ -85,10 +55,6 @@ _CASES = tuple(
 
 
 # The norm --------------------------------------------------------------------------------
-def _rms(x: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(x.astype(np.float64) ** 2)))
-
-
 def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], float]:
     """A norm that divides by `scale` first, squares in FP16, and takes the mean in FP64."""
 
@@ -101,21 +67,6 @@ def _norm_with(scale: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], f
             return float(np.sqrt(squares.mean()) * float(divisor))
 
     return norm
-
-
-def _wide_mean(x: np.ndarray) -> float:
-    """Squares in FP16, widened only afterwards."""
-    return _norm_with(lambda _: 1.0)(x)
-
-
-def _by_maximum(x: np.ndarray) -> float:
-    return _norm_with(lambda x: float(x.max()))(x) if x.max() else 0.0
-
-
-def _clamped(x: np.ndarray) -> float:
-    with np.errstate(over="ignore"):
-        squares = np.minimum(x * x, np.float16(FP16.max_finite)).astype(np.float64)
-    return math.sqrt(float(squares.mean()))
 
 
 _VECTORS = tuple(
@@ -145,11 +96,10 @@ EXERCISES: dict[str, Exercise] = {
                 "256 * 256 = 65536 lies past 65504, and not close enough to be rounded to it.",
             ),
             (4096, "One sum of squares overflows there; their product much earlier."),
-            (64, "4n is the sum of the components; of their squares it is 16n."),
         ),
     ),
     "result_precision": Exercise(
-        answer=_PRECISION,
+        answer=solutions.result_precision,
         reason="Look at the lists first; without a list, the widest input decides.",
         argument="operation, inputs, lower, wide, low",
         cases=_CASES,
@@ -166,21 +116,16 @@ EXERCISES: dict[str, Exercise] = {
                 _by_rule(lambda inputs, low: max(inputs)),
                 "FP16 does not hold BF16's range, nor BF16 its digits: they meet in FP32.",
             ),
-            (_only_narrows, "An operation on the FP32 list widens low inputs."),
-            (
-                _only_from_fp32,
-                "The lower list casts every input to the low format of the region.",
-            ),
         ),
     ),
     "safe_rms": Exercise(
-        answer=_rms,
+        answer=solutions.safe_rms,
         reason="No square may leave the range of the format that holds it, at either end.",
         cases=_VECTORS,
         tolerance=2e-3,
         misconceptions=known(
             (
-                _wide_mean,
+                _norm_with(lambda x: 1.0),
                 "The squares are already infinite, or 0, before they are widened.",
             ),
             (
@@ -191,11 +136,6 @@ EXERCISES: dict[str, Exercise] = {
                 _norm_with(lambda x: float(np.abs(x).max())),
                 "Where all numbers are 0, the largest is 0 too: do not divide by it.",
             ),
-            (
-                _by_maximum,
-                "The largest number need not have the largest magnitude: mind signs.",
-            ),
-            (_clamped, "Squares cut off at 65504 are finite, and wrong."),
         ),
     ),
 }

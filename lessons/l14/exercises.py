@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from mplab.course.exercise import Arguments, Exercise, known
+from mplab.lessons import solutions
 
 
 # The logarithm of summed exponentials ----------------------------------------------------
@@ -16,11 +17,6 @@ def _shifted_by(shift: Callable[[np.ndarray], float]) -> Callable[[np.ndarray], 
             return float(by + np.log(np.exp(x - by).sum()))
 
     return answer
-
-
-def _log_sum_exp(x: np.ndarray) -> float:
-    top = float(x.max())
-    return top if math.isinf(top) else _shifted_by(lambda _: top)(x)
 
 
 def _not_added_back(x: np.ndarray) -> float:
@@ -48,25 +44,13 @@ def _ratio(off: float, size: float) -> float:
     return math.inf if off else 0.0
 
 
-def _backward_error(a: np.ndarray, b: np.ndarray, result: float) -> float:
-    return _ratio(abs(result - (a * b).sum()), np.abs(a * b).sum())
-
-
 def _forward_error(a: np.ndarray, b: np.ndarray, result: float) -> float:
     return _ratio(abs(result - (a * b).sum()), abs((a * b).sum()))
-
-
-def _against_result(a: np.ndarray, b: np.ndarray, result: float) -> float:
-    return _ratio(abs(result - (a * b).sum()), abs(result))
 
 
 def _against_norms(a: np.ndarray, b: np.ndarray, result: float) -> float:
     size = math.sqrt((a * a).sum()) * math.sqrt((b * b).sum())
     return _ratio(abs(result - (a * b).sum()), size)
-
-
-def _with_sign(a: np.ndarray, b: np.ndarray, result: float) -> float:
-    return _ratio(result - (a * b).sum(), np.abs(a * b).sum())
 
 
 def _not_divided(a: np.ndarray, b: np.ndarray, result: float) -> float:
@@ -96,14 +80,12 @@ EXERCISES: dict[str, Exercise] = {
                 14,
                 "10 bits are what the condition takes; this formula takes them twice.",
             ),
-            (24, "Each square has 24 bits, but the leading ones of both cancel."),
             (3, "FP32 stores 23 bits and has 24: the leading 1 is not stored."),
             (20, "About 20 bits cancel; the answer is the number of bits left."),
-            (0, "That much is lost where mean / deviation is 2^12."),
         ),
     ),
     "log_sum_exp": Exercise(
-        answer=_log_sum_exp,
+        answer=solutions.log_sum_exp,
         reason="Subtract the largest score before exp, add it after log, and look at infinities.",
         cases=_SCORE_CASES,
         tolerance=1e-12,
@@ -120,15 +102,10 @@ EXERCISES: dict[str, Exercise] = {
                 _shifted_by(np.max),
                 "If all scores are -inf, -inf - (-inf) is NaN: say -inf.",
             ),
-            (
-                _shifted_by(lambda x: np.abs(x).max()),
-                "The largest score counts, not the largest magnitude: near -1000 all underflow.",
-            ),
-            (lambda x: float(x.max()), "The largest score alone is not the sum."),
         ),
     ),
     "dot_backward_error": Exercise(
-        answer=_backward_error,
+        answer=solutions.dot_backward_error,
         reason="Divide the error of the result by how far small changes of a can move it.",
         argument="a, b, result",
         cases=_PRODUCT_CASES,
@@ -138,12 +115,10 @@ EXERCISES: dict[str, Exercise] = {
                 _forward_error,
                 "That is the forward error: changes of a move the sum of |a·b|.",
             ),
-            (_against_result, "Compare with the sum of |a·b|, not with the result."),
             (
                 _against_norms,
                 "Each element may change in proportion to itself, not to the norm.",
             ),
-            (_with_sign, "An error has no sign here: take the magnitude."),
             (
                 _not_divided,
                 "That is an absolute error; divide it by how far the sum can be moved.",

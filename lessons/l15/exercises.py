@@ -1,11 +1,12 @@
 """The exercises on linear systems: the backward error of a solution, and one correction of it."""
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 
+from mplab import FP16, arithmetic
 from mplab.course.exercise import Arguments, Exercise, known
+from mplab.lessons import solutions
 
 Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 
@@ -25,18 +26,6 @@ def _row_sum(a: np.ndarray) -> float:
 
 def _largest(x: np.ndarray) -> float:
     return float(np.abs(x).max())
-
-
-def _sizes(norm: Callable[[np.ndarray], float]) -> Solution:
-    return lambda a, x, b: norm(a) * _largest(x) + _largest(b)
-
-
-_backward_error = _judged_by(_sizes(_row_sum))
-
-
-def _signed(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
-    off = float((b - a @ x).max())
-    return off / _sizes(_row_sum)(a, x, b) if off else 0.0
 
 
 def _euclidean(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
@@ -69,49 +58,21 @@ def _half(x: np.ndarray) -> np.ndarray:
         return x.astype(np.float16).astype(np.float64)
 
 
-def _substituted(t: np.ndarray, r: np.ndarray, order: Iterable[int]) -> np.ndarray:
-    """Solve a triangular system in FP16, eliminating each unknown from all equations."""
-    rest, x = r.copy(), np.zeros_like(r)
-    for k in order:
-        x[k] = _half(rest[k] / t[k, k])
-        rest = _half(rest - _half(t[:, k] * x[k]))
-    return x
-
-
-def _solved(lower: np.ndarray, upper: np.ndarray, r: np.ndarray) -> np.ndarray:
-    y = _substituted(lower, _half(r), range(len(r)))
-    return _substituted(upper, y, reversed(range(len(r))))
-
-
-def _power_of_two(r: np.ndarray) -> float:
-    """The power of two that brings the largest magnitude of r into [1, 2)."""
-    return float(np.ldexp(1.0, 1 - int(np.frexp(np.abs(r).max())[1])))
-
-
-def _refined(
-    a: np.ndarray,
-    b: np.ndarray,
-    x: np.ndarray,
-    lower: np.ndarray,
-    upper: np.ndarray,
-    *,
-    residual: Callable[
-        [np.ndarray, np.ndarray, np.ndarray], np.ndarray
-    ] = lambda a, b, x: b - a @ x,
-    scale: Callable[[np.ndarray], float] = _power_of_two,
-    back: bool = True,
-    start: float = 1.0,
+def _residual_in_fp16(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, lower: np.ndarray, upper: np.ndarray
 ) -> np.ndarray:
-    with np.errstate(all="ignore"):
-        r = residual(a, b, x)
-        if not r.any():
-            return x
-        s = scale(r)
-        return start * x + _solved(lower, upper, r * s) / (s if back else 1.0)
+    residual = _half(_half(b) - _half(_half(a) @ _half(x)))
+    # Of a matrix of zeros, b itself is the residual.
+    refined = solutions.refine_once(np.zeros_like(a), residual, x, lower, upper)
+    return np.asarray(refined)
 
 
-def _residual_in_fp16(a: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return _half(_half(b) - _half(_half(a) @ _half(x)))
+def _unscaled(
+    a: np.ndarray, b: np.ndarray, x: np.ndarray, lower: np.ndarray, upper: np.ndarray
+) -> np.ndarray:
+    solve = arithmetic.solve_triangular
+    y = solve(lower, _half(b - a @ x), FP16, lower=True)
+    return np.asarray(x + solve(upper, y, FP16, lower=False))
 
 
 def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
@@ -155,20 +116,17 @@ EXERCISES: dict[str, Exercise] = {
         reason="The error is (2^-4)^(k + 1) after k corrections; find the least k for 2^-53.",
         misconceptions=known(
             (14, "The first solution already has one factor of 2^-4."),
-            (4, "That is u alone; the condition takes 7 of its 11 bits."),
             (5, "That is u alone; the condition takes 7 of its 11 bits."),
             (12, "Then the error is 2^-52: one more."),
-            (7, "FP16 took 7 in the figure; the answer is the count by the rule."),
         ),
     ),
     "system_backward_error": Exercise(
-        answer=_backward_error,
+        answer=solutions.system_backward_error,
         reason="Largest residual, over the largest row sum of |a| times max |x|, plus max |b|.",
         argument="a, x, b",
         cases=_JUDGED,
         tolerance=1e-12,
         misconceptions=known(
-            (_signed, "A residual can be negative: take magnitudes first."),
             (_euclidean, "That is the 2-norm or the Frobenius norm; take the ∞-norm."),
             (
                 _judged_by(lambda a, x, b: _largest(b) or np.nan),
@@ -178,36 +136,23 @@ EXERCISES: dict[str, Exercise] = {
                 _judged_by(lambda a, x, b: _row_sum(a) * _largest(x)),
                 "b may change, too: add it.",
             ),
-            (
-                _judged_by(_sizes(_largest)),
-                "The norm of a is a sum over a row, not one entry.",
-            ),
         ),
     ),
     "refine_once": Exercise(
-        answer=_refined,
+        answer=solutions.refine_once,
         uses=("round_to", "solve_triangular"),
         reason="Residual in float64; a power of two; FP16 solves, lower first; back; add to x.",
         argument="a, b, x, lower, upper",
         cases=_correction_cases(),
         misconceptions=known(
             (
-                partial(_refined, residual=_residual_in_fp16),
+                _residual_in_fp16,
                 "In FP16 the residual consists of rounding errors: compute it in float64.",
             ),
             (
-                partial(_refined, scale=lambda r: 1.0),
+                _unscaled,
                 "Unscaled, a residual or d leaves FP16's range below, as small gradients do.",
             ),
-            (
-                partial(_refined, scale=lambda r: 1 / float(np.abs(r).max())),
-                "A scale that is no power of two rounds all digits anew.",
-            ),
-            (
-                partial(_refined, back=False),
-                "The correction must be divided by the scale again.",
-            ),
-            (partial(_refined, start=0.0), "d is the correction: add it to x."),
         ),
     ),
 }

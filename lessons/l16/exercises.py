@@ -1,68 +1,28 @@
 """The exercises on time steps: where a state freezes, compensation, and what chance costs."""
 
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
 import numpy as np
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, encode, round_to, ulp, values
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, round_to, ulp, values
 from mplab.course.exercise import Arguments, Exercise, known
-
-_HOT = 90.0
+from mplab.lessons import solutions
 
 
 # Where a cup stops -----------------------------------------------------------------------
-def _frozen_at(
-    k: float, room: float, dt: float, fmt: Format, *, twice: bool = False
-) -> float:
-    def cooler(t: float) -> float:
-        step = dt * k * (t - room)
-        return float(round_to(t - (round_to(step, fmt) if twice else step), fmt))
-
-    t = float(round_to(_HOT, fmt))
-    while (new := cooler(t)) != t:
+def _step_rounded_too(k: float, room: float, dt: float, fmt: Format) -> float:
+    t = float(round_to(90.0, fmt))
+    while True:
+        step = float(round_to(dt * k * (t - room), fmt))
+        if (new := float(round_to(t - step, fmt))) == t:
+            return t
         t = new
-    return t
 
 
-Lost = Callable[[np.ndarray, np.ndarray, Format], Any]
-"""Whether steps from temperatures are lost."""
-
-
-def _hottest(
-    lost: Lost,
-    *,
-    step: Callable[
-        [float, float, float, np.ndarray], np.ndarray
-    ] = lambda k, room, dt, t: dt * k * (t - room),
-) -> Callable[[float, float, float, Format], float]:
-    """The hottest temperature whose step is lost; the coolest if none is."""
-
-    def answer(k: float, room: float, dt: float, fmt: Format) -> float:
-        ordered = np.unique(values(fmt))
-        t = ordered[(ordered >= room) & (ordered <= round_to(_HOT, fmt))]
-        return float(max(t[lost(step(k, room, dt, t), t, fmt)], default=t[0]))
-
-    return answer
-
-
-def _within(ties: Lost = lambda step, t, fmt: True) -> Lost:
-    """A step is lost below half an ulp, and at exactly half if `ties` says so."""
-
-    def lost(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
-        limit = ulp(t, fmt) / 2
-        return (step < limit) | ((step == limit) & ties(step, t, fmt))
-
-    return lost
-
-
-def _even(step: np.ndarray, t: np.ndarray, fmt: Format) -> Any:
-    return np.asarray(encode(t, fmt)) % 2 == 0
-
-
-_half = _within(_even)
+def _below_half_an_ulp(k: float, room: float, dt: float, fmt: Format) -> float:
+    """The hottest temperature that a step of less than half an ulp would leave."""
+    t = np.unique(values(fmt))
+    t = t[(t >= room) & (t <= round_to(90.0, fmt))]
+    lost = dt * k * (t - room) < np.asarray(ulp(t, fmt)) / 2
+    return float(t[lost].max())
 
 
 _CUPS = (
@@ -87,27 +47,14 @@ _CUPS = (
 
 
 # Compensation ----------------------------------------------------------------------------
-def _kahan_step(
-    t: float,
-    rest: float,
-    step: float,
-    *,
-    handed_on: float = 1.0,
-    twice: float = 0.0,
-    sign: float = 1.0,
-    of_the_step: bool = False,
-    exact: bool = False,
-    shortened: bool = False,
-) -> tuple[float, float]:
-    def fl(x: float) -> float:
-        return float(round_to(x, BF16))
+def _wrong_sign(t: float, lost: float, step: float) -> tuple[float, float]:
+    new, left = solutions.kahan_step(t, lost, step)
+    return new, -left
 
-    owed = (lambda x: x) if shortened else fl
-    due = owed(step + handed_on * rest)
-    new = fl(t + due + twice * rest)
-    gone = fl(new - t)
-    left = (step if of_the_step else due) - gone
-    return new, sign * (step + rest - (new - t) if exact else fl(left))
+
+def _not_stored(t: float, lost: float, step: float) -> tuple[float, float]:
+    new, _ = solutions.kahan_step(t, lost, step)
+    return new, step + lost - (new - t)
 
 
 _STEPS = tuple(
@@ -134,15 +81,6 @@ _STEPS = tuple(
 
 
 # Chance ----------------------------------------------------------------------------------
-def _variance_ratio(delta: float, ulp: float) -> float:
-    share = math.fmod(delta, ulp) / ulp
-    return 1.0 + share * (1.0 - share) * (ulp / delta) ** 2
-
-
-def _as_nearest(delta: float, ulp: float) -> float:
-    return (round(delta / ulp) * ulp / delta) ** 2
-
-
 _WALKS = tuple(
     Arguments(case)
     for case in ((0.125, 1.0), (0.5, 1.0), (1.0, 1.0), (0.75, 1.0), (2.0**-10, 2.0**-7),
@@ -153,62 +91,46 @@ _WALKS = tuple(
 
 EXERCISES: dict[str, Exercise] = {
     "frozen_at": Exercise(
-        answer=_frozen_at,
+        answer=solutions.frozen_at,
         reason="Round t - dt·k·(t - room) to nearest, again and again, until t no longer changes.",
         argument="k, room, dt, fmt",
         cases=_CUPS,
         misconceptions=known(
             (
-                _hottest(_within(lambda step, t, fmt: False)),
+                _below_half_an_ulp,
                 "Half an ulp is a tie, and an even significand keeps it: that freezes, too.",
             ),
             (
-                _hottest(_within()),
-                "Half an ulp is a tie: an odd significand goes on to its even neighbour.",
-            ),
-            (
-                _hottest(_half),
-                "Below a power of two the next number is half an ulp away.",
-            ),
-            (
-                _hottest(_half, step=lambda k, room, dt, t: dt * k * t),
+                lambda k, room, dt, fmt: solutions.frozen_at(k, 0.0, dt, fmt),
                 "A cup loses k times its distance from the room, not k times its temperature.",
             ),
             (
-                partial(_frozen_at, twice=True),
+                _step_rounded_too,
                 "Round the sum alone: the step is not stored.",
             ),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),
     "kahan_step": Exercise(
-        answer=_kahan_step,
+        answer=solutions.kahan_step,
         reason="due = step + lost; new = t + due; lost = due - (new - t): four roundings, no more.",
         argument="t, lost, step",
         cases=_STEPS,
         misconceptions=known(
             (
-                partial(_kahan_step, handed_on=0.0),
+                lambda t, lost, step: solutions.kahan_step(t, 0.0, step),
                 "The lost part must go into the next step, or it is lost for good.",
             ),
-            (partial(_kahan_step, sign=-1.0), "The lost part has the wrong sign."),
+            (_wrong_sign, "The lost part has the wrong sign."),
             (
-                partial(_kahan_step, exact=True),
+                _not_stored,
                 "The lost part, too, is stored in BF16: only eight bits of it are kept.",
-            ),
-            (
-                partial(_kahan_step, shortened=True),
-                "step + lost is rounded to BF16 first.",
-            ),
-            (
-                partial(_kahan_step, of_the_step=True),
-                "Due is step + lost, not the step alone.",
             ),
         ),
         uses=("round_to",),
     ),
     "variance_ratio": Exercise(
-        answer=_variance_ratio,
+        answer=solutions.variance_ratio,
         reason="The mean square of a rounded step over delta²: which two steps, how often each?",
         argument="delta, ulp",
         cases=_WALKS,
@@ -223,11 +145,6 @@ EXERCISES: dict[str, Exercise] = {
                 lambda delta, ulp: (ulp / delta) ** 2,
                 "Not every step moves by an ulp: a share delta/ulp of them does.",
             ),
-            (
-                lambda delta, ulp: delta / ulp,
-                "That is the inverse: short steps are worse.",
-            ),
-            (_as_nearest, "That is rounding to nearest."),
         ),
     ),
 }

@@ -6,6 +6,7 @@ import numpy as np
 
 from mplab import FP4_E2M1, FP8_E4M3, round_to
 from mplab.course.exercise import Arguments, Exercise, known
+from mplab.lessons import solutions
 
 LARGEST = FP4_E2M1.max_finite
 LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal
@@ -14,29 +15,18 @@ LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal
 Scales = Callable[[np.ndarray], np.ndarray]
 
 
-def _by_tensor(x: np.ndarray) -> float:
-    return float(np.abs(x).max() / (LARGEST_SCALE * LARGEST))
-
-
 def _in_rows(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.abs(x).reshape(-1, 16).max(axis=1))
 
 
 def _wanted(x: np.ndarray) -> np.ndarray:
     """The scales of the blocks before they are rounded."""
-    return _in_rows(x) / LARGEST / _by_tensor(x)
+    return _in_rows(x) / np.abs(x).max() * LARGEST_SCALE
 
 
-def _stored(wanted: np.ndarray) -> np.ndarray:
-    return np.asarray(round_to(np.clip(wanted, LEAST_SCALE, LARGEST_SCALE), FP8_E4M3))
-
-
-def _nvfp4_scales(x: np.ndarray) -> np.ndarray:
-    return _stored(_wanted(x))
-
-
-def _power_of_two(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.exp2(np.floor(np.log2(_nvfp4_scales(x)))))
+def _without_tensor_scale(x: np.ndarray) -> np.ndarray:
+    scales = np.clip(_in_rows(x) / LARGEST, LEAST_SCALE, LARGEST_SCALE)
+    return np.asarray(round_to(scales, FP8_E4M3))
 
 
 _RNG = np.random.default_rng(18)
@@ -59,25 +49,12 @@ def _step(magnitude: np.ndarray) -> np.ndarray:
     return np.where(magnitude < 2, 0.5, np.where(magnitude < 4, 1.0, 2.0))
 
 
-def _up_where(
-    goes_up: Callable[[np.ndarray, np.ndarray], np.ndarray], *, exact: bool = False
-) -> Rounded:
-    """A rounding that goes up from the lower neighbour where `goes_up(share, u)`.
-
-    If `exact`, numbers that E2M1 holds can go up, too.
-    """
-
-    def answer(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-        magnitude = np.minimum(np.abs(x), LARGEST)
-        step = _step(magnitude)
-        share, lower = np.modf(magnitude / step)
-        up = goes_up(share, u) & (exact | (share > 0))
-        return np.asarray(np.copysign(np.minimum((lower + up) * step, LARGEST), x))
-
-    return answer
-
-
-_stochastic_e2m1 = _up_where(lambda share, u: u < share)
+def _swapped(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    magnitude = np.minimum(np.abs(x), LARGEST)
+    step = _step(magnitude)
+    share, lower = np.modf(magnitude / step)
+    up = (share > 0) & (u < 1 - share)
+    return np.asarray(np.copysign((lower + up) * step, x))
 
 
 def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
@@ -126,15 +103,10 @@ EXERCISES: dict[str, Exercise] = {
                 1 / 32,
                 "Small numbers are divided by 8 like all others: more of them become 0.",
             ),
-            (
-                8.0,
-                "8 is stored as 1, the smallest normal number; E2M1 has a subnormal below it.",
-            ),
-            (1.0, "48 is not 24: which number of E2M1 does the largest become?"),
         ),
     ),
     "nvfp4_scales": Exercise(
-        answer=_nvfp4_scales,
+        answer=solutions.nvfp4_scales,
         uses=("round_to",),
         reason="amax of the block / 6 / (amax of the tensor / 2688), at least 2^-6, in E4M3.",
         cases=_TENSORS,
@@ -142,29 +114,21 @@ EXERCISES: dict[str, Exercise] = {
         tolerance=1e-12,
         misconceptions=known(
             (
-                lambda x: _stored(_wanted(x) / LARGEST),
-                "The largest number is 6 times a block scale of 448: the tensor's amax / 2688.",
-            ),
-            (
                 lambda x: np.clip(_wanted(x), LEAST_SCALE, LARGEST_SCALE),
                 "A block's scale is stored in eight bits: round it to E4M3.",
-            ),
-            (
-                _power_of_two,
-                "That is MX; the scales of NVFP4 have a significand of 4 bits.",
             ),
             (
                 lambda x: round_to(_wanted(x), FP8_E4M3),
                 "Scales below 2^-6 are raised to it; a scale of 0 could not be divided by.",
             ),
             (
-                lambda x: _stored(_in_rows(x) / LARGEST),
+                _without_tensor_scale,
                 "Divide by the scale of the tensor first, so that the largest block gets 448.",
             ),
         ),
     ),
     "stochastic_e2m1": Exercise(
-        answer=_stochastic_e2m1,
+        answer=solutions.stochastic_e2m1,
         uses=("round_to", "next_up", "next_down", "ulp"),
         reason="Up, in magnitude, where u is less than the distance from the lower one / the gap.",
         argument="x, u",
@@ -173,16 +137,8 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (_half_steps, "From 2 on neighbours are 1 apart, from 4 on 2."),
             (
-                _up_where(lambda share, u: u < 1 - share),
+                _swapped,
                 "The nearer the upper neighbour is, the more often it must be chosen.",
-            ),
-            (
-                _up_where(lambda share, u: u <= share, exact=True),
-                "A number of E2M1 stays as it is, even if u is 0: the rule says less, not at most.",
-            ),
-            (
-                lambda x, u: np.abs(_stochastic_e2m1(x, u)),
-                "Negative numbers stay negative.",
             ),
             (_upward, "Round the magnitude, and put the sign back after it."),
         ),

@@ -8,6 +8,7 @@ import numpy as np
 
 from mplab import BF16, round_to
 from mplab.course.exercise import Arguments, Exercise, known
+from mplab.lessons import solutions
 
 
 # Orders ----------------------------------------------------------------------------------
@@ -27,10 +28,6 @@ def _counted(sums: np.ndarray) -> dict[float, int]:
     return dict(Counter(sums.tolist()))
 
 
-def _count_orders(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
-    return _counted(_sums(_in_all_orders(round_to(a * b, BF16))))
-
-
 def _wide_sums(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
     sums = _in_all_orders(round_to(a * b, BF16)).sum(axis=1)
     return _counted(np.asarray(round_to(sums, BF16)))
@@ -39,10 +36,6 @@ def _wide_sums(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
 def _wide_products(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
     terms = _in_all_orders(a * b)
     return _counted(_sums(np.hstack([np.zeros((len(terms), 1)), terms])))
-
-
-def _apart(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
-    return _counted(_sums(np.asarray(round_to(a * _in_all_orders(b), BF16))))
 
 
 def _distinct_orders(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
@@ -95,32 +88,15 @@ class Kernel:
 
 Product = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-ROWS = 8
 
-
-def _by_rows(
-    rows: int, *, fill: bool
-) -> Callable[[Product, np.ndarray, np.ndarray], np.ndarray]:
-    """Multiply `rows` rows at a time; with `fill`, fill up the last ones with rows of zeros."""
+def _by_rows(rows: int) -> Callable[[Product, np.ndarray, np.ndarray], np.ndarray]:
+    """Multiply `rows` rows at a time; the last call may have fewer."""
 
     def answer(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         tiles = [x[k : k + rows] for k in range(0, len(x), rows)]
-        short = rows * len(tiles) - len(x)
-        if fill:
-            tiles[-1] = np.pad(tiles[-1], ((0, short), (0, 0)))
-        return np.vstack([kernel(tile, w) for tile in tiles])[: len(x)]
+        return np.vstack([kernel(tile, w) for tile in tiles])
 
     return answer
-
-
-def _uncut(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    return _by_rows(ROWS, fill=True)(
-        kernel, np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w
-    )
-
-
-def _padded_whole(kernel: Product, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    return kernel(np.pad(x, ((0, -len(x) % ROWS), (0, 0))), w)[: len(x)]
 
 
 _RNG = np.random.default_rng(19)
@@ -149,9 +125,6 @@ def _other_bits(x: np.ndarray, y: np.ndarray) -> bool:
     return x.tobytes() != y.tobytes()
 
 
-_first_divergence = _first(_other_bits)
-
-
 def _differences(case: tuple[Record, Record]) -> str:
     """How long two records are, and the first number in which each pair of them differs."""
     found = ""
@@ -166,14 +139,6 @@ def _losses(a: Record, b: Record) -> object:
     return next(
         (k for k, (x, y) in pairs if x[0] == "loss" and _other_bits(x[1], y[1])), None
     )
-
-
-def _last(a: Record, b: Record) -> object:
-    return len(a) - 1 if _other_bits(a[-1][1], b[-1][1]) else None
-
-
-def _by_name(record: Record) -> Record:
-    return list(dict(record).items())
 
 
 def _recorded(*changes: tuple[int, np.ndarray]) -> Record:
@@ -218,27 +183,22 @@ _RECORDS = (
 
 EXERCISES: dict[str, Exercise] = {
     "count_orders": Exercise(
-        answer=_count_orders,
+        answer=solutions.count_orders,
         reason="Each product is rounded to BF16, then each sum, in every order of the terms.",
         argument="a, b",
         cases=_SUMS,
         misconceptions=known(
             (_wide_sums, "The running sum is a number of BF16 after each addition."),
             (_wide_products, "Each product is rounded before it is added."),
-            (_apart, "A term keeps its two factors: permute the products."),
             (
                 _distinct_orders,
                 "Equal terms can change places: three terms have six orders.",
-            ),
-            (
-                lambda a, b: dict.fromkeys(_count_orders(a, b), 1),
-                "Count the orders that lead to each sum, not the sums.",
             ),
         ),
         uses=("round_to",),
     ),
     "invariant_matmul": Exercise(
-        answer=_by_rows(ROWS, fill=True),
+        answer=solutions.invariant_matmul,
         reason="Every call of the kernel must have 8 rows, whatever the batch has.",
         argument="kernel, x, w",
         cases=_PRODUCTS,
@@ -249,23 +209,18 @@ EXERCISES: dict[str, Exercise] = {
                 "number of rows.",
             ),
             (
-                _by_rows(1, fill=False),
+                _by_rows(1),
                 "That does not depend on the batch either, but has the bits for one row, not 8.",
             ),
             (
-                _by_rows(ROWS, fill=False),
+                _by_rows(8),
                 "The last call has fewer rows than 8: fill it up.",
-            ),
-            (_uncut, "Return as many rows as x has, without those that filled it up."),
-            (
-                _padded_whole,
-                "Filled up to a multiple of 8, a batch still decides the split.",
             ),
         ),
         uses=("Kernel",),  # the kernel that the cases pass
     ),
     "first_divergence": Exercise(
-        answer=_first_divergence,
+        answer=solutions.first_divergence,
         reason="Compare the bits of all tensors, in the order in which they were computed.",
         argument="a, b",
         cases=_RECORDS,
@@ -276,11 +231,6 @@ EXERCISES: dict[str, Exercise] = {
                 _first(lambda x, y: not np.allclose(x, y, equal_nan=True)),
                 "One ulp is a difference: compare bits.",
             ),
-            (
-                lambda a, b: _first_divergence(_by_name(a), _by_name(b)),
-                "Names come again in each step, and a dictionary keeps only the last of them.",
-            ),
-            (_last, "The last weights tell that runs differ, not where they part."),
             (
                 _first(lambda x, y: not np.array_equal(x, y)),
                 "A NaN equals a NaN of the same bits, and -0 is not 0.",

@@ -11,7 +11,8 @@ from mplab.numbers.formats import Overflow
 
 _PACKAGE = Path(__file__).parents[1]
 LIBRARY = str(_PACKAGE) + os.sep
-_OURS = (LIBRARY, str(_PACKAGE.parent / "lessons" / "l"))
+_LESSONS = str(_PACKAGE.parent / "lessons") + os.sep
+_OURS = (LIBRARY, f"{_LESSONS}l", f"{_LESSONS}solutions")
 """Path prefixes of the library's files and, in a checkout, of the code of lessons."""
 
 _SANDBOX = os.path.join(LIBRARY, "grading", "kernel.py")

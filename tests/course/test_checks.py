@@ -27,25 +27,24 @@ from mplab import (
     next_up,
     round_to,
     ulp,
-    values,
 )
 from mplab.course import EXERCISES, Arguments, Exercise, HashedValue, equal, practice
 from mplab.course.exercise import TIME_LIMIT, misconception_of, verdict_on
 from mplab.course.files import course_folder
-from mplab.lessons.l15.exercises import _half
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()
 count = ANSWERS["l01"].count
 RIGHT = {name: answers for group in GROUPS for name, answers in group.RIGHT.items()}
-WRONG = {name: answers for group in GROUPS for name, answers in group.WRONG.items()}
-BY_LIBRARY = {
-    name: answers
-    for group in GROUPS
-    for name, answers in getattr(group, "BY_LIBRARY", {}).items()
-}
-
-
+WRONG, BY_LIBRARY = (
+    {
+        name: answers
+        for group in GROUPS
+        for name, answers in getattr(group, kind, {}).items()
+    }
+    for kind in ("WRONG", "BY_LIBRARY")
+)
+# As text, because a call of the file itself is refused.
 SHOWN: dict = {}
 exec((course_folder("lessons") / "solutions.py").read_text(encoding="utf-8"), SHOWN)
 for name in practice.solutions():
@@ -73,9 +72,8 @@ def test_each_solution_that_pages_show_fits_its_stub_and_the_names_of_its_lesson
             used = {
                 node.id for node in ast.walk(solution) if isinstance(node, ast.Name)
             }
-            assert both[0] == both[1] and used & SHOWN.keys() <= {
-                *re.findall(r"\w+", known)
-            }
+            assert both[0] == both[1]
+            assert used & SHOWN.keys() <= {*re.findall(r"\w+", known)}
     assert asked == set()
 
 
@@ -89,11 +87,11 @@ def pairs(table, slow=()):
 
 
 def test_every_exercise_has_right_and_wrong_answers():
-    """A wrong value is among the misconceptions already, each with its sentence."""
+    """One of the right answers to a coding exercise is the solution that pages show."""
     assert set(RIGHT) == set(EXERCISES) >= set(WRONG)
     for name, exercise in EXERCISES.items():
         assert len(RIGHT[name]) + len(BY_LIBRARY.get(name, [])) >= 2
-        assert len(exercise.misconceptions) + len(WRONG.get(name, [])) >= 3
+        assert 2 <= len(exercise.misconceptions) <= 3
 
 
 @pytest.mark.slow
@@ -101,7 +99,6 @@ def test_every_exercise_has_right_and_wrong_answers():
 def test_a_right_answer_passes_however_it_is_written(name, answer):
     verdict = check(name, answer)
     assert verdict, verdict.message
-    assert verdict_on(name, free(name), EXERCISES[name].answer)
 
 
 def free(name):
@@ -539,18 +536,6 @@ def test_an_exercise_that_would_pass_or_refuse_every_answer_is_refused():
         Exercise(abs, "Because.", cases=[])
     with pytest.raises(TypeError, match="uses must be a list of names"):
         Exercise(abs, "Because.", uses=("round_to"))
-
-
-def test_where_a_check_rounds_by_numpy_it_rounds_as_the_library_does():
-    """At every value of FP16, every midpoint, and the float64 beside each, past both ends."""
-    known = values(FP16)[np.isfinite(values(FP16))]
-    points = np.concatenate(
-        [known, (np.sort(known)[1:] + np.sort(known)[:-1]) / 2, [65519, 65520]]
-    )
-    x = np.concatenate(
-        [points, np.nextafter(points, np.inf), np.nextafter(points, -np.inf)]
-    )
-    assert np.array_equal(_half(x).view(np.int64), round_to(x, FP16).view(np.int64))
 
 
 def test_an_error_names_the_innermost_line_of_the_answer_and_none_of_a_library():

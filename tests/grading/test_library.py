@@ -169,7 +169,7 @@ def test_a_call_counts_by_whatever_name_and_from_wherever():
     assert called(lambda x: [*map(partial(getattr(mplab, "round_to"), fmt=FP16), [x])],  # noqa: B009
                   1.1) == ["round_to"]  # fmt: skip
     assert called(lambda: mplab.Format("t", exponent_bits=3, precision=3)) == ["Format"]
-    assert called(EXERCISES["decode_e4m3"].answer, 3) != []  # the library's reference
+    assert called(EXERCISES["decode_e4m3"].answer, 3) != []  # the solution
 
 
 def test_attributes_of_a_format_and_what_is_named_do_not_count():

@@ -65,9 +65,6 @@ def drawn(name):
     return FIGURES[name]()
 
 
-"""Figures whose functions draw another one, as full, in the fast tests."""
-
-
 CLAIMS = {
     "bits of 0.1": "6 formats store 5 different numbers for 0.1, none of them exactly",
     "bits of a value": "1 formats store 1 different number for 0.5, 1 of them exactly",

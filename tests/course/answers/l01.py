@@ -34,8 +34,3 @@ RIGHT = {
     "flushed_share": [count, half, lambda x: np.float32(count(x))],
     "smallest_scale": [by_exponent, by_search],
 }
-
-# Written apart from the sentences they must draw: what somebody would really hand in.
-WRONG = {
-    "flush_threshold": [(0.0, "midpoint")],
-}

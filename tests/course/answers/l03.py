@@ -42,9 +42,3 @@ RIGHT = {
     "round_e4m3": [by_gap, by_ulp, by_search],
     "chance_up": [chance, lambda x: (x / gap(x, 7, -126)) % 1],
 }
-
-WRONG = {
-    "round_e4m3": [
-        (lambda x: x, "Divide by the gap"),
-    ],
-}

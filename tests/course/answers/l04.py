@@ -49,9 +49,3 @@ BY_LIBRARY = {
         lambda x: float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
     ]
 }
-
-WRONG = {
-    "count_fates": [
-        (lambda x: [0, 0, 0], "Round first"),
-    ],
-}

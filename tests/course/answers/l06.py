@@ -18,34 +18,24 @@ def by_the_unit(a, b):
     )
 
 
-def by_fractions(a, b, *, cut=int, normalise=False):
+def by_fractions(a, b):
     def exponent(x):
         return int(np.floor(np.log2(abs(x))))
 
     pairs = [(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True) if x and y]
     if not pairs:
         return 0.0
-    top = max(
-        exponent(x * y) if normalise else exponent(x) + exponent(y) for x, y in pairs
-    )
-    unit = Fraction(2) ** (top - 13)
-    return float(sum(cut(Fraction(x) * Fraction(y) / unit) for x, y in pairs) * unit)
+    unit = Fraction(2) ** (max(exponent(x) + exponent(y) for x, y in pairs) - 13)
+    return float(sum(int(Fraction(x) * Fraction(y) / unit) for x, y in pairs) * unit)
 
 
-def by_blocks(
-    x,
-    *,
-    mode=Rounding.TOWARD_ZERO,
-    inner=REGISTER,
-    length=128,
-    outer=Rounding.TIES_TO_EVEN,
-):
+def by_blocks(x, *, inner=REGISTER):
     total = 0.0
-    for start in range(0, len(x), length):
+    for start in range(0, len(x), 128):
         part = 0.0
-        for term in x[start : start + length].tolist():
-            part = float(round_to(part + term, inner, rounding=mode))
-        total = float(round_to(total + part, FP32, rounding=outer))
+        for term in x[start : start + 128].tolist():
+            part = float(round_to(part + term, inner, rounding=Rounding.TOWARD_ZERO))
+        total = float(round_to(total + part, FP32))
     return total
 
 
@@ -59,18 +49,10 @@ BY_LIBRARY = {"step_sum": [by_the_unit]}
 
 WRONG = {
     "step_sum": [
-
-
-
-
         (lambda a, b: by_fractions(a[:2], b[:2]), "then add"),
     ],
     "promoted_sum": [
-
-
         (lambda x: by_blocks(x, inner=FP32), "cut at every step"),
-
-
         (lambda x: by_blocks(x[::-1]), "cut at every step"),
     ],
-}  # fmt: skip
+}

@@ -41,11 +41,3 @@ RIGHT = {
     "exponents": [by_loop, by_bits],
     "awake_from": [awake, awake_by_search],
 }
-
-# Written apart from the sentences they must draw: what somebody would really hand in.
-WRONG = {
-    "sigmoids_until_zero": [(3, "Add the exponents")],
-    "awake_from": [
-        (lambda s: sum(x < 0.9 for x in s), "Look from the end"),
-    ],
-}

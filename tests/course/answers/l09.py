@@ -55,9 +55,7 @@ BY_LIBRARY = {"next_state": [by_the_library]}
 
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
-    "scale_after": [(2048.0, "Write down"), (0.0, "Write down")],
     "next_state": [
-        (lambda s, n, f, k: by_the_library(s, n, f, k)[0], "A bad step halves"),
         (lambda s, n, f, k: (s / 2, 0) if f else (s * 2, 0), "A bad step halves"),
     ],
 }

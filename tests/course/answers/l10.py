@@ -48,7 +48,6 @@ RIGHT = {
 }
 
 WRONG = {
-    "first_lost_cosine": [(256, "(16n)^2")],
     "result_precision": [
         (
             lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low),

@@ -26,10 +26,3 @@ RIGHT = {
     "speed_up": [by_limits, by_rates],
     "step_speed_up": [by_loop, lambda s, f: s.sum() / (s @ (1 / f))],
 }
-
-WRONG = {
-    "extra_bytes": [(0, "copy of all weights")],
-    "step_speed_up": [
-        (lambda s, f: 1.0, "Add up"),
-    ],
-}

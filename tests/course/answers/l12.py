@@ -49,7 +49,3 @@ BY_LIBRARY = {
     ],  # it takes float32
     "delayed_scales": [by_the_library],
 }
-
-WRONG = {
-    "flushed_by_stale_scale": [(0.06, "undo the scale")],
-}

@@ -20,7 +20,3 @@ RIGHT = {
     "norm_at_optimizer": [2.0**-14, 1 / 16384],
     "name_the_fault": [ladder, by_table],
 }
-
-WRONG = {
-    "norm_at_optimizer": [(0.0, "after clipping")],
-}

@@ -60,9 +60,6 @@ RIGHT = {
 WRONG = {
     "frozen_at": [
         (strictly_below_half, "Round t"),
-        (lambda k, room, dt, fmt: 90.0, "Round t"),
-        (lambda k, room, dt, fmt: until_it_stays(k, 0.0, dt, fmt), "Round t"),
-        (lambda k, room, dt, fmt: until_it_stays(k, room, 1.0, fmt), "Round t"),
     ],
     "kahan_step": [
         (

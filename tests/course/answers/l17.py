@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 
-from mplab.arithmetic import split
-
 
 def by_formula(k, p, held, q):
     b = min(math.floor((held + 2 - math.log2(k)) / 2), p + 1)
@@ -31,10 +29,6 @@ def on_a_grid(x, widths):
     return np.array(parts)
 
 
-def by_the_library(x, widths):
-    return split(x, len(widths), widths[0])[0]
-
-
 def from_a_list(k, q):
     chosen = []
     while math.prod(chosen) <= 2 * k * 2 ** (2 * q):
@@ -52,10 +46,4 @@ RIGHT = {
     "unit_products": [by_formula, by_trial],
     "split_row": [on_a_grid],
     "moduli_needed": [from_a_list],
-}
-
-WRONG = {
-    "split_row": [
-        (by_the_library, "One power of two above the row"),
-    ],
 }

@@ -21,10 +21,6 @@ def one_by_one(x):
     return scales
 
 
-def one_scale(x):
-    return np.array([np.abs(x).max() / 2688])
-
-
 def by_table(x, u):
     """Between two entries of the list of all values."""
     size = np.minimum(np.abs(x), 6)
@@ -48,9 +44,6 @@ RIGHT = {
 
 
 WRONG = {
-    "nvfp4_scales": [
-        (one_scale, "amax of the block"),
-    ],
     "stochastic_e2m1": [
         (lambda x, u: by_table(x, u * 0.5), "distance from the lower"),
     ],
