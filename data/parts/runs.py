@@ -14,11 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from mplab.hardware.probes import tf32
 from mplab.numbers.formats import BF16, FP16, FP32, Format
-from mplab.training.activations import Block
 from mplab.training.exponents import exponent_histogram
 from mplab.training.loop import train
 from mplab.training.recipes import RECIPES
-from mplab.training.tasks import TASKS
+from mplab.training.tasks import TASKS, Block
 
 SEEDS = (0, 1, 2, 3, 4)
 

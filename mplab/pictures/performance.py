@@ -23,7 +23,7 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
 
     Args:
         rows: what `mplab.training.memory` measured, FP32 first. For a simulated recipe the
-            bar shows what its format would take; the simulator itself keeps FP32.
+            bar shows what its format takes in hardware; the simulator itself keeps FP32.
 
     Returns:
         A figure whose title says what mixed precision saves, and what it does not.
@@ -61,14 +61,18 @@ def _memory_claim(rows: Sequence[Memory]) -> str:
 
 
 def _parts(row: Memory) -> list[int]:
-    """Return bytes by component; for a simulated recipe, what its format would take."""
-    kept = row.would if row.would is not None else row.kept
-    casts = row.casts or 0
-    return [row.parameters, row.gradients, row.optimizer, kept - casts, casts]
+    """Return bytes by component."""
+    return [
+        row.parameters,
+        row.gradients,
+        row.optimizer,
+        row.activations,
+        row.copies,
+    ]
 
 
 def _recipe_words(row: Memory) -> str:
-    words = row.recipe if row.would is None else f"{row.recipe} (in hardware)"
+    words = f"{row.recipe} (in hardware)" if row.simulated else row.recipe
     return f"{words}, checkpointed" if row.checkpointed else words
 
 

@@ -1,8 +1,7 @@
-"""Memory and time of a training step, part by part: predicted from shapes, and measured.
+"""Memory and time of a training step, part by part.
 
 Mixed precision keeps FP32 parameters, gradients and optimizer state, and adds low copies of
-weights; it saves memory in the activations. The prediction is a sum over layers that a reader can
-repeat by hand, and a test compares it with the memory that autograd keeps, byte for byte.
+weights; it saves memory in the activations.
 """
 
 from __future__ import annotations
@@ -10,20 +9,20 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32
 from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
-from mplab.training.activations import children_of, predicted_activations
 from mplab.training.loop import known, own_randomness
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
@@ -32,26 +31,54 @@ STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 """The parts of a step, in order."""
 
 
-# Memory, measured ------------------------------------------------------------------------
+# Memory ----------------------------------------------------------------------------------
+class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Collect the memory of the copies that autocast makes of parameters, by address."""
+
+    def __init__(self, parameters: set[int]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.parameters = parameters
+        self.pieces: dict[int, Any] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        is_copy = func is torch.ops.aten._to_copy.default
+        if is_copy and _address(args[0]) in self.parameters:
+            self.pieces[_address(result)] = result
+        return result
+
+
+def _address(t: Tensor) -> int:
+    return t.untyped_storage().data_ptr()
+
+
 def kept_bytes(
     compute: Callable[[], Tensor], model: nn.Module, batch: Sequence[Tensor]
-) -> tuple[int, Tensor]:
-    """Measure the bytes that autograd keeps while `compute` runs; return also its result.
+) -> tuple[int, int, Tensor]:
+    """Measure the bytes that autograd keeps while `compute` runs.
 
     It counts the distinct pieces of memory of saved tensors, without parameters and the batch.
+
+    Returns:
+        Bytes of activations, bytes of low copies of weights, and the result of `compute`.
     """
-    known = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *batch)}
+    parameters = {_address(p) for p in model.parameters()}
+    known = parameters | {_address(t) for t in batch}
     pieces: dict[int, Any] = {}
 
     def pack(t: Tensor) -> Tensor:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in known:
-            pieces[storage.data_ptr()] = storage  # held, so that no address is reused
+        if _address(t) not in known:
+            pieces[_address(t)] = t.untyped_storage()  # held: no address is reused
         return t
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+    copies = _Copies(parameters)
+    with copies, torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
         result = compute()
-    return sum(storage.nbytes() for storage in pieces.values()), result
+    sizes = {address: storage.nbytes() for address, storage in pieces.items()}
+    copied = sum(size for address, size in sizes.items() if address in copies.pieces)
+    return sum(sizes.values()) - copied, copied, result
 
 
 @dataclass(frozen=True)
@@ -60,25 +87,23 @@ class Memory:
 
     Attributes:
         recipe: the name of the recipe.
+        simulated: whether the recipe simulates its format; the bytes are those of the real one.
         parameters: the parameters, all in FP32.
         gradients: the gradients of the parameters.
         optimizer: the optimizer's state after a step.
-        kept: activations and low copies of weights, measured.
-        activations: predicted; None where a module has no rule.
-        casts: predicted low copies of weights.
-        would: for a simulated recipe, what its real format would keep; the simulator keeps `kept`.
+        activations: what autograd keeps for the backward pass, without copies of weights.
+        copies: low copies of weights.
         peak: on CUDA, the most memory that torch's allocator had allocated during the step.
         checkpointed: whether blocks kept only their inputs.
     """
 
     recipe: str
+    simulated: bool
     parameters: int
     gradients: int
     optimizer: int
-    kept: int
-    activations: int | None
-    casts: int | None
-    would: int | None
+    activations: int
+    copies: int
     peak: int | None
     checkpointed: bool
 
@@ -91,7 +116,10 @@ def memory(
     device: str = "cpu",
     checkpointed: bool = False,
 ) -> Memory:
-    """Measure and predict the memory of one training step.
+    """Measure the memory of one training step.
+
+    A simulation computes in FP32, so of a simulated recipe the step of torch's own arithmetic
+    in the same format is measured.
 
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
@@ -103,52 +131,34 @@ def memory(
 
     Raises:
         ValueError: an unknown name; a recipe that needs more than autocast's policy and a loss
-            scale; more examples than the task has; checkpointing of a model that is not a
-            `Sequential`.
+            scale, or a format that torch does not compute in; more examples than the task has;
+            checkpointing of a model that is not a `Sequential`.
     """
+    how: Recipe = known("recipe", recipe, RECIPES, where="memory")
+    real = replace(how, simulated=False)
     with own_randomness(0, torch.device(device)):
-        return _memory(_Step("memory", task, recipe, batch, device, checkpointed))
-
-
-def _memory(step: _Step) -> Memory:
-    model, (x, y) = step.model, step.data()
-    cuda = step.device.type == "cuda"
-    if cuda:
-        torch.cuda.reset_peak_memory_stats()
-    with step.simulation:
-        kept, loss = kept_bytes(lambda: step.loss(x, y), model, (x, y))
+        step = _Step("memory", task, real, batch, device, checkpointed)
+        model = step.model
+        x, y = step.data()
+        cuda = step.device.type == "cuda"
+        if cuda:
+            torch.cuda.reset_peak_memory_stats()
+        activations, copies, loss = kept_bytes(lambda: step.loss(x, y), model, (x, y))
         step.scaler.scale(loss).backward()
-    for call in step.after_backward():
-        call()
+        for call in step.after_backward():
+            call()
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = (t for s in step.optimizer.state.values() for t in s.values())
-    low = (
-        None
-        if step.recipe.compute_format == FP32
-        else step.recipe.compute_format.bits / 8
-    )
-    predicted: tuple[int, int] | None = None
-    with suppress(ValueError):  # a module without a rule is only measured
-        predicted = predicted_activations(
-            model,
-            x.shape,
-            low_bytes=low,
-            loss=step.task.loss,
-            cuda=cuda or step.recipe.simulated,
-            checkpointed=step.checkpointed,
-        )
-    activations, casts = predicted or (None, None)
     return Memory(
-        recipe=step.recipe.name,
+        recipe=how.name,
+        simulated=how.simulated,
         parameters=sum(p.nbytes for p in model.parameters()),
         gradients=gradients,
         optimizer=sum(t.nbytes for t in state if isinstance(t, Tensor)),
-        kept=kept,
         activations=activations,
-        casts=casts,
-        would=sum(predicted) if step.recipe.simulated and predicted else None,
+        copies=copies,
         peak=torch.cuda.max_memory_allocated() if cuda else None,
-        checkpointed=step.checkpointed,
+        checkpointed=checkpointed,
     )
 
 
@@ -170,7 +180,11 @@ class _Step:
         self.device = torch.device(device)
         self.checkpointed = checkpointed
         self.model = copy.deepcopy(self.task.model()).to(self.device)
-        self.children = children_of(where, self.model) if checkpointed else []
+        if checkpointed and not isinstance(self.model, nn.Sequential):
+            raise ValueError(
+                f"{where}: checkpointed must be False, or the model must be a Sequential; got a "
+                f"{type(self.model).__name__}. Put its blocks in one."
+            )
         self.train = self.task.data().train
         self.size = self.task.batch if batch is None else batch
         if self.size is not None:
@@ -198,9 +212,11 @@ class _Step:
         real = not self.recipe.simulated and self.recipe.compute_format != FP32
         dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
         with torch.autocast(self.device.type, dtype=dtype, enabled=real):
-            for part in self.children:
+            if not self.checkpointed:
+                return self.task.loss(self.model(x), y)
+            for part in self.model.children():
                 x = checkpoint(part, x, use_reentrant=False)
-            return self.task.loss(x if self.checkpointed else self.model(x), y)
+            return self.task.loss(x, y)
 
     def after_backward(self) -> Sequence[Callable[[], Any]]:
         """Unscale the gradients, update the weights, update the scale."""
@@ -278,29 +294,24 @@ def stage_times(
     Raises:
         ValueError: as in `memory`.
     """
+    count = integer("stage_times", "steps", steps, least=1)
     with own_randomness(0, torch.device(device)):
-        count = integer("stage_times", "steps", steps, least=1)
-        return _stage_times(
-            _Step("stage_times", task, recipe, batch, device, False), count
-        )
-
-
-def _stage_times(step: _Step, steps: int) -> Times:
-    clock = _Clock(step.device)
-    for number in range(steps + 2):
-        if number == 2:
-            clock.laps.clear()
-        step.optimizer.zero_grad()
-        with clock("data"):
-            x, y = step.data()
-        with step.simulation:
-            with clock("forward"):
-                loss = step.loss(x, y)
-            with clock("backward"):
-                step.scaler.scale(loss).backward()
-        for stage, call in zip(STAGES[3:], step.after_backward(), strict=True):
-            with clock(stage):
-                call()
+        step = _Step("stage_times", task, recipe, batch, device, False)
+        clock = _Clock(step.device)
+        for number in range(count + 2):
+            if number == 2:
+                clock.laps.clear()
+            step.optimizer.zero_grad()
+            with clock("data"):
+                x, y = step.data()
+            with step.simulation:
+                with clock("forward"):
+                    loss = step.loss(x, y)
+                with clock("backward"):
+                    step.scaler.scale(loss).backward()
+            for stage, call in zip(STAGES[3:], step.after_backward(), strict=True):
+                with clock(stage):
+                    call()
     cuda = step.device.type == "cuda"
     name = torch.cuda.get_device_name(step.device) if cuda else "cpu"
     return Times(step.recipe.name, name, step.recipe.simulated, clock.medians(), len(x))

@@ -189,9 +189,16 @@ def _classifier_data() -> Split:
 
 def _cnn() -> nn.Module:
     return nn.Sequential(
-        *(nn.Conv2d(1, 12, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(12, 24, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 10)),
+        nn.Conv2d(1, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(12, 24, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(96, 32),
+        nn.ReLU(),
+        nn.Linear(32, 10),
     )
 
 
@@ -244,6 +251,46 @@ class Transformer(nn.Module):
         return self.answer(self.norm(seen))  # type: ignore[no-any-return]
 
 
+class Attention(nn.Module):
+    """Causal self-attention between two projections, by torch's fused operation."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inward = nn.Linear(width, 3 * width)
+        self.outward = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, length, width) to the same shape."""
+        rows, length, width = x.shape
+        parts = self.inward(x).view(rows, length, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        result: Tensor = self.outward(
+            mixed.transpose(1, 2).reshape(rows, length, width)
+        )
+        return result
+
+
+class Block(nn.Module):
+    """One transformer block, pre-norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.norm2 = nn.LayerNorm(width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.act = nn.GELU()
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, length, width) to the same shape."""
+        x = x + self.attention(self.norm1(x))
+        result: Tensor = x + self.narrow(self.act(self.wide(self.norm2(x))))
+        return result
+
+
 def _place_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Cross entropy over all places of all rows."""
     return F.cross_entropy(output.flatten(0, 1), target.flatten())
@@ -260,7 +307,11 @@ def _wave_data() -> Split:
 
 def _tanh_network() -> nn.Module:
     return nn.Sequential(
-        *(nn.Linear(2, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 1))
+        nn.Linear(2, 48),
+        nn.Tanh(),
+        nn.Linear(48, 48),
+        nn.Tanh(),
+        nn.Linear(48, 1),
     )
 
 

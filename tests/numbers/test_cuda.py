@@ -102,7 +102,7 @@ def test_memory_and_times_of_a_step_are_measured_on_the_device(cuda, recipe):
             "digits-cnn", recipe, device="cuda", checkpointed=checkpointed
         )
         assert 0 < found.peak <= torch.cuda.max_memory_allocated()
-        assert found.kept > 0
+        assert found.activations > 0
     times = stages.stage_times("digits-cnn", recipe, device="cuda", steps=1)
     assert (times.device, set(times.seconds)) == (
         torch.cuda.get_device_name(),

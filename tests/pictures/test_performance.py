@@ -47,7 +47,7 @@ def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
 
 
 def test_memory_without_low_copies_has_none_in_its_key():
-    row = Memory("fp32", 400, 400, 800, 3000, 3000, 0, None, None, False)
+    row = Memory("fp32", False, 400, 400, 800, 3000, 0, None, False)
     picture = pictures.memory([row])
     assert "low copies of weights" not in key(picture)
     assert {"parameters", "activations"} <= words_of(picture)

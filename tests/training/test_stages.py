@@ -1,77 +1,60 @@
-"""Memory predicted from shapes against what autograd keeps, byte for byte; time by stage."""
+"""Memory of a step by its parts, counted by hand where that is possible; time by stage."""
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from legible import assert_legible
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from mplab import pictures
 from mplab.lessons.l11 import figures
-from mplab.training import RECIPES, TASKS, memory, stage_times
-from mplab.training.activations import Block, predicted_activations
+from mplab.training import RECIPES, TASKS, Split, memory, stage_times
 from mplab.training.stages import STAGES, kept_bytes
+from mplab.training.tasks import Block
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 
 
-def perceptron():
-    parts = [
-        nn.Linear(8, 16),
-        nn.ReLU(),
-        nn.Linear(16, 12),
-        nn.Sigmoid(),
-        nn.Linear(12, 6),
-    ]
-    return nn.Sequential(*parts, nn.GELU(), nn.Linear(6, 4))
-
-
-NETWORKS = {
-    "MLP": (perceptron, (10, 8), F.mse_loss),
-    "CNN": (lambda: TASKS[CNN].model(), (10, 1, 8, 8), F.cross_entropy),
-    "transformer": (
-        lambda: nn.Sequential(Block(16, 4), Block(16, 4)),
-        (2, 8, 16),
-        F.mse_loss,
-    ),
-}
-LOW = {"FP32": None, "FP16": torch.float16, "BF16": torch.bfloat16}
-
-
-@pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("low", LOW)
-@pytest.mark.parametrize("network", NETWORKS)
-def test_the_prediction_is_what_autograd_keeps_byte_for_byte(
-    network, low, checkpointed
-):
-    make, shape, loss = NETWORKS[network]
-    model, dtype = make(), LOW[low]
-    x = torch.randn(shape)
-    out = model(x)
-    y = torch.randint(10, (10,)) if loss is F.cross_entropy else torch.randn(out.shape)
+@pytest.mark.parametrize(
+    ("enabled", "expected"),
+    [
+        # The result of ReLU, which the second layer keeps, too; the difference of the loss.
+        (False, (4 * 10 * 4 + 4 * 10 * 2, 0)),
+        # The low input, ReLU's low result, the wide result for the loss; the weight of the
+        # second layer: no gradient goes through the first.
+        (True, (2 * 10 * 8 + 2 * 10 * 4 + 4 * 10 * 2, 2 * 2 * 4)),
+    ],
+)
+def test_activations_and_copies_are_those_that_one_counts_by_hand(enabled, expected):
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    x, y = torch.randn(10, 8), torch.randn(10, 2)
 
     def compute():
-        h = x
-        with torch.autocast(
-            "cpu", dtype=dtype or torch.float16, enabled=dtype is not None
-        ):
-            for part in model if checkpointed else ():
-                h = checkpoint(part, h, use_reentrant=False)
-            return loss(h if checkpointed else model(h), y)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            return F.mse_loss(model(x), y)
 
-    measured, _ = kept_bytes(compute, model, (x, y))
-    predicted = predicted_activations(
-        model,
-        shape,
-        low_bytes=None if dtype is None else 2,
-        loss=loss,
-        checkpointed=checkpointed,
+    assert kept_bytes(compute, model, (x, y))[:2] == expected
+
+
+def test_a_checkpointed_block_keeps_its_input_alone():
+    x = torch.randn(2, 8, 16)
+    task = replace(
+        TASKS[AUTOENCODER],
+        batch=None,
+        data=lambda: Split((x, x), (x, x)),
+        model=lambda: nn.Sequential(Block(16, 4), Block(16, 4)),
     )
-    assert sum(predicted) == measured
-    assert (predicted[1] > 0) == (dtype is not None and not checkpointed)
+    for recipe in ("fp32", "amp-bf16"):
+        whole = memory(task, recipe)
+        row = memory(task, recipe, checkpointed=True)
+        # The second block's input, and the output for the loss.
+        assert (row.activations, row.copies) == (2 * x.nbytes, 0)
+        assert whole.activations > 9 * row.activations
+    with pytest.raises(ValueError, match="must be a Sequential"):
+        memory(replace(task, model=lambda: Block(16, 4)), "fp32", checkpointed=True)
 
 
 def test_automatic_mixed_precision_halves_no_parameter():
@@ -85,8 +68,8 @@ def test_automatic_mixed_precision_halves_no_parameter():
     assert low.gradients == wide.gradients == wide.parameters
     assert low.optimizer == wide.optimizer == wide.parameters  # one momentum
     assert low.activations < wide.activations
-    assert low.kept == low.activations + low.casts
-    assert low.casts > 0 == wide.casts
+    weights = sum(p.numel() for p in TASKS[CNN].model().parameters() if p.dim() > 1)
+    assert (wide.copies, low.copies) == (0, 2 * weights)
     assert memory(CNN, copy.deepcopy(RECIPES["fp32"])) == wide
 
 
@@ -96,26 +79,9 @@ def test_adam_keeps_two_numbers_for_each_parameter_and_a_counter_for_each_tensor
     assert row.optimizer == 2 * row.parameters + 4 * tensors
 
 
-def test_a_simulation_keeps_fp32_and_says_what_the_format_would_keep():
-    row = memory(AUTOENCODER, "fp16-scaled")
-    real = memory(AUTOENCODER, "amp-fp16")
-    # Sigmoids and products alike on CUDA's lists and the CPU's.
-    assert row.would == real.kept
-    assert row.kept > 1.2 * row.would
-
-
-def test_a_network_without_rules_is_measured_but_not_predicted():
-    odd = [nn.GRU(2, 2), nn.Conv2d(1, 1, 3, dilation=2), nn.Conv2d(1, 1, 3, padding="same"),
-           nn.MaxPool2d(3, stride=1), nn.MaxPool2d((2, 2)), nn.LayerNorm((2, 2))]  # fmt: skip
-    for module in odd:
-        with pytest.raises(
-            ValueError, match=rf"modules must be .*got {type(module).__name__}"
-        ):
-            predicted_activations(nn.Sequential(module), (1, 1, 8, 8))
-    with pytest.raises(ValueError, match="loss must be mse_loss or cross_entropy"):
-        predicted_activations(nn.Linear(2, 2), (3, 2), loss=F.l1_loss)
-    with pytest.raises(ValueError, match="must be a Sequential"):
-        predicted_activations(nn.Linear(2, 2), (3, 2), checkpointed=True)
+def test_a_simulated_recipe_has_the_memory_of_the_real_one():
+    row, real = (memory(AUTOENCODER, name) for name in ("fp16-scaled", "amp-fp16"))
+    assert row == replace(real, recipe="fp16-scaled", simulated=True)
 
 
 @pytest.mark.parametrize("recipe", ["fp32", "fp16-scaled", "amp-fp16"])
