@@ -46,23 +46,26 @@ def measure_painted_digits(
         progress: show a bar for each run.
     """
     task = TASKS["sigmoid-autoencoder"]
-    painted, runs, given = {}, {}, (torch.empty(0), torch.empty(0))
+    outputs: list[Tensor] = []
 
     def metrics(output: Tensor, split: Split) -> dict[str, float]:
-        nonlocal given
-        given = (output, split.test[1])
+        outputs.append(output)
         return task.metrics(output, split)
 
-    keeping = replace(task, metrics=metrics)
-    moments = record_gradients_at
+    painted = {}
+    runs = {}
     for recipe in recipes:
-        name = recipe if isinstance(recipe, str) else recipe.name
-        runs[name] = train(
-            keeping, recipe, seed=seed, record_gradients_at=moments, progress=progress
+        run = train(
+            replace(task, metrics=metrics),
+            recipe,
+            seed=seed,
+            record_gradients_at=record_gradients_at,
+            progress=progress,
         )
-        painted[name] = given[0].detach().cpu().numpy()
+        runs[run.recipe] = run
+        painted[run.recipe] = outputs[-1].cpu().numpy()
     r2 = {name: run.metrics["r2"] for name, run in runs.items()}
-    return PaintedDigits(given[1].cpu().numpy(), painted, r2, runs)
+    return PaintedDigits(task.data().test[1].numpy(), painted, r2, runs)
 
 
 def paint(models: Mapping[str, nn.Module]) -> PaintedDigits:

@@ -26,7 +26,44 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """A function of predictions and targets that returns a scalar."""
 
 
-class Simulated:
+class _Engine:
+    """The parts of a training step that do not depend on who computes."""
+
+    optimizer: Any
+    scaler: Any
+
+    def __init__(self, model: nn.Module, loss: Loss, recipe: Recipe) -> None:
+        self.model = model
+        self.loss = loss
+        self.recipe = recipe
+        self.network = _Checkpointed(model) if recipe.checkpointing else model
+
+    def _unscale_and_clip(self) -> None:
+        """Shrink the gradients together to `max_norm`, if the recipe clips."""
+        if self.recipe.max_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.max_norm)
+
+    def tallies(self) -> dict[str, dict[str, Tally]]:
+        """Counts of the roundings so far, by operation and by layer, where they are counted."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state on which the next step depends, without the model and the tallies."""
+        return {
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
+    ) -> None:
+        """Continue from the state that `state_dict` and `tallies` returned."""
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.scaler.load_state_dict(state["scaler"])
+
+
+class Simulated(_Engine):
     """Training steps in simulated arithmetic, with this package's loss scaler and optimizer.
 
     The weights, and so their gradients, are float32 tensors whatever format their values are in:
@@ -51,7 +88,7 @@ class Simulated:
         *,
         replay: bool = False,
     ) -> None:
-        self.model, self.loss, self.recipe = model, loss, recipe
+        super().__init__(model, loss, recipe)
         self.scaler = GradScaler(recipe.scaler())
         self.optimizer = LowOptimizer(
             optimizer,
@@ -93,17 +130,15 @@ class Simulated:
 
     def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
         with self.simulation or nullcontext():  # FP8 layers round for themselves
-            loss = self.loss(run(self.model, inputs, self.recipe), targets)
+            loss = self.loss(self.network(inputs), targets)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
-        if self.recipe.max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
-            clip(self.model, self.recipe)
+        self._unscale_and_clip()
         self.scaler.step(self.optimizer)
-        return self.scaler.update()
+        return bool(self.scaler.update())
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
@@ -126,23 +161,15 @@ class Simulated:
             now[kind] = sums
         return now
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state on which the next step depends, without the model and the tallies."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-        }
-
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
     ) -> None:
         """Continue from the state that `state_dict` and `tallies` returned."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        super().load_state_dict(state, tallies)
         self.earlier = tallies
 
 
-class Real:
+class Real(_Engine):
     """Training steps in torch's arithmetic: plain, mixed precision, or all in one format.
 
     In a process group the model is trained data-parallel: the gradients are averaged over
@@ -163,14 +190,14 @@ class Real:
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
     ) -> None:
-        self.model, self.loss, self.recipe = model, loss, recipe
+        super().__init__(model, loss, recipe)
         self.optimizer = optimizer
         self.device = next(model.parameters()).device
         self.dtype = recipe.weight_format.torch_dtype
         model.to(self.dtype)
         if recipe.fp8 is not None:
             convert_linears(model, scaling=recipe.fp8, real=True)
-        self.amp = torch.amp.GradScaler(
+        self.scaler = torch.amp.GradScaler(
             self.device.type,
             init_scale=recipe.init_scale or 1.0,
             growth_factor=recipe.growth_factor,
@@ -178,10 +205,8 @@ class Real:
             growth_interval=recipe.growth_interval,
             enabled=recipe.init_scale is not None,
         )
-        whole: nn.Module = (
-            _Checkpointed(model, recipe) if recipe.checkpointing else model
-        )
-        self.network = DistributedDataParallel(whole) if processes() > 1 else whole
+        if processes() > 1:
+            self.network = DistributedDataParallel(self.network)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None
@@ -200,8 +225,8 @@ class Real:
             output = self.network(self._cast(inputs))
             output = output.float() if self.dtype != torch.float32 else output
             loss = self.loss(output, targets)
-        scale = self.amp.get_scale()
-        self.amp.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scale = self.scaler.get_scale()
+        self.scaler.scale(loss).backward()
         return scale, loss.detach()
 
     def _cast(self, inputs: Tensor) -> Tensor:
@@ -209,46 +234,16 @@ class Real:
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
-        before = self.amp.get_scale()
-        if self.recipe.max_norm is not None:
-            self.amp.unscale_(self.optimizer)
-            clip(self.model, self.recipe)
-        self.amp.step(self.optimizer)
-        self.amp.update()
-        return self.amp.get_scale() < before
+        before = self.scaler.get_scale()
+        self._unscale_and_clip()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return bool(self.scaler.get_scale() < before)
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic."""
         with _evaluating(self.model), self._autocast():
             return self.model(self._cast(inputs)).float()  # type: ignore[no-any-return]
-
-    def tallies(self) -> dict[str, dict[str, Tally]]:
-        """Nothing: torch does not count its roundings."""
-        return {}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state on which the next step depends, without the model."""
-        return {
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.amp.state_dict(),
-        }
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
-    ) -> None:
-        """Continue from the state that `state_dict` returned."""
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.amp.load_state_dict(state["scaler"])
-
-
-def run(model: nn.Module, inputs: Tensor, recipe: Recipe) -> Tensor:
-    """The forward pass; with checkpointing, a `Sequential` of n stages in about √n pieces."""
-    if not recipe.checkpointing:
-        return model(inputs)  # type: ignore[no-any-return]
-    if isinstance(model, nn.Sequential) and len(model) > 1:
-        pieces = math.isqrt(len(model))
-        return checkpoint_sequential(model, pieces, inputs, use_reentrant=False)  # type: ignore[no-any-return,no-untyped-call]
-    return checkpoint(model, inputs, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -270,17 +265,18 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 class _Checkpointed(nn.Module):
-    """`run` as a module, which data-parallel training can wrap."""
+    """A network that is computed again in the backward pass.
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+    A `Sequential` of n stages is computed in about √n pieces.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.recipe = model, recipe
+        self.model = model
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return run(self.model, inputs, self.recipe)
-
-
-def clip(model: nn.Module, recipe: Recipe) -> None:
-    """Shrink the gradients together to `max_norm`; they must be unscaled already."""
-    if recipe.max_norm is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_norm)
+        model = self.model
+        if isinstance(model, nn.Sequential) and len(model) > 1:
+            pieces = math.isqrt(len(model))
+            return checkpoint_sequential(model, pieces, inputs, use_reentrant=False)  # type: ignore[no-any-return,no-untyped-call]
+        return checkpoint(model, inputs, use_reentrant=False)  # type: ignore[no-any-return]

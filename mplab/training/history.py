@@ -18,6 +18,9 @@ from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3
 
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+"""What reading a document raises that is no History."""
+
 _SAMPLED = 8
 """Number of gradients kept from each recorded tensor."""
 
@@ -124,10 +127,10 @@ class History:
         """
         try:
             return cls.from_json(json.loads(Path(path).read_text(encoding="utf-8")))
-        except ValueError as error:
+        except MALFORMED as error:
             raise ValueError(
-                f"History.load: {path} must hold a History of version {_VERSION}; got {error}. "
-                f"Run the training again and save it."
+                f"History.load: {path} must hold a History of version {_VERSION}; got "
+                f"{type(error).__name__}: {error}. Run the training again and save it."
             ) from error
 
     def to_json(self) -> dict[str, Any]:
@@ -162,54 +165,37 @@ class History:
         """Read the run from a JSON document that `to_json` made.
 
         Raises:
-            ValueError: the document does not hold a History of this version.
+            One of `MALFORMED`: the document does not hold a History of this version.
         """
-        try:
-            return _from_json(stored)
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            OverflowError,
-        ) as error:
-            raise ValueError(
-                f"no such document ({type(error).__name__}: {error})"
-            ) from error
-
-
-def _from_json(stored: Any) -> History:
-    stored = dict(stored)
-    version = stored.pop("mplab history", None)
-    if version != _VERSION:
-        raise ValueError(f"version {quoted(version)}")
-    names = {f.name for f in fields(History)}
-    if set(stored) != names:
-        raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
-    stored["settings"] = settings_from(stored["settings"])
-    recorded: dict[str, Callable[[Any], Any]] = {
-        "gradients": _histogram_from,
-        "samples": _sample_from,
-        "flushed": lambda counts: (int(counts[0]), int(counts[1])),
-    }
-    for name, found in recorded.items():
-        stored[name] = {
-            int(step): {layer: found(kept) for layer, kept in layers.items()}
-            for step, layers in stored[name].items()
+        stored = dict(stored)
+        version = stored.pop("mplab history", None)
+        if version != _VERSION:
+            raise ValueError(f"version {quoted(version)}")
+        names = {f.name for f in fields(cls)}
+        if set(stored) != names:
+            raise ValueError(f"fields {sorted(set(stored) ^ names)} missing or unknown")
+        stored["settings"] = settings_from(stored["settings"])
+        recorded: dict[str, Callable[[Any], Any]] = {
+            "gradients": _histogram_from,
+            "samples": _sample_from,
+            "flushed": lambda counts: (int(counts[0]), int(counts[1])),
         }
-    stored["tally"] = {
-        kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
-        for kind, tallies in stored["tally"].items()
-    }
-    for name, dtype in (
-        ("loss", np.float64),
-        ("loss_scale", np.float64),
-        ("skipped", np.bool_),
-    ):
-        stored[name] = np.array(stored[name], dtype)
-        if stored[name].shape != (len(stored["skipped"]),):
+        for name, found in recorded.items():
+            stored[name] = {
+                int(step): {layer: found(kept) for layer, kept in layers.items()}
+                for step, layers in stored[name].items()
+            }
+        stored["tally"] = {
+            kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
+            for kind, tallies in stored["tally"].items()
+        }
+        stored["loss"] = np.array(stored["loss"], np.float64)
+        stored["loss_scale"] = np.array(stored["loss_scale"], np.float64)
+        stored["skipped"] = np.array(stored["skipped"], np.bool_)
+        shapes = {stored[name].shape for name in ("loss", "loss_scale", "skipped")}
+        if shapes != {(len(stored["skipped"]),)}:
             raise ValueError("loss, loss_scale and skipped differ in length")
-    return History(**stored)
+        return cls(**stored)
 
 
 def _histogram_from(kept: Any) -> ExponentHistogram:
@@ -228,11 +214,6 @@ def _sample_from(kept: Any) -> Sample:
     found = Sample(
         np.array(places, np.int64), np.array(exact, float), np.array(stored, float)
     )
-    if (
-        not found.places.shape
-        == found.exact.shape
-        == found.stored.shape
-        == (len(places),)
-    ):
+    if {part.shape for part in found} != {(len(places),)}:
         raise ValueError("the parts of a sample differ in length")
     return found

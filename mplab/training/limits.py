@@ -81,24 +81,26 @@ class _Search:
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         loss = self.task.loss(output, targets)
-        k, found = self.exponent, None
-        while k <= _FURTHEST and (tried := self._gradients(loss, k)) is not None:
-            k = k + 1
-            found = tried
-        k -= 1
-        while found is None and k >= -_FURTHEST:
+        k = self.exponent
+        found = self._gradients(loss, k)
+        while found is not None and k < _FURTHEST:
+            higher = self._gradients(loss, k + 1)
+            if higher is None:
+                break
+            found = higher
+            k += 1
+        while found is None and k > -_FURTHEST:
+            k -= 1
             found = self._gradients(loss, k)
-            k -= found is None
         if found is None:
             self.limits.append(0.0)
             self.means.append(np.nan)
-        else:
-            self.limits.append(2.0**k if k < _FURTHEST else np.inf)
-            total = sum(
-                float(np.abs(g.cpu().numpy(), dtype=np.float64).sum()) for g in found
-            )
-            self.means.append(total / max(1, sum(g.numel() for g in found)) / 2.0**k)
-            self.exponent = min(k, 60)
+            return loss
+        self.exponent = min(k, 60)
+        self.limits.append(2.0**k if k < _FURTHEST else np.inf)
+        sums = [np.abs(g.cpu().numpy(), dtype=np.float64).sum() for g in found]
+        count = max(1, sum(g.numel() for g in found))
+        self.means.append(float(sum(sums)) / count / 2.0**k)
         return loss
 
     def _gradients(self, loss: Tensor, exponent: int) -> list[Tensor] | None:

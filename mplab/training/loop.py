@@ -153,9 +153,9 @@ def known(
     Raises:
         ValueError: the name is not among `names`.
     """
-    return (
-        names[one_of(where, kind, wanted, names)] if isinstance(wanted, str) else wanted
-    )
+    if isinstance(wanted, str):
+        return names[one_of(where, kind, wanted, names)]
+    return wanted
 
 
 def default_device(recipe: Recipe) -> str:
@@ -176,10 +176,15 @@ def _one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _forked_randomness(device: torch.device) -> AbstractContextManager[None]:
+    """Restore torch's random state afterwards."""
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random state, and restore it afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with _forked_randomness(device):
         torch.manual_seed(seed)
         yield
 
@@ -219,8 +224,11 @@ class _Batches:
         return self.inputs[chosen], self.targets[chosen]
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"generator": self.generator.get_state()}
-        return {**state, "order": self.order, "begin": self.begin}
+        return {
+            "generator": self.generator.get_state(),
+            "order": self.order,
+            "begin": self.begin,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"])
@@ -247,16 +255,22 @@ class _Run:
                 f"train: recipe must be torch's own arithmetic in several processes; got "
                 f"{recipe.name}, which is simulated. Start it without torchrun."
             )
-        self.task, self.recipe, self.seed, self.device = task, recipe, seed, device
-        self.steps, self.recorded = steps, recorded
+        self.task = task
+        self.recipe = recipe
+        self.seed = seed
+        self.device = device
+        self.steps = steps
+        self.recorded = recorded
         self.model = task.model().to(device)
         self.split = task.data().to(device)
         self.batches = _Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
         given = (self.model, task.loss, self.optimizer, recipe)
-        self.engine = (
-            Simulated(*given, seed, replay=replay) if recipe.simulated else Real(*given)
-        )
+        self.engine: Simulated | Real
+        if recipe.simulated:
+            self.engine = Simulated(*given, seed, replay=replay)
+        else:
+            self.engine = Real(*given)
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []
@@ -276,35 +290,36 @@ class _Run:
         self.scales.append(scale)
         self.skipped.append(self.engine.update())
         if record:
-            self.gradients[number] = {
-                layer: exponent_histogram(gradient / scale)
-                for layer, gradient in seen.items()
-            }
-            self.flushed[number] = {
-                layer: (int((there & (seen[layer] == 0)).sum()), int(there.sum()))
-                for layer, gradient in reference.items()
-                for there in [gradient != 0]
-            }
-            self.samples[number] = {
-                layer: sample(gradient, seen[layer])
-                for layer, gradient in reference.items()
-            }
+            self._record(number, seen, reference, scale)
 
-    def _aside(self) -> AbstractContextManager[None]:
-        """Leave the run's random state unchanged."""
-        return torch.random.fork_rng(
-            [self.device] if self.device.type == "cuda" else []
-        )
+    def _record(
+        self,
+        number: int,
+        seen: dict[str, Tensor],
+        reference: dict[str, Tensor],
+        scale: float,
+    ) -> None:
+        """Record the gradients of a step by layer, and those that FP32 has."""
+        self.gradients[number] = {}
+        self.flushed[number] = {}
+        self.samples[number] = {}
+        for layer, exact in reference.items():
+            stored = seen[layer]
+            nonzero = exact != 0
+            lost = nonzero & (stored == 0)
+            self.gradients[number][layer] = exponent_histogram(stored / scale)
+            self.flushed[number][layer] = int(lost.sum()), int(nonzero.sum())
+            self.samples[number][layer] = sample(exact, stored)
 
     def metrics(self) -> dict[str, float]:
         """The task's metrics on the test data, in the recipe's own format."""
-        with self._aside():
+        with _forked_randomness(self.device):
             output = self.engine.predict(self.split.test[0])
             return metrics_of(self.task, output, self.split)
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients in FP32 at the present weights, by layer."""
-        with self._aside():
+        with _forked_randomness(self.device):
             # Plain layers, whatever the recipe's are.
             model = self.task.model().to(self.device)
             model.load_state_dict(self.model.state_dict(), strict=False)
@@ -330,15 +345,6 @@ class _Run:
     def _environment(self) -> dict[str, str]:
         return {**environment(), "processes": str(processes())}
 
-    def _converted(self) -> dict[str, str]:
-        """Which linear layers were converted, if the recipe converts them."""
-        converted = self.recipe.fp8 is not None
-        return (
-            {f"linear layers in {self.recipe.name}": conversion(self.model)}
-            if converted
-            else {}
-        )
-
     def save(self, path: Path) -> None:
         """Write the complete state of the run to a file, atomically."""
         if rank() > 0:
@@ -363,7 +369,8 @@ class _Run:
         if path is not None and rank() == 0:
             with suppress(FileNotFoundError):
                 content = path.read_bytes()
-        if (content := from_first(content)) is None:
+        content = from_first(content)
+        if content is None:
             return
         state = self._read(content, path)
         self.model.load_state_dict(state["model"])
@@ -373,9 +380,11 @@ class _Run:
         torch.set_rng_state(state["random"])
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda random"], self.device)
-        self.losses, self.scales = history.loss.tolist(), history.loss_scale.tolist()
+        self.losses = history.loss.tolist()
+        self.scales = history.loss_scale.tolist()
         self.skipped = history.skipped.tolist()
-        self.gradients, self.flushed = history.gradients, history.flushed
+        self.gradients = history.gradients
+        self.flushed = history.flushed
         self.samples = history.samples
 
     def _read(self, content: bytes, path: Any) -> dict[str, Any]:
@@ -393,16 +402,20 @@ class _Run:
                 f"{type(error).__name__}. {cure}"
             ) from error
         ours = self._identity()
-        for key in [key for key in ours if found.get(key) != ours[key]]:
-            raise ValueError(
-                f"train: checkpoint must be of this run; got {path} with {key} {found.get(key)!r} "
-                f"instead of {ours[key]!r}. {cure}"
-            )
+        for key, wanted in ours.items():
+            if found.get(key) != wanted:
+                raise ValueError(
+                    f"train: checkpoint must be of this run; got {path} with {key} "
+                    f"{found.get(key)!r} instead of {wanted!r}. {cure}"
+                )
         return state
 
     def history(self, *, evaluate: bool = True) -> History:
         """The history so far, with metrics if wanted."""
         cuda = self.device.type == "cuda"
+        found = self._environment()
+        if self.recipe.fp8 is not None:
+            found[f"linear layers in {self.recipe.name}"] = conversion(self.model)
         return History(
             task=self.task.name,
             recipe=self.recipe.name,
@@ -420,7 +433,7 @@ class _Run:
             flushed=dict(self.flushed),
             samples=dict(self.samples),
             tally=self.engine.tallies(),
-            environment={**self._environment(), **self._converted()},
+            environment=found,
             settings=self.recipe.settings(),
         )
 

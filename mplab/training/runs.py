@@ -13,7 +13,7 @@ from typing import Any
 
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
-from mplab.training.history import History
+from mplab.training.history import MALFORMED, History
 from mplab.training.loop import known, train
 from mplab.training.parallel import from_first, rank
 from mplab.training.recipes import RECIPES, Recipe
@@ -44,7 +44,7 @@ def _parsed(content: bytes, path: str | Path) -> list[History]:
         if not isinstance(stored, dict) or stored.get("mplab runs") != _VERSION:
             raise ValueError(f"no runs of version {_VERSION}")
         return [History.from_json(run) for run in stored["runs"]]
-    except (ValueError, TypeError, KeyError) as error:
+    except MALFORMED as error:
         raise ValueError(
             f"load_runs: {path} must hold runs of version {_VERSION}; got {error}. "
             f"Choose another file; this one is as it was."
@@ -199,12 +199,13 @@ def _require_same(
     recipes: dict[str, Recipe],
 ) -> None:
     """Reject a file with runs of another task, length, settings or device."""
-    facts: list[tuple[str, Any, Any]] = [("task", run.task, task.name)]
-    facts.append(("steps", len(run.loss), steps))
+    facts: list[tuple[str, Any, Any]] = [
+        ("task", run.task, task.name),
+        ("steps", len(run.loss), steps),
+    ]
     if run.recipe in recipes:
-        facts.append(
-            (f"{run.recipe}'s settings", run.settings, recipes[run.recipe].settings())
-        )
+        ours = recipes[run.recipe].settings()
+        facts.append((f"{run.recipe}'s settings", run.settings, ours))
         if device is not None:
             place = "cpu" if run.device == "cpu" else "cuda"
             facts.append((f"{run.recipe}'s device", place, device.partition(":")[0]))
