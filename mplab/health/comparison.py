@@ -100,43 +100,33 @@ class Comparison:
             return f"No difference in what both runs have: {same}."
         return f"The runs do not differ: {same} are equal."
 
-    def _pairs(self) -> tuple[tuple[str, str], ...]:
+    def _tables(self) -> list[Table]:
         if self.first is None:
-            return ()
-        count, after = len(self.differences), self.first.step
-        return (
+            return []
+        count, last = len(self.differences), self.differences[-1].step
+        pairs = (
             ("part by", self.first.apart),
             ("equal until", self.before or "nothing was equal before"),
             (
                 "from then on",
-                f"{count:,} of {self.compared:,} digests differ, from step {after} to "
-                f"{self.differences[-1].step}",
+                f"{count:,} of {self.compared:,} digests differ, from step {self.first.step} to "
+                f"{last}",
             ),
         )
-
-    def _tables(self) -> list[Table]:
+        head = ("step", "direction", "what", "apart by")
         rows = tuple(
             (str(d.step), d.site.direction, str(d.site), d.apart)
             for d in self.differences[:_SHOWN]
         )
-        head = ("step", "direction", "what", "apart by")
-        found = [
-            Table("", (), self._pairs()),
-            Table("The first differences", head, rows),
-        ]
-        return [table for table in found if table.rows]
+        return [Table("", (), pairs), Table("The first differences", head, rows)]
 
     def __repr__(self) -> str:
         return "\n".join([self.verdict, *self.notes, *map(repr, self._tables())])
 
     def _repr_html_(self) -> str:
-        first, *notes = (
-            f"<p>{escape(words)}</p>" for words in (self.verdict, *self.notes)
-        )
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
         tables = "".join(table._repr_html_() for table in self._tables())
-        return "".join(
-            [first.replace("<p>", "<p><b>").replace("</p>", "</b></p>"), *notes, tables]
-        )
+        return f"<p><b>{escape(self.verdict)}</b></p>{notes}{tables}"
 
 
 def compare(
@@ -201,13 +191,10 @@ def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
             f"{len(steps)} in common."
         )
     for name, mine, theirs in (("run_a", a, b), ("run_b", b, a)):
-        alone = [
-            site
-            for n in steps
-            for places in [{other.place for other, _ in _rows(theirs, n)}]
-            for site, _ in _rows(mine, n)
-            if site.place not in places
-        ]
+        alone: list[Site] = []
+        for n in steps:
+            places = {site.place for site, _ in _rows(theirs, n)}
+            alone += (site for site, _ in _rows(mine, n) if site.place not in places)
         if alone:
             yield (
                 f"Other layers: {len(alone)} digests are in {name} alone; the first: "
@@ -218,39 +205,32 @@ def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
 
 
 def _listed(steps: Sequence[int]) -> str:
-    if not steps:
-        return "no steps"
-    return (
-        f"{len(steps)} steps, {steps[0]} to {steps[-1]}" if len(steps) > 1 else "1 step"
-    )
+    if len(steps) > 1:
+        return f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
+    return "1 step" if steps else "no steps"
 
 
 def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
     """How far two tensors are apart, and how many of their sampled numbers differ."""
     dtype = getattr(torch, site.dtype)
     width = 8 * dtype.itemsize if not dtype.is_complex else 4 * dtype.itemsize
-    moved = a[2:] != b[2:]
-    if not moved.any():
+    half = 1 << (width - 1)
+    differ = a[2:] != b[2:]
+    moved = int(differ.sum())
+    if not moved:
         # compare the sums modulo half the range of codes, so that a changed sign does not count
-        half = 1 << (width - 1)
-        return float(
-            max(1, abs((int(a[0]) - int(b[0]) + half // 2) % half - half // 2))
-        ), 0
-    if dtype.is_floating_point:
-        finite = [
-            torch.from_numpy(x[2:][moved])
-            .to(BITS[dtype.itemsize])
-            .view(dtype)
-            .double()
-            .isfinite()
-            for x in (a, b)
-        ]
-        if not torch.equal(*finite):
-            return math.inf, int(moved.sum())
-    flip = (1 << (width - 1)) - 1 if dtype.is_floating_point else 0
-    pairs = zip(a[2:].tolist(), b[2:].tolist(), strict=True)
-    ordered = ((x if x >= 0 else x ^ flip, y if y >= 0 else y ^ flip) for x, y in pairs)
-    return float(max(abs(x - y) for x, y in ordered)), int(moved.sum())
+        apart = (int(a[0]) - int(b[0]) + half // 2) % half - half // 2
+        return float(max(1, abs(apart))), 0
+    codes = [x[2:][differ] for x in (a, b)]
+    if not dtype.is_floating_point:
+        ordered = [x.tolist() for x in codes]
+    else:
+        bits = [torch.from_numpy(x).to(BITS[dtype.itemsize]) for x in codes]
+        if not torch.equal(*(x.view(dtype).double().isfinite() for x in bits)):
+            return math.inf, moved
+        # negative numbers in descending order of their codes, as integers below zero
+        ordered = [[n if n >= 0 else n ^ (half - 1) for n in x.tolist()] for x in codes]
+    return float(max(abs(m - n) for m, n in zip(*ordered, strict=True))), moved
 
 
 # Files -------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from mplab.health.measures import (
+    Watch,
     local,
     rank,
     require_optimizer,
     several_processes,
-    stopped_watch,
     unseen,
     watched_modules,
     without_errors,
@@ -147,11 +147,8 @@ def _sums(bits: Any, weights: Any, numbers: Any) -> None:
     """Compute the two sums in one pass over memory."""
     plain = total = np.int64(0)
     for begin in range(0, len(bits), len(weights)):
-        # A slice: fewer checks.
-        some, part = (
-            bits[begin : begin + len(weights)],
-            np.int64(0),
-        )
+        some = bits[begin : begin + len(weights)]  # a slice: fewer checks
+        part = np.int64(0)
         for i in range(len(some)):
             plain += some[i]
             part += np.int64(some[i]) * np.int64(weights[i])
@@ -162,7 +159,7 @@ def _sums(bits: Any, weights: Any, numbers: Any) -> None:
 _on_processor = Compiled(_sums)
 
 
-class Digest:
+class Digest(Watch):
     """Record a few numbers for each tensor that a run computes, for `compare`.
 
     Tensors are recorded in the order in which they are computed: inputs, outputs and buffers of
@@ -207,6 +204,7 @@ class Digest:
         every: int = 1,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
+        super().__init__()
         require_optimizer("Digest", optimizer, model)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
@@ -221,14 +219,9 @@ class Digest:
         self.path = None if name is None else Path(name.replace("%r", str(rank())))
         self._file: Any = None
         self.record = Record()
-        self._handles: list[Any] = []
-        self._stopped = True
 
     def __enter__(self) -> Self:
-        if self._handles:
-            raise RuntimeError(
-                "Digest: a watch must be left before it is entered again."
-            )
+        self._require_closed()
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("w", encoding="utf-8")
@@ -243,13 +236,10 @@ class Digest:
         self._clear()
         hold = self._handles.append
         for full, module, _ in watched_modules(self.model):
-            name = _plain(full)
-            hold(
-                module.register_forward_pre_hook(
-                    partial(self._before, name), with_kwargs=True
-                )
-            )
-            hold(module.register_forward_hook(partial(self._after, name)))
+            before = partial(self._before, _plain(full))
+            after = partial(self._after, _plain(full))
+            hold(module.register_forward_pre_hook(before, with_kwargs=True))
+            hold(module.register_forward_hook(after))
         for name, p in self.model.named_parameters():
             self._see("start", *_split(name), p)
             if p.requires_grad:
@@ -262,18 +252,13 @@ class Digest:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._remove_hooks()
         if error[0] is not None and self._rows:
             self._end_step()  # the one in which the run broke off
         self._stopped = True
         if self._file is not None:
             # A full disk must not stop the run.
-            with (
-                suppress(OSError),
-                self._file as file,
-            ):
+            with suppress(OSError), self._file as file:
                 file.write(json.dumps({"error": self.record.error}) + "\n")
 
     def _write(self, entry: dict[str, Any]) -> None:
@@ -281,10 +266,6 @@ class Digest:
         if self._file is not None:
             self._file.write(json.dumps(entry) + "\n")
             self._file.flush()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Make the hooks of a copied or stored model do nothing."""
-        return stopped_watch, (Digest,)
 
     def _stop(self, error: Exception) -> None:
         """Stop: an error of the watch must not stop training."""
@@ -304,7 +285,7 @@ class Digest:
     def _see(
         self, direction: str, layer: str, what: str, t: Tensor, call: int = 0
     ) -> None:
-        if self._number % self.every:
+        if not self._is_due():
             return
         while (direction, layer, what, call) in self._places:
             call += 1
@@ -316,10 +297,14 @@ class Digest:
         with unseen():
             self._rows.append((site, numbers_of(t)))
 
+    def _is_due(self) -> bool:
+        """Whether this step is recorded."""
+        return self._number % self.every == 0
+
     def _looks(self) -> bool:
         """Whether a forward pass belongs to the training."""
-        due = self._number % self.every == 0
-        return due and (self.model.training or torch.is_grad_enabled())
+        training = self.model.training or torch.is_grad_enabled()
+        return training and self._is_due()
 
     def _pass(self, layer: str, what: str, tree: Any) -> None:
         """Record the new tensors that enter or leave a module."""
@@ -381,10 +366,10 @@ class Digest:
             first = self._rows[0][1].device
             together = torch.stack([numbers.to(first) for _, numbers in self._rows])
             ids = [self._ids.setdefault(site, len(self._ids)) for site, _ in self._rows]
-            rows, named = together.cpu().numpy(), len(self.record.sites)
+            rows = together.cpu().numpy()
+            new = list(self._ids)[len(self.record.sites) :]
             self.record.steps[self._number] = np.array(ids), rows
-            self.record.sites = list(self._ids)
-            new = self.record.sites[named:]
+            self.record.sites += new
             self._write(
                 {"step": self._number, "new": new, "sites": ids, "rows": rows.tolist()}
             )

@@ -207,29 +207,23 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
-    counts = (
-        (n, int(x.sum()), x.numel())
-        for n, x in seen.idle_units.items()
-        if n not in at_rest
-    )
-    if units := [
-        f"{zero} of {count} in {n}" for n, zero, count in counts if 2 * zero >= count
-    ]:
+    units = []
+    for name, never in seen.idle_units.items():
+        zero = int(never.sum())
+        if name not in at_rest and 2 * zero >= never.numel():
+            units.append(f"{zero} of {never.numel()} in {name}")
+    if units:
         yield _note(
             "idle-units",
             f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
             "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
             "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
         )
-    # Also after steps not looked at.
-    same = len({step.weight_norm for step in steps}) == 1
-    moved = any(step.updated or step.skipped for step in steps)
-    if (
-        any(step.gradient_norm for step in steps)
-        and seen.updates
-        and same
-        and not moved
-    ):
+    pushed = seen.updates and any(step.gradient_norm for step in steps)
+    # The norm tells also of steps that were not looked at.
+    moved = len({step.weight_norm for step in steps}) > 1
+    moved = moved or any(step.updated or step.skipped for step in steps)
+    if pushed and not moved:
         yield _problem(
             "weights-at-rest",
             "Gradients came and the optimizer ran, but no weight had an update.",
@@ -244,12 +238,11 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    losses, part = [step.loss for step in steps], len(steps) // 4
+    losses = [step.loss for step in steps]
+    part = len(steps) // 4
     if part < 5 or not all(0 < loss < math.inf for loss in losses):
         return
     first, last = statistics.median(losses[:part]), statistics.median(losses[-part:])
-    before = ((i, statistics.median(losses[i - 5 : i])) for i in range(5, len(losses)))
-    jump = next(((i, usual) for i, usual in before if losses[i] > 10 * usual), None)
     if last > 2 * first:
         yield _watch(
             "rising-loss",
@@ -258,14 +251,17 @@ def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "The updates are too large or go uphill: a fault of training, not of precision.",
             "Lower the learning rate; look at the sign of the loss and at the data's order.",
         )
-    elif jump:
-        yield _note(
-            "loss-spike",
-            f"The loss jumped in step {jump[0]}, from about {jump[1]:.3g} to "
-            f"{losses[jump[0]]:.3g}.",
-            "One batch or one update was unlike the others.",
-            "Look at that batch; clip gradients, or warm up the learning rate.",
-        )
+        return
+    for i in range(5, len(losses)):
+        usual = statistics.median(losses[i - 5 : i])
+        if losses[i] > 10 * usual:
+            yield _note(
+                "loss-spike",
+                f"The loss jumped in step {i}, from about {usual:.3g} to {losses[i]:.3g}.",
+                "One batch or one update was unlike the others.",
+                "Look at that batch; clip gradients, or warm up the learning rate.",
+            )
+            return
 
 
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -280,7 +276,6 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         lost |= {name: s for name, s in layers.items() if s.zeros == s.total}
     if not lost:
         return
-    shares = sum(s.zeros for s in lost.values()) / sum(s.total for s in lost.values())
     worst = max(lost, key=lambda name: lost[name].zeros / lost[name].total)
     one = lost[worst]
     if one.what_if:
@@ -291,7 +286,8 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Train with a scaler, or in BF16.",
         )
         return
-    if (weight := max(map(_lost_norm, lost.values()))) < 0.01:
+    weight = max(map(_lost_norm, lost.values()))
+    if weight < 0.01:
         yield _note(
             "light-underflow",
             f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
@@ -300,9 +296,11 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing, unless weights that get only such gradients, as rare words do, stay behind.",
         )
         return
+    zeros = sum(s.zeros for s in lost.values())
+    total = sum(s.total for s in lost.values())
     yield Finding(
         "gradient-underflow",
-        "problem" if shares >= 0.2 else "watch",
+        "problem" if zeros >= 0.2 * total else "watch",
         f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
         f"{one.zeros / one.total:.0%} are zero, {one.subnormal / one.total:.0%} subnormal.",
         "They are lost before .grad sees them. A flat loss here is no convergence.",
@@ -395,16 +393,14 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "scale cannot help: the gradients are there.",
         )
         return
-    clipped = [
-        (step.gradient_norm, step.norm_at_optimizer)
-        for step in late
-        if step.norm_at_optimizer
-        and 100 * step.norm_at_optimizer < (step.gradient_norm or 0)
-    ]
     check = "Look at the learning rate, which a schedule may have brought to nothing"
-    if clipped:
-        before, after = clipped[0]
-        check = f"Clip less: the gradients' norm fell from {before:.3g} to {after:.3g}"
+    norms = ((step.gradient_norm or 0, step.norm_at_optimizer) for step in late)
+    clipped = next(
+        ((raw, left) for raw, left in norms if left and 100 * left < raw), None
+    )
+    if clipped is not None:
+        raw, left = clipped
+        check = f"Clip less: the gradients' norm fell from {raw:.3g} to {left:.3g}"
     elif not seen.scaler and any(_is_low(s) for s in pooled_layers(late).values()):
         check = "Scale the loss, so that small gradients survive; then look at the learning rate"
     yield _problem(
@@ -453,11 +449,11 @@ def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         casts = [
             (i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8
         ]
-        if lost := [
-            (i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)
-        ]:
+        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]
+        if lost:
             yield _flushed_operand(name, len(casts), lost)
-        if over := [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]:
+        over = [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]
+        if over:
             first, cast = over[0]
             yield Finding(
                 "fp8-saturation",

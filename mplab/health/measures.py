@@ -1,5 +1,6 @@
 """Measurements of tensors for the hooks, which leave the run unchanged."""
 
+import copyreg
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -46,11 +47,29 @@ def without_errors(
     return cast(Callable[Concatenate[Any, _P], None], hook)
 
 
-def stopped_watch(kind: type) -> Any:
-    """Make a stopped watch, for the hooks of a copied model."""
-    watch: Any = object.__new__(kind)
-    watch._stopped = True
-    return watch
+class Watch:
+    """Hooks on a run; a class of them catches its errors by `without_errors`."""
+
+    _stopped = True
+
+    def __init__(self) -> None:
+        self._handles: list[Any] = []
+
+    def _require_closed(self) -> None:
+        if self._handles:
+            name = type(self).__name__
+            raise RuntimeError(
+                f"{name}: a watch must be closed before it is entered again."
+            )
+
+    def _remove_hooks(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make the hooks of a copied or stored model do nothing: a new watch is stopped."""
+        return copyreg.__newobj__, (type(self),)  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -36,7 +36,9 @@ class Shares(NamedTuple):
     nonfinite: int
 
     def plus(self, other: Shares) -> Shares:
-        """Add the counts of two records."""
+        """Add the counts of two records; of records of two formats, only the other's count."""
+        if self[:2] != other[:2]:
+            return other
         sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
         return Shares(self.fmt, self.what_if, *sums)
 
@@ -213,10 +215,6 @@ def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
 
 def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
     """Add up the shares of all steps, without skipped ones."""
-    sums: dict[str, Shares] = {}
-    for step in steps:
-        for name, part in step.layers.items() if not step.skipped else ():
-            before = sums.get(name)
-            same = before is not None and before[:2] == part[:2]
-            sums[name] = before.plus(part) if before is not None and same else part
-    return sums
+    return added(
+        pair for step in steps if not step.skipped for pair in step.layers.items()
+    )

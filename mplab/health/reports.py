@@ -66,7 +66,7 @@ class Report:
         return [
             (
                 name,
-                s.fmt + " (would)" * s.what_if,
+                f"{s.fmt} (would)" if s.what_if else s.fmt,
                 *(_share(part, s.total) for part in s[3:]),
             )
             for name, s in pooled_layers(self.steps).items()
@@ -74,31 +74,32 @@ class Report:
 
     def _operand_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
-        for name, all_steps in added(
-            (n, c) for s in self.steps for n, c in s.fp8.items()
-        ).items():
+        sums = added(pair for step in self.steps for pair in step.fp8.items())
+        for name, cast in sums.items():
             casts = [step.fp8[name] for step in self.steps if name in step.fp8]
-            parts = all_steps.flushed, all_steps.saturated
-            flushed, saturated = (_share(part, all_steps.nonzero) for part in parts)
             half = sum(2 * c.flushed > c.nonzero for c in casts)
-            scale = f"{casts[0].scale:g} → {casts[-1].scale:g}"
-            snr = "–" if all_steps.snr is None else f"{all_steps.snr:.1f} dB"
-            rows.append(
-                (name, all_steps.fmt, scale, flushed, f"{half} steps", saturated, snr)
+            row = (
+                name,
+                cast.fmt,
+                f"{casts[0].scale:g} → {casts[-1].scale:g}",
+                _share(cast.flushed, cast.nonzero),
+                f"{half} steps",
+                _share(cast.saturated, cast.nonzero),
+                "–" if cast.snr is None else f"{cast.snr:.1f} dB",
             )
+            rows.append(row)
         return rows
 
     def _tables(self) -> list[Table]:
         """The summary, and each of the other tables that has rows."""
-        pairs = (_LAYERS, self._layer_rows()), (_OPERANDS, self._operand_rows())
-        return [
-            Table("Health of the run", (), tuple(self._summary())),
-            *(
-                Table("", tuple(head.split(" | ")), tuple(rows))
-                for head, rows in pairs
-                if rows
-            ),
-        ]
+        tables = [Table("Health of the run", (), tuple(self._summary()))]
+        for head, rows in (
+            (_LAYERS, self._layer_rows()),
+            (_OPERANDS, self._operand_rows()),
+        ):
+            if rows:
+                tables.append(Table("", tuple(head.split(" | ")), tuple(rows)))
+        return tables
 
     def __repr__(self) -> str:
         summary, *tables = self._tables()
@@ -109,7 +110,9 @@ class Report:
                 f"  {f.means}",
                 f"  {f.check}",
             ]
-        return "\n".join([*lines, *([] if self.findings else ["No problems found."])])
+        if not self.findings:
+            lines.append("No problems found.")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         tables = "".join(table._repr_html_() for table in self._tables())

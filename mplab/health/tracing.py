@@ -133,24 +133,24 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.step, self.updating, self.asks = 0, False, False
+        self.updating = False
+        self.asks = False
         self.error: Exception | None = None
-        self.origins: dict[str, Origin] = {}
-        self.low = False
-        self.casts: set[int] = set()
         self.integers: RoundedIntegers | None = None
+        self.begin(0)
+
+    def begin(self, step: int) -> None:
+        """Begin a step, and forget the one before."""
+        self.step = step
+        self.low = False
+        self.origins: dict[str, Origin] = {}
+        self.casts: set[int] = set()
         # Of the latest result that is not finite, by phase.
         self._last: dict[str, Origin] = {}
         self._aside: Origin | None = None
         self._stack: list[str] = []
         self._events: list[tuple[int, str]] = []
         self._thread = get_ident()
-
-    def begin(self, step: int) -> None:
-        """Begin a step, and forget the one before."""
-        self.step, self.low, self.origins, self.casts = step, False, {}, set()
-        self._last, self._aside = {}, None
-        self._stack, self._events, self._thread = [], [], get_ident()
 
     def enter_module(self, name: str) -> None:
         """Attribute the following operations and autograd nodes to this module."""

@@ -106,19 +106,19 @@ class _Watching:
         options: dict[str, Any],
     ) -> None:
         one_of(make.__name__, "on_nonfinite", on_nonfinite, ("report", "raise"))
-        self._say_every, self._told, self._raises = (
-            say_every,
-            told,
-            on_nonfinite == "raise",
+        self._say_every = say_every
+        self._told = told
+        self._raises = on_nonfinite == "raise"
+        self._digest_path = digest
+        self._options = options
+        self._again = partial(
+            make,
+            say_every=say_every,
+            told=told,
+            on_nonfinite=on_nonfinite,
+            digest=digest,
+            **options,
         )
-        self._options, self._digest_path = options, digest
-        own = {
-            "say_every": say_every,
-            "told": told,
-            "on_nonfinite": on_nonfinite,
-            "digest": digest,
-        }
-        self._again = partial(make, **own)
         self._first = rank() == 0
         self._digest: Digest | None = None
         self.health: Health | None = None
@@ -128,34 +128,36 @@ class _Watching:
 
     def __reduce__(self) -> Any:
         """Pickle as a fresh callback, for trainers that start processes."""
-        return partial(self._again, **self._options), ()
+        return self._again, ()
 
     def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
         self.close()
-        scaler = scaler if isinstance(scaler, torch.amp.GradScaler) else None
-        health = Health(model, optimizer, **{"scaler": scaler} | self._options)
-        self.health, self.report, self._losses = health.__enter__(), None, []
+        options = dict(self._options)
+        if isinstance(scaler, torch.amp.GradScaler):
+            options.setdefault("scaler", scaler)
+        self.health = Health(model, optimizer, **options).__enter__()
+        self.report = None
+        self._losses = []
         if self._digest_path is not None:
             self._digest = Digest(model, optimizer, path=self._digest_path).__enter__()
 
     def _step(self, divisor: int) -> None:
         """Record a step from the losses of its micro-batches."""
-        health, losses, self._losses = self.health, self._losses, []
-        if health is None or not losses:
+        health = self.health
+        if health is None or not self._losses:
             return
-        health.step(sum(float(loss) for loss in losses) / divisor)
+        health.step(sum(map(float, self._losses)) / divisor)
+        self._losses = []
         try:
             self._say(health)
         except Exception as error:  # in `told`
             health._stop(error)
-        if self._raises and not math.isfinite(health.steps[-1].loss):
-            found = (
-                "; ".join(map(str, health.steps[-1].origins))
-                or "trace_every=1 would say where"
-            )
-            number, loss = len(health.steps) - 1, health.steps[-1].loss
+        step = health.steps[-1]
+        if self._raises and not math.isfinite(step.loss):
+            origins = "; ".join(map(str, step.origins))
             raise FloatingPointError(
-                f"health: the loss of step {number} is {loss}: {found}."
+                f"health: the loss of step {len(health.steps) - 1} is {step.loss}: "
+                f"{origins or 'trace_every=1 would say where'}."
             )
 
     def _say(self, health: Health) -> None:
@@ -184,12 +186,13 @@ class _Watching:
         return self.report
 
     def _end(self, *, gather: bool = True) -> None:
-        if (report := self.close(gather=gather)) is not None:
-            try:
-                if self._first:
-                    self._told(repr(report))
-            except Exception as error:
-                report.evidence.error = f"{type(error).__name__}: {error}"
+        report = self.close(gather=gather)
+        if report is None or not self._first:
+            return
+        try:
+            self._told(repr(report))
+        except Exception as error:
+            report.evidence.error = f"{type(error).__name__}: {error}"
 
 
 class _ForLightning(_Watching):

@@ -39,7 +39,7 @@ from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.tags import low_format, tag_of
 
 
-class Health:
+class Health(measures.Watch):
     """Watch a training run, and say what is wrong with it.
 
     Enter it before the first step, and call `step` after each one. Real automatic mixed
@@ -112,32 +112,33 @@ class Health:
         trace_every: int = 50,
         weight_format: Format | None = None,
     ) -> None:
+        super().__init__()
         if optimizer is not None:
             measures.require_optimizer("Health", optimizer, model)
-        self.model, self.optimizer = model, optimizer
-        self.scaler: Any = (
-            None
-            if isinstance(scaler, AmpScaler) and not scaler.is_enabled()
-            else scaler
-        )
-        self.fmt, self.weight_format = fmt, weight_format
+        if isinstance(scaler, AmpScaler) and not scaler.is_enabled():
+            scaler = None
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.fmt = fmt
+        self.weight_format = weight_format
         self.every = integer("Health", "every", every, least=1)
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)
         self._watched = measures.watched_modules(model)
         self._tracer = Tracer()
-        self._handles: list[Any] = []
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
         self._loss_sums: tuple[float, Tensor] | None = None
         self._trace_next = False
+        self._tracing = False
         self._moved = False
         self._cast_once: set[int] = set()
         self._stopped = False
         self._used = measures.Used([])
-        self._clear()
+        self._begin_step()
 
     @classmethod
     def watcher(
@@ -163,16 +164,11 @@ class Health:
     # Beginning and end ----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
-        if self._handles:
-            raise RuntimeError(
-                "Health: a watch must be closed before it is entered again."
-            )
+        self._require_closed()
         for name, module, leaf in self._watched:
-            shown = self._shown(name, module)
-            before, after = (
-                partial(self._before, shown),
-                partial(self._after, shown, leaf),
-            )
+            shown = _shown(name, module)
+            before = partial(self._before, shown)
+            after = partial(self._after, shown, leaf)
             self._handles += [
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after, always_call=True),
@@ -191,9 +187,10 @@ class Health:
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         self.seen.still = {name for name, _ in self._parameters}
-        half = (n for n, p in self.model.named_parameters() if p.dtype == torch.float16)
-        self.seen.half_parameters = list(half)
-        self._set_tracing()
+        self.seen.half_parameters = [
+            n for n, p in self.model.named_parameters() if p.dtype == torch.float16
+        ]
+        self._begin_step()
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, _: object) -> None:
@@ -218,15 +215,9 @@ class Health:
             self._stopped = False
             self._trace()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Make the hooks of a copied or stored model do nothing."""
-        return measures.stopped_watch, (Health,)
-
     def close(self) -> None:
         """Remove all hooks; the report stays."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        self._remove_hooks()
         for module in self.model.modules():
             if isinstance(module, Fp8Linear):
                 module.on_cast = None
@@ -235,15 +226,32 @@ class Health:
                 self.scaler.__dict__.pop(name, None)
         self._stop_tracing()
 
-    def _set_tracing(self) -> None:
-        """Start or stop tracing for the coming step."""
+    def _begin_step(self) -> None:
+        """Forget the observations of the step before, and decide what to look at in this one."""
+        self._flags: list[tuple[str, str, Tensor, Tensor]] = []
+        self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
+        self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
+        self._given: list[Tensor] = []
+        self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
+        self._raw: dict[int, Tensor] = {}
+        self._norm: float | None = None
+        self._movement: measures.Movement | None = None
+        self._asks = False
+        self._updates = 0
+        self._unscales = 0
+        self._in_scaler = False
+        self._scale: float | None = None
+        self._skipped: bool | None = None
+        self._ran = False
+
         number = len(self.steps)
-        due = number < 2 or number % self.trace_every == 0 or self._trace_next
-        # Would blame any layer.
-        due = due and not (self.steps and self.steps[-1].nonfinite_weights)
+        traced = number < 2 or number % self.trace_every == 0 or self._trace_next
+        # A trace of weights that are not finite would blame any layer.
+        spoilt = bool(self.steps and self.steps[-1].nonfinite_weights)
+        # `step` may be called after `close`.
+        self._due = traced and not spoilt and bool(self._handles)
+        self._counting = number % self.every == 0
         self._tracer.begin(number)
-        self._due = due and bool(self._handles)  # `step` may be called after `close`
-        self._looking = self._due or number % self.every == 0
         self._stop_tracing()
         self._trace()
 
@@ -257,29 +265,6 @@ class Health:
         if self._tracing and _get_current_dispatch_mode() is self._tracer:
             self._tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._tracing = False
-
-    _tracing = _due = _looking = False
-
-    def _clear(self) -> None:
-        """Forget the observations of the step before."""
-        self._flags: list[tuple[str, str, Tensor, Tensor]] = []
-        self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
-        self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
-        self._given: list[Tensor] = []
-        self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
-        self._raw: dict[int, Tensor] = {}
-        self._norm: float | None = None
-        self._movement: measures.Movement | None = None
-        self._asks = False
-        self._updates = self._unscales = 0
-        self._in_scaler = False
-        self._scale: float | None = None
-        self._skipped: bool | None = None
-        self._ran = False
-
-    def _shown(self, name: str, module: nn.Module) -> str:
-        kind = type(module).__name__
-        return f"{name} ({kind})" if name else kind
 
     # Modules --------------------------------------------------------------------------------
 
@@ -319,13 +304,15 @@ class Health:
         with unseen():
             flag = before.to(output.device), self._witness(output)
         self._flags.append(("forward", name, *flag))
-        if self._looking and leaf and output.requires_grad:
-            tag, low = tag_of(output), format_of_dtype(output.dtype)
+        if (self._counting or self._due) and leaf and output.requires_grad:
+            tag = tag_of(output)
+            low = format_of_dtype(output.dtype)
             if tag is not None and tag.into is not None:
                 low = tag.into.fmt
-            what_if = low is None or low == FP32
-            fmt = self.fmt if low is None or what_if else low
-            hook = partial(self._gradient, name, fmt, what_if)
+            if low is None or low == FP32:
+                hook = partial(self._gradient, name, self.fmt, True)
+            else:
+                hook = partial(self._gradient, name, low, False)
             output.register_hook(hook)  # type: ignore[no-untyped-call]
 
     def _witness(self, t: Tensor) -> Tensor:
@@ -347,7 +334,7 @@ class Health:
         with unseen():
             found = all_finite_flag(gradient)
             self._flags.append(("backward", name, found, found))
-            if len(self.steps) % self.every == 0:
+            if self._counting:
                 counts = measures.counts_of(gradient, fmt, what_if)
                 self._shares.append((name, (fmt.name, what_if), counts))
 
@@ -361,14 +348,14 @@ class Health:
         low: Tensor,
         factor: Tensor,
     ) -> None:
-        if len(self.steps) % self.every == 0 and x.numel():
+        if self._counting and x.numel():
             fmt = layer.formats[operand.split()[0]]
             self._count(name, Operand(operand, layer.scaling, x, low, factor, fmt))
 
     @without_errors
     def _cast_again(self, name: str, layer: nn.Module, role: str, x: Tensor) -> None:
         """Look at an operand of a layer of torchao, which casts it unseen."""
-        if len(self.steps) % self.every or self.seen.uncounted:
+        if self.seen.uncounted or not self._counting:
             return
         try:
             with unseen():
@@ -411,7 +398,7 @@ class Health:
             self._skipped = True
         if self._updates > 1:
             return
-        if len(self.steps) % self.every == 0:
+        if self._counting:
             with unseen():
                 self._movement = measures.Movement(optimizer)
         if not self._asks:
@@ -428,10 +415,9 @@ class Health:
         """Record the gradients that the optimizer receives."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
-            norm = self._norm_now()
-            self._norm = (
-                norm / float(scale) if norm is not None and scale is not None else norm
-            )
+            self._norm = self._norm_now()
+            if self._norm is not None and scale is not None:
+                self._norm /= float(scale)
             if self._movement is not None:
                 self._movement.measure_gradients()
 
@@ -444,24 +430,17 @@ class Health:
     def _before_unscale(self) -> None:
         with unseen():
             now, raw = self._norm_now(), total(list(self._raw.values()))
-        first = not self._unscales and self.seen.clipped_scaled is None
-        first = first and not measures.several_processes()  # they share their gradients
-        if (
-            first
-            and now is not None
-            and raw is not None
-            and now < 0.999 * raw < math.inf
-        ):
-            self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
         self._unscales += 1
+        if now is None or raw is None or measures.several_processes():
+            return  # several processes share their gradients
+        first = self._unscales == 1 and self.seen.clipped_scaled is None
+        if first and now < 0.999 * raw < math.inf:
+            self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale()
-        # It runs in no module.
-        before, self._tracer.updating = (
-            self._tracer.updating,
-            True,
-        )
+        before = self._tracer.updating
+        self._tracer.updating = True  # it runs in no module
         try:
             return original(optimizer)
         finally:
@@ -471,7 +450,8 @@ class Health:
         self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
         self._before_scaled()
-        before, self._in_scaler = self._updates, True
+        before = self._updates
+        self._in_scaler = True
         try:
             return original(optimizer, *args, **kwargs)
         finally:
@@ -501,13 +481,12 @@ class Health:
         """
         with unseen():
             value = float(loss.detach() if isinstance(loss, Tensor) else loss)
-            factor = float(
-                next((x for x in (scale, self._scale) if x is not None), 1.0)
-            )
+        if scale is None:
+            scale = 1.0 if self._scale is None else self._scale
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None
-        record = Step(value, factor, left)
+        record = Step(value, float(scale), left)
         self._record(record, loss)
         self.seen.passes += self._ran
         self.seen.updates += self._updates
@@ -515,8 +494,7 @@ class Health:
         self.steps.append(record)
         trouble = bool(record.origins) or left or not math.isfinite(record.loss)
         self._trace_next = trouble and not self._tracing
-        self._clear()
-        self._set_tracing()
+        self._begin_step()
 
     @without_errors
     def _record(self, record: Step, loss: Tensor | float) -> None:
@@ -525,21 +503,16 @@ class Health:
             raise self._tracer.error
         with unseen():
             self._meter(loss)
-            raw, factor = total(list(self._raw.values())), record.scale
-            record.gradient_norm = (
-                None if raw is None else raw / factor if factor else math.nan
-            )
+            raw = total(list(self._raw.values()))
+            if raw is not None:
+                record.gradient_norm = raw / record.scale if record.scale else math.nan
             record.norm_at_optimizer = self._norm
             self._measure_weights(record)
-            norms = {
-                self._parameters[place][0]: norm for place, norm in self._raw.items()
-            }
-            live = (
-                n
-                for n in self.seen.still & norms.keys()
-                if self._asks or float(norms[n])
-            )
-            self.seen.still -= set(live)  # L-BFGS may have had other gradients before
+            for place, norm in self._raw.items():
+                name, _ = self._parameters[place]
+                # L-BFGS may have had other gradients before
+                if name in self.seen.still and (self._asks or float(norm)):
+                    self.seen.still.remove(name)
             record.layers = self._layers()
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
@@ -565,10 +538,11 @@ class Health:
         if isinstance(loss, Tensor) and loss.dtype in (torch.float16, torch.bfloat16):
             true, meter = self._loss_sums or (0.0, torch.zeros_like(loss.detach()))
             self._loss_sums = (true + float(loss), meter + loss.detach())
+            true, meter = self._loss_sums
             fmt = format_of_dtype(loss.dtype)
+            name = fmt.name if fmt else str(loss.dtype)
             count = len(self.steps) + 1
-            means = (s / count for s in (self._loss_sums[0], float(self._loss_sums[1])))
-            self.seen.meters = (fmt.name if fmt else str(loss.dtype), *means)  # type: ignore[assignment]
+            self.seen.meters = (name, true / count, float(meter) / count)
 
     def _measure_weights(self, record: Step) -> None:
         norms = [norm_of(p) for _, p in self._parameters]
@@ -583,16 +557,10 @@ class Health:
             self.seen.outside = [
                 name for name, p in self._parameters if id(p) not in held
             ]
-        if len(self.steps) % self.every == 0 and not self.seen.bad_buffers:
-            buffers = [
-                (n, b) for n, b in self.model.named_buffers() if b.is_floating_point()
-            ]
-            bad_ones = (
-                n
-                for n, b in buffers
-                if not math.isfinite(float(all_finite_flag(local(b))))
-            )
-            self.seen.bad_buffers = list(bad_ones)
+        if self._counting and not self.seen.bad_buffers:
+            for name, buffer in self.model.named_buffers():
+                if buffer.is_floating_point() and not _is_finite(buffer):
+                    self.seen.bad_buffers.append(name)
         if self._movement is not None and not record.skipped:
             self._movement.tell(record, self.weight_format)
             self.seen.wide_weights = self.weight_format is None and all(
@@ -604,7 +572,7 @@ class Health:
         layers = added(
             (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
         )
-        order = [self._shown(name, module) for name, module, _ in self._watched]
+        order = [_shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
 
     def _fp8(self) -> dict[str, Casts]:
@@ -615,7 +583,8 @@ class Health:
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
-        origins, finite = self._tracer.origins_of(loss), math.isfinite(record.loss)
+        origins = self._tracer.origins_of(loss)
+        finite = math.isfinite(record.loss)
 
         def blame(phase: str, module: str) -> None:
             number = len(self.steps)
@@ -623,9 +592,10 @@ class Health:
                 phase, Origin(number, phase, module, "", "infinity or NaN")
             )
 
-        if self._flags and (self._looking or not finite):
+        if self._flags and (self._counting or self._due or not finite):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
-            above, latest = "The loss", ""
+            above = "The loss"
+            latest = ""
             for (phase, name, *_), (before, after) in zip(
                 self._flags, values, strict=True
             ):
@@ -641,13 +611,11 @@ class Health:
             if latest and not finite:
                 blame("forward", f"An operation after {latest}, such as the loss,")
         if finite and not math.isfinite(record.gradient_norm or 0.0):
-            bad = (
-                at for at, norm in self._raw.items() if not math.isfinite(float(norm))
-            )
-            if (at := next(bad, None)) is not None:
-                blame(
-                    "backward", f"{self._parameters[at][0]}, or an operation after it,"
-                )
+            for place, norm in self._raw.items():
+                if not math.isfinite(float(norm)):
+                    name, _ = self._parameters[place]
+                    blame("backward", f"{name}, or an operation after it,")
+                    break
         return list(origins.values())
 
     def _measure_casts(self, record: Step) -> None:
@@ -678,6 +646,15 @@ class Health:
         if gather and measures.several_processes():
             found = gathered(self.steps, found)
         return Report(found, list(self.steps), seen)
+
+
+def _shown(name: str, module: nn.Module) -> str:
+    kind = type(module).__name__
+    return f"{name} ({kind})" if name else kind
+
+
+def _is_finite(t: Tensor) -> bool:
+    return math.isfinite(float(all_finite_flag(t)))
 
 
 def _read(
