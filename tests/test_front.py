@@ -50,7 +50,7 @@ FRONTS = {
     """,
     "health": "Health Report Finding Digest Comparison compare",
     "hardware": """
-        Recording caption first load PROBES Roofline measured recorded matmul_errors
+        Recording first load PROBES Roofline measured recorded matmul_errors
     """,
     "pictures": """
         Picture RunningSum Window bit_fields by_seed code_table decimal_digits follow

@@ -1,7 +1,6 @@
 from .probes import PROBES as PROBES
 from .recordings import (
     Recording as Recording,
-    caption as caption,
     first as first,
     load as load,
 )

@@ -107,14 +107,16 @@ def check(what: str, tree: Any) -> None:
 def _fields(
     name: str, found: dict[str, Any], wanted: dict[str, type], *, whole: bool
 ) -> None:
-    if strange := set(found) ^ set(wanted) if whole else set(found) - set(wanted):
+    strange = set(found) - set(wanted)
+    if whole:
+        strange |= set(wanted) - set(found)
+    if strange:
         raise ValueError(
             f"missing or unknown fields in {name}: {', '.join(sorted(strange))}"
         )
     for key, value in found.items():
-        if type(value) is not wanted[key] and not (
-            wanted[key] is float and type(value) is int
-        ):
+        allowed = (int, float) if wanted[key] is float else (wanted[key],)
+        if type(value) not in allowed:
             raise ValueError(f"{name}.{key} of type {type(value).__name__}")
 
 
@@ -183,8 +185,8 @@ def first(part: str, *, where: Where = None) -> Recording | None:
     one_of("first", "part", part, SCHEMA)
 
     def rank(recording: Recording) -> tuple[bool, ...]:
-        rehearsal, cuda = (recording.provenance[name] for name in ("rehearsal", "cuda"))
-        return rehearsal, not cuda, not recording.complete
+        origin = recording.provenance
+        return origin["rehearsal"], not origin["cuda"], not recording.complete
 
     found = (load(path.stem, where=where) for path in _paths(part, where))
     return min(found, key=rank, default=None)
@@ -196,19 +198,3 @@ def _how_to_record(part: str) -> str:
         "To make one, in a checkout on a machine with a CUDA device: "
         f"python data/record.py {which} --out data/recordings."
     )
-
-
-def caption(part: str, *, where: Where = None) -> str:
-    """Caption for a lesson: where the recording of a part comes from, or how to make one.
-
-    Args:
-        part: one of `SCHEMA`.
-        where: a folder; None for the recordings that came with the package.
-
-    Raises:
-        ValueError: there is no such part.
-    """
-    one_of("caption", "part", part, SCHEMA)
-    if not (paths := _paths(part, where)):
-        return f"There is no recording of {part} yet.\n{_how_to_record(part)}"
-    return "; ".join(load(path.stem, where=where).words for path in paths)
