@@ -35,6 +35,20 @@ def files(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+@pytest.fixture
+def refused(capsys):
+    """Run a command that is refused, and return the one line that it says."""
+
+    def told(arguments):
+        capsys.readouterr()
+        assert main(arguments) == 2
+        shown = capsys.readouterr().err
+        assert shown.count("\n") == 1
+        return shown
+
+    return told
+
+
 @pytest.mark.slow
 def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
     out, png, page = (tmp_path / name for name in ("run.json", "run.png", "run.html"))
@@ -66,31 +80,28 @@ def test_runs_are_gathered_tabulated_and_plotted(tmp_path, capsys):
         (("--recipe", "fp32", "--device", "meta"), "--device meta cannot be used here"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, capsys, options, error):
-    assert main(command(tmp_path / "run.json", *options)) == 2
-    shown = capsys.readouterr().err
-    assert error in shown
-    assert shown.count("\n") == 1
+def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, refused, options, error):
+    assert error in refused(command(tmp_path / "run.json", *options))
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"mplab runs": 99, "runs": []}']
 )
-def test_a_file_of_another_kind_is_refused_and_kept(tmp_path, capsys, content):
+def test_a_file_of_another_kind_is_refused_and_kept(tmp_path, refused, content):
     out = tmp_path / "run.json"
     out.write_bytes(content)
-    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
-    assert "must hold runs of version 1" in capsys.readouterr().err
+    told = refused(command(out, "--recipe", "fp32", "--steps", 3))
+    assert "must hold runs of version 1" in told
     assert out.read_bytes() == content
 
 
-def test_a_file_that_another_process_writes_is_refused(tmp_path, capsys):
+def test_a_file_that_another_process_writes_is_refused(tmp_path, refused):
     out = tmp_path / "run.json"
+    asked = command(out, "--recipe", "fp32", "--steps", 3)
     with runs._alone(out):
-        assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 2
-    assert "which another process writes" in capsys.readouterr().err
-    assert main(command(out, "--recipe", "fp32", "--steps", 3)) == 0
+        assert "which another process writes" in refused(asked)
+    assert main(asked) == 0
 
 
 def test_a_lock_that_another_process_removed_meanwhile_does_not_count(
@@ -143,12 +154,7 @@ def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each
     assert told == [("bf16", 1), ("bf16", 0), ("fp32", 1), ("fp32", 0)]
     assert [(run.recipe, run.seed) for run in found] == told
     # Each was in the file by then.
-    assert stored == [
-        told[:1],
-        told[:2],
-        told[:3],
-        told,
-    ]
+    assert stored == [told[:count] for count in (1, 2, 3, 4)]
     assert text(found) == text(load_runs(out))
     single = train(TASK, "bf16", seed=1, steps=3, progress=False)
     assert text(found[:1]) == text([single])
@@ -315,16 +321,14 @@ def own(tmp_path, monkeypatch):
 
 
 def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
-    one = command(
-        "one.json", "--recipe", "fp32", "fp16-scaled", task="own_tasks.one:TASK"
-    )
+    recipes = "fp32", "fp16-scaled"
+    one = command("one.json", "--recipe", *recipes, task="own_tasks.one:TASK")
     assert main([*one, "--plot", "one.png"]) == 0
     assert re.search(r"own_tasks.one:TASK@[0-9a-f]{8}, seed 0", capsys.readouterr().out)
     found = load_runs("one.json")
     assert {run.task.partition("@")[0] for run in found} == {"own_tasks.one:TASK"}
     assert [(run.recipe, len(run.loss)) for run in found] == [
-        ("fp32", 40),
-        ("fp16-scaled", 40),
+        (recipe, 40) for recipe in recipes
     ]
     assert set(found[0].metrics) == {"mse"}
     before = (own / "one.json").read_bytes()
@@ -332,11 +336,11 @@ def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
     assert (own / "one.json").read_bytes() == before
 
 
-def test_two_tasks_of_one_name_from_different_modules_do_not_mix(own, capsys):
+def test_two_tasks_of_one_name_from_different_modules_do_not_mix(own, refused):
     assert main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")) == 0
     before = (own / "a.json").read_bytes()
-    assert main(command("a.json", "--recipe", "fp32", task="own_tasks.two:TASK")) == 2
-    assert "out must hold runs of the same task" in capsys.readouterr().err
+    other = command("a.json", "--recipe", "fp32", task="own_tasks.two:TASK")
+    assert "out must hold runs of the same task" in refused(other)
     assert (own / "a.json").read_bytes() == before
     assert main(command("b.json", "--recipe", "fp32", task="own_tasks.two:TASK")) == 0
     one, two = (load_runs(name)[0].loss for name in ("a.json", "b.json"))
@@ -360,7 +364,7 @@ def forget():
         del sys.modules[name]
 
 
-def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, capsys):
+def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, refused):
     one = command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")
     assert main(one) == 0
     edit(own, "one", "def data", "# a comment alone, and empty lines\n\n\ndef data")
@@ -368,28 +372,20 @@ def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, capsys):
     assert len(load_runs("a.json")) == 2
     before = (own / "a.json").read_bytes()
     edit(own, "one", "lr=0.01", "lr=0.003")
-    capsys.readouterr()
-    assert main([*one, "--seeds", "2"]) == 2
-    shown = capsys.readouterr().err
-    assert (
-        "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@"
-        in shown
-    )
-    assert shown.count("\n") == 1
+    told = "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@"
+    assert told in refused([*one, "--seeds", "2"])
     assert (own / "a.json").read_bytes() == before
     edit(own, "one", "lr=0.003", "lr=0.01")  # and back
     assert main([*one, "--seeds", "2"]) == 0
 
 
-def test_a_checkpoint_of_a_task_before_its_change_is_refused(own, capsys, monkeypatch):
+def test_a_checkpoint_of_a_task_before_its_change_is_refused(own, refused, monkeypatch):
     one = command("a.json", "--recipe", "fp32", "--steps", 5, task="own_tasks.one:TASK")
     with monkeypatch.context() as cut:
         cut.setattr(runs, "_save", interrupt)
         assert main(one) == 130
     edit(own, "one", "lr=0.01", "lr=0.003")
-    capsys.readouterr()
-    assert main(one) == 2
-    assert "checkpoint must be of this run" in capsys.readouterr().err
+    assert "checkpoint must be of this run" in refused(one)
     assert not (own / "a.json").exists()
 
 
@@ -410,12 +406,10 @@ def test_the_files_beside_a_task_that_hold_its_functions_belong_to_its_code(own)
     assert place() != first == place(own.parent / "there")
 
 
-def test_wrong_metrics_of_a_task_are_one_line_before_training(own, capsys):
+def test_wrong_metrics_of_a_task_are_one_line_before_training(own, refused):
     edit(own, "one", '{"mse": float((output - split.test[1]).square().mean())}', "3.0")
-    assert main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith("mplab train: train: task must have metrics that")
-    assert shown.count("\n") == 1
+    told = refused(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
+    assert told.startswith("mplab train: train: task must have metrics that")
     assert {path.name for path in own.iterdir()} == {"own_tasks"}
 
 
@@ -439,14 +433,12 @@ def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
     (":TASK", "there is no module '' in "),
     ("own_tasks/one.py:TASK", "there is no module 'own_tasks/one' in "),
 ])  # fmt: skip
-def test_a_task_that_is_not_there_is_one_line(own, capsys, task, error):
-    assert main(command("run.json", "--recipe", "fp32", task=task)) == 2
-    shown = capsys.readouterr().err
-    assert shown.startswith(
+def test_a_task_that_is_not_there_is_one_line(own, refused, task, error):
+    told = refused(command("run.json", "--recipe", "fp32", task=task))
+    assert told.startswith(
         "mplab train: --task must be package.module:NAME, where NAME is a Task"
     )
-    assert error in shown
-    assert shown.count("\n") == 1
+    assert error in told
     assert not (own / "run.json").exists()
 
 
@@ -487,15 +479,8 @@ def wait_for(path, process, seconds=600):
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_path):
     """Killed twice: in its second run, and again just after it has gone on."""
-    options = (
-        "--recipe",
-        "fp16-scaled",
-        "bf16-stochastic",
-        "--steps",
-        200,
-        "--save-every",
-        4,
-    )
+    recipes = "fp16-scaled", "bf16-stochastic"
+    options = ("--recipe", *recipes, "--steps", 200, "--save-every", 4)
     (tmp_path / "plain").mkdir()
     (tmp_path / "killed").mkdir()
     out = tmp_path / "killed" / "run.json"
@@ -521,26 +506,6 @@ def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_p
     assert main(command(plain, *options)) == 0
     assert out.read_bytes() == plain.read_bytes()
     assert {path.name for path in out.parent.iterdir()} == {"run.json"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
-def test_a_killed_run_of_one_s_own_task_goes_on_with_the_same_bits(own):
-    options = ("--recipe", "fp16-scaled", "--steps", 400, "--save-every", 4)
-    arguments = command("run.json", *options, task="own_tasks.one:TASK")
-    checkpoint = checkpoint_path(own / "run.json", "fp16-scaled", 0)
-    process = start(arguments)
-    assert wait_for(checkpoint, process), process.stderr.read()
-    process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=30)
-    saved = torch.load(checkpoint, weights_only=True)
-    assert re.fullmatch(r"own_tasks\.one:TASK@[0-9a-f]{8}", saved["identity"]["task"])
-    assert 0 < len(saved["history"]["loss"]) < 400
-    other = command("run.json", *options, task="own_tasks.two:TASK")
-    assert main(other) == 2  # the checkpoint is another's
-    assert main(arguments) == 0
-    assert main(command("plain.json", *options, task="own_tasks.one:TASK")) == 0
-    assert (own / "run.json").read_bytes() == (own / "plain.json").read_bytes()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT to send")
