@@ -4,6 +4,7 @@ import copy
 import json
 
 import pytest
+import sick_runs
 import torch
 from gloo import run_two
 from sick_runs import mlp, regression, seeded
@@ -229,16 +230,13 @@ def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(broken_part, monke
         raise ZeroDivisionError("of the watch")
 
     model = seeded(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = regression()
     monkeypatch.setattr(f"mplab.health.{broken_part}", broken)
-    with Health(model, optimizer) as health:
-        for _ in range(3):
-            loss = F.mse_loss(model(regression()[0]), regression()[1])
-            loss.backward()
-            optimizer.step()
-            health.step(loss)
-    assert [step.loss > 0 for step in health.steps] == [True] * 3
-    (finding,) = health.report().findings
+    report = sick_runs.trained(
+        sick_runs.watched(model), lambda _: F.mse_loss(model(x), y), 3
+    )
+    assert [step.loss > 0 for step in report.steps] == [True] * 3
+    (finding,) = report.findings
     assert finding.code == "watch-stopped"
     assert "ZeroDivisionError: of the watch" in finding.observed
 

@@ -7,6 +7,8 @@ import re
 import pytest
 import sick_runs
 import torch
+from networks import Within
+from sick_runs import half, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 
@@ -39,20 +41,18 @@ def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
     torch.manual_seed(0)
     model = chosen.model()
     x, y = (t[:128] for t in chosen.data().train)
-    optimizer = chosen.optimizer(model.parameters())
-    with Health(model, optimizer) as health:
-        for _ in range(6):
-            optimizer.zero_grad()
-            with sick_runs.half():
-                out = model(x)
-            loss = chosen.loss(out.float(), y)
-            (loss / 8).backward()  # as from eight times the batch
-            optimizer.step()
-            health.step(loss)
+
+    def loss_of(step):
+        with half():
+            out = model(x)
+        return chosen.loss(out.float(), y) / 8  # as from eight times the batch
+
+    health = Health(model, chosen.optimizer(model.parameters()))
+    report = sick_runs.trained(health, loss_of, 6)
     most = max(s.zeros / s.total for s in pooled_layers(health.steps).values())
     assert most > 0.5
     expected = ["gradient-underflow"] if task == "digits-autoencoder" else []
-    assert health.report().codes == expected
+    assert report.codes == expected
 
 
 def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
@@ -72,51 +72,35 @@ def test_a_loss_that_is_not_finite_is_told_from_an_overflowing_backward_pass():
     assert all(step.skipped for step in report.steps)
 
 
-def test_a_gradient_without_a_value_at_any_scale_is_told_from_a_scale_too_high():
-    class Bad(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
+class Changed(torch.autograd.Function):
+    """The identity, whose gradient is changed by a function."""
 
-        @staticmethod
-        def backward(ctx, g):
-            return g / 0.0
+    @staticmethod
+    def forward(ctx, x, change):
+        ctx.change = change
+        return x.clone()
 
-    class Layer(nn.Module):
-        def forward(self, x):
-            return Bad.apply(x)
-
-    model = nn.Sequential(nn.Linear(8, 4), Layer())
-    report = sick_runs.Loop(model, sick_runs.regression(), scale=8.0).run(12)
-    assert "backward-never-finite" in report.codes
-    origin = next(o for step in report.steps for o in step.origins)
-    assert (origin.phase, origin.module, origin.operation) == (
-        "backward",
-        "1 (Layer)",
-        "div",
-    )
+    @staticmethod
+    def backward(ctx, gradient):
+        return ctx.change(gradient), None
 
 
-def test_a_gradient_that_is_nan_at_once_is_not_taken_for_a_scale_too_high():
-    """Four skips tell; the scale alone would need seventeen, down to below 1."""
-
-    class Mean(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, g):
-            return g + g[:0].mean()
-
-    class Layer(nn.Module):
-        def forward(self, x):
-            return Mean.apply(x)
-
-    model = nn.Sequential(nn.Linear(8, 4), Layer())
-    report = sick_runs.Loop(model, sick_runs.regression(), scale=2.0**16).run(4)
-    told = next(f for f in report.findings if f.code == "backward-never-finite")
-    assert "in 1 (Layer) made a NaN in the backward pass" in told.check
+@pytest.mark.parametrize(
+    ("change", "scale", "steps", "told"),
+    [
+        (lambda g: g / 0.0, 8.0, 12, "Operation div in 1 (Within) made an infinity"),
+        # Four skips tell; the scale alone would need seventeen, down to below 1.
+        (lambda g: g + g[:0].mean(), 2.0**16, 4, "in 1 (Within) made a NaN"),
+    ],
+)
+def test_a_gradient_without_a_value_is_told_from_a_scale_too_high(
+    change, scale, steps, told
+):
+    model = nn.Sequential(nn.Linear(8, 4), Within(lambda x: Changed.apply(x, change)))
+    report = sick_runs.Loop(model, regression(), scale=scale).run(steps)
+    found = next(f for f in report.findings if f.code == "backward-never-finite")
+    assert told in found.check
+    assert "in the backward pass of step" in found.check
 
 
 class Spoils(nn.Module):
@@ -139,22 +123,22 @@ class Spoils(nn.Module):
 
 def unscaled(
     model, steps, *, every=1, low=None, updates=1, backward=True, after=lambda loss: loss,
-    rate=0.01, zero=True, late=lambda model: None, size=1.0,
+    rate=0.01, zero=True, late=lambda model: None, size=1.0, clip=10.0,
 ):  # fmt: skip
     """A run without a scaler, whose optimizer runs in one of `updates` steps, or never."""
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     late(model)
-    x, y = sick_runs.regression()
+    x, y = regression()
     with Health(model, optimizer, every=every) as health:
         for i in range(steps):
             if zero:
                 optimizer.zero_grad(set_to_none=i % 2 == 0)
-            with sick_runs.half(low) if low else torch.enable_grad():
+            with half(low) if low else torch.enable_grad():
                 out = model(size * x)
             loss = after(F.mse_loss(out.float(), y))
             for part in (0.5, 0.5) if backward else ():
                 (part * loss).backward(retain_graph=True)
-            nn.utils.clip_grad_norm_(model.parameters(), 10.0)
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
             if updates and i % updates == 0:
                 optimizer.step()
             health.step(loss)
@@ -176,7 +160,7 @@ FINITE = [("gradients-pile-up", {"zero": False}), ("zero-gradients", {"late": de
 
 @pytest.mark.parametrize(("finding", "fault"), FINITE)
 def test_a_fault_that_leaves_every_number_finite_is_named(finding, fault):
-    found = unscaled(sick_runs.seeded(sick_runs.mlp), 24, **fault).findings
+    found = unscaled(seeded(mlp), 24, **fault).findings
     assert [each.code for each in found] == [finding] * bool(finding)
 
 
@@ -207,7 +191,7 @@ def test_without_a_scaler_the_first_culprit_is_named_whichever_steps_are_looked_
 
 
 def test_a_loss_that_grew_until_it_overflowed_is_blamed_on_the_updates():
-    report = unscaled(sick_runs.seeded(sick_runs.mlp), 24, rate=1e17)
+    report = unscaled(seeded(mlp), 24, rate=1e17)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert told.means.startswith("Before, the loss grew from ") and "rate" in told.check
 
@@ -215,7 +199,7 @@ def test_a_loss_that_grew_until_it_overflowed_is_blamed_on_the_updates():
 def test_a_loss_function_that_makes_the_nan_is_blamed_and_no_layer():
     calls = iter(range(99))
     after = lambda loss: loss if next(calls) < 5 else (loss - 2 * loss.detach()).log()  # noqa: E731
-    report = unscaled(sick_runs.seeded(sick_runs.mlp), 9, every=10, after=after)
+    report = unscaled(seeded(mlp), 9, every=10, after=after)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert "first in step 5. Operation log outside modules made a NaN" in told.observed
 
@@ -237,13 +221,13 @@ def test_of_all_origins_the_most_precise_one_that_goes_on_is_quoted():
 
 def weighted(weights):
     """A network in FP16 on rows whose losses have these weights: the report and the gradients."""
-    model = sick_runs.seeded(sick_runs.mlp)
-    x, y = sick_runs.regression()
+    model = seeded(mlp)
+    x, y = regression()
     parts = torch.tensor(weights).repeat(len(x) // len(weights))[:, None]
     with Health(model) as health:
         for _ in range(3):
             model.zero_grad()
-            with sick_runs.half():
+            with half():
                 out = model(x)
             (parts * (out.float() - y) ** 2).mean().backward()
             health.step(1.0)
@@ -265,53 +249,34 @@ def test_gradients_that_are_lost_are_weighed_not_counted():
 
 
 @pytest.mark.parametrize(
-    ("rate", "clip", "low", "advice"),
+    ("options", "advice"),
     [
-        (1e-12, None, False, "Look at the learning rate"),
-        (0.1, 1e-9, False, "Clip less: the gradients' norm fell from"),
-        (1e-9, None, True, "Scale the loss"),
+        ({"rate": 1e-12}, "Look at the learning rate"),
+        ({"clip": 1e-9}, "Clip less: the gradients' norm fell from"),
+        ({"rate": 1e-9, "low": torch.float16}, "Scale the loss"),
     ],
 )
-def test_weights_in_fp32_that_stagnate_are_not_told_to_be_in_fp32(
-    rate, clip, low, advice
-):
-    model = sick_runs.seeded(sick_runs.mlp)
-    optimizer = torch.optim.SGD(model.parameters(), rate)
-    x, y = sick_runs.regression()
-    with Health(model, optimizer) as health:
-        for _ in range(6):
-            optimizer.zero_grad()
-            with sick_runs.half() if low else torch.enable_grad():
-                out = model(x)
-            loss = F.mse_loss(out.float(), y)
-            loss.backward()
-            if clip:
-                nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            health.step(loss)
-    told = {f.code: f for f in health.report().findings}
+def test_weights_in_fp32_that_stagnate_are_not_told_to_be_in_fp32(options, advice):
+    report = unscaled(seeded(mlp), 6, **options)
+    told = {f.code: f for f in report.findings}
     assert "stagnant-weights" not in told
     assert advice in told["tiny-updates"].check
 
 
 def test_nothing_is_said_about_a_scaler_that_is_not_there():
     for updates, level in ((0, "problem"), (4, "problem"), (1, None)):
-        report = unscaled(sick_runs.seeded(sick_runs.mlp), 8, updates=updates)
+        report = unscaled(seeded(mlp), 8, updates=updates)
         assert [(f.code, f.level) for f in report.findings] == [
             ("no-update", level)
         ] * bool(level)
-    report = unscaled(
-        sick_runs.seeded(sick_runs.mlp), 8, after=lambda loss: loss * math.nan
-    )
+    report = unscaled(seeded(mlp), 8, after=lambda loss: loss * math.nan)
     (told,) = (f for f in report.findings if f.code == "overflow-forward")
     assert told.means.endswith("no loss scale has acted.")
 
 
 def test_a_backward_pass_that_was_never_called_is_named():
     for updates in (0, 1):
-        codes = unscaled(
-            sick_runs.seeded(sick_runs.mlp), 4, updates=updates, backward=False
-        ).codes
+        codes = unscaled(seeded(mlp), 4, updates=updates, backward=False).codes
         assert codes == ["no-gradients", *["no-update"][updates:]]
 
 
@@ -336,23 +301,16 @@ def test_clipping_after_unscale_is_right_and_no_clipping_too():
 
 def test_a_second_step_beside_the_scaler_is_counted():
     for beside, codes in ((True, ["step-beside-scaler"]), (False, [])):
-        data = sick_runs.regression()
-        report = sick_runs.Loop(
-            sick_runs.seeded(sick_runs.mlp), data, scale=1024.0
-        ).run(4, beside=beside)
+        data = regression()
+        report = sick_runs.Loop(seeded(mlp), data, scale=1024.0).run(4, beside=beside)
         assert report.codes == codes and report.evidence.outside_scaler == 4 * beside
 
 
 @pytest.mark.parametrize(("steps", "seen"), [(19, False), (20, True)])
 def test_a_rising_loss_is_judged_from_twenty_steps_on(steps, seen):
     """A quarter of them, five, stands at each end."""
-    model = sick_runs.seeded(sick_runs.mlp)
-    x, y = sick_runs.regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    with Health(model, optimizer) as health:
-        for step in range(steps):
-            optimizer.zero_grad()
-            F.mse_loss(model(x), y).backward()
-            optimizer.step()
-            health.step(1.0 + step)
-    assert ("rising-loss" in [f.code for f in health.report().findings]) == seen
+    numbers = itertools.count(1.0)
+    rising = lambda loss: loss - loss.detach() + next(numbers)  # noqa: E731
+    model = seeded(mlp)
+    report = unscaled(model, steps, rate=1e-6, after=rising)
+    assert ("rising-loss" in [f.code for f in report.findings]) == seen

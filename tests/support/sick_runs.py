@@ -73,6 +73,22 @@ def regression(rows=64, inputs=8, outputs=4, size=1.0):
     )
 
 
+def trained(health, loss_of, steps):
+    """Train the watched model without a scaler; `loss_of` gets the number of each step."""
+    with health:
+        for number in range(steps):
+            health.optimizer.zero_grad()
+            loss = loss_of(number)
+            loss.backward()
+            health.optimizer.step()
+            health.step(loss)
+    return health.report()
+
+
+def watched(model, *, lr=0.1, optimizer=torch.optim.SGD, **options):
+    return Health(model, optimizer(model.parameters(), lr=lr), **options)
+
+
 # Each case: the broken run, the finding, and the healthy twin -----------------------------
 
 
@@ -223,19 +239,17 @@ def meter(dtype):
 
 def one_block(*, around_all):
     """Case 13: autocast around the loop keeps the first casts of the weights."""
-    loop = Loop(seeded(mlp), regression(), lr=0.5, trace_every=2)
-    x, y = loop.data
-    outer = half(torch.bfloat16) if around_all else torch.enable_grad()
-    with loop.health, outer:
-        for _ in range(6):
-            loop.optimizer.zero_grad()
-            with half(torch.bfloat16):
-                out = loop.model(x)
-            loss = F.mse_loss(out.float(), y)
-            loss.backward()
-            loop.optimizer.step()
-            loop.health.step(loss)
-    return loop.health.report()
+    model = seeded(mlp)
+    x, y = regression()
+
+    def loss_of(step):
+        with half(torch.bfloat16):
+            out = model(x)
+        return F.mse_loss(out.float(), y)
+
+    health = watched(model, lr=0.5, trace_every=2)
+    with half(torch.bfloat16) if around_all else torch.enable_grad():
+        return trained(health, loss_of, 6)
 
 
 def poisoned_norm(*, size):
@@ -249,17 +263,13 @@ def detached(*, broken):
     """Reserve case 2: the graph is cut, and no parameter has a gradient."""
     model = seeded(mlp)
     extra = torch.ones(4, requires_grad=True)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = regression()
-    with Health(model, optimizer) as health:
-        for _ in range(2):
-            optimizer.zero_grad()
-            out = model(x)
-            loss = F.mse_loss((out.detach() if broken else out) * extra, y)
-            loss.backward()
-            optimizer.step()
-            health.step(loss)
-    return health.report()
+
+    def loss_of(step):
+        out = model(x).detach() if broken else model(x)
+        return F.mse_loss(out * extra, y)
+
+    return trained(watched(model), loss_of, 2)
 
 
 def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
@@ -268,17 +278,13 @@ def eight_bits(scaling, *, spike=1.0, size=1.0, outlier=1.0):
     model = seeded(lambda: mlp(inputs=inputs))
     model[0].weight.data[:, 0] /= outlier  # else tanh would saturate
     convert_linears(model, scaling=scaling, amax_history_len=4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, y = regression(inputs=inputs)
     x = size * x * torch.tensor([outlier, *[1.0] * (x.shape[1] - 1)])
-    with Health(model, optimizer) as health:
-        for step in range(12):
-            optimizer.zero_grad()
-            loss = F.mse_loss(model(x * (spike if step == 5 else 1.0)), y)
-            loss.backward()
-            optimizer.step()
-            health.step(loss)
-    return health.report()
+
+    def loss_of(step):
+        return F.mse_loss(model(x * (spike if step == 5 else 1.0)), y)
+
+    return trained(watched(model), loss_of, 12)
 
 
 def fault(run, name, **changes):
