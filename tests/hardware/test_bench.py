@@ -2,67 +2,33 @@
 
 import json
 from functools import partial
-from itertools import count
 
 import bench
 import bench_rounding
 import bench_steps
 import numpy as np
 import pytest
-import turns
 from bench_rounding import FORMATS
 from turns import compared, in_turn
 
 # Taking turns ------------------------------------------------------------------------------
 
 
-class Contenders:
-    """Calls that note their names, and a clock that only they move."""
-
-    def __init__(self, **seconds):
-        self.now, self.order = 0.0, []
-        self.clock = lambda: self.now
-        self.calls = {
-            name: self.call(name, count(1), cost) for name, cost in seconds.items()
-        }
-
-    def call(self, name, number, cost):
-        def run():
-            self.order.append(name)
-            self.now += cost(next(number)) if callable(cost) else cost
-
-        return run
-
-
 def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
-    made = Contenders(a=1.0, b=2.0)
-    in_turn(made.calls, rounds=3, clock=made.clock, repeats={"a": 2, "b": 1})
-    assert "".join(made.order) == "ab" + 3 * ("aaa" + "bb")
-    made = Contenders(a=lambda number: 100.0 if number <= 4 else 0.5, b=0.25)
-    taken = in_turn(made.calls, rounds=4, clock=made.clock, repeats=8, warm=4)
-    assert "".join(made.order[:8]) == "aaaabbbb"
-    assert taken == {"a": [0.5] * 4, "b": [0.25] * 4}
-    made = Contenders(a=float, b=0.0)
-    taken = in_turn(made.calls, rounds=3, clock=made.clock, repeats=3, warm=0)
-    # The time of one call, of calls 2 to 4, 6 to 8, 10 to 12.
-    assert taken["a"] == [
-        3.0,
-        7.0,
-        11.0,
-    ]
+    """Only calls of `a` move the clock, each by a second more than the one before."""
+    order = []
+    now = 0.0
 
+    def a():
+        nonlocal now
+        order.append("a")
+        now += order.count("a")
 
-@pytest.mark.parametrize(
-    ("rounds", "seconds", "done"), [(1, 0.0, 3), (9, 0.0, 3), (9, 39.0, 4), (4, 1e9, 4)]
-)
-def test_no_round_begins_after_the_time_but_three_are_always_made(
-    rounds, seconds, done, monkeypatch
-):
-    # A round takes 10, with the calls that are not timed.
-    made = Contenders(a=4.0, b=1.0)
-    monkeypatch.setattr(turns, "monotonic", lambda: made.now)
-    taken = in_turn(made.calls, rounds=rounds, seconds=seconds, clock=made.clock)
-    assert {key: len(times) for key, times in taken.items()} == {"a": done, "b": done}
+    calls = {"a": a, "b": lambda: order.append("b")}
+    taken = in_turn(calls, rounds=3, clock=lambda: now, repeats={"a": 2, "b": 1})
+    assert "".join(order) == "ab" + 3 * ("aaa" + "bb")
+    # The time of one call, of calls 3 and 4, 6 and 7, 9 and 10.
+    assert taken == {"a": [3.5, 6.5, 9.5], "b": [0.0] * 3}
 
 
 def test_the_ratio_is_to_the_reference_of_the_same_round():
@@ -110,7 +76,6 @@ def test_every_way_of_running_a_step_is_measured_against_fp32_and_written(
     assert all(0 < row.ratio < np.inf for row in rows)
     text = capsys.readouterr().out
     assert all(way in text for way in bench_steps.WAYS)
-    assert kept["batch"] == bench_steps.BATCH
 
 
 @pytest.mark.parametrize("network", bench_steps.NETWORKS)

@@ -100,16 +100,10 @@ def test_recording_needs_no_more_than_torch_numpy_numba_and_ml_dtypes(tmp_path):
         "import record; raise SystemExit(record.main(sys.argv[2:]))"
     )
     names = "casts,training,larger,speed,exponents"
-    arguments = [
-        Path(record.__file__).parent,
-        "--only",
-        names,
-        "--rehearse",
-        "--out",
-        tmp_path,
-    ]
+    here = Path(record.__file__).parent
+    asked_for = ["--only", names, "--rehearse", "--out", tmp_path]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-c", code, here, *asked_for],
         capture_output=True,
         text=True,
         check=False,
