@@ -238,10 +238,14 @@ def _embed(
     padding: int,
     by_frequency: bool,
 ) -> Any:
-    """The gradient of an embedding whose weight is low."""
-    if by_frequency:
-        return call(grad, index, count, padding, by_frequency)
+    """The gradient of an embedding whose weight is low.
+
+    By frequency each row's factor is rounded; its product is not, as in a kernel's whole vectors.
+    """
     rows, grad = index.reshape(-1), grad.reshape(-1, grad.shape[-1])
+    if by_frequency:
+        factors = (1 / rows.bincount().double()).float()
+        grad = grad * into(factors, factors, None)[rows, None]
     kept = rows != padding
     total = grad.new_zeros(count, grad.shape[-1])
     return add_up(into, total, rows[kept], grad[kept])
@@ -395,9 +399,11 @@ _NOT_REPLAYED = names_in(
     "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "
     "unfold_backward avg_pool2d_backward avg_pool3d_backward max_pool3d_with_indices_backward "
     "adaptive_max_pool3d_backward _adaptive_avg_pool2d_backward replication_pad2d_backward "
-    "reflection_pad2d_backward conv_tbc histc"
+    "reflection_pad2d_backward conv_tbc histc "
+    "embedding_dense_backward adaptive_max_pool2d_backward _unsafe_masked_index_put_accumulate"
 )
-"""Operations that keep a running sum in the format, here added in float32 and rounded once."""
+"""Operations that keep a running sum in the format, here added in float32 and rounded once, except
+those that are in a device's own table of sums."""
 
 _ROUNDED_BETWEEN = names_in(
     "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm "

@@ -22,7 +22,7 @@ from mplab.numbers.rounding import Tally
 from mplab.simulation.context import simulated
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.operations import Rule
-from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run
+from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, policy_named
 from mplab.simulation.tags import rounding_parameters, this_graph
 
 FEW = 4
@@ -203,7 +203,7 @@ def sensitivity(
     loss: Callable[[nn.Module, Any], Tensor],
     formats: Iterable[Format],
     *,
-    policy: Policy = CUDA_AUTOCAST,
+    policy: Policy | str = CUDA_AUTOCAST,
     layers: Iterable[str] | None = None,
     steps: int | None = None,
     loss_scale: float = 1.0,
@@ -222,7 +222,8 @@ def sensitivity(
         batches: the batches for `loss`, such as a `DataLoader`.
         loss: loss(model, batch) returns a scalar; it must use the model that it is given.
         formats: the low formats to try.
-        policy: which operations of a layer are low; layers that it puts in FP32 stay there.
+        policy: which operations of a layer are low, or its name in `POLICIES`; layers that it puts
+            in FP32 stay there.
         layers: names of the layers to try; None tries all.
         steps: how many of the batches to take; None takes up to `FEW`.
         loss_scale: the loss is multiplied by it before the backward pass, as `GradScaler` does.
@@ -260,6 +261,7 @@ def sensitivity(
             f"sensitivity: model must have no layers of few bits, since all is compared with FP32; "
             f"got Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
         )
+    policy = policy_named("sensitivity", policy)
     tried = dict.fromkeys(formats)
     for fmt in tried:
         rounding_parameters("sensitivity", fmt)

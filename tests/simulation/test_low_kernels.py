@@ -12,7 +12,14 @@ from networks import assert_bits
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP16
-from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, explain, simulated
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    CUDA_AUTOCAST,
+    EVERYTHING,
+    explain,
+    sensitivity,
+    simulated,
+)
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
 KNOWN = {"torch": torch, "F": F, "math": math}
@@ -267,6 +274,10 @@ def sums():
         "backward of embedding": (back(lambda w: F.embedding(few, w) * 1.5), many[:30]),
         "backward of embedding with padding": (
             back(lambda w: F.embedding(few, w, padding_idx=3) * 1.5), many[:30]),
+        # each row 1,024 times, so that the products of a kernel's last columns are exact, too
+        "backward of embedding by frequency": (
+            back(lambda w: F.embedding(torch.arange(4096) % 4, w, scale_grad_by_freq=True)
+                 * (1 + torch.arange(40) % 3)), many[:30]),
         "backward of max_pool2d": (
             back(lambda w: F.max_pool2d(w.view(1, 1, 60, 40), 20, 1) * 1.5), many[:60]),
         "backward of adaptive_max_pool2d": (
@@ -408,11 +419,32 @@ def test_each_cast_that_a_program_asks_of_a_weight_has_its_own_gradient(fmt):
 
 def test_a_policy_may_be_given_by_its_name():
     assert simulated(FP16, policy="cpu-autocast")._mode.policy is CPU_AUTOCAST
-    assert explain(torch.nn.Linear(2, 2), torch.ones(1, 2), policy="everything").rows
+    x, linear = torch.ones(1, 2), torch.nn.Linear(2, 2)
+    assert explain(linear, x, policy="everything").rows
+    found = sensitivity(
+        linear, [x], lambda m, x: m(x).sum(), [FP16], policy="everything"
+    )
+    assert found.policy is EVERYTHING
     with pytest.raises(
         ValueError, match=r"policy must be one of cuda-autocast, .*; got 'cpu'"
     ):
         simulated(FP16, policy="cpu")
+
+
+@pytest.mark.parametrize("by_frequency", [False, True])
+def test_explain_says_how_the_rows_of_a_low_embedding_are_added_up(by_frequency):
+    class Low(torch.nn.Embedding):
+        def forward(self, x):
+            low = self.weight.half()
+            return F.embedding(x, low, scale_grad_by_freq=by_frequency).sum()
+
+    for policy, words in {
+        CPU_AUTOCAST: "rounded after each addition",
+        CUDA_AUTOCAST: "running sum in the format is not simulated",
+    }.items():
+        rows = explain(Low(3, 4), torch.zeros(5, dtype=torch.long), policy=policy).rows
+        (rule,) = (r.rule for r in rows if r.operation == "embedding_dense_backward")
+        assert words in rule
 
 
 def test_explain_says_where_an_operation_is_not_torch_s_own():
