@@ -26,7 +26,6 @@ from mplab.simulation.policies import (
     Run as Run,
 )
 from mplab.simulation.sensitivities import (
-    FoundPolicy as FoundPolicy,
     Sensitivity as Sensitivity,
     sensitivity as sensitivity,
 )

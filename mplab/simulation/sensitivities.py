@@ -1,4 +1,4 @@
-"""Per-layer sensitivity to low precision, and a policy found from the measurements."""
+"""Per-layer sensitivity to low precision."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from glob import escape
 from itertools import islice
 from typing import Any, NamedTuple
@@ -47,36 +47,6 @@ class Measure(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class FoundPolicy(Tabular):
-    """A policy within a budget, and the measurements of a step under it.
-
-    Attributes:
-        policy: to use as `simulated(FP32, policy=found.policy, model=model)`.
-        measure: of a step under this policy.
-        budget: the most that its loss may differ from the FP32 loss.
-        fp32_loss: the loss in FP32.
-        layers: each layer with its format, and why not a cheaper one.
-    """
-
-    policy: Policy
-    measure: Measure
-    budget: float
-    fp32_loss: float
-    layers: tuple[tuple[str, Format, str], ...]
-
-    @property
-    def table(self) -> Table:
-        """The layers as text."""
-        off = abs(self.measure.loss - self.fp32_loss)
-        caption = (
-            f"Measured together: loss {self.measure.loss:.6g}, {off:.2g} from FP32 where "
-            f"{self.budget:.2g} is allowed; gradients off by {self.measure.gradient_error:.2g}"
-        )
-        rows = tuple((name, fmt.name, why) for name, fmt, why in self.layers)
-        return Table(caption, ("layer", "format", "why none cheaper"), rows)
-
-
-@dataclass(frozen=True, repr=False)
 class Sensitivity(Tabular):
     """Measurements of a model with one layer at a time in a low format; prints as a table.
 
@@ -94,15 +64,12 @@ class Sensitivity(Tabular):
     batches: int
     fp32: Measure
     measures: dict[tuple[str, Format], Measure]
-    _step: _Step = field(compare=False)
 
     @property
     def table(self) -> Table:
         """The measures as text."""
-        caption = (
-            f"{self.model} under {self.policy!r}, one layer low, {self.batches} "
-            f"batch{'es' * (self.batches > 1)}"
-        )
+        plural = "es" if self.batches > 1 else ""
+        caption = f"{self.model} under {self.policy!r}, one layer low, {self.batches} batch{plural}"
         header = (
             "layer",
             "format",
@@ -110,91 +77,24 @@ class Sensitivity(Tabular):
             "output error",
             "gradient error",
             "worst in",
+            "forward",
+            "backward",
         )
-        lines = {("(none)", FP32): self.fp32, **self.measures}.items()
-        rows = []
-        for (layer, fmt), m in lines:
-            numbers = (
+        lines = {("(none)", FP32): self.fp32, **self.measures}
+        rows = [
+            (
+                layer,
+                fmt.name,
                 f"{m.loss:.6g}",
                 f"{m.output_error:.2g}",
                 f"{m.gradient_error:.2g}",
+                m.worst,
+                _lost(m.forward),
+                _lost(m.backward),
             )
-            rows.append(
-                (
-                    layer,
-                    fmt.name,
-                    *numbers,
-                    m.worst,
-                    _lost(m.forward),
-                    _lost(m.backward),
-                )
-            )
-        return Table(caption, (*header, "forward", "backward"), tuple(rows))
-
-    def find_policy(
-        self, budget: float, *, gradient_budget: float = 0.5, progress: bool = True
-    ) -> FoundPolicy:
-        """Lower as many layers as a budget allows, to the formats that were measured.
-
-        Formats of fewer bits come first, and for each format the layers that cost least. Each
-        layer is lowered on top of the earlier ones, all are measured together, and a layer that
-        exceeds the budget is raised again: errors of layers may add up or cancel. The returned
-        policy was itself measured, on the same batches, with the weights that the model had.
-
-        Args:
-            budget: the most that the loss may differ from the FP32 loss, in units of the loss.
-            gradient_budget: the largest `gradient_error` allowed. The loss alone does not show a
-                backward pass that flushes everything: 1 would let a module lose its gradient.
-            progress: show a bar.
-
-        Returns:
-            The policy, its measurements, and for each layer why it has no cheaper format.
-
-        Raises:
-            RuntimeError: as in `sensitivity`.
-
-        Exactness:
-            The loss is within the budget on these batches, and is reproduced bit for bit under
-            this policy (tests/simulation/test_sensitivities.py); on other batches, or after
-            training, it may not be.
-        """
-        _require_outside("find_policy")
-
-        def excess(m: Measure) -> str:
-            if not abs(m.loss - self.fp32.loss) <= budget:
-                return f"loss {m.loss:.6g}"
-            over = not m.gradient_error <= gradient_budget
-            return (
-                f"gradient of {m.worst} off by {m.gradient_error:.2g}" if over else ""
-            )
-
-        chosen, measure = dict[str, Format](), self.fp32
-        why: dict[str, list[str]] = {layer: [] for layer, _ in self.measures}
-        order = sorted(self.measures.items(), key=self._cost)
-        for (layer, fmt), alone in counted(order, "find_policy", progress=progress):
-            if layer in chosen:
-                continue
-            tried, words = alone, "alone"
-            if not excess(alone) and chosen:
-                tried, words = (
-                    self._step.measure({**chosen, layer: fmt}),
-                    "with the others",
-                )
-            if problem := excess(tried):
-                why[layer].append(f"{fmt.name} {words}: {problem}")
-            else:
-                chosen[layer], measure = fmt, tried
-        layers = ((name, chosen.get(name, FP32), "; ".join(why[name])) for name in why)
-        policy = _only(
-            self.policy, {name: chosen[name] for name in why if name in chosen}
-        )
-        return FoundPolicy(policy, measure, budget, self.fp32.loss, tuple(layers))
-
-    def _cost(self, item: tuple[tuple[str, Format], Measure]) -> tuple[float, ...]:
-        """Sort key of the search: bits, then the cost of the layer alone."""
-        (_, fmt), m = item
-        off = abs(m.loss - self.fp32.loss)
-        return fmt.bits, off if math.isfinite(off) else math.inf, m.gradient_error
+            for (layer, fmt), m in lines.items()
+        ]
+        return Table(caption, header, tuple(rows))
 
 
 def sensitivity(
@@ -230,14 +130,15 @@ def sensitivity(
         progress: show a bar.
 
     Returns:
-        The measures, to print, to show in Jupyter, for `mplab.pictures.sensitivity`, and to
-        search for a policy. It keeps a copy of the model and the batches.
+        The measures, to print, to show in Jupyter, and for `mplab.pictures.sensitivity`. Errors of
+        several low layers may add up or cancel: measure a choice of several as a whole, under
+        `simulated` with `policy.with_layers({…})`.
 
     Raises:
         ValueError: a format that lacks signs or zero, or does not fit in float32; no batch, or
             fewer than `steps`; a layer that the model does not have; a model with an `Fp8Linear`;
             in FP32, a loss or a gradient that is not finite.
-        RuntimeError: called inside `simulated`; `find_policy` likewise.
+        RuntimeError: called inside `simulated`.
 
     Exactness:
         Where nothing is low the numbers are those of plain FP32, bit for bit
@@ -250,13 +151,16 @@ def sensitivity(
         >>> found = sensitivity(model, [torch.ones(3, 2)], loss, [FP16], progress=False)
         >>> [(layer, fmt.name) for layer, fmt in found.measures]
         [('0', 'FP16'), ('2', 'FP16')]
-        >>> found.find_policy(0.1, progress=False).policy
-        CUDA_AUTOCAST.with_layers({'*': FP32, '0': FP16, '2': FP16})
     """
-    _require_outside("sensitivity")
-    if low := [
+    if this_graph().innermost is not None:  # where FP32 is not FP32
+        raise RuntimeError(
+            "sensitivity: it must be called outside of simulated; got a call inside. Leave the "
+            "with statement first."
+        )
+    low = [
         name or "model" for name, m in model.named_modules() if isinstance(m, Fp8Linear)
-    ]:
+    ]
+    if low:
         raise ValueError(
             f"sensitivity: model must have no layers of few bits, since all is compared with FP32; "
             f"got Fp8Linear in {', '.join(low[:3])}. Measure it before convert_linears."
@@ -270,7 +174,8 @@ def sensitivity(
     step = _Step(model, stored, loss, policy, loss_scale)
     low_layers = step.low_layers()
     names = low_layers if layers is None else dict.fromkeys(layers)
-    if unknown := [name for name in names if name not in low_layers]:
+    unknown = [name for name in names if name not in low_layers]
+    if unknown:
         raise ValueError(
             f"sensitivity: layers must be names of modules with operations that {policy.constant} "
             f"runs low; got {unknown[0]!r}. It has {', '.join(low_layers[:9])}."
@@ -279,7 +184,7 @@ def sensitivity(
     every = [(name, fmt) for name in names for fmt in tried]
     runs = counted(every, "sensitivity", progress=progress)
     measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
-    return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures, step)
+    return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures)
 
 
 # A step that can be run again and again -----------------------------------------------------
@@ -305,15 +210,9 @@ class _Step:
         wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
         found: dict[str, None] = {}
 
-        def note(
-            rule: Rule, run: Any, into: Any, node: Any, *_: Any, **__: Any
-        ) -> None:
-            low = (
-                run in (Run.LOWER, Run.OUTPUT)
-                and into is not None
-                and rule.written is None
-            )
-            if node is None and low:
+        def note(rule: Rule, run: Any, into: Any, node: Any, *_: Any) -> None:
+            forward = node is None and rule.written is None
+            if forward and into is not None and run in (Run.LOWER, Run.OUTPUT):
                 found[within._mode.place.name] = None
 
         model = copy.deepcopy(self.model)
@@ -322,8 +221,8 @@ class _Step:
         losses, self.outputs, self.gradients = self._run(model, within)
         numbers = {"the loss": losses, **self.gradients}
         wrong = [
-            k
-            for k, own in numbers.items()
+            name
+            for name, own in numbers.items()
             if not all(bool(t.isfinite().all()) for t in own)
         ]
         if wrong or not self.gradients:
@@ -344,17 +243,18 @@ class _Step:
             name: _error(own, self.gradients[name]) for name, own in gradients.items()
         }
         worst = max(errors, key=errors.__getitem__)
-        tallies = within.by_layer
-        forward, backward = (
-            sum((tallies.get(name + suffix, Tally()) for name in formats), Tally())
-            for suffix in ("", " backward")
-        )
-        loss, off = (
+        forward, backward = Tally(), Tally()
+        for name in formats:
+            forward += within.by_layer.get(name, Tally())
+            backward += within.by_layer.get(f"{name} backward", Tally())
+        return Measure(
             math.fsum(map(float, losses)) / len(losses),
             _error(outputs, self.outputs),
+            errors[worst],
+            worst if errors[worst] else "",
+            forward,
+            backward,
         )
-        name = worst if errors[worst] else ""
-        return Measure(loss, off, errors[worst], name, forward, backward)
 
     def _run(
         self, model: nn.Module, within: simulated
@@ -375,22 +275,11 @@ class _Step:
                 losses.append(loss.detach())
         gradients = dict[str, list[Tensor]]()
         for name, module in model.named_modules():
-            own = [
-                p.grad.to_dense()
-                for p in module.parameters(False)
-                if p.grad is not None
-            ]
-            gradients |= {name or type(model).__name__: own} if own else {}
+            own = [p.grad for p in module.parameters(False) if p.grad is not None]
+            if own:
+                key = name or type(model).__name__
+                gradients[key] = [gradient.to_dense() for gradient in own]
         return losses, outputs or losses, gradients
-
-
-def _require_outside(where: str) -> None:
-    """Reject calls inside `simulated`, where FP32 is not FP32."""
-    if this_graph().innermost is not None:
-        raise RuntimeError(
-            f"{where}: it must be called outside of simulated; got a call inside. Leave the with "
-            f"statement first."
-        )
 
 
 def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:
@@ -436,7 +325,5 @@ def _error(found: list[Tensor], exact: list[Tensor]) -> float:
 def _lost(tally: Tally) -> str:
     """The shares that overflowed or were flushed, in words."""
     fates = {"overflow": tally.overflow, "flushed": tally.flushed}
-    return (
-        ", ".join(f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n)
-        or "–"
-    )
+    lost = [f"{n / tally.total:.2g} {fate}" for fate, n in fates.items() if n]
+    return ", ".join(lost) or "–"

@@ -1,4 +1,4 @@
-"""Which layer bears which format: what is measured, what is found, and what stays untouched."""
+"""Which layer bears which format: what is measured, and what stays untouched."""
 
 import copy
 import math
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.simulation import convert_linears, sensitivity, simulated
 from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
-from mplab.training import TASKS
+from mplab.simulation.sensitivities import _Step
 
 LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
@@ -41,22 +41,6 @@ def classified(model, batch):
 
 def inputs(*shape, count=1):
     return [seeded(lambda i=i: torch.randn(shape), 7 + i) for i in range(count)]
-
-
-def task(name, steps=0, count=2, size=32):
-    """A task's network after some steps of its own, some batches, and its loss."""
-    what = TASKS[name]
-    model = seeded(what.model)
-    x, y = what.data().train
-    for _ in range(steps):
-        found = torch.autograd.grad(
-            what.loss(model(x[:128]), y[:128]), model.parameters()
-        )
-        with torch.no_grad():
-            for p, g in zip(model.parameters(), found, strict=True):
-                p -= 0.1 * g
-    batches = [(x[i * size :][:size], y[i * size :][:size]) for i in range(count)]
-    return model, batches, lambda model, batch: what.loss(model(batch[0]), batch[1])
 
 
 class Normed(nn.Module):
@@ -93,6 +77,8 @@ def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(
     model, batches = make()
     last = list(dict(model.named_modules()))[-1]
     found = measured(model, batches, squares, policy=policy, layers=[last])
+    step = _Step(model, batches, squares, policy, 1.0)
+    step.low_layers()
     plain, outputs, losses = copy.deepcopy(model), [], []
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -101,7 +87,6 @@ def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(
             losses.append(outputs[-1].square().mean())
             losses[-1].backward()
     losses = [each.item() for each in losses]
-    step = found._step
     assert found.fp32[:4] == (math.fsum(losses) / len(losses), 0.0, 0.0, "")
     for a, b in zip(step.outputs, outputs, strict=True):
         assert_bits(a, b)
@@ -296,103 +281,6 @@ def test_a_loss_scale_cures_the_gradients_and_not_the_activations():
     assert found.measures["peak", FP16].output_error == math.inf
 
 
-def test_the_policy_keeps_weak_layers_from_fp16_and_says_why():
-    _, found = planted((FP16, BF16))
-    chosen = found.find_policy(0.01, progress=False)
-    assert {name: fmt for name, fmt, _ in chosen.layers} == {
-        **{"stem": FP16, "peak": BF16, "faint": BF16, "head": FP16}
-    }
-    _, found = planted((FP16,))
-    chosen = found.find_policy(0.01, progress=False)
-    assert [row for row in chosen.layers if row[1] is FP32] == [
-        ("peak", FP32, "FP16 alone: loss nan"),
-        ("faint", FP32, "FP16 alone: gradient of faint off by 1"),
-    ]
-    loose = found.find_policy(0.01, gradient_budget=1, progress=False)
-    assert dict(loose.policy.layers)["faint"] is FP16  # the loss alone does not see it
-
-
-# The search
-
-
-@pytest.mark.parametrize("name", ["digits-cnn", "digits-autoencoder"])
-def test_a_policy_is_within_its_budgets_when_it_is_run_again(name):
-    model, batches, loss = task(name, steps=3)
-    found = measured(model, batches, loss, [FP16, FP8_E5M2])
-    for budget in (1e-4, 0.1):
-        chosen = found.find_policy(budget, gradient_budget=0.3, progress=False)
-        again = copy.deepcopy(model)
-        with simulated(FP32, policy=chosen.policy, model=again):
-            losses = [loss(again, batch) for batch in batches]
-            for each in losses:
-                each.backward()
-        assert math.fsum(each.item() for each in losses) / 2 == chosen.measure.loss
-        assert abs(chosen.measure.loss - found.fp32.loss) <= budget
-        exact = found._step.gradients
-        errors = [
-            relative(own, exact[layer]) for layer, own in gradients(again).items()
-        ]
-        assert max(errors) == pytest.approx(chosen.measure.gradient_error, rel=1e-12)
-        assert max(errors) <= 0.3
-
-
-def gradients(model):
-    own = {
-        name: [p.grad for p in layer.parameters()]
-        for name, layer in model.named_children()
-    }
-    return {name: found for name, found in own.items() if found}
-
-
-def test_formats_of_fewer_bits_come_first_and_a_wider_budget_lowers_no_less():
-    found = measured(*task("digits-cnn"), [FP16, FP8_E5M2])
-    bits = []
-    for budget in (0.0, 1e-4, 1e-2):
-        chosen = found.find_policy(budget, progress=False)
-        bits.append(sum(fmt.bits for _, fmt, _ in chosen.layers))
-    assert bits[-1] == 4 * 8
-    assert bits == sorted(bits, reverse=True)
-    assert bits[0] > bits[-1]
-
-
-def test_errors_that_add_up_are_seen_though_each_layer_alone_is_within_the_budget():
-    class Twins(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
-            for layer in (self.a, self.b):
-                nn.init.constant_(layer.weight, 1 + 2.0**-12)  # rounds to 1 in FP16
-
-        def forward(self, x):
-            return self.a(x) + self.b(x)
-
-    found = measured(Twins(), [torch.ones(1, 1)], lambda model, x: model(x).mean())
-    alone = {
-        layer: m.loss - found.fp32.loss for (layer, _), m in found.measures.items()
-    }
-    assert alone == {"a": -(2.0**-12), "b": -(2.0**-12)}
-    chosen = found.find_policy(1.5 * 2.0**-12, progress=False)
-    assert [(name, fmt) for name, fmt, _ in chosen.layers] == [("a", FP16), ("b", FP32)]
-    assert chosen.layers[1][2] == "FP16 with the others: loss 2"
-    assert "loss 2.00024, 0.00024 from FP32 where 0.00037 is allowed" in repr(chosen)
-    both = found.find_policy(2.0**-11, progress=False)
-    assert [fmt for _, fmt, _ in both.layers] == [FP16, FP16]
-    assert found.find_policy(0, progress=False).policy == CUDA_AUTOCAST.with_layers(
-        {"*": FP32}
-    )
-
-
-def test_a_search_after_more_training_still_means_the_weights_that_were_measured():
-    model, batches, loss = task("digits-cnn")
-    found = measured(model, batches, loss, [FP8_E5M2])
-    before = found.find_policy(0.01, progress=False)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.add_(1)
-    torch.rand(5)
-    assert found.find_policy(0.01, progress=False) == before
-
-
 # What stays untouched
 
 
@@ -431,7 +319,7 @@ def test_the_model_its_gradients_and_random_numbers_stay_as_they_are(fails):
         with pytest.raises(RuntimeError, match="as a loss may"):
             measured(model, batches, loss)
     else:
-        measured(model, batches, loss).find_policy(1.0, progress=False)
+        measured(model, batches, loss)
     assert len(calls) > 7
     assert state_of(model) == before
     assert len(model._forward_hooks) == hooks
@@ -505,7 +393,6 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
         r"faint +FP16 +[\d.]+ +0 +1 +faint +– +0\.\d+ flushed", repr(found)
     )
     assert found._repr_html_().count("<tr>") == 1 + 9
-    assert "<table>" in found.find_policy(1.0, progress=False)._repr_html_()
 
 
 # What is refused
@@ -538,13 +425,8 @@ def test_what_would_cost_a_run_or_compare_with_something_else_is_refused():
 
 def test_inside_another_simulation_nothing_is_measured():
     model, batches = MODELS["mlp"]()
-    found = measured(model, batches, squares, [FP16])
-    with simulated(FP32):
-        with pytest.raises(
-            RuntimeError, match="sensitivity: it must be called outside of"
-        ):
-            measured(model, batches, squares, [FP16])
-        with pytest.raises(
-            RuntimeError, match="find_policy: it must be called outside of"
-        ):
-            found.find_policy(0.1, progress=False)
+    with (
+        simulated(FP32),
+        pytest.raises(RuntimeError, match="sensitivity: it must be called outside of"),
+    ):
+        measured(model, batches, squares, [FP16])
