@@ -63,10 +63,8 @@ class Cast:
 
     def __post_init__(self) -> None:
         rounding_parameters("Cast", self.fmt)
-        of_tensors = any(self.scale is each for each in _OF_TENSORS)
-        if (self.block is None) != of_tensors or isinstance(
-            self.scale, ScaleRule
-        ) == of_tensors:
+        fitting = _OF_TENSORS if self.block is None else tuple(ScaleRule)
+        if self.scale not in fitting:
             raise ValueError(
                 f"Cast: scale must be a ScaleRule with a block such as (1, 32), without one "
                 f"FixedScaling, CurrentScaling or DelayedScaling; got {quoted(self.scale)} and "
@@ -166,22 +164,25 @@ def chosen(
     real: bool,
 ) -> Scaling:
     """Look up a scaling by name, or take the one given; replace its formats with those given."""
-    named = not isinstance(scaling, Scaling)
-    found: Any = (
-        SCALINGS[one_of(where, "scaling", scaling, SCALINGS)] if named else scaling
-    )
-    for fmt, roles in ((forward_format, ROLES[:2]), (backward_format, ROLES[2:])):
-        if fmt is not None:
-            found = replace(
-                found, **{r: replace(getattr(found, r), fmt=fmt) for r in roles}
-            )
+    found = scaling
+    if not isinstance(found, Scaling):
+        found = SCALINGS[one_of(where, "scaling", scaling, SCALINGS)]
+    if forward_format is not None:
+        found = replace(
+            found,
+            input=replace(found.input, fmt=forward_format),
+            weight=replace(found.weight, fmt=forward_format),
+        )
+    if backward_format is not None:
+        cast = replace(found.grad_output, fmt=backward_format)
+        found = replace(found, grad_output=cast)
     if real and not found.is_real():
         raise ValueError(
             f"{where}: real must be False for anything but FP8_E4M3 and FP8_E5M2 with one "
             f"scale for a tensor; got {found.input.fmt.name}, {found.grad_output.fmt.name}, "
             f"{found.name!r}. Simulate it: real=False."
         )
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def turned(*operands: Tensor) -> list[Tensor]:
@@ -193,46 +194,41 @@ def turned(*operands: Tensor) -> list[Tensor]:
 
 
 # The table -------------------------------------------------------------------------------
-def _alike(name: str, *cast: Any, **other: Any) -> Scaling:
+def _alike(name: str, cast: Cast, **other: Any) -> Scaling:
     """Make a scaling that casts all three operands alike, except those in `other`."""
-    return Scaling(name, **{**dict.fromkeys(ROLES, Cast(*cast)), **other})
+    return Scaling(name, **{**dict.fromkeys(ROLES, cast), **other})
 
 
-SCALINGS: dict[str, Scaling] = {
-    scaling.name: scaling
-    for scaling in (
-        *(
-            _alike(name, FP8_E4M3, *scale, grad_output=Cast(FP8_E5M2, *scale))
-            for name, *scale in (
-                ("current", CurrentScaling),
-                ("delayed", DelayedScaling),
-                ("none", FixedScaling),
-                ("block", ScaleRule.MX, (1, 32)),
-            )
-        ),
-        _alike("fp8-rowwise", FP8_E4M3, ScaleRule.POWER_OF_TWO, (1, None)),
-        _alike(
-            "fp8-blockwise",
-            FP8_E4M3,
-            ScaleRule.RATIO,
-            (1, 128),
-            weight=Cast(FP8_E4M3, ScaleRule.RATIO, (128, 128)),
-        ),
-        _alike("mxfp8", FP8_E4M3, ScaleRule.RCEIL, (1, 32)),
-        _alike("mxfp6", FP6_E3M2, ScaleRule.RCEIL, (1, 32)),
-        _alike("mxfp4", FP4_E2M1, ScaleRule.RCEIL, (1, 32)),
-        _alike(
-            "nvfp4",
-            FP4_E2M1,
-            ScaleRule.NVFP4,
-            (1, 16),
-            weight=Cast(FP4_E2M1, ScaleRule.NVFP4, (16, 16)),
-            grad_output=Cast(FP4_E2M1, ScaleRule.NVFP4, (1, 16), Rounding.STOCHASTIC),
-            hadamard=True,
-            keep_ends=True,
-        ),
-    )
-}
+def _fp8(name: str, *how: Any) -> Scaling:
+    """Make a scaling in E4M3, with gradients in E5M2."""
+    return _alike(name, Cast(FP8_E4M3, *how), grad_output=Cast(FP8_E5M2, *how))
+
+
+_SCALINGS = (
+    _fp8("current", CurrentScaling),
+    _fp8("delayed", DelayedScaling),
+    _fp8("none", FixedScaling),
+    _fp8("block", ScaleRule.MX, (1, 32)),
+    _alike("fp8-rowwise", Cast(FP8_E4M3, ScaleRule.POWER_OF_TWO, (1, None))),
+    _alike(
+        "fp8-blockwise",
+        Cast(FP8_E4M3, ScaleRule.RATIO, (1, 128)),
+        weight=Cast(FP8_E4M3, ScaleRule.RATIO, (128, 128)),
+    ),
+    _alike("mxfp8", Cast(FP8_E4M3, ScaleRule.RCEIL, (1, 32))),
+    _alike("mxfp6", Cast(FP6_E3M2, ScaleRule.RCEIL, (1, 32))),
+    _alike("mxfp4", Cast(FP4_E2M1, ScaleRule.RCEIL, (1, 32))),
+    _alike(
+        "nvfp4",
+        Cast(FP4_E2M1, ScaleRule.NVFP4, (1, 16)),
+        weight=Cast(FP4_E2M1, ScaleRule.NVFP4, (16, 16)),
+        grad_output=Cast(FP4_E2M1, ScaleRule.NVFP4, (1, 16), Rounding.STOCHASTIC),
+        hadamard=True,
+        keep_ends=True,
+    ),
+)
+
+SCALINGS: dict[str, Scaling] = {scaling.name: scaling for scaling in _SCALINGS}
 """The scalings by name.
 
 The first four use E5M2 in the backward pass. The first three have one scale per tensor, computed

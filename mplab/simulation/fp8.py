@@ -103,48 +103,15 @@ class Fp8Linear(nn.Linear):
         self._choose(how, amax_history_len, real)
 
     @classmethod
-    def from_linear(
-        cls,
-        layer: nn.Linear,
-        *,
-        scaling: str | Scaling = "current",
-        forward_format: Format | None = None,
-        backward_format: Format | None = None,
-        amax_history_len: int = 16,
-        real: bool = False,
-    ) -> Self:
-        """Convert a linear layer; its parameters and hooks stay the same objects.
+    def holding(cls, layer: nn.Linear, how: Scaling, length: int, real: bool) -> Self:
+        """Make a layer of the parameters, hooks and buffers that another one holds.
 
-        Args:
-            layer: an `nn.Linear`, not a subclass, which may compute something else.
-            scaling: as in `Fp8Linear`.
-            forward_format: as in `Fp8Linear`.
-            backward_format: as in `Fp8Linear`.
-            amax_history_len: as in `Fp8Linear`.
-            real: as in `Fp8Linear`.
-
-        Raises:
-            TypeError: `layer` is anything else.
-            ValueError: as in `Fp8Linear`.
-
-        Examples:
-            >>> plain = nn.Linear(4, 2)
-            >>> Fp8Linear.from_linear(plain).weight is plain.weight
-            True
+        They stay the same objects, so that an optimizer made before still steps them. It breaks if
+        nn.Module keeps state outside its __dict__.
         """
-        if type(layer) is not nn.Linear:
-            raise TypeError(
-                f"Fp8Linear.from_linear: layer must be an nn.Linear; got a "
-                f"{type(layer).__name__}. Convert the linear layers in it."
-            )
-        how = chosen(
-            "Fp8Linear.from_linear", scaling, forward_format, backward_format, real
-        )
-        # Parameters, hooks and buffers stay the same objects, so that an optimizer made before the
-        # conversion still steps them. It breaks if nn.Module keeps state outside its __dict__.
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
-        new._choose(how, amax_history_len, real)
+        new._choose(how, length, real)
         return new
 
     def _choose(self, how: Scaling, length: int, real: bool) -> None:

@@ -73,18 +73,11 @@ current scaling, simulated)
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
             continue
-        if isinstance(layer, Fp8Linear) and _is_cast(
-            layer, how, amax_history_len, real
-        ):
+        converted = isinstance(layer, Fp8Linear)
+        if converted and _is_cast(layer, how, amax_history_len, real):
             continue
         if layer not in made:
-            # `from_linear` takes a plain nn.Linear; this one shares all that the layer holds, also
-            # where the layer is converted already and changes how it casts.
-            plain = nn.Linear.__new__(nn.Linear)
-            plain.__dict__ = layer.__dict__
-            made[layer] = Fp8Linear.from_linear(
-                plain, scaling=how, amax_history_len=amax_history_len, real=real
-            )
+            made[layer] = Fp8Linear.holding(layer, how, amax_history_len, real)
         if not name:
             model = made[layer]
             break
@@ -119,19 +112,18 @@ def conversion(model: nn.Module) -> str:
     found: dict[str, list[str]] = {}
     for name, layer in model.named_modules(remove_duplicate=False):
         weight = layer._parameters.get("weight")
-        matrix = (
-            weight is not None
-            and weight.ndim == 2
-            and not isinstance(layer, _NO_PRODUCT)
-        )
-        if matrix or isinstance(layer, nn.Linear):
-            kind = (
-                layer.words() if isinstance(layer, Fp8Linear) else type(layer).__name__
-            )
-            found.setdefault(kind, []).append(name or "model")
-    return "; ".join(
-        f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items())
-    )
+        matrix = weight is not None and weight.ndim == 2
+        if isinstance(layer, Fp8Linear):
+            kind = layer.words()
+        elif isinstance(layer, nn.Linear) or (
+            matrix and not isinstance(layer, _NO_PRODUCT)
+        ):
+            kind = type(layer).__name__
+        else:
+            continue
+        found.setdefault(kind, []).append(name or "model")
+    parts = [f"{kind}: {', '.join(names)}" for kind, names in sorted(found.items())]
+    return "; ".join(parts)
 
 
 def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:

@@ -19,7 +19,7 @@ from mplab.scaling import (
     hadamard,
     quantize,
 )
-from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling
+from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling, convert_linears
 from mplab.simulation.casts import ROLES, turned
 
 IN_BLOCKS = [name for name, way in SCALINGS.items() if way.input.block is not None]
@@ -99,7 +99,7 @@ def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(
 ):
     linear, found = nn.Linear(96, 32, bias=False), []
     for layer in (
-        Fp8Linear.from_linear(linear, scaling=name),
+        convert_linears(linear, scaling=name),
         layer_by_torchao(name, linear),
     ):
         x, linear.weight.grad = spread(64, 96).requires_grad_(), None
