@@ -8,7 +8,7 @@ dtype, or make a tensor of one, because below autograd all tensors are float32.
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -28,13 +28,8 @@ from mplab.simulation.tags import (
     Rounder,
     is_dense,
     is_plain,
+    low_format,
     set_tag,
-    tag_of,
-)
-
-_QUESTIONS = dict.fromkeys(
-    ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"),
-    lambda *_: False,
 )
 
 _OTHER_NAMES = {
@@ -53,15 +48,18 @@ def _made_of_others() -> frozenset[str]:
     return frozenset(name.partition("::")[2].partition(".")[0] for name in names)
 
 
-def _callables(name: str) -> Iterator[Any]:
+def _callables(name: str) -> list[Any]:
     """Everything that a user may call to run an operation."""
-    rooms = (torch, functional, Tensor, torch._C._nn, torch._C._VariableFunctions)
-    for spelling in (name, *_OTHER_NAMES.get(name, ())):
-        for room in rooms:
-            yield getattr(room, spelling, None)
-    package, _, name = name.partition("_")
+    rooms = [torch, functional, Tensor, torch._C._nn, torch._C._VariableFunctions]
+    found = [
+        getattr(room, spelling, None)
+        for room in rooms
+        for spelling in (name, *_OTHER_NAMES.get(name, ()))
+    ]
+    package, _, rest = name.partition("_")
     if package in ("linalg", "special"):
-        yield getattr(getattr(torch, package), name, None)
+        found.append(getattr(getattr(torch, package), rest, None))
+    return [function for function in found if callable(function)]
 
 
 @lru_cache(maxsize=1 << 10)
@@ -71,26 +69,8 @@ def whole_functions(policy: Policy) -> dict[Any, RuleTable]:
     for names, run in ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE)):
         for name in names & _made_of_others():
             rules = rules_in(Scope(policy, True, f"listed: {name} {run.value}", run))
-            found |= {
-                function: rules for function in _callables(name) if callable(function)
-            }
+            found |= dict.fromkeys(_callables(name), rules)
     return found
-
-
-def _body(function: Any) -> Callable[..., Any]:
-    """Copy a Python function of torch without its check whether a mode is active.
-
-    With the check, the function would hand itself to the mode again instead of running.
-    """
-    copy = FunctionType(
-        function.__code__,
-        {**function.__globals__, **_QUESTIONS},
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
-    )
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
 
 
 _CARRIERS = (None, torch.float32)
@@ -166,10 +146,12 @@ class Functions(TorchFunctionMode):
             return func(*args, **kwargs)
         mode = self.mode
         before = mode.rules
-        if before.scope.all is not None or mode.graph.innermost is not mode:
+        innermost = mode.graph.innermost is mode
+        if before.scope.all is not None or not innermost:
             # Autocast is off.
-            off = before.scope.all is Run.WIDEST and mode.graph.innermost is mode
-            how = how if off and how in _ASKING else _ENTERED.get(func, _call)
+            off = innermost and before.scope.all is Run.WIDEST
+            if not (how is _attend_by_heads or (off and how in _ASKING)):
+                return func(*args, **kwargs)
         if type(how) is not RuleTable:
             return how(self, func, args, kwargs)
         mode.rules = how
@@ -212,38 +194,25 @@ class Functions(TorchFunctionMode):
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals is globals():
             frame = frame.f_back
-        return (
-            None
-            if f"{frame.f_globals.get('__name__')}.".startswith(_STORING)
-            else rounder
-        )
+        stored = f"{frame.f_globals.get('__name__')}.".startswith(_STORING)
+        return None if stored else rounder
 
     def dtype(self, t: Any) -> torch.dtype | None:
         """The dtype that a tensor stands for, if it differs from the stored dtype."""
         fmt = _format(t)
-        return (
-            None
-            if fmt is None or self.rounder(fmt.torch_dtype) is None
-            else fmt.torch_dtype
-        )
+        dtype: torch.dtype | None = None if fmt is None else fmt.torch_dtype
+        return None if self.rounder(dtype) is None else dtype
 
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
         """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
-        if (
-            not _is_plain(t)
-            or _format(t) == fmt
-            or (fmt is None and self.mode.lowers_all)
-        ):
+        held = not _is_plain(t) or _format(t) == fmt
+        if held or (fmt is None and self.mode.lowers_all):
             return t
         # not a clone, through which a gradient passes without an operation that would round it
         run = Run.WIDE if into is None else Run.LOWER
         rules = self.rules(run, f"cast, as a product with 1: {why}")
         return self.by(rules, torch.mul, (t, 1), {}, into)
-
-    def wide(self, t: Any, why: str) -> Any:
-        """Convert a tensor to FP32."""
-        return self.to(t, None, why)
 
     def low(self, t: Any, why: str) -> Any:
         """Convert a tensor to the low format, unless it is in one; its gradient, too."""
@@ -258,8 +227,7 @@ def _is_plain(t: Any) -> bool:
 
 def _rounder_of(t: Any) -> Rounder | None:
     """The rounder that made the numbers of a tensor."""
-    tag = tag_of(t) if _is_plain(t) else None
-    return None if tag is None or tag.made_by is not None else tag.into
+    return low_format(t) if _is_plain(t) else None
 
 
 def _format(t: Any) -> Format | None:
@@ -280,6 +248,10 @@ def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
     return None
 
 
+def _asked_for(dtype: Any) -> str:
+    return f"{str(dtype).removeprefix('torch.')} is asked for"
+
+
 def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Replace each dtype among the arguments by float32."""
 
@@ -289,24 +261,23 @@ def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]
     return tuple(map(stored, args)), {name: stored(a) for name, a in kwargs.items()}
 
 
-def _call(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    return func(*args, **kwargs)
+_by_heads: Any = functional.multi_head_attention_forward
+
+_attention_by_heads = FunctionType(
+    _by_heads.__code__,
+    {**_by_heads.__globals__, "has_torch_function": lambda _: False},
+    argdefs=_by_heads.__defaults__,
+)
+"""A copy without the check whether a mode is active: with it, the function would hand itself to the
+mode again instead of running."""
 
 
-def _enter(function: Any) -> Callable[..., Any]:
-    """Run a function's body with its calls intercepted, too."""
-    body = _body(function)
-
-    def enter(
-        functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
-        with functions:
-            return body(*args, **kwargs)
-
-    return enter
-
-
-_ENTERED = {f: _enter(f) for f in (functional.multi_head_attention_forward,)}
+def _attend_by_heads(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """`multi_head_attention_forward`: the functions that it calls are intercepted, too."""
+    with functions:
+        return _attention_by_heads(*args, **kwargs)
 
 
 def _tell(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -321,15 +292,12 @@ def _tell_as_if(
 
     def stand_in(t: Any) -> Any:
         dtype = functions.dtype(t)
-        return (
-            t
-            if dtype is None
-            else torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
-        )
+        if dtype is None:
+            return t
+        return torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
 
-    return func(
-        *map(stand_in, args), **{name: stand_in(a) for name, a in kwargs.items()}
-    )
+    kwargs = {name: stand_in(a) for name, a in kwargs.items()}
+    return func(*map(stand_in, args), **kwargs)
 
 
 _NAMED = {
@@ -345,20 +313,17 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
         return _tell_as_if(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
-        asked, into, why = (
-            other.dtype,
-            _rounder_of(other),
-            "the format of another tensor",
-        )
+        asked, into = other.dtype, _rounder_of(other)
+        why = "the format of another tensor is asked for"
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
-        into, why = functions.rounder(asked), str(asked).removeprefix("torch.")
+        into, why = functions.rounder(asked), _asked_for(asked)
     if into is None and asked is not torch.float32:
         return func(*args, **kwargs)
     if into is not None:
         func = Tensor.float if func in _NAMED else func
         args, kwargs = _in_float32(args, kwargs)
-    t, why = func(*args, **kwargs), f"{why} is asked for"
+    t = func(*args, **kwargs)
     if into is not None and _is_plain(t) and t.is_leaf and t.requires_grad:
         # else it would share the one copy that autocast makes of a weight, and the gradients of
         # all its casts would be added in the low format
@@ -373,14 +338,10 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     if kwargs.get("dtype") is torch.float32 and _is_low(_first(Tensor, args, kwargs)):
         why = "float32 is asked for"
         wide = functions.by(functions.rules(Run.WIDE, why), func, args, kwargs)
-        return functions.wide(wide, why)  # `as_tensor` gave the low tensor itself
+        return functions.to(wide, None, why)  # `as_tensor` gave the low tensor itself
     into = functions.rounder(kwargs.get("dtype"))
-    if (
-        into is not None
-        and args
-        and func in (torch.as_tensor, torch.asarray)
-        and is_plain(args[0])
-    ):
+    converts = func in (torch.as_tensor, torch.asarray) and args and is_plain(args[0])
+    if into is not None and converts:
         return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
     if into is None or "out" in kwargs:
@@ -411,7 +372,7 @@ def _compute_as_asked(
             return func(*args, **kwargs)
     if not args or (into is None and asked is not torch.float32):
         return func(*args, **kwargs)
-    why = f"{str(asked).removeprefix('torch.')} is asked for"
+    why = _asked_for(asked)
     args = (functions.to(args[0], into, why), *args[1:])
     if into is None:
         return func(*args, **kwargs)
@@ -442,7 +403,7 @@ def _normalize(
 ) -> Any:
     """`rms_norm` of a low tensor: torch computes in float32 and rounds the result."""
     why = "rms_norm computes in FP32, its result is in the format of its input"
-    wide = functions.wide(args[0], why) if args else None
+    wide = functions.to(args[0], None, why) if args else None
     if not args or wide is args[0]:
         return func(*args, **kwargs)
     return functions.low(func(wide, *args[1:], **kwargs), why)
@@ -467,7 +428,7 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
         return functions.by(lower, func, args, kwargs)
 
     def held(a: Any) -> Any:
-        return functions.wide(functions.low(a, why), within.scope.choice)
+        return functions.to(functions.low(a, why), None, within.scope.choice)
 
     args, kwargs = [*map(held, args)], {name: held(a) for name, a in kwargs.items()}
     return functions.low(functions.by(within, func, args, kwargs), why)
@@ -537,17 +498,7 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
 )
 
-_ASKING = (
-    _tell,
-    _tell_as_if,
-    _convert,
-    _make,
-    _reinterpret_bits,
-    _copy_deeply,
-    _compute_as_asked,
-    _normalize,
-    _hold_limits,
-)
+_ASKING = (_tell, *(way for way, _ in _OWN_WAYS if way is not _recur))
 """Handlers that do not depend on autocast."""
 
 
@@ -557,10 +508,10 @@ def known_functions(policy: Policy) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for way, names in _OWN_WAYS:
         for name in names.split():
-            found |= {
-                function: way for function in _callables(name) if callable(function)
-            }
-    found |= whole_functions(policy) | _ENTERED | {Tensor.dtype.__get__: _tell}  # type: ignore[attr-defined]
+            found |= dict.fromkeys(_callables(name), way)
+    found |= whole_functions(policy)
+    found[Tensor.dtype.__get__] = _tell  # type: ignore[attr-defined]
+    found[_by_heads] = _attend_by_heads
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend
     if "linear" in policy.lower:
