@@ -9,10 +9,11 @@ it. What is known and not simulated has a mark, which `explain` shows.
 import math
 from collections.abc import Callable
 from ctypes import c_float
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import Format, Overflow, Rounding
@@ -61,7 +62,7 @@ def _rounded(
 
 
 # Operations that are computed in another way -------------------------------------------------
-def _replace_nan(call: Call, into: Rounder, x: torch.Tensor, *values: Any) -> Any:
+def _replace_nan(call: Call, into: Rounder, x: Tensor, *values: Any) -> Any:
     """Infinities become the largest numbers of the format."""
     limit = into.fmt.max_finite
     nan, positive, negative = (*values, None, None, None)[:3]
@@ -90,7 +91,7 @@ def _cross(call: Call, into: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
     return into(first, first, None) - into(second, second, None)
 
 
-def _logit(call: Call, into: Rounder, x: torch.Tensor, eps: float | None = None) -> Any:
+def _logit(call: Call, into: Rounder, x: Tensor, eps: float | None = None) -> Any:
     """log(x / (1 − x)): the difference and the quotient are rounded; so are the two limits."""
     if eps is not None:
         least = rounded_number(eps, into)
@@ -103,9 +104,9 @@ def _logit(call: Call, into: Rounder, x: torch.Tensor, eps: float | None = None)
 def _add_products(
     call: Call,
     into: Rounder,
-    total: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
+    total: Tensor,
+    first: Tensor,
+    second: Tensor,
     *,
     beta: float = 1,
     alpha: float = 1,
@@ -117,9 +118,7 @@ def _add_products(
     return total if len(first) else call(total, first, second, beta=beta)
 
 
-def _next(
-    call: Call, into: Rounder, x: torch.Tensor, towards: torch.Tensor
-) -> torch.Tensor:
+def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
     """The neighbour in the format."""
     up, down = (
         torch.as_tensor(step(x.cpu().numpy(), into.fmt)).to(x)
@@ -141,7 +140,7 @@ _BETWEEN_CPU: dict[str, OwnWay] = {"pow": _power, "logit": _logit}
 
 
 # Sums that are kept in the format -----------------------------------------------------------
-def _occurrences(index: torch.Tensor) -> torch.Tensor:
+def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
     order = index.argsort(stable=True)
     ordered = index[order]
@@ -154,9 +153,7 @@ def _occurrences(index: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def add_up(
-    into: Rounder, target: torch.Tensor, index: torch.Tensor, source: torch.Tensor
-) -> torch.Tensor:
+def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tensor:
     """Add rows of `source` to the rows `target[index]`, in order, rounding after each addition.
 
     One pass adds the first row for each index, the next the second: no index stands twice in one.
@@ -172,25 +169,29 @@ def add_up(
     return target
 
 
-def _scatter(
-    into: Rounder, x: torch.Tensor, places: torch.Tensor, source: torch.Tensor
-) -> torch.Tensor:
+def _scatter(into: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor:
     """The same for single elements, by their places in the flattened tensor."""
     flat = x.reshape(-1)
     return add_up(into, flat, places.reshape(-1), source.reshape(-1)).view(x.shape)
 
 
-def _places(x: torch.Tensor) -> torch.Tensor:
+def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
     return torch.arange(x.numel(), device=x.device).view(x.shape)
 
 
 def _put_at(
-    call: Call, into: Rounder, x: torch.Tensor, index: Any, values: Any, *how: Any
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    index: Any,
+    values: Any,
+    accumulate: bool = False,
+    *unsafe: bool,
 ) -> Any:
     """`index_put(accumulate=True)`, and so the backward pass of `x[index]`."""
-    if not (how and how[0]):
-        return call(x, index, values, *how)
+    if not accumulate:
+        return call(x, index, values, False, *unsafe)
     if len(index) == 1 and index[0].dtype is torch.int64 and x.dim() > 1:
         rows = index[0].reshape(-1) % len(x)
         source = values.expand(*index[0].shape, *x.shape[1:])
@@ -200,20 +201,17 @@ def _put_at(
 
 
 def _put_at_by_width(
-    call: Call, into: Rounder, x: torch.Tensor, index: Any, values: Any, *how: Any
+    call: Call, into: Rounder, x: Tensor, index: Any, values: Any, *how: Any
 ) -> Any:
     """On CUDA only slices of more than 32 elements are rounded after each addition."""
     one = x[tuple(slice(None) if i is None else i.reshape(-1)[:1] for i in index)]
-    wide = one.numel() > 32
-    return (_put_at if wide else _plainly)(call, into, x, index, values, *how)
-
-
-def _plainly(call: Call, into: Rounder, *args: Any) -> Any:
-    return call(*args)
+    if one.numel() <= 32:
+        return call(x, index, values, *how)
+    return _put_at(call, into, x, index, values, *how)
 
 
 def _put_where(
-    call: Call, into: Rounder, x: torch.Tensor, mask: Any, index: Any, values: Any
+    call: Call, into: Rounder, x: Tensor, mask: Any, index: Any, values: Any
 ) -> Any:
     """`_unsafe_masked_index_put_accumulate`: places outside the mask get nothing."""
     at = _places(x)[tuple(slice(None) if i is None else i.clamp(0) for i in index)]
@@ -222,18 +220,23 @@ def _put_where(
 
 
 def _put(
-    call: Call, into: Rounder, x: torch.Tensor, index: Any, source: Any, *how: Any
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    index: Any,
+    source: Any,
+    accumulate: bool = False,
 ) -> Any:
-    if not (how and how[0]):
-        return call(x, index, source, *how)
+    if not accumulate:
+        return call(x, index, source)
     return _scatter(into, x, index % x.numel(), source)
 
 
 def _embed(
     call: Call,
     into: Rounder,
-    grad: torch.Tensor,
-    index: torch.Tensor,
+    grad: Tensor,
+    index: Tensor,
     count: int,
     padding: int,
     by_frequency: bool,
@@ -254,31 +257,18 @@ def _embed(
 def _add_at(
     call: Call,
     into: Rounder,
-    x: torch.Tensor,
+    x: Tensor,
     dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
+    index: Tensor,
+    source: Tensor,
     *,
     alpha: float = 1,
+    wide_rows: bool = False,
 ) -> Any:
-    """`index_add`: the CPU adds whole rows in float32 along the first or last dimension."""
-    whole = x.dim() > 1 and dim % x.dim() in (0, x.dim() - 1)
-    if whole and alpha == 1 and index.dtype is torch.int64:
-        return call(x, dim, index, source)
-    return _add_at_low(call, into, x, dim, index, source, alpha=alpha)
-
-
-def _add_at_low(
-    call: Call,
-    into: Rounder,
-    x: torch.Tensor,
-    dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
-    *,
-    alpha: float = 1,
-) -> Any:
-    if not x.dim():
+    """`index_add`; with `wide_rows` rows along the first or last dimension add up in float32."""
+    end = x.dim() > 1 and dim % x.dim() in (0, x.dim() - 1)
+    wide = wide_rows and end and alpha == 1 and index.dtype is torch.int64
+    if wide or not x.dim():
         return call(x, dim, index, source, alpha=alpha)
     scaled = source.movedim(dim, 0) if alpha == 1 else source.movedim(dim, 0) * alpha
     scaled = into(scaled, torch.empty_like(scaled), None)
@@ -289,10 +279,10 @@ def _add_at_low(
 def _scatter_add(
     call: Call,
     into: Rounder,
-    x: torch.Tensor,
+    x: Tensor,
     dim: int,
-    index: torch.Tensor,
-    source: torch.Tensor,
+    index: Tensor,
+    source: Tensor,
 ) -> Any:
     if not x.dim() or not index.numel():
         return call(x, dim, index, source)
@@ -320,11 +310,11 @@ def _overlaps(size: Any, stride: Any) -> bool:
 def _normalize_back(
     call: Call,
     into: Rounder,
-    grad: torch.Tensor,
-    x: torch.Tensor,
+    grad: Tensor,
+    x: Tensor,
     shape: Any,
-    mean: torch.Tensor,
-    rstd: torch.Tensor,
+    mean: Tensor,
+    rstd: Tensor,
     weight: Any,
     bias: Any,
     wanted: Any,
@@ -346,7 +336,7 @@ def _normalize_back(
 
 
 def _normalize_batch(
-    call: Call, into: Rounder, x: torch.Tensor, weight: Any, bias: Any, *how: Any
+    call: Call, into: Rounder, x: Tensor, weight: Any, bias: Any, *how: Any
 ) -> Any:
     """Without FP32 weights and running statistics, those of the batch are stored low."""
     *running, _training, _momentum, eps = how
@@ -355,7 +345,7 @@ def _normalize_batch(
         return call(x, weight, bias, *how)
     dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
-    def low(t: torch.Tensor) -> torch.Tensor:
+    def low(t: Tensor) -> Tensor:
         return into(t.float(), torch.empty_like(t, dtype=torch.float32), None)
 
     exact, count = x.double(), x.numel() // x.shape[1]
@@ -382,12 +372,15 @@ _PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
 _SUMS_CPU = (
     _ACCUMULATING
     | dict.fromkeys(_PUTTING, _put_at)
-    | {"index_add": _add_at, "native_layer_norm_backward": _normalize_back}
+    | {
+        "index_add": partial(_add_at, wide_rows=True),
+        "native_layer_norm_backward": _normalize_back,
+    }
 )
 
 _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "put": _put,
-    "index_add": _add_at_low,
+    "index_add": _add_at,
     "scatter_add": _scatter_add,
 }
 
