@@ -144,10 +144,8 @@ class simulated(ContextDecorator):
         tally: bool = True,
         model: nn.Module | None = None,
     ) -> None:
-        fmt, policy = (
-            format_of(fmt, function="simulated"),
-            policy_named("simulated", policy),
-        )
+        fmt = format_of(fmt, function="simulated")
+        policy = policy_named("simulated", policy)
         self._into = {  # rounders, by the format of a layer
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
@@ -163,14 +161,14 @@ class simulated(ContextDecorator):
             nn.Module, tuple[LayerContext, LayerContext]
         ]
         self._places = weakref.WeakKeyDictionary()  # the caller's, and the module's own
-        self._stepping: list[tuple[Optimizer, bool]] = []
-        self._low_steps: list[Optimizer] = []
+        self._stepping: list[tuple[Optimizer, Callable[[], None]]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None
         self._fastpath = True
         self._stance: Any = None  # torch.compile's
-        self._seen = self._warned = False  # a module was seen; warned of names
-        self._fitting: set[str | type] = set()
+        self._seen = False  # whether a module was
+        # names that fit no layer so far: they may be misspelt
+        self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
             self._name(model)
             self._require_choices()
@@ -178,21 +176,21 @@ class simulated(ContextDecorator):
     @property
     def by_operation(self) -> dict[str, Tally]:
         """Counts of the roundings by operation; those of the backward pass as "… backward"."""
-        return self._tallies(0)
+        return self._tallies(by_layer=False)
 
     @property
     def by_layer(self) -> dict[str, Tally]:
         """Counts of the roundings by module; those of the backward pass as "… backward"."""
-        return self._tallies(1)
+        return self._tallies(by_layer=True)
 
-    def _tallies(self, which: int) -> dict[str, Tally]:
+    def _tallies(self, *, by_layer: bool) -> dict[str, Tally]:
         sums: dict[str, Tally] = {}
-        for (operation, layer, backward), counter in (
-            self._mode.counters or {}
-        ).items():
-            name = layer if which else operation
+        for (operation, layer, backward), counter in self._mode.counters.items():
+            name = layer if by_layer else operation
+            if backward and not by_layer:
+                name = operation.partition("_backward")[0]
             if backward:
-                name = f"{name if which else name.partition('_backward')[0]} backward"
+                name += " backward"
             sums[name] = sums.get(name, Tally()) + counter.result()
         return sums
 
@@ -211,11 +209,7 @@ class simulated(ContextDecorator):
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        if (
-            mode.counters is not None
-            or policy.layers
-            or policy.inside is not policy.outside
-        ):
+        if mode.tally or policy.layers or policy.inside is not policy.outside:
             self._handles += [
                 register_module_forward_pre_hook(self._before_module),
                 register_module_forward_hook(self._after_module, always_call=True),
@@ -238,7 +232,7 @@ class simulated(ContextDecorator):
     ) -> None:
         mode = self._mode
         if self._stepping:  # an optimizer's step was broken off
-            self._resume()
+            self._stepping[-1][1]()
         self._leave(kind, error, traceback)
         mode.graph.innermost = self._outer
         mha.set_fastpath_enabled(self._fastpath)
@@ -248,7 +242,6 @@ class simulated(ContextDecorator):
         for handle in self._handles:
             handle.remove()
         self._handles, self._stepping, mode.entered = [], [], []
-        self._low_steps = []
         mode.move(mode.outside)
         regions.forget()
         self._guard_backward()
@@ -301,28 +294,36 @@ class simulated(ContextDecorator):
         if mode.graph is not this_graph() or mode.graph.innermost is not mode:
             return None
         if self._has_low_parameters(optimizer):
-            mode.enter(
-                mode.outside._replace(
-                    rules=rules_in(Scope(mode.policy, False, _OPTIMIZER, Run.WIDEST))
-                )
-            )
-            self._low_steps.append(optimizer)
+            scope = Scope(mode.policy, False, _OPTIMIZER, Run.WIDEST)
+            mode.enter(mode.outside._replace(rules=rules_in(scope)))
+            self._stepping.append((optimizer, mode.leave))
             return None
-        on_top = _get_current_dispatch_mode() is mode
         functions = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-        on_top = on_top and functions is mode.functions
-        self._stepping.append((optimizer, on_top))
-        self._pause()
+        on_top = _get_current_dispatch_mode() is mode and functions is mode.functions
+
+        def pause() -> None:
+            if on_top:
+                self._leave(None, None, None)
+            mode.graph.innermost = optimizer
+
+        def resume() -> None:
+            if on_top:
+                self._enter()
+            mode.graph.innermost = mode
+
+        self._stepping.append((optimizer, resume))
+        pause()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             return None
 
         def simulated_closure() -> Any:
-            self._resume()
+            resume()
+            mode.epoch += 1
             try:
                 return closure()
             finally:
-                self._pause()
+                pause()
 
         return (args[0],), {**kwargs, "closure": simulated_closure}
 
@@ -341,26 +342,10 @@ class simulated(ContextDecorator):
         return low
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._low_steps and self._low_steps[-1] is optimizer:
-            self._low_steps.pop()
-            self._mode.leave()
-            self._mode.epoch += 1
-            return
         if self._stepping and self._stepping[-1][0] is optimizer:
-            self._resume()
-            self._stepping.pop()
-
-    def _pause(self) -> None:
-        optimizer, on_top = self._stepping[-1]
-        if on_top:
-            self._leave(None, None, None)
-        self._mode.graph.innermost = optimizer
-
-    def _resume(self) -> None:
-        if self._stepping[-1][1]:
-            self._enter()
-        self._mode.graph.innermost = self._mode
-        self._mode.epoch += 1  # weights may have changed through .data, unseen
+            _, resume = self._stepping.pop()
+            resume()
+            self._mode.epoch += 1  # weights may have changed through .data, unseen
 
     # Layers
 
@@ -410,23 +395,17 @@ class simulated(ContextDecorator):
         self, name: str, module: nn.Module, names: dict[str, nn.Module]
     ) -> None:
         """Remember the choice for a module: its own, else that of the module it is in."""
-        self._seen = True
         full = name or type(module).__name__
         own = self._mode.policy.choice(full, module)
-        layers = self._mode.policy.layers
-        self._fitting |= {key for key, _ in layers if fits(key, full, module)}
+        self._seen = True
+        self._unfit = [key for key in self._unfit if not fits(key, full, module)]
         if own is None and name:
             own = self._choices.get(names[name.rpartition(".")[0]])
         if own is not None:
             self._choices[module] = own
 
-    def _unfit(self) -> list[str]:
-        """The names in the policy that fit no layer: they may be misspelt."""
-        keys = [key for key, _ in self._mode.policy.layers if isinstance(key, str)]
-        return [key for key in keys if key not in self._fitting]
-
     def _require_choices(self) -> None:
-        for key in self._unfit():
+        for key in self._unfit:
             names = ", ".join(repr(name) for name in self._names.values())
             raise ValueError(
                 f"simulated: policy must choose formats for layers that the model has; got "
@@ -435,14 +414,13 @@ class simulated(ContextDecorator):
 
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
-        unfit = self._unfit() if self._seen else []
-        if unfit and not self._warned:
-            self._warned = True
+        if self._seen and self._unfit:
             warnings.warn(
-                f"simulated: the policy's names {', '.join(map(repr, unfit))} fitted no layer that "
-                f"was called. Give model=, to see its names.",
+                f"simulated: the policy's names {', '.join(map(repr, self._unfit))} fitted no "
+                f"layer that was called. Give model=, to see its names.",
                 stacklevel=3,
             )
+            self._unfit = []
 
 
 def explain(

@@ -43,7 +43,6 @@ from mplab.simulation.tags import (
     Rounder,
     is_plain,
     low_format,
-    next_number,
     set_tag,
     shared_tensor,
     tag_of,
@@ -152,13 +151,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         functions: Callable[[Mode], TorchFunctionMode],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.policy = policy
-        self.counters: dict[tuple[str, str, bool], Counter] | None = (
-            {} if tally else None
-        )
-        self.outside = LayerContext(
-            OUTSIDE, rules_in(Scope(policy, inside=False)), into
-        )
+        self.policy, self.tally = policy, tally
+        self.counters: dict[tuple[str, str, bool], Counter] = {}
+        rules = rules_in(Scope(policy, inside=False))
+        self.outside = LayerContext(OUTSIDE, rules, into)
         self.entered: list[LayerContext] = []
         self.move(self.outside)
         self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
@@ -221,7 +217,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             out, node = rule.call(*args, **kwargs), _current_node()
             if node is None or _grad_enabled():
                 self.keep(out)
-            if graph.next != next_number() and graph.is_here():
+            if graph.has_grown():
                 self._note_view(rule, args, kwargs)
             if node is not None and rule.makes_gradient_view:
                 self._follow_gradient(node, rule, args[0])
@@ -300,22 +296,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
-            if into is not None and run is Run.LOWER:
-                args, kwargs = self._cast_all(rule, args, kwargs, into, None)
-            exact = exact and not wide
         elif run is Run.LOWER:
             into = low if rule.listed or computes else None
-            if into is not None:
-                args, kwargs = self._cast_all(rule, args, kwargs, into, None)
+        elif run is Run.OUTPUT:
+            into = low
         else:
-            into = (
-                low
-                if run is Run.OUTPUT
-                else None
-                if run is Run.WIDE or wide
-                else low_met
-            )
-            exact = exact and not wide
+            into = None if run is Run.WIDE or wide else low_met
+        if run is Run.LOWER and into is not None:
+            args, kwargs = self._cast_all(rule, args, kwargs, into, None)
+        if run is not Run.LOWER or rule.written is not None:
+            exact = exact and not wide  # else all inputs were cast to one format
         if into is not None and scalars and not rule.keeps_scalars_fp32:
             args = self._round_scalars(rule, args, into)
         out = self._run(rule, args, kwargs, into)
@@ -331,15 +321,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._finish(rule, out, into, exact, custom)
         elif self.lowers_all and numbers and not computes:
             tag_as_fp32(out)
-        if self.graph.next != next_number() and self.graph.is_here():
-            place, own = (
-                self.place if custom is None else custom.place,
-                tags_of(tensors),
-            )
-            varying = [
-                tag for tag, t in zip(own, tensors, strict=False) if t.requires_grad
-            ]
-            node = Node(into, place, tuple(varying) or own)
+        if self.graph.has_grown():
+            place = self.place if custom is None else custom.place
+            own = tags_of(tensors)
+            pairs = zip(own, tensors, strict=False)
+            varying = tuple(tag for tag, t in pairs if t.requires_grad)
+            node = Node(into, place, varying or own)
             node.scalars = scalars
             if run is Run.OUTPUT:
                 node.into = None
@@ -453,7 +440,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
         out = self._run(rule, args, kwargs, into)
         self._finish(rule, out, into, rule.exact, known)
-        if self.graph.next != next_number() and self.graph.is_here():
+        if self.graph.has_grown():
             self.graph.note(Node(into, known.place))
             self.keep(out)
         if self.record is not None:
@@ -478,9 +465,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into = shared.into if cast is None else cast.into
         if cast is not None and into is not shared.into:
             one, whole = args[0], cast.rounded
-            view = one.numel() == whole.numel() and sorted(one.shape) != sorted(
-                whole.shape
-            )
+            same_size = one.numel() == whole.numel()
+            view = same_size and sorted(one.shape) != sorted(whole.shape)
             if view or any(m and m.into is None for m in map(tag_of, args[:2])):
                 into = None  # not all uses were of the one copy that autocast makes of a weight
         return self._add_gradients(into, (shared,), rule, args, kwargs)
@@ -491,13 +477,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         The current node made the first gradient. The second came through nodes that only
         pass gradients on, as with a skip connection: the first gradient does not know its tensor.
         """
-        current, second = (
-            _current_node(),
-            tag_of(args[1]) if is_plain(args[1]) else None,
-        )
-        known = (
-            None if current is None else self.graph.nodes.get(current._sequence_nr())
-        )
+        current = _current_node()
+        if current is None or not is_plain(args[1]):
+            return None
+        known = self.graph.nodes.get(current._sequence_nr())
+        second = tag_of(args[1])
         if known is None or second is None or second.made_by is not known:
             return None
         first = tag_of(args[0]) if is_plain(args[0]) else second
@@ -525,12 +509,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Any,
     ) -> Any:
         """Add two gradients of one tensor in this format."""
-        total, other, tag = args[0], args[1], tag_of(args[0])
-        maker = tag.made_by if tag is not None else None
-        node, given = (
-            Node(into, maker.place if maker is not None else None, inputs),
-            args,
-        )
+        given = args
+        total, other = args[:2]
+        tag = tag_of(total)
+        maker = None if tag is None else tag.made_by
+        node = Node(into, None if maker is None else maker.place, inputs)
         if into is not None:
             if rule.written is None:
                 total = self._cast(rule, total, into, node)
@@ -539,7 +522,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             args = (total, self._cast(rule, other, into, node), *args[2:])
         out = rule.call(*args, **kwargs)
         self._finish(rule, out, into, False, node)
-        if self.graph.next != next_number() and self.graph.is_here():
+        if self.graph.has_grown():
             self.graph.note(node)
             self.keep(out)
         if self.record is not None:
@@ -576,15 +559,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 set_tag(t, FormatTag(into, node))
 
     def _counter(self, name: str, node: Node | None) -> Counter | None:
-        counters = self.counters
-        if counters is None:
+        if not self.tally:
             return None
-        key = (
-            (name, self.place.name, False) if node is None else (name, node.layer, True)
-        )
-        counter = counters.get(key)
+        layer = self.place.name if node is None else node.layer
+        key = name, layer, node is not None
+        counter = self.counters.get(key)
         if counter is None:  # not setdefault, which would make a counter each time
-            counter = counters[key] = Counter()
+            counter = self.counters[key] = Counter()
         return counter
 
     def _run(
@@ -638,6 +619,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for i in rule.positions:
             if i < count:
                 t = args[i]
+                # what `_cast` does, without its two calls for each input
                 if (
                     isinstance(t, Tensor)
                     and t.dtype is _FLOAT32

@@ -335,13 +335,9 @@ def common_format(
 
 def results_of(out: Any) -> Sequence[Any]:
     """The results of an operation, as a sequence."""
-    return (
-        (out,)
-        if isinstance(out, Tensor)
-        else out
-        if isinstance(out, tuple | list)
-        else ()
-    )
+    if isinstance(out, Tensor):
+        return (out,)
+    return out if isinstance(out, tuple | list) else ()
 
 
 def tag_as_fp32(out: Any) -> None:

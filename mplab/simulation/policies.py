@@ -86,19 +86,18 @@ class Policy:
     kernels: str = "cpu"
 
     def __post_init__(self) -> None:
-        # `in` would find parts of names in text.
-        for name in (
-            "lower",
-            "wide",
-            "output",
-        ):
-            if not isinstance(names := getattr(self, name), frozenset):
+        for name in ("lower", "wide", "output"):
+            names = getattr(self, name)
+            if not isinstance(
+                names, frozenset
+            ):  # `in` would find parts of names in text
                 raise ValueError(
                     f"Policy: {name} must be a frozenset of names of operations; got "
                     f"{quoted(names)}. Use frozenset(['mm'])."
                 )
         for name in ("inside", "outside"):
-            if not isinstance(run := getattr(self, name), Run):
+            run = getattr(self, name)
+            if not isinstance(run, Run):
                 raise ValueError(
                     f"Policy: {name} must be a Run; got {quoted(run)}. Use Run.WIDEST."
                 )

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -79,8 +80,18 @@ class Rounder:
         self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
         self.stream = stream
         self._parameters_at: int = self.parameters.numbers.ctypes.data
-        self._loop: Callable[..., None] | None = None
-        self._counting_loop: Callable[..., None] | None = None
+
+    @cached_property
+    def _loop(self) -> Callable[..., None]:
+        return self._compiled(counting=False)
+
+    @cached_property
+    def _counting_loop(self) -> Callable[..., None]:
+        return self._compiled(counting=True)
+
+    def _compiled(self, *, counting: bool) -> Callable[..., None]:
+        special_cases = self.parameters.special_cases
+        return kernels.loop_at(int(self.rounding), special_cases, counting=counting)
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
@@ -112,37 +123,23 @@ class Rounder:
                 tally=None if counter is None else counter.tally,
             )
         key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
+        out_at = x_at if here else out.data_ptr()
+        parameters_at = self._parameters_at
         if counter is None:
-            loop = self._loop
-            if loop is None:
-                loop = self._loop = kernels.loop_at(
-                    int(self.rounding), self.parameters.special_cases, counting=False
-                )
-            loop(
-                x_at,
-                x_at if here else out.data_ptr(),
-                size,
-                self._parameters_at,
-                key0,
-                key1,
+            self._loop(x_at, out_at, size, parameters_at, key0, key1)
+        else:
+            counter.total += size
+            counts_at = counter.counts_at
+            self._counting_loop(
+                x_at, out_at, size, parameters_at, key0, key1, counts_at
             )
-            return out
-        if self._counting_loop is None:
-            self._counting_loop = kernels.loop_at(
-                int(self.rounding), self.parameters.special_cases, counting=True
-            )
-        counter.total += size
-        to = counter.counts_at
-        self._counting_loop(
-            x_at, out.data_ptr(), size, self._parameters_at, key0, key1, to
-        )
         return out
 
     def add_up(self, terms: Tensor) -> Tensor:
         """Add rows one after the other, rounding after each addition."""
         total = torch.zeros_like(terms[0])
         self(total, total, None)
-        if self.stream is None and self._loop and total.is_cpu and not _listeners:
+        if self.stream is None and total.is_cpu and not _listeners:
             # NumPy and the loop itself take a quarter of the time
             sums, at, size = total.numpy(), total.data_ptr(), total.numel()
             for row in terms.numpy():
@@ -206,21 +203,17 @@ class FormatTag:
         self.on_use: Callable[[Tensor], bool] | None = None
         """Called when an operation uses the tensor, whose autograd node is then known; until
         it returns True."""
-        self._cast: Callable[[], RoundedCopy | None] = _nothing
+        self._cast: weakref.ref[RoundedCopy] | None = None
 
     @property
     def cast(self) -> RoundedCopy | None:
         """The rounded copy, while its tensor's memory exists; nodes keep tags alive for longer."""
-        return self._cast()
+        return None if self._cast is None else self._cast()
 
     def keep(self, t: Tensor, cast: RoundedCopy) -> None:
         """Keep the rounded copy of a tensor with this tag."""
         setattr(t.untyped_storage(), _COPY, cast)
         self._cast = weakref.ref(cast)
-
-
-def _nothing() -> None:
-    return None
 
 
 class RoundedCopy:
@@ -295,12 +288,12 @@ class Graph:
         self.forgotten = 0
         self._thread = get_ident()
 
-    def is_here(self) -> bool:
-        """Whether the calling thread owns this graph, and so numbers its nodes.
+    def has_grown(self) -> bool:
+        """Whether nodes were made since the last call of `note`, in the thread of this graph.
 
         A backward pass on CUDA runs in a thread of its own, which counts its nodes from 0.
         """
-        return get_ident() == self._thread
+        return self.next != next_number() and get_ident() == self._thread
 
     def note(self, node: Node) -> None:
         """Remember the nodes made since the last call as those of this operation.
