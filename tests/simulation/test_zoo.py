@@ -30,8 +30,6 @@ NO_DROPOUT = """
 """.split()  # noqa: SIM905
 TEXT = SMALL | dict.fromkeys(NO_DROPOUT, 0.0)
 GROUPED = TEXT | {"num_key_value_heads": 1}
-HEADS = GROUPED | {"head_dim": 8}
-SEEN = TEXT | {"image_size": 16, "patch_size": 8}
 BOTH = TEXT | {
     "encoder_layers": 1, "decoder_layers": 1, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "decoder_start_token_id": 1,
@@ -44,10 +42,6 @@ def read():
 
 def answer():
     return read() | {"decoder_input_ids": torch.arange(3, 7).view(1, 4)}
-
-
-def look(size=16):
-    return {"pixel_values": torch.rand(1, 3, size, size)}
 
 
 def hear():
@@ -65,34 +59,19 @@ T5 = {
 }
 T5["dropout_rate"] = 0.0
 MEL = {"num_mel_bins": 8, "max_source_positions": 8, "max_target_positions": 16}
-PARTS = {"text_config": TEXT, "vision_config": SEEN, "projection_dim": 8}
-FALCON = {name: SMALL[name] for name in ("vocab_size", "hidden_size")}
-FALCON |= {"num_hidden_layers": 1, "num_attention_heads": 2}
-STAGES = {"hidden_sizes": [8, 16], "depths": [1, 1]}
-WAVES = {
-    "conv_dim": [8, 8], "conv_stride": [2, 2], "conv_kernel": [3, 3], "num_feat_extract_layers": 2,
-    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
-}  # fmt: skip
-SWIN = {
-    "image_size": 16, "patch_size": 4, "embed_dim": 8, "depths": [1, 1], "num_heads": [1, 2],
-    "window_size": 2, **dict.fromkeys(NO_DROPOUT, 0.0),
-}  # fmt: skip
 MODELS = {
-    "t5": (T5, answer), "mamba": (TEXT | {"state_size": 4}, read), "vit": (SEEN, look),
-    "whisper": (BOTH | MEL, hear), "clip": (PARTS, lambda: read() | look()),
-    **dict.fromkeys(("llama", "qwen2", "mistral"), (GROUPED, read)),
-    **dict.fromkeys(("qwen3", "gemma", "gemma2"), (HEADS, read)),
-    **dict.fromkeys(("gpt2", "bert", "bloom", "gpt_neox", "phi"), (TEXT, read)),
-    "mixtral": (GROUPED | {"num_local_experts": 2}, read), "falcon": (FALCON, read),
-    "opt": (TEXT | {"ffn_dim": 32, "word_embed_proj_dim": 16}, read),
+    "t5": (T5, answer),
+    "mamba": (TEXT | {"state_size": 4}, read),
+    "whisper": (BOTH | MEL, hear),
+    "mixtral": (GROUPED | {"num_local_experts": 2}, read),
+    "gemma2": (GROUPED | {"head_dim": 8}, read),
     "deberta-v2": (TEXT | {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]}, read),
-    "convnext": (STAGES | {"num_stages": 2, "image_size": 16}, look),
-    "resnet": (STAGES | {"embedding_size": 8, "layer_type": "basic"}, lambda: look(32)),
-    "distilbert": (TEXT | {"hidden_dim": 32}, read), "bart": (BOTH, answer),
-    "wav2vec2": (TEXT | WAVES, lambda: {"input_values": torch.rand(1, 64)}), "swin": (SWIN, look),
-    **dict.fromkeys(("electra", "albert"), (TEXT | {"embedding_size": 16}, read)),
+    "gpt2": (TEXT, read),
+    "bloom": (TEXT, read),
 }  # fmt: skip
-"""transformers' names of models, how small they are made, and what they are called with."""
+"""transformers' names of models that ask for dtypes differently: norms and softmaxes in FP32 by
+hand, clamps and masks by the limits of a dtype, scans, routers, biases of attention. How small they
+are made, and what they are called with."""
 
 
 class Net(nn.Module):
