@@ -172,9 +172,8 @@ class GradScaler:
             RuntimeError: called before `scale`, or before any `unscale_` or `step`.
         """
         self._require_scaled("update")
-        if not (
-            known := [s for s in self._states.values() if s.found_nonfinite is not None]
-        ):
+        known = [s for s in self._states.values() if s.found_nonfinite is not None]
+        if not known:
             raise RuntimeError(
                 "GradScaler.update: an optimizer must have been stepped or unscaled before; got "
                 "none since the last update. Call step(optimizer), not optimizer.step()."

@@ -16,7 +16,6 @@ from torch import Tensor
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode, values
 from mplab.numbers.formats import (
-    FORMATS,
     FP8_E4M3,
     FP8_E8M0,
     FP32,
@@ -38,6 +37,9 @@ MX_BLOCK = (32,)
 @dataclass(frozen=True, eq=False)
 class Quantized:
     """A tensor as codes of a format, with the scales that multiplied it before the cast.
+
+    Where torch has the format, `codes.view(fmt.torch_dtype)` is the same memory as torch's tensor,
+    and `data.view(torch.uint8)` are the codes of a tensor of torch's.
 
     Args:
         codes: uint8, shape `(...)`.
@@ -62,46 +64,14 @@ class Quantized:
             if getattr(self, name).dtype != dtype:
                 raise TypeError(
                     f"Quantized: {name} must be a tensor of {dtype}; got "
-                    f"{getattr(self, name).dtype}. Use quantize, or Quantized.of for float8 data."
+                    f"{getattr(self, name).dtype}. Use quantize, or .view(torch.uint8)."
                 )
         outer: tuple[int, ...] = ()
         if self.block is not None:
             outer = _blocks("Quantized", tuple(self.codes.shape), self.block)
         _require_shape("Quantized", self.scale, outer)
         if self.tensor_scale is not None:
-            _one_number("Quantized", "tensor_scale", self.tensor_scale)
-
-    @classmethod
-    def of(cls, data: Tensor, *, scale: float | Tensor = 1.0) -> Quantized:
-        """Make a Quantized from a tensor of one of torch's float8 dtypes, bit for bit.
-
-        Examples:
-            >>> Quantized.of(torch.tensor([448.0]).to(torch.float8_e4m3fn)).codes
-            tensor([126], dtype=torch.uint8)
-        """
-        known = {f.torch_dtype: f for f in FORMATS.values() if f.bits == 8}
-        if data.dtype not in known:
-            raise TypeError(
-                f"Quantized.of: data must be a tensor of a float8 dtype; got {data.dtype}. "
-                f"Use quantize for other tensors."
-            )
-        factor = _number_of("Quantized.of", "scale", scale, data.device)
-        _one_number("Quantized.of", "scale", factor)
-        return cls(data.detach().view(torch.uint8), factor, known[data.dtype])
-
-    @property
-    def data(self) -> Tensor:
-        """The codes as a tensor of torch's float8 dtype, in the same memory.
-
-        Raises:
-            TypeError: torch has no such dtype.
-        """
-        if self.fmt.torch_dtype is None:
-            raise TypeError(
-                f"Quantized: fmt must be one of torch's float8 dtypes; got {self.fmt.name}. "
-                f"Use .codes."
-            )
-        return self.codes.view(self.fmt.torch_dtype)
+            _require_one_number("Quantized", self.tensor_scale)
 
     @property
     def values(self) -> Tensor:
@@ -474,7 +444,8 @@ def scales_of(
             )
         if tensor_scale is not None:
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
-            tensor_scale = _one_number(function, "tensor_scale", given).item()
+            _require_one_number(function, given)
+            tensor_scale = given.item()
         factors, whole = two_levels(largest, fmt, tensor_scale)
         both = (
             torch.from_numpy(np.asarray(n)).to(wide.device) for n in (factors, whole)
@@ -513,16 +484,12 @@ def _require_shape(function: str, scale: Tensor, outer: tuple[int, ...]) -> None
         )
 
 
-def _one_number(function: str, name: str, scale: Tensor) -> Tensor:
-    if scale.ndim:
-        blocks = ""
-        if name == "scale":
-            blocks = "; for blocks, use Quantized(codes, scale, fmt, block)"
+def _require_one_number(function: str, tensor_scale: Tensor) -> None:
+    if tensor_scale.ndim:
         raise ValueError(
-            f"{function}: {name} must be one number; got shape {tuple(scale.shape)}. "
-            f"Pass a float, or a tensor of shape (){blocks}."
+            f"{function}: tensor_scale must be one number; got shape "
+            f"{tuple(tensor_scale.shape)}. Pass a float, or a tensor of shape ()."
         )
-    return scale
 
 
 def _unscaled(
@@ -561,7 +528,7 @@ def _floating(function: str, tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point() or tensor.itemsize < 2:
         raise TypeError(
             f"{function}: tensor must be a floating-point tensor of 16 bits or more; got "
-            f"{tensor.dtype}. Use Quantized.of for float8 data."
+            f"{tensor.dtype}. For float8 data use Quantized(tensor.view(torch.uint8), …)."
         )
     return tensor.detach()
 

@@ -161,6 +161,10 @@ def test_a_history_of_no_length_and_a_misspelt_choice_are_refused():
 EXPONENTS = (-149, -148, -127, -126, -100, -1, 0, 1, 8, 100, 126, 127)
 EXTREMES = [m * 2.0**e for e in EXPONENTS for m in (1, 1.5)]
 EXTREMES = np.float32([*EXTREMES, FP32.max_finite, 448.0, 0.9999999403953552, 3.0])
+MANY = np.float32(np.random.default_rng(0).lognormal(sigma=30, size=100))
+MANY = np.float32([*MANY, *(448 * 2.0 ** np.arange(-60, 61, 30)), *EXTREMES[:-6]])
+MANY = np.concatenate([MANY, np.nextafter(MANY, 0), np.nextafter(MANY, 1e38)])
+MANY = np.concatenate([MANY[MANY > 0], EXTREMES])
 MARGINS = sorted(
     {*range(-420, 421, 12), -127, -60, -1, 1, 2, 127, 149, 300, -(10**30), 10**30}
 )
@@ -187,11 +191,11 @@ def slow_scale(amax, fmt, rule, margin):
 @pytest.mark.parametrize("fmt", mostly_slow(NARROW, FEW), ids=lambda fmt: fmt.name)
 def test_no_margin_makes_a_scale_zero_or_infinite(fmt, rule):
     for margin in MARGINS:
-        scales = scale_for(EXTREMES, fmt, rule=rule, margin=margin)
+        amaxes = EXTREMES if margin else MANY
+        scales = scale_for(amaxes, fmt, rule=rule, margin=margin)
         assert ((scales > 0) & np.isfinite(scales)).all()
-        for amax, scale in list(zip(EXTREMES.tolist(), scales.tolist(), strict=True))[
-            margin % 3 :: 3
-        ]:
+        pairs = list(zip(amaxes.tolist(), scales.tolist(), strict=True))
+        for amax, scale in pairs[margin % 3 :: 3] if margin else pairs:
             expected = slow_scale(amax, fmt, rule, margin)
             if rule is ScaleRule.RATIO:
                 assert scale == float(round_to(expected, FP32))

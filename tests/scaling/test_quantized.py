@@ -9,8 +9,6 @@ import pytest
 import torch
 from cases import assert_same_bits, stream_for
 from oracle import (
-    exponent_of,
-    largest,
     mx_exponent,
     power,
     round_fraction,
@@ -53,8 +51,7 @@ def normal(*shape, seed=0, spread=0.0):
 def test_all_codes_of_torch_come_in_with_their_values_and_go_out_again(fmt):
     codes = torch.arange(256, dtype=torch.uint8)
     data = codes.view(fmt.torch_dtype)
-    quantized = Quantized.of(data)
-    assert (quantized.fmt, quantized.data.dtype) == (fmt, fmt.torch_dtype)
+    quantized = Quantized(codes, torch.tensor(1.0), fmt)
     assert_same_bits(dequantize(quantized).numpy(), data.float().numpy())
     again = quantize(data.float(), fmt, scale=1.0, overflow=Overflow.IEEE)
     nan = data.float().isnan()
@@ -128,40 +125,6 @@ def test_a_transposed_or_parameter_tensor_is_quantized_as_its_copy():
 # Scales --------------------------------------------------------------------------------
 
 
-def slow_scale(amax, fmt, rule):
-    """The rules again, in fractions, on one positive float32."""
-    a = Fraction(float(amax))
-    if rule is ScaleRule.RATIO:
-        return float(np.float32(float(largest(fmt) / a))) if a > power(-110) else None
-    if rule in MX_RULES:
-        return float(1 / power(max(-127, min(127, mx_exponent(a, fmt, rule)))))
-    k = exponent_of(largest(fmt) / a) + 3  # from above, by trying
-    while a * power(k) > largest(fmt):
-        k -= 1
-    return float(power(max(-126, min(127, k))))
-
-
-@every_element
-@pytest.mark.parametrize("rule", ONE_BY_ONE)
-def test_scales_are_those_of_the_rules_in_fractions(fmt, rule):
-    around = [
-        m * 2.0**e
-        for e in (-149, -148, -130, -126, -100, -1, 0, 60, 127)
-        for m in (1, 1.5)
-    ]
-    edges = [float(largest(fmt)) * 2.0**e for e in (-60, 0, 60)]
-    x = np.array([*around, *edges, *np.abs(normal(200, spread=60).numpy())], np.float32)
-    x = np.concatenate(
-        [x, np.nextafter(x, np.float32(0)), np.nextafter(x, np.float32(2e38))]
-    )
-    x = x[(x > 0) & np.isfinite(x)]
-    got = scale_for(x, fmt, rule=rule)
-    for amax, scale in zip(x, got, strict=True):
-        expected = slow_scale(amax, fmt, rule)
-        assert expected is None or float(scale) == expected, amax
-        assert 0 < scale < np.inf
-
-
 def test_an_exact_ratio_may_fill_the_range_and_a_power_of_two_half_of_it():
     x = torch.tensor([3.0, 1.0])
     assert quantize(x, FP8_E4M3, scale=ScaleRule.RATIO).codes[0] == 0x7E
@@ -186,14 +149,6 @@ def test_an_infinity_or_a_nan_is_never_taken_for_a_number(fmt, bad):
     got = dequantize(quantize(blocks, fmt, scale=ScaleRule.MX, block=MX_BLOCK))
     assert torch.equal(got[:32], torch.ones(32))
     assert got[32:].isnan().all()
-
-
-def test_the_margin_leaves_room():
-    assert scale_for(1.0, FP8_E4M3, margin=3) == scale_for(1.0, FP8_E4M3) / 8
-    ratio = ScaleRule.RATIO
-    assert scale_for(0.7, FP8_E4M3, rule=ratio, margin=1) == scale_for(
-        1.4, FP8_E4M3, rule=ratio
-    )
 
 
 # Blocks --------------------------------------------------------------------------------
@@ -284,7 +239,6 @@ def test_what_cannot_be_quantized_is_refused_with_advice():
         "not hold NaN, which FP4_E2M1 lacks": lambda: quantize(
             nan, FP4_E2M1, scale=1.0
         ),
-        "got FP4_E2M1": lambda: quantize(x, FP4_E2M1).data,
         "one that needs a single amax": lambda: scale_for(
             1.0, FP4_E2M1, rule=ScaleRule.NVFP4
         ),
