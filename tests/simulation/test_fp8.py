@@ -16,7 +16,6 @@ from mplab import BF16, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP16
 from mplab.numbers.tensors import round_tensor
 from mplab.simulation import Fp8Linear, context, convert_linears
 from mplab.simulation.casts import SCALINGS
-from mplab.training import TASKS
 
 
 def name(case):
@@ -334,29 +333,6 @@ def test_what_cannot_be_converted_is_refused_with_advice():
     }.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()
-
-
-# Training ------------------------------------------------------------------------------
-
-
-def accuracy(**options):
-    """Test accuracy of five layers on the digits after fifty steps."""
-    (x, y), test = [(x.flatten(1), y) for x, y in TASKS["digits-cnn"].data()]
-    torch.manual_seed(0)
-    layers = [part for _ in range(4) for part in (nn.Linear(64, 64), nn.ReLU())]
-    model = convert_linears(nn.Sequential(*layers, nn.Linear(64, 10)), **options)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for batch in torch.randint(len(x), (50, 128)):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x[batch]), y[batch]).backward()
-        optimizer.step()
-    with torch.no_grad():
-        return float((model.eval()(test[0]).argmax(1) == test[1]).float().mean())
-
-
-def test_gradients_in_e4m3_without_a_scale_train_nothing():
-    assert accuracy(scaling="current") > 0.5
-    assert accuracy(scaling="none", backward_format=FP8_E4M3) < 0.2
 
 
 def test_asking_a_simulation_where_products_go_counts_no_number():
