@@ -278,6 +278,17 @@ print(process_time() / before - 1)
     )
 
 
+def test_no_tensor_of_python_numbers_takes_torch_s_default_dtype():
+    """A program that sets the default to float64 or float16 must get the same numbers."""
+    makers = "tensor as_tensor scalar_tensor zeros ones full empty arange linspace eye rand randn"
+    made = {f"torch.{maker}" for maker in makers.split()}
+    for path in FILES:
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in made:
+                options = {keyword.arg for keyword in node.keywords}
+                assert options & {"dtype", None}, f"{path}:{node.lineno} lacks a dtype"
+
+
 def test_every_module_and_public_name_has_a_docstring():
     files = [*FILES, *OF_LESSONS]
     assert [path for path in files if not read(path).documented] == [], (

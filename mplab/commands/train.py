@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _require_device(name: str) -> None:
     """Check before training that torch can use a device."""
     try:
-        torch.zeros(1, device=name).item()
+        torch.zeros(1, dtype=torch.float32, device=name).item()
     except (
         RuntimeError,
         AssertionError,

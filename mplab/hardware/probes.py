@@ -311,7 +311,7 @@ def product(a: Tensor, b: Tensor, fmt: Input, *, fast: bool = True) -> Tensor:
     if first.bits == 16:
         return torch.mm(a.to(dtype), b.to(dtype), out_dtype=torch.float32)
     right = b.t().contiguous().to(second.torch_dtype).t()  # must be column-major
-    one = torch.ones((), device=a.device)
+    one = torch.ones((), dtype=torch.float32, device=a.device)
     result: Tensor = torch._scaled_mm(
         a.to(dtype),
         right,

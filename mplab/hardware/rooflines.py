@@ -125,7 +125,8 @@ def measured(
     """
     timed = partial(seconds_of, device=device, turn=5e-3)
     count = 1 << 24
-    x, out = (torch.ones(count, device=device) for _ in range(2))
+    x = torch.ones(count, dtype=torch.float32, device=device)
+    out = torch.empty_like(x)
     copied = 8 * count / timed(lambda: out.copy_(x))
     rows = []
     for fmt in formats:

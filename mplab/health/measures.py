@@ -167,7 +167,7 @@ def all_finite_flag(t: Tensor) -> Tensor:
         (tensor(0.), tensor(nan))
     """
     if not t.numel():
-        return torch.zeros((), device=t.device)
+        return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
     low, high = torch.aminmax(t if t.itemsize > 1 else t.float())
     return (low * 0 + high * 0).float()
@@ -319,5 +319,5 @@ class Movement:
             fmt = weight_format or format_of_dtype(before.dtype) or wide
             far = (after.double() - before.double()).abs() / ulps(before, fmt)
             ratios.append(far[expected].cpu())
-        together = torch.cat(ratios) if ratios else torch.empty(0)
+        together = torch.cat(ratios) if ratios else torch.empty(0, dtype=torch.float64)
         record.update_ulps = float(together.median()) if len(together) else None

@@ -38,6 +38,9 @@ from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.tags import low_format, tag_of
 
+_FINITE = torch.zeros((), dtype=torch.float32)
+"""What `measures.all_finite_flag` gives for a finite tensor."""
+
 
 class Health(measures.Watch):
     """Watch a training run, and say what is wrong with it.
@@ -275,7 +278,7 @@ class Health(measures.Watch):
         self._tracer.enter_module(name)
         given = [t for t in args if isinstance(t, Tensor) and t.is_floating_point()]
         with unseen():
-            self._given.append(self._witness(given[0]) if given else torch.zeros(()))
+            self._given.append(self._witness(given[0]) if given else _FINITE)
 
     @without_errors
     def _after(
@@ -283,7 +286,7 @@ class Health(measures.Watch):
     ) -> None:
         self._tracer.leave_module()
         self._ran = True
-        before = self._given.pop() if self._given else torch.zeros(())
+        before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):
             output = list(output.values())
         if is_torchao(module) and isinstance(output, Tensor) and output.requires_grad:

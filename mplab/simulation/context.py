@@ -475,10 +475,10 @@ def explain(
         output = model(*inputs, **named)
         if loss is not None:
             output = loss(output) if target is None else loss(output, target)
-        if ends := [
-            t for t in tree_leaves(output) if isinstance(t, Tensor) and t.requires_grad
-        ]:
-            torch.autograd.backward(
-                ends, [torch.ones(t.shape, device=t.device) for t in ends]
-            )
+        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        ends = [t for t in tensors if t.requires_grad]
+        if ends:
+            wide = torch.float32  # as stored; t.dtype is that of its format
+            ones = [torch.ones(t.shape, dtype=wide, device=t.device) for t in ends]
+            torch.autograd.backward(ends, ones)
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -260,12 +260,9 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     """The rounder that an active `simulated` applies to matrix products."""
     if this_graph().innermost is None:
         return None
-    rows, columns = (
-        torch.empty((0, 1), device=device),
-        torch.empty((1, 0), device=device),
-    )
+    rows = torch.empty((0, 1), dtype=torch.float32, device=device)
     with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
-        tag = tag_of(rows @ columns)  # empty, so that nothing is counted
+        tag = tag_of(rows @ rows.t())  # empty, so that nothing is counted
     return None if tag is None else tag.into
 
 
@@ -298,8 +295,10 @@ def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
     scale = layer.scale_of(role, x)
     if cast.block is not None:
         return _Operand(cast, x, scale)
-    factor, how = torch.tensor(scale, device=x.device), cast.rounding
-    low = multiply_and_round(x, factor, cast.fmt, rounding=how, stream=cast.stream())
+    factor = torch.tensor(scale, dtype=x.dtype, device=x.device)
+    low = multiply_and_round(
+        x, factor, cast.fmt, rounding=cast.rounding, stream=cast.stream()
+    )
     if layer.on_cast is not None:
         layer.on_cast(role, x, low / factor, factor)
     return _Operand(cast, low.to(cast.fmt.torch_dtype) if layer.real else low, scale)

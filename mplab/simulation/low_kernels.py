@@ -121,7 +121,7 @@ def _add_products(
 def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
     """The neighbour in the format."""
     up, down = (
-        torch.as_tensor(step(x.cpu().numpy(), into.fmt)).to(x)
+        torch.as_tensor(step(x.cpu().numpy(), into.fmt), dtype=torch.float64).to(x)
         for step in (next_up, next_down)
     )
     moved = torch.where(towards > x, up, down)
@@ -144,7 +144,7 @@ def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
     order = index.argsort(stable=True)
     ordered = index[order]
-    places = torch.arange(len(index), device=index.device)
+    places = torch.arange(len(index), dtype=torch.int64, device=index.device)
     starts = torch.ones_like(ordered, dtype=torch.bool)
     starts[1:] = ordered[1:] != ordered[:-1]
     first = torch.where(starts, places, 0).cummax(0).values
@@ -177,7 +177,7 @@ def _scatter(into: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor
 
 def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
-    return torch.arange(x.numel(), device=x.device).view(x.shape)
+    return torch.arange(x.numel(), dtype=torch.int64, device=x.device).view(x.shape)
 
 
 def _put_at(

@@ -124,7 +124,8 @@ class Simulated(_Engine):
             watched: hooks watch the model, so that the step is not replayed.
         """
         self.optimizer.optimizer.zero_grad()
-        scale = self.scaler.scale(torch.ones((), device=inputs.device))
+        one = torch.ones((), dtype=torch.float32, device=inputs.device)
+        scale = self.scaler.scale(one)
         step = self._step if watched or self.replay is None else self.replay
         return self.scaler.get_scale(), step(inputs, targets, scale)
 

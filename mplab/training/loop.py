@@ -450,7 +450,7 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
     layers = [m for m in parts if isinstance(m, nn.Linear | nn.Conv2d)]
     for number, layer in enumerate(layers, 1):
         name = f"layer {number}"
-        seen[name] = torch.empty(0)
+        seen[name] = torch.empty(0, dtype=torch.float64)
 
         def keep(
             _layer: nn.Module, _inputs: Any, output: Tensor, name: str = name

@@ -233,7 +233,9 @@ class Transformer(nn.Module):
     def __init__(self, width: int = 32, layers: int = 2) -> None:
         super().__init__()
         self.token = nn.Embedding(_DIGITS, width)
-        self.place = nn.Parameter(0.02 * torch.randn(_LENGTH, width))
+        self.place = nn.Parameter(
+            0.02 * torch.randn(_LENGTH, width, dtype=self.token.weight.dtype)
+        )
         self.layers = nn.Sequential(
             *(
                 nn.TransformerEncoderLayer(
@@ -300,7 +302,7 @@ def _place_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 def _wave_data() -> Split:
     """The values sin 3x cos 2y at random places of the square from −1 to 1."""
     generator = torch.Generator().manual_seed(54321)
-    places = 2 * torch.rand(1600, 2, generator=generator) - 1
+    places = 2 * torch.rand(1600, 2, generator=generator, dtype=torch.float32) - 1
     heights = torch.sin(3 * places[:, :1]) * torch.cos(2 * places[:, 1:])
     return Split((places[:1200], heights[:1200]), (places[1200:], heights[1200:]))
 

@@ -1,16 +1,13 @@
 """The gradient scaler, call by call beside torch's own."""
 
-import ast
 import copy
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-import mplab
 from mplab import FP4_E2M1
 from mplab.scaling import (
     DoublingScaler,
@@ -410,22 +407,3 @@ def test_torch_s_default_dtype_changes_nothing(default):
         assert scales.scale.dtype == scales.tensor_scale.dtype == torch.float32
     finally:
         torch.set_default_dtype(before)
-
-
-MAKERS = {"tensor", "as_tensor", "scalar_tensor", "zeros", "ones", "full", "empty"}
-MAKERS |= {"arange", "linspace", "eye", "rand", "randn"}
-
-
-@pytest.mark.parametrize("room", ["numbers", "arithmetic", "scaling"])
-def test_no_tensor_of_python_numbers_takes_torch_s_default_dtype(room):
-    folder = Path(mplab.__file__).parent / room
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not (
-                isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            ):
-                continue
-            made = ast.unparse(node.func)
-            if made in {f"torch.{name}" for name in MAKERS}:
-                options = {keyword.arg for keyword in node.keywords}
-                assert options & {"dtype", None}, f"{path.name}:{node.lineno} {made}"
