@@ -6,7 +6,6 @@ from fractions import Fraction
 from functools import cache
 from typing import Any, NamedTuple
 
-import ml_dtypes  # noqa: F401  # gives NumPy the dtypes that Format.dtype names
 import numpy as np
 
 from mplab.common.words import integer
@@ -187,11 +186,8 @@ def decode(codes: object, fmt: FormatLike) -> Any:
     array = _require_codes("decode", codes, fmt)
     if fmt.bits <= _TABLE_BITS:
         return _table(fmt)[array]
-    if fmt.bits == 64:
-        numbers = array.astype(np.uint64).view(np.float64)
-        return np.where(np.isnan(numbers), np.nan, numbers)[()]
-    if fmt == FP32:
-        numbers = widen(array.astype(np.uint32).view(np.float32))
+    if fmt.bits == 64 or fmt == FP32:
+        numbers = widen(array.astype(code_dtype(fmt)).view(f"f{fmt.bits // 8}"))
         return np.where(np.isnan(numbers), np.nan, numbers)[()]
     return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
 
@@ -242,14 +238,10 @@ def encode(x: object, fmt: FormatLike) -> Any:
         >>> encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
         array([ 56, 128, 126], dtype=uint8)
     """
-    return _encode("encode", x, fmt)
-
-
-def _encode(function: str, x: object, fmt: FormatLike) -> Any:
-    fmt = format_of(fmt, function=function)
-    array = as_float64(function, x)
+    fmt = format_of(fmt, function="encode")
+    array = as_float64("encode", x)
     if fmt.bits == 64:
-        array = _in_fp64(function, x, array)
+        array = _in_fp64("encode", x, array)
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
     if (codes := _quickly(array, fmt)) is not None:
         return codes
@@ -267,7 +259,7 @@ def _encode(function: str, x: object, fmt: FormatLike) -> Any:
     if not exact.all():
         first = float(np.atleast_1d(array)[~exact].flat[0])
         given = integer(x) if type(x) is int else str(first if array.ndim else x)
-        raise ValueError(refusal(function, "x", first, fmt, given=given))
+        raise ValueError(refusal("encode", "x", first, fmt, given=given))
     codes = np.where(infinite, fmt.infinity_code or 0, codes)
     codes = _joined(bits < 0, codes, fmt)
     codes = np.where(nan, fmt.nan_code or 0, codes)
@@ -489,45 +481,3 @@ def ulp(x: object, fmt: FormatLike) -> Any:
         result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
     result = np.where(magnitude < _INFINITY, result, np.abs(array))
     return result.reshape(given.shape)[()]
-
-
-def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:
-    """Convert values of a format to an array of its NumPy or ml_dtypes dtype, bit for bit.
-
-    Raises:
-        TypeError: the format has no such dtype, or `x` is not made of numbers.
-        ValueError: an element is not a value of `fmt`.
-
-    Exactness:
-        Exact; nothing is rounded here.
-
-    Examples:
-        >>> to_ml_dtypes(np.array([0.5, 448.0]), FP8_E4M3)
-        array([0.5, 448], dtype='float8_e4m3fn')
-    """
-    fmt = format_of(fmt, function="to_ml_dtypes")
-    if fmt.dtype is None:
-        raise TypeError(
-            f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none."
-        )
-    return np.asarray(_encode("to_ml_dtypes", x, fmt)).view(fmt.dtype)
-
-
-def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
-    """Convert a NumPy or ml_dtypes array of a predefined format to float64.
-
-    Raises:
-        ValueError: the dtype is not that of a predefined format.
-
-    Exactness:
-        Exact.
-
-    Examples:
-        >>> from_ml_dtypes(to_ml_dtypes(np.array([-6.0, 0.5]), FP4_E2M1))
-        array([-6. ,  0.5])
-    """
-    fmt = format_of(array.dtype)
-    if isinstance(array, np.ma.MaskedArray):
-        raise TypeError("from_ml_dtypes: array must have no mask, which would be lost.")
-    native = array.astype(array.dtype.newbyteorder("="), order="C")
-    return np.asarray(decode(native.view(code_dtype(fmt)), fmt))

@@ -10,9 +10,12 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from mplab.common.words import integer
-from mplab.numbers.formats import format_of
+from mplab.numbers.formats import FORMATS
 
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
+
+_NARROW = {fmt.dtype_name for fmt in FORMATS.values()}
+"""The dtypes that float32 holds."""
 
 
 def is_tensor(x: object) -> bool:
@@ -61,20 +64,21 @@ def as_array(function: str, x: Any, argument: str = "x") -> Any:
         return _exact(function, x)
     if isinstance(x, list | tuple):
         return _listed(function, x, argument)
-    if isinstance(x, np.ndarray | np.generic) and not isinstance(x, np.ma.MaskedArray):
+    if _is_array(x):
         if x.dtype.char in "fd":
             return x if isinstance(x, np.generic) else x.view(np.ndarray)
         if x.dtype.kind in "iu":
             return _from_integers(function, x, argument)
-        try:
-            format_of(x.dtype)
-        except ValueError:
-            pass
-        else:
+        if x.dtype.name in _NARROW:
             with np.errstate(invalid="ignore"):  # signaling NaNs
                 return x.astype(np.float32)
     kind = f"dtype {x.dtype}" if hasattr(x, "dtype") else "no dtype"
     raise TypeError(_refusal(function, argument, f"{type(x).__name__} with {kind}"))
+
+
+def _is_array(x: object) -> bool:
+    """Whether `x` is an array or number of NumPy, without a mask, which would be lost."""
+    return isinstance(x, np.ndarray | np.generic) and not np.ma.isMA(x)
 
 
 def _refusal(function: str, argument: str, given: str) -> str:
@@ -90,9 +94,7 @@ def _refusal(function: str, argument: str, given: str) -> str:
 def _listed(function: str, x: list[Any] | tuple[Any, ...], argument: str) -> np.ndarray:
     """Convert nested lists of Python floats and ints, or of arrays of one dtype."""
     leaves = list(_leaves(x))
-    if all(
-        isinstance(n, np.ndarray | np.generic) and not np.ma.isMA(n) for n in leaves
-    ) and (len({n.dtype for n in leaves}) == 1):
+    if all(map(_is_array, leaves)) and len({leaf.dtype for leaf in leaves}) == 1:
         return np.asarray(as_array(function, np.asarray(x), argument))
     for number in leaves:
         if not (isinstance(number, float) or type(number) is int):
@@ -189,8 +191,7 @@ def widen(array: np.ndarray) -> np.ndarray:
     special = (bits & 0x7F800000) == 0x7F800000
     subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)
     if subnormal.any():
-        sign = np.where(bits < 0, -1.0, 1.0)
-        wide = np.where(subnormal, sign * fraction * 2.0**-149, wide)
+        wide = np.where(subnormal, np.copysign(fraction * 2.0**-149, wide), wide)
     signaling = special & (fraction != 0) & (fraction < 0x400000)
     if signaling.any():
         quiet = np.asarray(wide).view(np.int64)

@@ -1,10 +1,20 @@
-"""Rounding to a format. All conversions go through `round_to`."""
+"""Rounding to a format. All conversions go through `round_to`.
+
+What rounds where: NumPy arrays and tensors on the processor in the compiled loops of `kernels`,
+which tests/numbers/test_rounding.py holds equal to the definition; tensors on other devices in the
+expression of `tensors`, which tests/numbers/test_tensors.py holds equal to the loops; the
+explorers' pages in numbers.js, which tests/explorers/test_page_numbers.py holds equal, too.
+
+Exact numbers enter float64 rounded to odd, so that the rounding here is their only one: Fractions
+in `inputs`, held by tests/numbers/test_inputs.py, and sums of two float64 in the loops of
+`mplab.arithmetic`, held by tests/arithmetic/test_operations.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -160,6 +170,16 @@ COUNTED = {
 """Definition of each counter of a `Tally`, with x the input and r the result."""
 
 
+class RoundingRules(TypedDict, total=False):
+    """The options that `round_to`, `tally` and `events` share, all of them keywords."""
+
+    rounding: Rounding
+    overflow: Overflow
+    flush_inputs: bool
+    flush_outputs: bool
+    stream: Stream | np.ndarray | None
+
+
 def round_to(
     x: Any,
     fmt: FormatLike,
@@ -255,32 +275,28 @@ def round_to(
                 and out.flags.carray  # contiguous and writeable
             ):
                 return compiled.ufunc(x, out)
+    rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    rules |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
     if is_tensor(x):
         from mplab.numbers.tensors import round_tensor
 
-        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
-        options |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
-        return round_tensor(x, fmt, out=out, tally=tally, **options)  # type: ignore[arg-type]
+        return round_tensor(x, fmt, out=out, tally=tally, **rules)  # type: ignore[arg-type]
+    from mplab.numbers import kernels
+
     source = _Source("round_to", x)
-    counts = None if tally is None else np.zeros(8, np.int64)
-    rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
     result = source.result(out)
-    source.round(fmt, rounding, rules, stream, result, counts=counts)
+    array, how = source.prepared(fmt, **rules)
+    target = result if array is source.array else np.empty_like(array)
+    counts = None if tally is None else np.zeros(8, np.int64)
+    kernels.run(bits_of(array), bits_of(target), counts=counts, **how)
+    if target is not result:
+        result[...] = narrow("round_to", target, format_of(fmt))
     if tally is not None and counts is not None:
-        tally.add_counts(source.array.size, counts)
+        tally.add_counts(array.size, counts)
     return source.deliver(result, out)
 
 
-def tally(
-    x: Any,
-    fmt: FormatLike,
-    *,
-    rounding: Rounding = Rounding.TIES_TO_EVEN,
-    overflow: Overflow = Overflow.IEEE,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
-    stream: Stream | np.ndarray | None = None,
-) -> Tally:
+def tally(x: Any, fmt: FormatLike, **rules: Unpack[RoundingRules]) -> Tally:
     """Count what `round_to` with these arguments would do to `x`, without keeping the result.
 
     Examples:
@@ -290,15 +306,14 @@ nan=1, infinite=0)
     """
     counted = Tally()
     if is_tensor(x):
-        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
-        options |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
-        round_to(x, fmt, tally=counted, **options)
+        round_to(x, fmt, tally=counted, **rules)
         return counted
-    source = _Source("tally", x)
+    from mplab.numbers import kernels
+
+    array, how = _Source("tally", x).prepared(fmt, **rules)
     counts = np.zeros(8, np.int64)
-    rules = (overflow, flush_inputs, flush_outputs, Tininess.AFTER)
-    source.round(fmt, rounding, rules, stream, None, counts=counts)
-    counted.add_counts(source.array.size, counts)
+    kernels.run(bits_of(array), bits_of(np.empty_like(array)), counts=counts, **how)
+    counted.add_counts(array.size, counts)
     return counted
 
 
@@ -307,12 +322,8 @@ def events(
     x: Any,
     fmt: FormatLike,
     *,
-    rounding: Rounding = Rounding.TIES_TO_EVEN,
-    overflow: Overflow = Overflow.IEEE,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
-    stream: Stream | np.ndarray | None = None,
     tininess: Tininess = Tininess.AFTER,
+    **rules: Unpack[RoundingRules],
 ) -> Any:
     """Return the IEEE 754 exceptions that `round_to` with these arguments raises per element.
 
@@ -325,13 +336,10 @@ def events(
     Args:
         x: as in `round_to`, shape `(...)`.
         fmt: the format to round to.
-        rounding: the direction; `STOCHASTIC` needs a `stream`.
-        overflow: the result past the largest finite value.
-        flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
-        flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits; each call takes the next ones.
         tininess: whether tiny is judged on the rounded result with unbounded exponent
             (`AFTER`) or on x (`BEFORE`).
+        **rules: `rounding`, `overflow`, `flush_inputs`, `flush_outputs` and `stream` as in
+            `round_to`.
 
     Returns:
         uint8 of shape `(...)`, the `Event` bits of each element.
@@ -343,10 +351,12 @@ def events(
         >>> [Event(int(e)) for e in events(np.array([1.0, 1e-9, 1e6]), FP16)]
         [<Event: 0>, <Event.INEXACT|UNDERFLOW: 3>, <Event.INEXACT|OVERFLOW: 5>]
     """
+    from mplab.numbers import kernels
+
     source = _Source("events", x)
-    flags = np.empty(source.array.size, np.uint8)
-    rules = (overflow, flush_inputs, flush_outputs, tininess)
-    source.round(fmt, rounding, rules, stream, None, flags=flags)
+    array, how = source.prepared(fmt, tininess=tininess, **rules)
+    flags = np.empty(array.size, np.uint8)
+    kernels.run(bits_of(array), None, flags=flags, **how)
     flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
     return flags.reshape(source.shape)[()]
 
@@ -380,9 +390,16 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
     return array
 
 
-_ARRAY, _EVEN, _IEEE = np.ndarray, Rounding.TIES_TO_EVEN, Overflow.IEEE
+# Python finds a global faster than an attribute, and a short call looks for three.
+_ARRAY = np.ndarray
+_EVEN = Rounding.TIES_TO_EVEN
+_IEEE = Overflow.IEEE
 
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
+
+
+_Keys = Callable[[int], tuple[Any, int]]
+"""The keys of the k-th 2^32 elements; see `Stream.keys`."""
 
 
 class _Compiled(NamedTuple):
@@ -464,47 +481,14 @@ class _Source:
             return out
         return np.empty(self.array.shape, self.array.dtype)
 
-    def round(
-        self,
-        fmt: FormatLike,
-        rounding: Rounding,
-        rules: tuple[Overflow, bool, bool, Tininess],
-        stream: Stream | np.ndarray | None,
-        result: np.ndarray | None,
-        *,
-        flags: np.ndarray | None = None,
-        counts: np.ndarray | None = None,
-    ) -> None:
-        """Round into `result`, write flag bytes into `flags`, add their counts to `counts`."""
-        from mplab.numbers import kernels
-
-        fmt = format_of(fmt, function=self.function)
-        parameters = checked_parameters(
-            self.function, fmt, self.array.dtype, rounding, *rules
-        )
-        keys = checked_keys(self.function, rounding, stream, self.shape)
-        source, target = self.array, result
-        if (
-            parameters is None
-        ):  # float32 cannot serve: go through float64, which is exact
-            source = widen(self.array)
-            target = None if result is None else np.empty_like(source)
-            parameters = checked_parameters(
-                self.function, fmt, source.dtype, rounding, *rules
-            )
-            assert parameters is not None
-        integer = np.int32 if source.itemsize == 4 else np.int64
-        kernels.run(
-            source.reshape(-1).view(integer),
-            None if target is None else target.reshape(-1).view(integer),
-            parameters,
-            rounding,
-            keys=keys,
-            flags=flags,
-            counts=counts,
-        )
-        if result is not None and target is not None and target is not result:
-            result[...] = narrow(self.function, target, fmt)
+    def prepared(
+        self, fmt: FormatLike, **options: Any
+    ) -> tuple[np.ndarray, LoopOptions]:
+        """Return the numbers for the loops, in float64 if need be, and the loops' options."""
+        fmt, dtype = format_of(fmt, function=self.function), self.array.dtype
+        how = loop_options(self.function, fmt, dtype, self.shape, **options)
+        wide = how["parameters"].numbers.itemsize > dtype.itemsize
+        return widen(self.array) if wide else self.array, how
 
     def deliver(self, result: np.ndarray, out: np.ndarray | None) -> Any:
         """Return the result in the form of the input: `out`, a scalar or an array."""
@@ -518,6 +502,11 @@ class _Source:
         return shaped if self.dtype.isnative else shaped.astype(self.dtype)
 
 
+def bits_of(array: np.ndarray) -> np.ndarray:
+    """The bits of a contiguous array, shape (n,), which share its memory."""
+    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
+
+
 def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
     """Convert float64 to float32 without rounding, also where the CPU flushes subnormals."""
     try:
@@ -529,12 +518,46 @@ def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
         ) from None
 
 
+class LoopOptions(TypedDict):
+    """The options of the loops in `mplab.numbers.kernels`."""
+
+    parameters: RoundingParameters
+    mode: Rounding
+    keys: _Keys | None
+
+
+def loop_options(
+    function: str,
+    fmt: Format,
+    dtype: np.dtype[Any],
+    shape: tuple[int, ...] | None = None,
+    *,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+    flush_inputs: bool = False,
+    flush_outputs: bool = False,
+    stream: Stream | np.ndarray | None = None,
+    tininess: Tininess = Tininess.AFTER,
+) -> LoopOptions:
+    """Check the options of a call, and return those of its loop.
+
+    The parameters are those for float64 if float32 cannot serve; that changes no result.
+    """
+    rules = (overflow, flush_inputs, flush_outputs, tininess)
+    parameters = checked_parameters(function, fmt, dtype, rounding, *rules)
+    keys = checked_keys(function, rounding, stream, shape)
+    if parameters is None:
+        parameters = rounding_parameters(fmt, np.dtype(np.float64), *rules)
+        assert parameters is not None  # float64 holds every format
+    return {"parameters": parameters, "mode": rounding, "keys": keys}
+
+
 def checked_keys(
     function: str,
     rounding: Rounding,
     stream: Stream | np.ndarray | None,
     shape: tuple[int, ...] | None = None,
-) -> Callable[[int], tuple[Any, int]] | None:
+) -> _Keys | None:
     """Return the random keys of this call, or None if the mode needs no random bits.
 
     If the caller passed the random bits, an array of the given `shape`, they replace the first key
@@ -554,15 +577,15 @@ def checked_keys(
         and (stream.dtype.kind, stream.shape) == ("u", shape)
         and stream.itemsize <= 4
     ):
-        array = (
-            f"{stream.dtype}, {stream.shape}" if isinstance(stream, np.ndarray) else ""
-        )
+        given: Any = stream
+        if isinstance(stream, np.ndarray):
+            given = f"{stream.dtype}, {stream.shape}"
         or_bits = ""
         if shape is not None:
             or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}"
         raise ValueError(
             f"{function}: stream must be a Stream with Rounding.STOCHASTIC{or_bits}; got "
-            f"{array or repr(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
+            f"{given}. Pass stream=Stream(seed) and reuse it from call to call."
         )
     top = stream.astype(np.uint32).reshape(-1) << np.uint32(32 - 8 * stream.itemsize)
     return lambda run: (top[run << 32 :], 0)

@@ -12,28 +12,16 @@ import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
-from mplab.numbers.formats import (
-    Format,
-    FormatLike,
-    Overflow,
-    Rounding,
-    Tininess,
-    format_of,
-)
+from mplab.numbers.formats import Format, FormatLike, Overflow, Rounding, format_of
 from mplab.numbers.inputs import widen
 from mplab.numbers.parameters import RoundingParameters
 from mplab.numbers.rounding import (
     Stream,
     Tally,
-    checked_keys,
-    checked_parameters,
+    bits_of,
+    loop_options,
     narrow,
 )
-
-_NUMPY: dict[torch.dtype, np.dtype[Any]] = {
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-}
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -87,30 +75,31 @@ def round_tensor(
     fmt = format_of(fmt, function="round_tensor")
     x = _require_dense(x)
     target = _target(x, out)
-    rules = (rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER)
-    parameters = checked_parameters("round_tensor", fmt, _NUMPY[x.dtype], *rules)
-    given = stream.detach().cpu().numpy() if isinstance(stream, Tensor) else stream
-    keys = checked_keys("round_tensor", rounding, given, tuple(x.shape))
-    source = x
-    if parameters is None:  # float32 cannot serve: go through float64, which is exact
-        source = _widen(x)
-        parameters = checked_parameters(
-            "round_tensor", fmt, _NUMPY[source.dtype], *rules
-        )
-        assert parameters is not None
+    how = loop_options(
+        "round_tensor",
+        fmt,
+        np.dtype(f"f{x.itemsize}"),
+        tuple(x.shape),
+        rounding=rounding,
+        overflow=overflow,
+        flush_inputs=flush_inputs,
+        flush_outputs=flush_outputs,
+        stream=stream.detach().cpu().numpy() if isinstance(stream, Tensor) else stream,
+    )
+    wide = how["parameters"].numbers.itemsize > x.itemsize
+    source = _widen(x) if wide else x
     direct = source is x and (rounding is not Rounding.STOCHASTIC or x.is_contiguous())
     pair = _in_common_order(x, target) if direct else None
     source, result = pair or (
         source.contiguous(),
         torch.empty_like(source.contiguous()),
     )
-    on_cpu = source.device.type == "cpu"
     counts = None if tally is None else np.zeros(8, np.int64)
-    if on_cpu:
-        bits, into = (_bits_on_cpu(t) for t in (source, result))
-        kernels.run(bits, into, parameters, rounding, keys=keys, counts=counts)
+    if source.device.type == "cpu":
+        bits, into = bits_of(source.numpy()), bits_of(result.numpy())
+        kernels.run(bits, into, counts=counts, **how)
     else:
-        _run_expression(source, result, parameters, rounding, keys=keys, counts=counts)
+        _run_expression(source, result, counts=counts, **how)
     if tally is not None and counts is not None:
         tally.add_counts(x.numel(), counts)
     if pair is None:
@@ -119,7 +108,7 @@ def round_tensor(
 
 
 def _require_dense(x: object) -> Tensor:
-    if isinstance(x, Tensor) and x.layout is torch.strided and x.dtype in _NUMPY:
+    if isinstance(x, Tensor) and x.layout is torch.strided and x.dtype in _INTEGER:
         return x.detach().resolve_neg()
     if isinstance(x, Tensor) and x.is_floating_point() and x.itemsize < 4:
         return _require_dense(x.float())
@@ -166,11 +155,6 @@ def _same_or_apart(first: Tensor, second: Tensor) -> bool:
     return a == b or a + size <= b or b + size <= a
 
 
-def _bits_on_cpu(x: Tensor) -> np.ndarray:
-    array = x.numpy()
-    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
-
-
 def _widen(x: Tensor) -> Tensor:
     """Convert float32 to float64 exactly, also where the CPU treats subnormals as zero."""
     if x.device.type != "cpu":
@@ -191,9 +175,9 @@ def _narrow(x: Tensor, fmt: Format) -> Tensor:
 def _run_expression(
     source: Tensor,
     result: Tensor,
+    *,
     parameters: RoundingParameters,
     mode: Rounding,
-    *,
     keys: Any = None,
     counts: np.ndarray | None = None,
 ) -> None:
@@ -229,7 +213,7 @@ def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
 
 
 def _as_float(bits: int, dtype: torch.dtype) -> float:
-    return float(np.array(bits, f"i{dtype.itemsize}").view(_NUMPY[dtype]))
+    return float(np.array(bits, f"i{dtype.itemsize}").view(f"f{dtype.itemsize}"))
 
 
 def _round_in_place(

@@ -14,8 +14,7 @@ import mplab
 from mplab import FP8_E4M3, FP16, arithmetic, simulation
 from mplab.numbers import Stream, Tally, events, round_to, set_threads, tally, tensors
 from mplab.numbers.formats import Event, Overflow, Rounding, Tininess
-from mplab.numbers.parameters import rounding_parameters
-from mplab.numbers.rounding import checked_keys
+from mplab.numbers.rounding import loop_options
 from mplab.numbers.tensors import round_tensor
 
 STOCHASTIC = {"rounding": Rounding.STOCHASTIC}
@@ -151,11 +150,9 @@ def test_given_bits_do_not_depend_on_chunks_threads_or_layout(count):
 
 def test_the_expression_for_devices_takes_given_bits():
     x, bits = np.linspace(-3, 3, 999, dtype=np.float32), np.arange(999).astype(np.uint8)
-    result, parameters = torch.empty(999), rounding_parameters(FP8_E4M3, x.dtype)
-    keys = checked_keys("test", Rounding.STOCHASTIC, bits, x.shape)
-    tensors._run_expression(
-        torch.from_numpy(x), result, parameters, Rounding.STOCHASTIC, keys=keys
-    )
+    how = loop_options("test", FP8_E4M3, x.dtype, x.shape, stream=bits, **STOCHASTIC)
+    result = torch.empty(999)
+    tensors._run_expression(torch.from_numpy(x), result, **how)
     assert_same_bits(result.numpy(), round_to(x, FP8_E4M3, stream=bits, **STOCHASTIC))
 
 

@@ -11,7 +11,7 @@ from oracle import round_fraction
 
 from mplab import BF16, FP6_E3M2, FP8_E4M3, FP8_E8M0, FP16, FP32, TF32
 from mplab.numbers import Event, Overflow, Rounding, Tally, events, round_to, tally
-from mplab.numbers.codes import decode, encode, next_down, next_up, to_ml_dtypes, ulp
+from mplab.numbers.codes import decode, encode, next_down, next_up, ulp
 from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import require_values
 
@@ -81,7 +81,7 @@ def test_decimals_raise_the_events_of_their_exact_value():
 # Integers and lists ----------------------------------------------------------------------
 
 INTEGERS = ["i1", "u1", "i2", ">i2", "u2", "i4", "u4", "i8", ">i8", "u8"]
-TAKING = [round_to, events, tally, encode, next_up, next_down, ulp, to_ml_dtypes]
+TAKING = [round_to, events, tally, encode, next_up, next_down, ulp]
 
 
 @pytest.mark.parametrize("function", TAKING, ids=lambda f: f.__name__)

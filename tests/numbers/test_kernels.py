@@ -25,7 +25,7 @@ from mplab.numbers import (
     tensors,
     threads,
 )
-from mplab.numbers.formats import Event, Overflow, Rounding, Specials, Tininess
+from mplab.numbers.formats import Event, Overflow, Rounding, Specials
 from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.rounding import _COMPILED
 
@@ -347,27 +347,15 @@ def test_omp_num_threads_is_respected(wanted, made):
     assert run_script(COUNT_THREADS, env={"OMP_NUM_THREADS": wanted}) == f"{made}\n"
 
 
-def test_set_threads_returns_what_it_replaced_and_refuses_what_is_no_positive_integer():
-    before = threads.set_threads(3)
-    for count in (0, -1, 1.5, "2"):
-        with pytest.raises(
-            (TypeError, ValueError), match=r"^set_threads: count must be .*; got "
-        ):
-            threads.set_threads(count)
-    assert threads.set_threads(before) == 3
-
-
 def test_an_error_in_one_piece_reaches_the_caller():
     def work(begin, end):
         if begin:
             raise RuntimeError("piece failed")
 
     before = threads.set_threads(2)
-    try:
-        with pytest.raises(RuntimeError, match="piece failed"):
-            threads.parallel(work, 1 << 20, wrap=1 << 32)
-    finally:
-        threads.set_threads(before)
+    with pytest.raises(RuntimeError, match="piece failed"):
+        threads.parallel(work, 1 << 20, wrap=1 << 32)
+    assert threads.set_threads(before) == 2
 
 
 # Small arrays, which a ufunc rounds ------------------------------------------------------
@@ -468,11 +456,6 @@ def test_a_small_array_comes_back_as_a_large_one_does():
 def test_a_small_array_is_refused_as_a_large_one_is():
     x = np.ones(3, np.float32)
     round_to(x, FP16)
-    locked = np.ones(3, np.float32)
-    locked.flags.writeable = False
-    for out in (locked, np.ones((1, 3), np.float32), np.ones(3)):
-        with pytest.raises(ValueError, match=r"^round_to: out must be .*; got "):
-            round_to(x, FP16, out=out)
     for rules in (
         {"rounding": 0},
         {"flush_inputs": 0},
@@ -595,14 +578,6 @@ def test_where_no_folder_is_writable_it_compiles_uncached(package_copy, warm):
 # The expression for devices, on which the loops are modelled ----------------------------
 
 
-def test_facts_are_none_exactly_where_float32_cannot_hold_the_values():
-    for name, fmt in mplab.FORMATS.items():
-        assert (rounding_parameters(fmt, np.dtype(np.float32)) is None) == (
-            name == "FP8_E8M0"
-        )
-        assert rounding_parameters(fmt, np.dtype(np.float64)) is not None
-
-
 def test_subnormals_of_a_format_high_in_float32_are_rounded_as_in_float64():
     high = mplab.Format(
         "high", exponent_bits=2, precision=4, bias=-115, specials=Specials.NONE
@@ -620,28 +595,6 @@ def test_the_bits_of_a_stream_are_the_same_in_the_torch_expression():
         got = tensors._random_bits(like, *Stream(seed, calls=call, bits=bits).keys()(0))
         expected = random_array(seed, call, 5000) >> (32 - bits) << (32 - bits)
         assert_same_bits(got.numpy(), expected)
-
-
-def test_options_reach_the_loops_unchanged():
-    rules = {"overflow": Overflow.SATURATE, "tininess": Tininess.BEFORE}
-    flush = {"flush_inputs": True, "flush_outputs": True}
-    parameters = rounding_parameters(FP8_E4M3, np.dtype(np.float64), **rules, **flush)
-    x = np.array([2.0**-7, 2.0**-6, 1e9, 2.0**-6 * 0.999])
-    out, flags = np.empty_like(x), np.empty(4, np.uint8)
-    kernels.run(
-        x.view(np.int64), out.view(np.int64), parameters, Rounding.TOWARD_POSITIVE
-    )
-    kernels.run(
-        x.view(np.int64), None, parameters, Rounding.TOWARD_POSITIVE, flags=flags
-    )
-    assert out.tolist() == [0, 2.0**-6, 448, 0]
-    underflow = kernels.INEXACT | kernels.UNDERFLOW | kernels.FLUSHED
-    assert flags.tolist() == [
-        underflow,
-        0,
-        kernels.INEXACT | kernels.OVERFLOW,
-        underflow,
-    ]
 
 
 def test_read_only_arrays_are_not_compiled_for_once_more():
