@@ -48,8 +48,8 @@ TOKENS_PER_LINE = 8.7
 
 TOKENS = {
     "mplab/common": 1_200,
-    "mplab/numbers": 19_000,
-    "mplab/arithmetic": 23_350,
+    "mplab/numbers": 18_600,
+    "mplab/arithmetic": 22_100,
     "mplab/scaling": 7_050,
     "mplab/course": 4_350,
     "mplab/simulation": 27_500,
