@@ -178,11 +178,11 @@ CARD = (
 
 CARD_CLASS = "mplab-card"
 
-DIMMED = f".{CARD_CLASS} {{ filter: invert(.91) hue-rotate(180deg) }}"
-"""Turns a card dark on a dark page, and keeps its hues."""
-
-CARD_STYLE = f'<style>[data-jp-theme-light="false"] {DIMMED}</style>'
-"""The rule for JupyterLab, which says on the page whether its theme is dark."""
+CARD_STYLE = (
+    f'<style>[data-jp-theme-light="false"] .{CARD_CLASS} '
+    "{ filter: invert(.91) hue-rotate(180deg) }</style>"
+)
+"""Turns a card dark and keeps its hues where JupyterLab says that its theme is dark."""
 
 
 # A figure that can be read aloud ---------------------------------------------------------
@@ -386,8 +386,9 @@ def bars(
     table: np.ndarray,
     parts: Sequence[str],
     *,
-    faces: Sequence[str] = FACES,
+    faces: Sequence[Any] = FACES,
     hatches: Sequence[str] = _HATCHES,
+    edge: str = "white",
 ) -> None:
     """Draw stacked horizontal bars, a row for each name; the hatch repeats the colour.
 
@@ -400,17 +401,16 @@ def bars(
         parts: their names in the key.
         faces: the colour of each part.
         hatches: the hatch of each part.
+        edge: the colour around each part.
     """
     left = np.zeros(len(names))
     for i, part in enumerate(parts):
-        if table[:, i].any():
-            how: Any = {
-                "color": faces[i],
-                "hatch": hatches[i],
-                "edgecolor": "white",
-                "label": part,
-            }
-            axes.barh(range(len(names)), table[:, i], 0.62, left, linewidth=0.6, **how)
+        here = np.flatnonzero(table[:, i])
+        if here.size:
+            axes.barh(
+                here, table[here, i], 0.62, left[here], linewidth=0.6,
+                color=faces[i], hatch=hatches[i], edgecolor=edge, label=part,
+            )  # fmt: skip
             left += table[:, i]
     rows(axes, names)
 
@@ -447,12 +447,11 @@ def part_ends(picture: Picture, axes: Axes, notes: Sequence[Annotation]) -> None
 
 
 _POINTER = {
-    **{
-        "arrowstyle": "-|>,head_width=0.2,head_length=0.45",
-        "color": FAINT,
-        "linewidth": 0.7,
-    },
-    **{"connectionstyle": "arc3,rad=0.08", "zorder": 5},
+    "arrowstyle": "-|>,head_width=0.2,head_length=0.45",
+    "color": FAINT,
+    "linewidth": 0.7,
+    "connectionstyle": "arc3,rad=0.08",
+    "zorder": 5,
 }
 """A long leader: an arrow that points at the line's end, so that nobody takes it for a curve."""
 

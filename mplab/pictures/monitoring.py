@@ -11,7 +11,6 @@ from matplotlib.ticker import MaxNLocator
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.records import Shares, Step, pooled_layers
 from mplab.health.reports import Report
-from mplab.numbers.formats import FORMATS
 from mplab.pictures import canvas as c
 
 # The report of a run ---------------------------------------------------------------------
@@ -140,38 +139,24 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
     """Draw bars of the shares that are zero, subnormal, near overflow, or not finite."""
-    names = list(layers)
-    fmt = FORMATS[next(iter(layers.values())).fmt]
-    colour = c.style(fmt).colour
-    black = c.REFERENCE.colour
+    first = next(iter(layers.values()))
+    colour = c.style(first.fmt).colour
     counts = np.array(
         [(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()]
     )
     table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
-    parts: Any = (
-        ("zero", "white", colour),
-        ("subnormal", (colour, 0.35), colour),
-        ("near the largest", colour, colour),
-        ("infinite or NaN", black, black),
-    )
-    left = np.zeros(len(names))
-    for (label, face, edge), share in zip(parts, table.T, strict=True):
-        axes.bar(0, 0, color=face, edgecolor=edge, label=label)  # for the key alone
-        here = np.flatnonzero(share)
-        axes.barh(
-            here, share[here], left=left[here], color=face, edgecolor=edge, height=0.62
-        )
-        left += share
+    parts = ("zero", "subnormal", "near the largest", "infinite or NaN")
+    faces = ("white", (colour, 0.35), colour, c.REFERENCE.colour)
+    c.bars(axes, layers, table, parts, faces=faces, hatches=("",) * 4, edge=colour)
     axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
-    c.rows(axes, names)
-    would = " would hold" if next(iter(layers.values())).what_if else " holds"
+    would = "would hold" if first.what_if else "holds"
     which = (
         "each module's output"
-        if of == len(names)
-        else f"the {len(names)} worst of {of} outputs"
+        if of == len(layers)
+        else f"the {len(layers)} worst of {of} outputs"
     )
-    axes.set_title(f"what {fmt.name}{would} of the gradients at {which}")
+    axes.set_title(f"what {first.fmt} {would} of the gradients at {which}")
     axes.set_xlabel("share of the gradients (%); the rest has full precision")
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -210,18 +211,14 @@ def class_parts(parts: Mapping[str, Mapping[str, int]]) -> c.Picture:
     picture = c.Picture(height=1.3 + 0.3 * len(parts), width=7.6)
     axes = picture.subplots()
     most = max(1, *(sum(found.values()) for found in parts.values()))
-    left = dict.fromkeys(parts, 0)
-    for kind, colour in zip(kinds, _COLOURS[: len(kinds)], strict=True):
-        numbers = [found[kind] for found in parts.values()]
-        bars = axes.barh(
-            range(len(parts)), numbers, left=[*left.values()], height=0.72, color=colour,
-            edgecolor=c.FAINT, linewidth=0.6, label=kind,
-        )  # fmt: skip
-        words = [str(n) if n > _FEW * most else "" for n in numbers]
-        ink = "white" if colour == _COLOURS[0] else c.INK
+    table = np.array([list(found.values()) for found in parts.values()])
+    plain = ("",) * len(kinds)
+    c.bars(axes, parts, table, kinds, faces=_COLOURS, hatches=plain, edge=c.FAINT)
+    drawn: Any = axes.containers  # all of them are bars
+    for bars in drawn:
+        words = [f"{n:.0f}" if n > _FEW * most else "" for n in bars.datavalues]
+        ink = "white" if bars.get_label() == kinds[0] else c.INK
         axes.bar_label(bars, words, label_type="center", color=ink, fontsize=9)
-        left = {name: left[name] + found[kind] for name, found in parts.items()}
-    c.rows(axes, parts)
     axes.set_xlim(0, most)
     axes.set_xticks(c.whole_ticks(0, most, count=8))
     axes.set_xlabel("graded submissions")
