@@ -154,37 +154,34 @@ def sensitivity(
     Returns:
         A figure with a row for each layer, whose title names the costliest layer in each format
         and the most that any other costs. A `Sensitivity` gets a panel for each pass: the
-        error of the output, and the error of the gradient in the module where it is greatest. The
-        title then names the layers that cause an error above one half in either.
+        error of the output, and the error of the gradient in the module where it is greatest; a
+        layer costs the larger of the two.
     """
-    measured = isinstance(errors, Sensitivity)
     panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": errors}
     formats = list(next(iter(panels.values())))
     layers = list(next(iter(panels.values()))[formats[0]])
-    picture = c.Picture(height=1.7 + (0.44 if measured else 0.36) * len(layers))
+    picture = c.Picture(height=1.7 + 0.44 * len(layers))
     grid = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    errors_seen = [
-        e for found in panels.values() for row in found.values() for e in row.values()
-    ]
-    edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, errors_seen)]))) + 2.0
+    costs = {
+        fmt: {
+            name: max(found[fmt][name] for found in panels.values()) for name in layers
+        }
+        for fmt in formats
+    }
+    every = [cost for found in costs.values() for cost in found.values()]
+    edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, every)]))) + 2.0
     for axes, (phase, found) in zip(grid, panels.items(), strict=True):
-        _draw_costs(axes, found, layers, edge, apart=0.2 * measured)
+        _draw_costs(axes, found, layers, edge)
         axes.set_title(phase)
         c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
-        half = math.log2(_HALF)
-        spans = []
-        if measured:
-            spans.append(("half", half, half))
-            ends = axes.get_ylim()
-            axes.vlines(half, *ends, colors=c.FAINT, linestyles=":", linewidth=1)
-        if not all(map(math.isfinite, errors_seen)):
+        if not all(map(math.isfinite, every)):
             axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
-            spans.append(("inf, NaN", edge - 1, edge + 1))
-        c.label_spans(picture, axes, spans)
-    marks = grid[0].get_lines()[: len(formats)]
-    names = [fmt.name for fmt in formats]
+            c.label_spans(picture, axes, [("inf, NaN", edge - 1, edge + 1)])
     picture.legend(
-        marks, names, loc="outside lower right", ncols=len(names), frameon=False
+        *grid[0].get_legend_handles_labels(),
+        loc="outside lower right",
+        ncols=len(formats),
+        frameon=False,
     )
     details = "; ".join(
         f"{fmt.name} {phase}".rstrip()
@@ -193,16 +190,9 @@ def sensitivity(
         for phase, found in panels.items()
         for fmt in formats
     )
-    say = _breaking if measured else _costliest
-    claims = "; ".join(
-        say(fmt, *(found[fmt] for found in panels.values())) for fmt in formats
-    )
-    start = "With one layer low, output or gradients are off" if measured else "Alone"
-    return c.titled(picture, f"{start} {claims}", f"Marks in rows. {details}.")
+    claims = "; ".join(_costliest(fmt, found) for fmt, found in costs.items())
+    return c.titled(picture, f"Alone {claims}", f"Marks in rows. {details}.")
 
-
-_HALF = 0.5
-"""An error of the output or of a gradient above this is called large."""
 
 _LABELS = {
     "": "relative error of the output, with this layer alone in the format",
@@ -226,16 +216,14 @@ def _draw_costs(
     errors: Mapping[Format, Mapping[str, float]],
     layers: list[str],
     edge: float,
-    *,
-    apart: float,
 ) -> None:
-    """Mark each error in its layer's row, infinities at the edge; formats stand `apart`."""
+    """Mark each error in its layer's row, infinities at the edge; formats stand apart."""
     for i, (fmt, found) in enumerate(errors.items()):
         look = c.style(fmt)
         costs = np.array([found[name] for name in layers], float)
         rows = np.flatnonzero(costs > 0)
         x = np.minimum(np.log2(costs[rows]), edge)
-        y = rows + apart * (i - (len(errors) - 1) / 2)
+        y = rows + 0.2 * (i - (len(errors) - 1) / 2)
         axes.plot(
             x, y, look.marker or "o", color=look.colour, markersize=7, label=fmt.name
         )
@@ -251,20 +239,6 @@ def _costliest(fmt: Format, found: Mapping[str, float]) -> str:
         return f"in {fmt.name}, no layer costs more than {_cost(most)}"
     words = f"in {fmt.name}, {name} costs {_cost(most)}"
     return f"{words}, any other at most {_cost(others[-1][1])}" if others else words
-
-
-def _breaking(fmt: Format, *passes: Mapping[str, float]) -> str:
-    """Name the layers with large errors in a pass, or say that there is none."""
-    most = {name: max(found[name] for found in passes) for name in passes[0]}
-    if not (broken := [name for name, error in most.items() if error > _HALF]):
-        return f"in {fmt.name} by at most {_cost(max(most.values()))}"
-    some = (
-        c.listed(broken)
-        if len(broken) < 4
-        else f"{len(broken)} of the {len(most)} layers"
-    )
-    every = len(broken) == len(most) > 1
-    return f"in {fmt.name} by more than half for {'every layer' if every else some}"
 
 
 def _cost(error: float) -> str:
