@@ -128,7 +128,7 @@ def running_sums(
         start: the first value.
         term: what is added; rounded to each accumulator's format first, to nearest.
         times: how often.
-        sums: the accumulators, each a format or a `Sum`.
+        sums: the accumulators, each a format or a `RunningSum`.
         seed: the seed of stochastic rounding.
 
     Returns:

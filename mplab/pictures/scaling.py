@@ -98,23 +98,25 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
 
 def _heights(windows: Iterable[Window]) -> tuple[float, float]:
     """Return the range of exponents that all panels show."""
-    tops = [np.log2(w.fmt.max_finite / w.scales) for w in windows]
-    lows = [top - np.log2(2 * w.fmt.max_finite / w.fmt.min_subnormal)
-            for top, w in zip(tops, windows, strict=True)]  # fmt: skip
-    return min(map(np.min, lows)) - 2, max(map(np.max, tops)) + 4
+    ends = [_ends(window) for window in windows]
+    low = min(bottom.min() for bottom, _ in ends)
+    high = max(top.max() for _, top in ends)
+    return low - 2, high + 4
+
+
+def _ends(window: Window) -> tuple[np.ndarray, np.ndarray]:
+    """Return the exponents below which numbers become zero, and above which they saturate."""
+    bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
+    return bottom, np.log2(window.fmt.max_finite / window.scales)
 
 
 def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
     """Draw bands past the two ends of the range, and the largest magnitudes as dots."""
     steps = np.arange(len(window.scales))
     look = c.style(window.fmt)
-    top = np.log2(window.fmt.max_finite / window.scales)
-    bottom = np.log2(window.fmt.min_subnormal / 2 / window.scales)
-    for lower, upper in (
-        (top, np.full_like(top, high)),
-        (np.full_like(top, low), bottom),
-    ):
-        band_between(axes, lower, upper)
+    bottom, top = _ends(window)
+    band_between(axes, top, np.full_like(top, high))
+    band_between(axes, np.full_like(top, low), bottom)
     axes.plot(
         steps, np.log2(window.amaxes), look.marker, color=look.colour, markersize=4
     )
@@ -124,7 +126,6 @@ def _draw_window(axes: Axes, window: Window, low: float, high: float) -> None:
 
 def _fate(window: Window) -> str:
     """Say the worst losses in words."""
-    saturated, flushed = (
-        float(part.max()) for part in (window.saturated, window.flushed)
-    )
-    return f"up to {c.percent(saturated, 1)} saturate\nand {c.percent(flushed, 1)} become 0"
+    saturated = c.percent(float(window.saturated.max()), 1)
+    flushed = c.percent(float(window.flushed.max()), 1)
+    return f"up to {saturated} saturate\nand {flushed} become 0"
