@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mplab.commands.errors import UserError, escape_control_characters
 from mplab.common.installation import require_packages
@@ -75,8 +75,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-_WHEN = ("after_published", "after_due_date", "visible", "hidden")
-"""When students see points, in Gradescope's words."""
+_WORDS = {
+    "init": ("", "make a course folder with the assignments in it"),
+    "new": ("1", "make an assignment of your own, which runs as it is"),
+    "release": ("+", "try an assignment, and make what students get"),
+    "due": ("?", "say when an assignment is due"),
+    "collect": ("?", "bring in a folder or zip of submissions"),
+    "autograde": ("?", "grade what has not been graded yet"),
+    "feedback": ("?", "write a page for each graded submission"),
+    "watch": ("?", "collect, grade and write feedback until Ctrl+C"),
+    "export": ("*", "write the grades as CSV"),
+    "gradescope": ("?", "write an autograder for Gradescope; keep it secret"),
+    "statistics": ("?", "write how the class did, as a table and a picture"),
+    "serve": ("", "open the page on which you read answers and give points"),
+}
+"""For each step, how many assignments it takes, and what it does."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -85,10 +98,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Release assignments, grade what comes back in a sandbox, give feedback.",
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
-
-    def step(
-        name: str, text: str, *, assignment: str | None = None
-    ) -> argparse.ArgumentParser:
+    for name, (assignment, text) in _WORDS.items():
         command = steps.add_parser(name, help=text, description=text)
         if name != "init":
             command.add_argument(
@@ -98,144 +108,140 @@ def _parser() -> argparse.ArgumentParser:
                 help="the course folder (default: here)",
             )
         if assignment:
-            command.add_argument("assignment", nargs=assignment, metavar="ASSIGNMENT")
-        return command
+            count = None if assignment == "1" else assignment
+            command.add_argument("assignment", nargs=count, metavar="ASSIGNMENT")
 
-    init = step("init", "make a course folder with the assignments in it")
-    init.add_argument(
-        "folder", type=Path, metavar="FOLDER", help="new, or a course to complete"
+    def option(names: str, *flags: str, **how: Any) -> None:
+        for name in names.split():
+            steps.choices[name].add_argument(*flags, **how)
+
+    option(
+        "init",
+        "folder",
+        type=Path,
+        metavar="FOLDER",
+        help="new, or a course to complete",
     )
-    init.add_argument(
-        "--course-id", help="what students see (default: the folder's name)"
-    )
-    init.add_argument(
+    option("init", "--course-id", help="what students see (default: the folder's name)")
+    option(
+        "init",
         "--exchange",
         type=Path,
         help="where students of this machine or Hub fetch and hand in, such as /srv/exchange",
     )
-    new = step("new", "make an assignment of your own, which runs as it is")
-    new.add_argument("assignment", metavar="ASSIGNMENT")
-    trusting = [
-        step("release", "try an assignment, and make what students get", assignment="+")
-    ]
-    due = step("due", "say when an assignment is due", assignment="?")
-    due.add_argument(
+    option(
+        "due",
         "time",
         metavar="TIME",
         help='in the course\'s time zone, such as "2026-11-30 12:00"',
     )
-    collect = step("collect", "bring in a folder or zip of submissions", assignment="?")
-    collect.add_argument(
+    option(
+        "collect",
         "place",
         type=Path,
         nargs="?",
         metavar="PLACE",
         help="folder or zip (default: the exchange)",
     )
-    collect.add_argument(
+    option(
+        "collect",
         "--times",
         type=Path,
         action="append",
         default=[],
         help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
     )
-    grade = step("autograde", "grade what has not been graded yet", assignment="?")
-    feedback = step(
-        "feedback", "write a page for each graded submission", assignment="?"
+    option(
+        "release", "--draws", type=int, default=50, help="students' cases (default: 50)"
     )
-    grade.add_argument(
-        "--force", action="store_true", help="grade again what has been graded"
+    option(
+        "autograde feedback watch",
+        "--jobs",
+        type=int,
+        default=1,
+        help="processes (default: 1)",
     )
-    watch = step(
-        "watch", "collect, grade and write feedback until Ctrl+C", assignment="?"
+    option(
+        "autograde feedback",
+        "--student",
+        action="append",
+        default=[],
+        help="only this id",
     )
-    _add_watching(watch)
-    for command in (grade, feedback, watch):
-        command.add_argument(
-            "--jobs", type=int, default=1, help="processes (default: 1)"
-        )
-    for command in (grade, feedback):
-        command.add_argument(
-            "--student", action="append", default=[], help="only this id"
-        )
-    for command in (*trusting, feedback, watch):
-        command.add_argument(
-            "--publish",
-            action="store_true",
-            help="put it into the exchange, for students to fetch",
-        )
-    grade.add_argument(
-        "--dask", default="", metavar="ADDRESS", help="of a Dask scheduler"
+    option(
+        "autograde",
+        "--force",
+        action="store_true",
+        help="grade again what has been graded",
     )
-    trusting[0].add_argument(
-        "--draws", type=int, default=50, help="students' cases (default: 50)"
+    option(
+        "autograde", "--dask", default="", metavar="ADDRESS", help="of a Dask scheduler"
     )
-    _add_trust(*trusting, grade, watch)
-    export = step("export", "write the grades as CSV", assignment="*")
-    scope = step(
-        "gradescope",
-        "write an autograder for Gradescope; keep it secret",
-        assignment="?",
+    option(
+        "release autograde watch",
+        "--trust-submissions",
+        action="store_true",
+        help="run without a sandbox; use only if you trust every submission",
     )
-    _add_formats(export, scope)
-    step(
-        "statistics",
-        "write how the class did, as a table and a picture",
-        assignment="?",
+    option(
+        "release feedback watch",
+        "--publish",
+        action="store_true",
+        help="put it into the exchange, for students to fetch",
     )
-    serve = step("serve", "open the page on which you read answers and give points")
-    serve.add_argument(
-        "--port", type=int, default=0, help="on 127.0.0.1 (default: a free port)"
-    )
-    serve.add_argument(
-        "--hub", action="store_true", help="as a service that JupyterHub starts"
-    )
-    return parser
-
-
-def _add_trust(*commands: argparse.ArgumentParser) -> None:
-    for command in commands:
-        command.add_argument(
-            "--trust-submissions",
-            action="store_true",
-            help="run without a sandbox; use only if you trust every submission",
-        )
-
-
-def _add_watching(watch: argparse.ArgumentParser) -> None:
-    watch.add_argument(
+    option(
+        "watch",
         "--from",
         dest="place",
         type=Path,
-        help="folder (default: the exchange)",
         metavar="PLACE",
+        help="folder (default: the exchange)",
     )
-    watch.add_argument(
-        "--every", type=float, default=20, help="seconds to wait (default: 20)"
+    option(
+        "watch", "--every", type=float, default=20, help="seconds to wait (default: 20)"
     )
-
-
-def _add_formats(
-    export: argparse.ArgumentParser, scope: argparse.ArgumentParser
-) -> None:
-    export.add_argument("--to", choices=("csv", "canvas", "moodle"), default="csv")
-    export.add_argument(
+    option("export", "--to", choices=("csv", "canvas", "moodle"), default="csv")
+    option(
+        "export",
         "--into",
         type=Path,
         metavar="FILE",
         help="fill in the platform's own file: Moodle's grading worksheet, Canvas's gradebook",
     )
-    export.add_argument(
+    option(
+        "export",
         "--column",
         default="",
         help="with --into, of Canvas's gradebook (default: ASSIGNMENT)",
     )
-    export.add_argument("--output", type=Path, help="file (default: grades[-TO].csv)")
-    scope.add_argument(
-        "--output", type=Path, help="file (default: autograder-ASSIGNMENT.zip)"
+    option("export", "--output", type=Path, help="file (default: grades[-TO].csv)")
+    option(
+        "gradescope",
+        "--output",
+        type=Path,
+        help="file (default: autograder-ASSIGNMENT.zip)",
     )
-    text = "when students see points and hints (default: after_published)"
-    scope.add_argument("--visibility", choices=_WHEN, default=_WHEN[0], help=text)
+    option(
+        "gradescope",
+        "--visibility",
+        choices=("after_published", "after_due_date", "visible", "hidden"),
+        default="after_published",
+        help="when students see points and hints (default: after_published)",
+    )
+    option(
+        "serve",
+        "--port",
+        type=int,
+        default=0,
+        help="on 127.0.0.1 (default: a free port)",
+    )
+    option(
+        "serve",
+        "--hub",
+        action="store_true",
+        help="as a service that JupyterHub starts",
+    )
+    return parser
 
 
 def _one(course: Course, options: argparse.Namespace) -> str:
