@@ -82,9 +82,11 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
         source = course_folder("lessons")
     except ValueError as error:
         raise UserError(str(error)) from error
-    named = bool(arguments) and not arguments[0].startswith("-")
-    lesson = find_lesson(arguments[0] if named else None, source=source)
-    passed_on = list(arguments[1 if named else 0 :])
+    passed_on = list(arguments)
+    wanted = None
+    if passed_on and not passed_on[0].startswith("-"):
+        wanted = passed_on.pop(0)
+    lesson = find_lesson(wanted, source=source)
     for line in copy_lessons(source, folder, reset=reset):
         print(line)
     _offer_defaults()
@@ -185,22 +187,10 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
         if not copy.exists() or _digest(copy.read_bytes()) != digest:
             replace_file(copy, content)  # whole: half a lesson would look like an edit
         record[name] = digest
-    _remove_old_code(folder, record)
     replace_file(
         folder / _RECORD, json.dumps(record, indent=1, sort_keys=True).encode()
     )
     return lines
-
-
-def _remove_old_code(folder: Path, record: dict[str, str]) -> None:
-    """Remove copies of the figures' code, which version 0.2 made, where nobody changed them."""
-    for name in [name for name in record if name.endswith(".py")]:
-        copy = folder / name
-        if copy.is_file() and _byte_digest(copy.read_bytes()) == record[name]:
-            copy.unlink()
-            if not any(copy.parent.iterdir()):
-                copy.parent.rmdir()
-        del record[name]
 
 
 def _with_room_to_write(content: bytes) -> bytes:
@@ -210,9 +200,15 @@ def _with_room_to_write(content: bytes) -> bytes:
     for cell in notebook["cells"]:
         cells.append(cell)
         if cell["cell_type"] == "markdown" and _ASKS.search("".join(cell["source"])):
-            yours = {"cell_type": "raw", "id": f"{cell['id']}-yours", "metadata": {}}
-            cells.append({**yours, "source": ["My answer: "]})
-    return f"{json.dumps({**notebook, 'cells': cells}, ensure_ascii=False, indent=1)}\n".encode()
+            yours = {
+                "cell_type": "raw",
+                "id": f"{cell['id']}-yours",
+                "metadata": {},
+                "source": ["My answer: "],
+            }
+            cells.append(yours)
+    notebook["cells"] = cells
+    return f"{json.dumps(notebook, ensure_ascii=False, indent=1)}\n".encode()
 
 
 def _is_edited(copy: Path, digest: str, written: str | None) -> bool:

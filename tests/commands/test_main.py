@@ -83,20 +83,6 @@ def test_lessons_are_copied_into_a_new_folder_with_a_record_in_json(mine):
     assert set(json.loads((mine / RECORD).read_text())) == {FIRST, SECOND}
 
 
-def test_code_that_an_earlier_version_copied_goes_unless_somebody_changed_it(
-    source, mine
-):
-    record = json.loads((mine / RECORD).read_text())
-    for name, kept in ((FIGURES, "as copied"), ("l02/figures.py", "my work")):
-        (mine / name).parent.mkdir()
-        (mine / name).write_text(kept)
-        record[name] = hashlib.sha256(b"as copied").hexdigest()
-    (mine / RECORD).write_text(json.dumps(record))
-    copy_lessons(source, mine)
-    assert files_in(mine) == {FIRST, SECOND, RECORD, "l02/figures.py"}
-    assert not (mine / "l01").exists()
-
-
 def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
     tmp_path,
 ):
@@ -121,12 +107,6 @@ def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
     said = "\n".join(copy_lessons(source, mine))
     assert "newer version: --reset renews it and keeps yours" in said
     assert (mine / FIRST).read_text() == "my work"
-
-
-def test_an_unchanged_older_file_is_updated(source, mine):
-    (source / FIRST).write_text(VERSION_2)
-    copy_lessons(source, mine)
-    assert first_cell(mine / FIRST) == "version 2"
 
 
 def opened_and_run(path):
