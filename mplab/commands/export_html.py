@@ -53,8 +53,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--no-reference", action="store_true", help="leave it out; it needs pdoc"
     )
     options = parser.parse_args(argv)
-    more = {"fresh": options.fresh, "reference": not options.no_reference}
-    export(options.out, lessons=options.lesson, **more)
+    export(
+        options.out,
+        lessons=options.lesson,
+        fresh=options.fresh,
+        reference=not options.no_reference,
+    )
     print(f"Open {options.out / 'index.html'} in a browser.")
     return 0
 
@@ -102,18 +106,18 @@ def export(
     ]
     for number, path in enumerate(wanted, start=1):
         print(f"{number} of {len(wanted)}: {path.stem}", file=sys.stderr)
+        exported = out / f"{path.stem}.html"
         stamp = _fingerprint(path, words="".join(titles.values()))
-        if fresh or stamp not in _text_of(out / f"{path.stem}.html"):
-            replace_file(
-                out / f"{path.stem}.html", (lesson_page(path, titles) + stamp).encode()
-            )
+        if fresh or stamp not in _text_of(exported):
+            replace_file(exported, (lesson_page(path, titles) + stamp).encode())
             replace_file(out / path.name, path.read_bytes())
     if reference:
         from mplab.commands.reference import write_reference
 
         write_reference(out / "api")
     guide = _text_of(course_folder("lessons") / "README.md")
-    stamp, last = _fingerprint(), _text_of(out / "index.html")
+    stamp = _fingerprint()
+    last = _text_of(out / "index.html")
     kept = front.first_explorer(last) if stamp in last and not fresh else ""
     digits = kept or front.draw_digits()
     first = front.front_page(out, [*titles], guide, digits=digits, reference=reference)
@@ -138,11 +142,10 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
     from mplab.commands.frame import page
     from mplab.commands.lesson_page import beginning, launch_links, lesson_body
 
-    notebook, row = _executed(path), list(titles)
-    at, items = (
-        row.index(path),
-        "".join(f"<li>{_link(*item)}</li>" for item in titles.items()),
-    )
+    notebook = _executed(path)
+    row = list(titles)
+    at = row.index(path)
+    items = "".join(f"<li>{_link(*item)}</li>" for item in titles.items())
     every = f"<details><summary>Lesson {at + 1} of {len(row)}</summary><ol>{items}</ol></details>"
     ways = ['<a href="index.html">mplab</a>', every]
     for name, other in (("previous", at - 1), ("next", at + 1)):
@@ -153,7 +156,8 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
         f'<a href="{url}">{place}</a>' for place, url in launch_links(path.name).items()
     ]
     more = f' <a href="{path.name}" download>Download the notebook.</a>'
-    more += f" Or open it in {' or '.join(opens)}." * bool(opens)
+    if opens:
+        more += f" Or open it in {' or '.join(opens)}."
     body = lesson_body(notebook, more)
     return page(f"{titles[path]} · mplab", body, ways=ways, about=beginning(notebook))
 

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from html import escape
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from PIL import Image
 
 from mplab.common.installation import VERSION
 
@@ -31,20 +34,23 @@ def page(
         kind: the class of the main part.
         about: a sentence or two for search engines.
     """
-    style, script = (
-        (FILES / name).read_text("utf-8") for name in ("style.css", "site.js")
+    script = (FILES / "site.js").read_text("utf-8")
+    return (
+        (FILES / "page.html")
+        .read_text("utf-8")
+        .format(
+            title=escape(title),
+            about=escape(about or title),
+            base=address(),
+            policy=policy([script, *_MODULE.findall(body)]),
+            style=(FILES / "style.css").read_text("utf-8"),
+            script=script,
+            ways="".join(f"<li>{way}</li>" for way in ways),
+            kind=kind,
+            body=body,
+            version=VERSION,
+        )
     )
-    held = {
-        "style": style,
-        "script": script,
-        "kind": kind,
-        "body": body,
-        "version": VERSION,
-    }
-    held |= {"title": escape(title), "about": escape(about or title, quote=True)}
-    held |= {"base": address(), "policy": policy([script, *_MODULE.findall(body)])}
-    links = "".join(f"<li>{way}</li>" for way in ways)
-    return (FILES / "page.html").read_text("utf-8").format(ways=links, **held)
 
 
 def repository() -> str:
@@ -83,13 +89,21 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
 
 def shrink_pictures(html: str) -> str:
     """Convert a page's PNG pictures to WebP of 64 colours; a reader sees no difference."""
-    from PIL import Image
 
     def shrunk(found: re.Match[str]) -> str:
-        image = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
-        out = io.BytesIO()
-        few = image.quantize(64, dither=Image.Dither.NONE)
-        few.convert("RGB").save(out, "webp", lossless=True)
-        return f"data:image/webp;base64,{base64.b64encode(out.getvalue()).decode()}"
+        few = read_image(found[1]).quantize(64, dither=Image.Dither.NONE)
+        return image_address(few.convert("RGB"), "webp", lossless=True)
 
     return _PNG.sub(shrunk, html)
+
+
+def read_image(data: str) -> Image.Image:
+    """Read a picture from its base64 in a page."""
+    return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
+
+
+def image_address(image: Image.Image, kind: str, **how: Any) -> str:
+    """Return a `data:` address that holds a picture; `how` are Pillow's options for its kind."""
+    out = io.BytesIO()
+    image.save(out, kind, **how)
+    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"

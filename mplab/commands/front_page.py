@@ -1,7 +1,5 @@
 """Make the first page of `mplab export-html`, and the page for teachers."""
 
-import base64
-import io
 import json
 import re
 from collections.abc import Sequence
@@ -12,7 +10,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from mplab.commands.frame import FILES, address, page, repository
+from mplab.commands.frame import (
+    FILES,
+    address,
+    image_address,
+    page,
+    read_image,
+    repository,
+)
 from mplab.commands.lesson_page import (
     beginning,
     frozen_explorer_html,
@@ -58,24 +63,33 @@ def front_page(
         reference: whether there is a reference of the library.
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
-    clone = f"git clone {there}\n" if (there := repository()) else ""
-    begin = f' <a href="{pages[0].name}">Begin with lesson 1</a>.' * pages[0].exists()
-    held = {
-        "race": _race(),
-        "script": sharing_script("counters.js"),
-        "digits": digits,
-        "begin": begin,
-        "bits": to_live_html(BitExplorer("0.1")),
-        "clone": clone,
-    }
-    cards = "\n".join(_card(*both, guide) for both in zip(lessons, pages, strict=True))
+    begin = ""
+    if pages[0].exists():
+        begin = f' <a href="{pages[0].name}">Begin with lesson 1</a>.'
+    cards = [
+        _card(lesson, exported, guide)
+        for lesson, exported in zip(lessons, pages, strict=True)
+    ]
     # The first card is as wide as leaves no hole in the last row.
     spans = (f"--of-{n}: {n - (len(pages) - 1) % n}" for n in (2, 3, 4))
-    held |= {"lessons": cards, "spans": "; ".join(spans)}
-    held |= {"reference": _REFERENCE if reference else ""}
-    body = (FILES / "front.html").read_text("utf-8").format(**held)
+    body = (
+        (FILES / "front.html")
+        .read_text("utf-8")
+        .format(
+            race=_race(),
+            script=sharing_script("counters.js"),
+            digits=digits,
+            begin=begin,
+            bits=to_live_html(BitExplorer("0.1")),
+            clone=f"git clone {repository()}\n" if repository() else "",
+            lessons="\n".join(cards),
+            spans="; ".join(spans),
+            reference=_REFERENCE if reference else "",
+        )
+    )
     names = {"#lessons": "Lessons", "#run": "Run it", "teaching.html": "Teach with it"}
-    names |= {"api/mplab.html": "Reference"} if reference else {}
+    if reference:
+        names["api/mplab.html"] = "Reference"
     ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
     return page(
         "mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT
@@ -103,13 +117,13 @@ def other_pages(out: Path) -> dict[str, str]:
             heading, _, words = _plain(f"<p{rest}").partition(" # ")
             link = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
             entries.append(f"<li>{link}<p>{(words or heading)[:6000]}</p></li>")
-    held = {"entries": "\n".join(entries), "base": address()}
-    bodies = {
-        name: (FILES / name).read_text("utf-8") for name in ("search.html", "404.html")
-    }
+    search = (FILES / "search.html").read_text("utf-8")
+    lost = (FILES / "404.html").read_text("utf-8")
     return {
-        name: page("mplab", body.format(**held), ways=_HOME)
-        for name, body in bodies.items()
+        "search.html": page(
+            "mplab", search.format(entries="\n".join(entries)), ways=_HOME
+        ),
+        "404.html": page("mplab", lost.format(base=address()), ways=_HOME),
     }
 
 
@@ -147,12 +161,11 @@ def draw_digits() -> str:
     from mplab.training.digits import measure_painted_digits
     from mplab.training.recipes import RECIPES
 
-    names = ["2" + superscript(exponent) for exponent in EXPONENTS]
+    naive = RECIPES["fp16-naive"]
+    scales = {"2" + superscript(exponent): 2.0**exponent for exponent in EXPONENTS}
     recipes = [
-        replace(
-            RECIPES["fp16-naive"], name=name, init_scale=2.0**exponent, dynamic=False
-        )
-        for name, exponent in zip(names, EXPONENTS, strict=True)
+        replace(naive, name=name, init_scale=scale, dynamic=False)
+        for name, scale in scales.items()
     ]
     found = measure_painted_digits("fp32", *recipes, progress=False)
     r2 = found.r2
@@ -163,12 +176,15 @@ def draw_digits() -> str:
             fixed + _row_of_digits("FP16", found.painted[name]),
             _result_sentence(r2[name], r2["fp32"]),
         )
-        for name in names
+        for name in scales
     ]
-    control = Control("slider", "loss scale", names, 0, True)
-    question = "One network, trained in FP16. Which loss scale brings the digits back?"
     frozen = Frozen(
-        question, [control], [], len(states), states[0], str(pack(states, {}))
+        question="One network, trained in FP16. Which loss scale brings the digits back?",
+        controls=[Control("slider", "loss scale", [*scales], start=0, readout=True)],
+        buttons=[],
+        positions=len(states),
+        start=states[0],
+        packed=str(pack(states, {})),
     )
     return frozen_explorer_html(frozen)
 
@@ -183,15 +199,12 @@ def first_explorer(html: str) -> str:
 
 def _row_of_digits(words: str, images: np.ndarray) -> str:
     """Write the first images in one row, with a gap of one pixel between them."""
-    row = np.full((8, 9 * _SHOWN - 1), 255, np.uint8)
-    for number, image in enumerate(images[:_SHOWN].reshape(-1, 8, 8)):
-        row[:, 9 * number : 9 * number + 8] = 255 * (
-            1 - np.nan_to_num(image.clip(0, 1))
-        )
-    out = io.BytesIO()
-    Image.fromarray(row).save(out, "png", optimize=True)
-    data = base64.b64encode(out.getvalue()).decode()
-    attributes = f'alt="{words}, {_SHOWN} digits" src="data:image/png;base64,{data}"'
+    row = np.zeros((8, _SHOWN, 9))
+    row[:, :, :8] = images[:_SHOWN].reshape(_SHOWN, 8, 8).swapaxes(0, 1)
+    ink = np.nan_to_num(row.reshape(8, -1)[:, :-1].clip(0, 1))
+    image = Image.fromarray((255 * (1 - ink)).astype(np.uint8))
+    source = image_address(image, "png", optimize=True)
+    attributes = f'alt="{words}, {_SHOWN} digits" src="{source}"'
     return f'<p class="digits"><span>{words}</span><img class="mplab-card" {attributes}></p>'
 
 
@@ -212,7 +225,8 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
 
     notebook = nbformat.read(lesson, as_version=4)  # type: ignore[no-untyped-call]
     number = int(lesson.stem[:2])
-    title, picture = escape(title_of(notebook)), ""
+    title = escape(title_of(notebook))
+    picture = ""
     if exported.exists():
         title = f'<a href="{exported.name}">{title}</a>'
         picture = _thumbnail(exported.read_text("utf-8"))
@@ -232,12 +246,10 @@ def _thumbnail(html: str) -> str:
     found = re.search('data:image/webp;base64,([^"]+)', html)
     if found is None:
         return ""
-    image = Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+    image = read_image(found[1])
     image.thumbnail((_THUMB, _THUMB))
-    out = io.BytesIO()
-    image.save(out, "webp", quality=15, method=6)
-    data = base64.b64encode(out.getvalue()).decode()
-    return f'<img class="thumb mplab-card" alt="" src="data:image/webp;base64,{data}">'
+    source = image_address(image, "webp", quality=15, method=6)
+    return f'<img class="thumb mplab-card" alt="" src="{source}">'
 
 
 _REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'

@@ -113,15 +113,12 @@ def lesson_body(notebook: Any, more: str = "") -> str:
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
     links = "".join(f'<li><a href="#{name}">{words}</a></li>' for name, words in found)
-    contents = (
-        f'<nav class="contents" aria-label="In this lesson"><ul>{links}</ul></nav>'
-    )
-    contents *= bool(links)
-    return shrink_pictures(
-        deduplicate_scripts(
-            "".join([*parts[:1], contents, _NOTE.format(more), *parts[1:]])
-        )
-    )
+    below_title = _NOTE.format(more)
+    if links:
+        contents = f'aria-label="In this lesson"><ul>{links}</ul>'
+        below_title = f'<nav class="contents" {contents}</nav>{below_title}'
+    html = "".join([*parts[:1], below_title, *parts[1:]])
+    return shrink_pictures(deduplicate_scripts(html))
 
 
 def markdown_to_html(markdown: str) -> str:
@@ -144,13 +141,11 @@ def markdown_to_html(markdown: str) -> str:
 def _frozen(notebook: Any) -> dict[str, Any]:
     """Return the explorers that the last cell drew, by model, and remove that cell."""
     outputs = notebook.cells[-1].get("outputs", []) if notebook.cells else []
-    found = [
-        output.data[FROZEN] for output in outputs if FROZEN in output.get("data", {})
-    ]
-    if not found:
-        return {}
-    notebook.cells.pop()
-    return dict(found[0])
+    for output in outputs:
+        if FROZEN in output.get("data", {}):
+            notebook.cells.pop()
+            return dict(output.data[FROZEN])
+    return {}
 
 
 def _code(cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
@@ -192,16 +187,24 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
 # Explorers -------------------------------------------------------------------------------
 def frozen_explorer_html(frozen: Frozen) -> str:
     """Write an explorer that moves without Python, or stands still without JavaScript."""
-    question, controls, buttons, positions, (picture, sentence), packed = frozen
-    shown = math.prod(len(options) for _, _, options, _, _ in controls)
-    coarser = (
-        f"This page holds {shown:,} of the {positions:,} positions of JupyterLab. "
+    picture, sentence = frozen.start
+    # From a notebook, where all is JSON, a control comes as a list.
+    shown = math.prod(len(options) for _, _, options, _, _ in frozen.controls)
+    note = f'<span class="still">{STATIC_NOTE}</span>'
+    if shown < frozen.positions:
+        held = f"{shown:,} of the {frozen.positions:,} positions of JupyterLab"
+        note = f"This page holds {held}. {note}"
+    asked = json.dumps([frozen.controls, frozen.buttons])
+    return (
+        (FILES / "explorer.html")
+        .read_text("utf-8")
+        .strip()
+        .format(
+            question=escape(frozen.question),
+            picture=picture,
+            sentence=escape(sentence),
+            note=note,
+            asked=asked.replace("<", "\\u003c"),  # a </script> would end the script
+            packed=frozen.packed,
+        )
     )
-    coarser *= shown < positions
-    asked = json.dumps([controls, buttons]).replace("<", "\\u003c")
-    words, still = (
-        map(escape, (question, sentence)),
-        f'{coarser}<span class="still">{STATIC_NOTE}</span>',
-    )
-    frame = (FILES / "explorer.html").read_text("utf-8").strip()
-    return frame.format(*words, picture=picture, note=still, asked=asked, packed=packed)

@@ -7,6 +7,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 from matplotlib.gridspec import GridSpec
+from matplotlib.text import Text
 
 from mplab.pictures.canvas import Picture, in_house_style, part_ends, part_spans, titled
 
@@ -39,10 +40,8 @@ def make_narrow(picture: Any) -> None:
     """Lay a figure out for a phone: panels below each other, long words on several lines."""
     panels = [axes for axes in picture.axes if axes.get_subplotspec() is not None]
     places = [axes.get_subplotspec() for axes in panels]
-    columns, height = (
-        max(place.get_gridspec().ncols for place in places),
-        picture.get_figheight(),
-    )
+    columns = max(place.get_gridspec().ncols for place in places)
+    height = picture.get_figheight()
     if 1 < columns < 5:
         order = sorted(range(len(places)), key=lambda i: places[i].colspan.start)
         grid = GridSpec(len(order), 1, figure=picture)
@@ -50,10 +49,11 @@ def make_narrow(picture: Any) -> None:
             panels[i].set_subplotspec(grid[row])
             panels[i].tick_params(labelleft=True, labelbottom=True)
         height *= 0.8 * columns
-    claim, alt, lines = picture.claim, picture.alt, picture.get_suptitle().count("\n")
+    alt = picture.alt
+    lines = picture.get_suptitle().count("\n")
     picture.set_size_inches(WIDTH, height)
     picture.draw_without_rendering()  # so that words are measured in pixels of this size
-    titled(picture, claim, "").alt = alt
+    titled(picture, picture.claim, "").alt = alt
     picture.set_figheight(height + 0.2 * (picture.get_suptitle().count("\n") - lines))
     for key in [*picture.legends]:
         names = [text.get_text() for text in key.get_texts()]
@@ -69,20 +69,16 @@ def make_narrow(picture: Any) -> None:
 def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
     """Wrap long labels; return the names of curves, and the words above the axes."""
     axes.set_title(fill(axes.get_title(loc="left"), 44), loc="left")
-    # Keep their alignment.
-    for label, room in (
-        (axes.xaxis.label, 38),
-        (axes.yaxis.label, 26),
-    ):
-        label.set_text(
-            "\n".join(fill(line, room) for line in label.get_text().split("\n"))
-        )
+    _fill(axes.xaxis.label, 38)  # `set_xlabel` would undo its alignment
+    _fill(axes.yaxis.label, 26)
     notes = [t for t in axes.texts if isinstance(getattr(t, "anncoords", ""), tuple)]
     above = [
         t for t in axes.texts if t.get_va() == "bottom" and t.get_position()[1] == 1
     ]
-    for text in notes + above:
-        text.set_text(fill(text.get_text(), 14 if text in notes else 10))
+    for text in notes:
+        _fill(text, 14)
+    for text in above:
+        _fill(text, 10)
     names = [label.get_text().replace(".", ". ") for label in axes.get_yticklabels()]
     # Not a formula's source.
     if any(len(name) > 14 and "$" not in name for name in names):
@@ -90,6 +86,11 @@ def _wrap(axes: Any) -> tuple[list[Any], list[Any]]:
             axes.get_yticks(), [fill(name, 14).replace(". ", ".") for name in names]
         )
     return notes, above
+
+
+def _fill(text: Text, room: int) -> None:
+    """Break each line of a text at this many letters."""
+    text.set_text("\n".join(fill(line, room) for line in text.get_text().split("\n")))
 
 
 def _thin(picture: Picture, axis: Any) -> None:
