@@ -190,11 +190,13 @@ class Chart(Drawing):
         *, dots: bool = False, more: str = "",
     ) -> None:  # fmt: skip
         """Add a line through points, with dots on them."""
-        if places := [(self.x(a), self.y(b)) for a, b in zip(xs, ys, strict=True)]:
+        places = [(self.x(a), self.y(b)) for a, b in zip(xs, ys, strict=True)]
+        if places:
             way = "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
             self.line(f"M{way}", colour, width, more)
-        for a, b in places if dots else ():
-            self.dot(a, b, 4, colour)
+        if dots:
+            for a, b in places:
+                self.dot(a, b, 4, colour)
 
     def stairs(self, values: Iterable[float]) -> str:
         """Return the path over steps 0 to 1, 1 to 2 and so on, each at its value, after a start."""

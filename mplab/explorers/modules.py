@@ -40,10 +40,8 @@ STATIC_NOTE = (
 
 def joined(*names: str) -> str:
     """Join modules into one that imports nothing."""
-    files = [(_FOLDER / name).read_text("utf-8") for name in names]
-    return "".join(
-        re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE) for text in files
-    )
+    text = "".join((_FOLDER / name).read_text("utf-8") for name in names)
+    return re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
 
 
 _CORE = joined("numbers.js", "focus.js", "parts.js")
@@ -100,11 +98,9 @@ def to_live_html(explorer: PageExplorer) -> str:
     Each explorer brings the code that all of them share; `deduplicate_scripts` keeps only the
     first copy.
     """
-    place, state, picture = (
-        f"mplab-{next(_NUMBERS)}",
-        explorer.get_state(),
-        explorer.static_picture(),
-    )
+    place = f"mplab-{next(_NUMBERS)}"
+    state = explorer.get_state()
+    picture = explorer.static_picture()
     static = picture._repr_mimebundle_()["text/html"] if picture else ""
     return (
         f'{_SHARED}<div id="{place}">{static}<p>{STATIC_NOTE}</p></div>'
@@ -121,7 +117,8 @@ def sharing_script(name: str) -> str:
 
 def to_saved_html(explorer: PageExplorer) -> str:
     """Write an explorer for a saved notebook: it needs no kernel, and begins once it is seen."""
-    state, place = explorer.get_state(), f"mplab-{explorer.model_id}"
+    state = explorer.get_state()
+    place = f"mplab-{explorer.model_id}"
     return (
         f'<style>{css()}</style><div id="{place}"></div>'
         f'<script type="module">{state["_esm"]}\n'

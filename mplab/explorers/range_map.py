@@ -96,29 +96,26 @@ class RangeMap(Explorer):
 
     def _histogram(self) -> Chart:
         """Draw bars a binade wide over the zones of the format."""
-        histogram, (low, high) = self.layers[self.layer.value], self.window
-        counts = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
+        histogram = self.layers[self.layer.value]
+        low, high = self.window
+        heights = np.asarray(histogram.counts) / max(1, int(np.sum(histogram.counts)))
         where = np.asarray(histogram.exponents) + self.scale.value
-        top, colour = float(counts.max(initial=0)) or 1.0, style(self.fmt).colour
+        top = float(heights.max(initial=0)) or 1.0
+        colour = style(self.fmt).colour
         # a little higher than the highest bar
         chart = Chart(
             Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30)
         )
         _zones(chart, self.fmt, low, high)
         width = 688 / (high - low)
-        for exponent, share, zone in zip(
-            where, counts, zone_of(where, self.fmt), strict=True
-        ):
-            fill, opacity = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))[
-                zone
-            ]
-            if share:
-                at, more = (
-                    chart.y(100 * share),
-                    f'fill-opacity="{opacity}" stroke="{colour}"',
-                )
-                left = chart.x(exponent) + 0.07 * width
-                chart.box(left, at, 0.86 * width, 204 - at, fill, more)
+        looks = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))  # of zones
+        zone = zone_of(where, self.fmt)
+        for i in np.flatnonzero(heights):
+            fill, opacity = looks[zone[i]]
+            left = chart.x(where[i]) + 0.07 * width
+            at = chart.y(100 * heights[i])
+            more = f'fill-opacity="{opacity}" stroke="{colour}"'
+            chart.box(left, at, 0.86 * width, 204 - at, fill, more)
         chart.frame()
         chart.ticks_x(whole_ticks(low, high, count=12), _power, down=21, mark=True)
         chart.ticks_y(whole_ticks(0, 100 * top, count=3), mark=True)
@@ -172,8 +169,9 @@ def _zones(chart: Chart, fmt: Format, low: int, high: int) -> None:
     words = zone_words(fmt, low, high)
     wanted = [(chart.x(a) + chart.x(b)) / 2 for _, a, b in words]
     sizes = [LETTER * len(word) + 8 for word, _, _ in words]
-    for place, word in zip(spread(wanted, sizes, low=58, high=746), words, strict=True):
-        chart.text(place, 20, word[0], "middle")
+    places = spread(wanted, sizes, low=58, high=746)
+    for place, (word, _, _) in zip(places, words, strict=True):
+        chart.text(place, 20, word, "middle")
 
 
 def _power(exponent: int) -> str:

@@ -441,11 +441,8 @@ function build(act, now) {
   function show(state, note) {
     const { formats, f, number } = state;
     if (!note) entry.value = state.entry;
-    showChoice(
-      format,
-      formats.map(({ name }) => name),
-      f.name,
-    );
+    const names = formats.map(({ name }) => name);
+    showChoice(format, names, f.name);
     showChoice(mode, modes, MODES[state.mode], modeWords);
     saturate.checked = state.saturate;
     code.show(state);

@@ -258,6 +258,7 @@ function build(act) {
     const names = state.formats.map(({ name }) => name);
     if (!note) typed.value = state.around;
     zoom.value = state.zoom;
+    zoom.setAttribute("aria-valuetext", `2${raised(state.zoom)}`);
     showChoice(first, names, state.first.name);
     showChoice(second, names, state.second.name);
     showChoice(mode, LESSON_MODES, MODES[state.mode], modeWords);

@@ -36,16 +36,12 @@ export function textField(change, more = {}) {
 }
 
 /** A slider over integers; `move` is given the new one. */
-export function slider(min, max, move) {
-  const made = element("input", { type: "range", min, max, input: () => move(Number(made.value)) });
-  return made;
-}
+export const slider = (min, max, move) =>
+  element("input", { type: "range", min, max, input: ({ target }) => move(Number(target.value)) });
 
 /** A list to choose a name from. */
-export function chooser(choose) {
-  const made = element("select", { change: () => choose(made.value) });
-  return made;
-}
+export const chooser = (choose) =>
+  element("select", { change: ({ target }) => choose(target.value) });
 
 /** Update the names in a list, and which one is chosen. */
 export function showChoice(list, names, chosen, words = (name) => name) {
@@ -69,6 +65,16 @@ export function links(name, plain, changed) {
     permalink: (state) => `${start}${new URLSearchParams(plain(state))}`,
     linked: (state, hash) => (hash.startsWith(start) ? changed(state, said(hash)) : state),
   };
+}
+
+/** Say a note and a text in a live region: only sentences that change are read out. */
+function say(region, note, text) {
+  const sentences = text.split(/(?<=[.:;]) /);
+  while (region.children.length > sentences.length + 1) region.lastChild.remove();
+  for (const [i, words] of [note, ...sentences].entries()) {
+    const part = region.children[i] ?? region.appendChild(element(i ? "span" : "strong"));
+    if (part.textContent.trim() !== words) part.textContent = ` ${words}`;
+  }
 }
 
 const shownOf = new Map(); // how many explorers of a kind the page has
@@ -95,7 +101,7 @@ export function live({ model, el }, explorer) {
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
-  const said = element("div", { role: "status", "aria-live": "polite" });
+  const said = element("div", { role: "status", "aria-live": "polite", "aria-atomic": "false" });
   const link = element("a", {}, "link to this state");
 
   function attempt(action) {
@@ -107,8 +113,7 @@ export function live({ model, el }, explorer) {
       note = error.message;
     }
     show(state, note);
-    said.replaceChildren(...(note ? [element("strong", {}, note), " "] : []));
-    said.append(explorer.sentence(state));
+    say(said, note, explorer.sentence(state));
     for (const field of el.querySelectorAll("[aria-invalid]"))
       field.removeAttribute("aria-invalid");
     link.href = `#${prefix}${explorer.permalink(state).slice(1)}`;

@@ -230,11 +230,8 @@ function build(act) {
     const all = found(state);
     if (!note) entry.value = state.entry;
     eighths.value = state.eighths;
-    showChoice(
-      format,
-      state.formats.map(({ name }) => name),
-      state.f.name,
-    );
+    const names = state.formats.map(({ name }) => name);
+    showChoice(format, names, state.f.name);
     showChoice(mode, LESSON_MODES, MODES[state.mode], modeWords);
     bits.replaceChildren(...bitParts(all, state.f));
     place.replaceChildren(placePicture(all, state.f));
