@@ -6,21 +6,19 @@ import re
 import struct
 from fractions import Fraction
 
-import ml_dtypes
 import node
 import numpy as np
 import page as pages
 import pytest
 from oracle import shown
-from typed import read_number, same
+from typed import read_number
 
-from mplab import FORMATS, FP8_E4M3, FP8_E5M2, FP16, FP32, Format, Specials, explorers
+from mplab import FORMATS, FP8_E4M3, FP16, FP32, Format, Specials, explorers
 from mplab.explorers.modules import SHOWN, facts, module
 from mplab.numbers import encode, round_to, ulp
 from mplab.pictures import canvas
 
 BROWSER = pytest.mark.browser
-DTYPES = {FP8_E4M3: ml_dtypes.float8_e4m3fn, FP8_E5M2: ml_dtypes.float8_e5m2}
 
 # What it says ----------------------------------------------------------------------------
 
@@ -55,30 +53,6 @@ def explored(typed, formats, folder):
     return ask(
         code, folder, {"formats": [facts(fmt) for fmt in formats], "typed": typed}
     )
-
-
-@pytest.mark.parametrize("fmt", DTYPES, ids=lambda fmt: fmt.name)
-def test_all_256_codes_show_what_ml_dtypes_makes_of_them(fmt, tmp_path):
-    truth = np.arange(256, dtype=np.uint8).view(DTYPES[fmt]).astype(np.float64)
-    least = float(ml_dtypes.finfo(DTYPES[fmt]).smallest_normal)
-    (told,) = explored([f"0x{code:02X}" for code in range(256)], [fmt], tmp_path)
-    for code, (value, tells) in enumerate(zip(truth.tolist(), told, strict=True)):
-        assert tells["code"] == code
-        assert same(float(tells["value"].replace("Infinity", "inf")), value)
-        kind = (
-            "NaN" if value != value else "infinity" if math.isinf(value) else "finite"
-        )
-        if kind == "finite":
-            kind = (
-                "zero"
-                if value == 0
-                else "subnormal"
-                if abs(value) < least
-                else "normal"
-            )
-            assert (tells["error"], tells["events"]) == (0, 0)
-        assert tells["kind"] == kind
-        assert f"({kind})" in tells["said"] or f"mean {kind}." in tells["said"]
 
 
 def test_every_format_is_asked_for_the_exact_number(tmp_path):
@@ -320,8 +294,7 @@ def test_numbers_formats_and_rules_are_chosen_and_bad_ones_answered(chromium, tm
         page.get_by_label("a format of your own").press("Enter")
         assert page.get_by_label("bits of").input_value() == "E5M6"
         assert page.locator("tbody tr").count() == len(SHOWN) + 1
-        odd = ("1/inf", "1__0", "１２", "9" * 10_000, "2^99999", "9" * 30_000)
-        for wrong in ("", "one", "<b>", "0xZZ", "0x1ffff", "1/0", *odd):
+        for wrong in ("<b>", "１２", "0x1ffff", "2^99999", "9" * 30_000):
             assert re.match(r".*(cannot be read|too far|needs|too long)", say(wrong)), (
                 wrong[:20]
             )

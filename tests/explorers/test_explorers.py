@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from histories import history
 
-from mplab import BF16, FP8_E5M2, FP16, explorers, round_to
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, explorers, round_to
 from mplab.training import ExponentHistogram, exponent_histogram
 
 RANDOM = np.random.default_rng(0)
@@ -26,12 +26,14 @@ def explorer(fmt=FP16):
 def counted(x, fmt):
     """What rounding makes of `x`: flushed, subnormal, normal and overflowed, one by one."""
     rounded = np.abs(round_to(x, fmt))
-    flushed, over = np.sum(rounded == 0), np.sum(np.isinf(rounded))
+    flushed, over = np.sum(rounded == 0), np.sum(~np.isfinite(rounded))
     subnormal = np.sum((rounded > 0) & (rounded < fmt.min_normal))
     return (flushed, subnormal, x.size - flushed - subnormal - over, over)
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
+)
 def test_the_numbers_are_those_of_rounding_at_every_position(fmt):
     range_map = explorer(fmt)
     scales = range(range_map.scale.min, range_map.scale.max + 1)

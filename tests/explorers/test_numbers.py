@@ -2,13 +2,13 @@
 
 import itertools
 import math
-from decimal import Decimal
+import re
 from fractions import Fraction
 
 import node
 import numpy as np
 import pytest
-from typed import read_number, same
+from typed import same
 
 from mplab import (
     BF16,
@@ -43,55 +43,6 @@ def ask(name, code, folder, **given):
     """What JavaScript after an explorer's module prints, as JSON; it knows all formats."""
     given["formats"] = [facts(fmt) for fmt in FORMATS.values()]
     return node.run(f"{module(name)}{PLAIN}{code}", folder, given)
-
-
-# Numbers as they are typed ---------------------------------------------------------------
-
-
-READ = {
-    **{
-        "0.1": Fraction(1, 10),
-        "1e-8": Fraction(1, 10**8),
-        "−3": -3,
-        " 2^-24 ": Fraction(1, 2**24),
-    },
-    **{
-        "-1.5·2^3": -12,
-        "2**10": 1024,
-        "1/3": Fraction(1, 3),
-        "0x3C00": 1,
-        "0b1": 2.0**-24,
-    },
-    **{
-        "0x1.8p3": 12,
-        "-0X.8": -0.5,
-        "0x1p-149": 2.0**-149,
-        "1e400": 10**400,
-        "inf": math.inf,
-    },
-    **{
-        "-Infinity": -math.inf,
-        "-0": -0.0,
-        "0x8000": -0.0,
-        "-0x0p0": -0.0,
-        "nan": math.nan,
-    },
-    "0." + "1" * 1000: Fraction(int("1" * 1000), 10**1000),
-}
-
-
-def test_a_typed_number_is_read_exactly():
-    """By the oracle of what the page reads."""
-    for typed, number in READ.items():
-        read = read_number(typed, FP16)
-        assert (
-            same(read, number)
-            if number == 0
-            else read == number or read != read != number
-        )
-    for x in (0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0):
-        assert same(float(read_number(x.hex(), FP16)), x)
-        assert same(float(read_number(f"{Decimal(x):f}", FP16)), x)
 
 
 # The number line -------------------------------------------------------------------------
@@ -231,23 +182,18 @@ def test_numbers_at_the_ends_of_every_range_can_be_shown_on_a_line(tmp_path):
         assert "NaN" not in words and "undefined" not in words
 
 
+REFUSED = r".*(cannot be read|too far|too long|needs|must be|There is no).*\."
 WRONG = [
     "",
-    "abc",
-    "0x",
+    "<b>",
     "0xFFFFFFFFF",
     "1/0",
     "2^99999",
-    "0x.p3",
-    "0x1p99999",
-    "2^9999",
-    "1e999999999",
     "9" * 20_001,
-    "<b>",
     "inf",
-    "nan",
     "1e300*2^1000",
 ]
+"""One of each kind; test_page_numbers has the others."""
 
 
 def test_what_cannot_be_on_a_line_is_refused_in_a_sentence(tmp_path):
@@ -260,9 +206,7 @@ def test_what_cannot_be_on_a_line_is_refused_in_a_sentence(tmp_path):
         {"mode": "up"},
     ]
     for change, answer in zip(changes, said(changes, tmp_path), strict=True):
-        words = "cannot be read|too far|too long|needs|must be|There is no"
-        assert any(part in answer["refused"] for part in words.split("|")), change
-        assert answer["refused"].endswith("."), change
+        assert re.fullmatch(REFUSED, answer["refused"]), change
 
 
 # Rounding --------------------------------------------------------------------------------
@@ -352,20 +296,6 @@ def test_the_eighths_are_the_patterns_of_guard_round_and_sticky(number, tmp_path
     assert seen == list(itertools.product((0, 1), repeat=3))
 
 
-def test_a_negative_number_mirrors_a_positive_one_in_the_lab(tmp_path):
-    every = itertools.product(
-        ("FP8_E4M3", "FP8_E5M2", "BF16", "FP16"), range(17), ("18", "-18")
-    )
-    found = lab(
-        [{"entry": x, "format": fmt, "eighths": n} for fmt, n, x in every], tmp_path
-    )
-    for plus, minus in zip(found[::2], found[1::2], strict=True):
-        assert minus["x"] == -plus["x"] and minus["bits"] == plus["bits"]
-        assert (minus["low"], minus["high"]) == (-plus["high"], -plus["low"])
-        if plus["low"] != plus["high"]:
-            assert minus["chance"] == 1 - plus["chance"]
-
-
 def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
     changes = [{"entry": "-16", "eighths": 3}, {"entry": "-16", "eighths": 5}]
     changes.append({"entry": "16", "eighths": 5})
@@ -410,9 +340,8 @@ def test_numbers_past_the_range_are_refused_in_words(tmp_path):
     changes += [{"entry": typed} for typed in WRONG]
     changes += [{"eighths": "17"}, {"format": "FP7"}, {"mode": "up"}]
     found = lab(changes, tmp_path)
-    words = "cannot be read|too far|too long|needs|must be|There is no"
     for change, answer in zip(changes, found, strict=True):
-        assert any(part in answer["refused"] for part in words.split("|")), change
+        assert re.fullmatch(REFUSED, answer["refused"]), change
     assert "from −448 to 448, the range of FP8_E4M3; got “1000”." in found[1]["refused"]
 
 

@@ -50,8 +50,7 @@ def touching(boxes):
 
 
 @every_explorer
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "dark")])
 def test_it_fits_every_width_and_its_words_stand_out(
     name, width, scheme, chromium, tmp_path
 ):
@@ -192,20 +191,12 @@ def test_the_lab_is_moved_by_keyboard(chromium, tmp_path):
 
 LINKS = {
     "#line?around=1%2F3&zoom=-2&first=fp16": "From 0.208333 to 0.458333 FP16 has",
-    "#line?zoom=99": "The width's exponent must be a whole number from −20 to 18; got “99”.",
     "#line?first=fp7": "There is no format “fp7”.",
-    "#line?around=": "“” cannot be read.",
     "#rounding?entry=-16&eighths=3&mode=toward_zero": "−16.75 in FP8_E4M3",
-    "#rounding?entry=1000&format=bf16": "1000 in BF16",
-    "#rounding?entry=1000": "The number must be finite and from −448 to 448",
-    "#rounding?eighths=x": "The slider must be a whole number from 0 to 16; got “x”.",
-    "#rounding?mode=up": "There is no rounding mode “up”.",
     "#fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
     "#e2m1/0x7": "E2M1 0x7: ",
     "#fp8_e4m3/0x1ff": "0x1ff needs more than the 8 bits of FP8_E4M3. FP16 0x2E66",
-    "#section/1": "There is no format “section”.",
     "#2.line?around=1%2F3&zoom=-2&first=fp16": "From 0.208333 to 0.458333 FP16 has",
-    "#2.fp8_e4m3/0x3f": "FP8_E4M3 0x3F: ",
 }
 
 

@@ -233,44 +233,55 @@ console.log(JSON.stringify(said));
 """
 
 
+TYPED = {
+    "0.1": Fraction(1, 10),
+    "1e-8": Fraction(1, 10**8),
+    "−3": -3,
+    " 2^-24 ": Fraction(1, 2**24),
+    "-1.5·2^3": -12,
+    "2**10": 1024,
+    "1/3": Fraction(1, 3),
+    "-2/-6": Fraction(1, 3),
+    "0x3C00": 1,
+    "0xFC00": -math.inf,
+    "0b1": 2.0**-24,
+    "0x1.8p3": 12,
+    "-0X.8": -0.5,
+    "0x1p-149": 2.0**-149,
+    "1e400": 10**400,
+    "1_000": 1000,
+    ".5": 0.5,
+    "5.": 5,
+    "inf": math.inf,
+    "-Infinity": -math.inf,
+    "0": 0.0,
+    "-0": -0.0,
+    "0x8000": -0.0,
+    "-0x0p0": -0.0,
+    "nan": math.nan,
+    "0." + "1" * 1000: Fraction(int("1" * 1000), 10**1000),
+}
+
+
+def test_the_oracle_reads_a_typed_number_exactly():
+    for typed, number in TYPED.items():
+        read = read_number(typed, FP16)
+        if number == 0:
+            assert same(float(read), number), typed
+        else:
+            assert read == number or read != read != number, typed
+    for x in (0.1, -(2.0**-1074), 1.7976931348623157e308, 1e22, 1 / 3, -0.0):
+        assert same(float(read_number(x.hex(), FP16)), x)
+        assert same(float(read_number(f"{Decimal(x):f}", FP16)), x)
+
+
 def typed_numbers():
     """Numbers in every way of writing them, and at ties of doubles and the ends of their range."""
     rng = np.random.default_rng(3)
     words = [
-        "0.1",
-        "1e-8",
-        "−3",
-        " 2^-24 ",
-        "-1.5·2^3",
-        "2**10",
-        "1/3",
-        "-2/-6",
-        "0x3C00",
-        "0b1",
-    ]
-    words += [
-        "0x1.8p3",
-        "-0X.8",
-        "0x1p-149",
-        "1e400",
+        *TYPED,
         "-1e-400",
-        "1_000",
-        ".5",
-        "5.",
-        "0",
-        "-0",
-    ]
-    words += [
-        "0." + "1" * 1000,
-        "inf",
-        "-Infinity",
-        "nan",
-        "0x8000",
-        "0xFC00",
-        "-0x0p0",
         "1e4999",
-    ]
-    words += [
         "9007199254740993",
         "9007199254740995",
         "2^-1075",
