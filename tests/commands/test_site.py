@@ -40,7 +40,6 @@ FIRST = [
     "explorers.BitExplorer('0.1', FP16)",
 ]
 SECOND = ["# And a second?\n\nWords, 2⁻²⁴ and 2^−25. Another.", "1 + 1"]
-WIDTHS, THEMES = (360, 768, 1280), ("light", "dark")
 
 
 def write(path, cells):
@@ -405,38 +404,34 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(
     page.close()
 
 
-def test_back_finds_the_searched_word_again(site, browser):
+def test_the_search_finds_a_section_and_back_finds_the_word_again(site, browser):
     page = browser.new_page()
     page.goto((site / "search.html").as_uri())
-    page.get_by_role("searchbox").fill("open 100%")
-    page.get_by_role("searchbox").fill("another")
-    page.locator(".found li:visible a").last.click()
+    field, found = page.get_by_role("searchbox"), page.locator(".found li:visible")
+    field.fill("in the open")
+    assert found.locator("a").all_inner_texts() == ["Lesson 1 · 2. Another"]
+    for power in ("2^-24", "2⁻²⁴", "2^−25"):
+        field.fill(power)
+        assert found.locator("a").all_inner_texts() == ["Lesson 2 · And a second?"]
+        assert found.locator("mark").count() == 1
+    field.fill("open 100%")
+    field.fill("another")
+    assert found.locator("a").first.inner_text() == "Lesson 1 · 2. Another"
+    found.locator("a").last.click()
     page.go_back()
-    assert page.get_by_role("searchbox").input_value() == "another"
-    assert page.locator(".found li:visible").count() == 3
+    assert field.input_value() == "another"
+    assert found.count() == 3
     page.close()
 
 
-def test_the_search_finds_a_section_and_a_lesson_leads_to_all_others(opened):
-    page = opened("search.html")
-    page.get_by_role("searchbox").fill("in the open")
-    assert page.locator(".found li:visible a").all_inner_texts() == [
-        "Lesson 1 · 2. Another"
-    ]
-    for power in ("2^-24", "2⁻²⁴", "2^−25"):
-        page.get_by_role("searchbox").fill(power)
-        found = page.locator(".found li:visible")
-        assert found.locator("a").all_inner_texts() == ["Lesson 2 · And a second?"]
-        assert found.locator("mark").count() == 1
-    page.get_by_role("searchbox").fill("another")
-    assert found.locator("a").first.inner_text() == "Lesson 1 · 2. Another"
+def test_a_lesson_leads_to_all_others(opened):
     page = opened("01_first.html")
     page.get_by_text("Lesson 1 of 2").first.click()
     there = page.locator("header ol a").all_inner_texts()
     assert there == ["What is asked?", "And a second?"]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [360, 768, 1280])
 def test_no_page_is_wider_than_its_window(site, opened, width):
     for name in names(site):
         page = opened(name, width=width)
@@ -468,8 +463,7 @@ def test_each_card_shows_the_lesson_s_own_figure_and_leaves_no_hole(opened):
     assert first["y"] == last["y"] and last["x"] + last["width"] == 1184
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("width", [360, 1280])
+@pytest.mark.parametrize(("width", "theme"), [(360, "light"), (1280, "dark")])
 def test_an_audit_of_accessibility_finds_nothing_serious(site, browser, width, theme):
     for name in names(site):
         how = {"viewport": {"width": width, "height": 900}, "color_scheme": theme}

@@ -205,17 +205,6 @@ def test_half_the_way_up_is_a_tie_and_the_same_update_goes_all_the_way_down():
     assert re.search(r"(?s)>1\.0078125<.*>Δ = −2⁻⁸<", explorer.picture.value)
 
 
-def test_the_chart_rises_with_the_update():
-    explorer = UpdateStagnation()
-    for direction, sign in (("up", -1), ("down", 1)):  # heights count downward
-        explorer.direction.value = direction
-        svg = ElementTree.fromstring(explorer.picture.value)
-        heights = {
-            text.text.split()[0]: float(text.get("y")) for text in svg.iter("text")
-        }
-        assert (heights["exact"] - heights["stored"]) * sign > 50
-
-
 # A history of magnitudes -----------------------------------------------------------------
 
 
