@@ -57,7 +57,7 @@ TOKENS = {
     "mplab/training": 20_200,
     "mplab/health": 20_700,
     "mplab/hardware": 5_000,
-    "mplab/pictures": 17_500,
+    "mplab/pictures": 17_100,
     "mplab/explorers": 6_400,
     "mplab/commands": 13_150,
     "mplab": 211_000,
