@@ -193,16 +193,13 @@ def parting(comparison: Comparison) -> c.Picture:
     layers = list(dict.fromkeys(d.site.layer for d in found))[:_READABLE] or [""]
     first = {_cell(d)[1] for d in found[:1]}
     steps = sorted({*comparison.steps, *first}) or [0]
-    rows, columns = ({n: k for k, n in enumerate(names)} for names in (layers, steps))
+    rows = {layer: k for k, layer in enumerate(layers)}
+    columns = {step: k for k, step in enumerate(steps)}
     picture = c.Picture(height=2.2 + 0.3 * max(3, len(layers)), width=9.0)
     most = max([1.0, *(math.log2(d.ulps) for d in found if math.isfinite(d.ulps))])
-    for place, (axes, direction) in enumerate(
-        zip(
-            picture.subplots(1, 3, sharey=True),
-            ("forward", "backward", "update"),
-            strict=True,
-        )
-    ):
+    directions = ("forward", "backward", "update")
+    panels = picture.subplots(1, 3, sharey=True)
+    for axes, direction in zip(panels, directions, strict=True):
         apart = np.full((len(layers), len(steps)), np.nan)
         for d in found:
             way, step = _cell(d)
@@ -225,12 +222,13 @@ def parting(comparison: Comparison) -> c.Picture:
         axes.set_xticks(
             [k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown]
         )
-        axes.set_xlabel("step" if place != 1 else "step (empty: equal or absent)")
+        axes.set_xlabel("step")
         axes.set_yticks(
             [k + 0.5 for k in range(len(layers))], [n or "the model" for n in layers]
         )
         axes.set_ylim(len(layers), 0)
-        axes.tick_params(left=not place)
+        axes.tick_params(left=axes is panels[0])
+    panels[1].set_xlabel("step (empty: equal or absent)")
     bar = picture.colorbar(mesh, ax=picture.axes)
     c.binary_axis(bar.ax.yaxis, "apart by (ulp)", count=6)
     words = "; ".join(f"step {d.step}, {d.site}: {d.apart}" for d in found[:_READABLE])

@@ -75,7 +75,9 @@ def _middle(values: Sequence[float], digits: str) -> str:
     """Write the median, and the range if there is one."""
     if not values:
         return "–"
-    middle, low, high = (format(f(values), digits) for f in (np.median, np.min, np.max))
+    middle = format(np.median(values), digits)
+    low = format(np.min(values), digits)
+    high = format(np.max(values), digits)
     return middle if low == high else f"{middle} ({low} to {high})"
 
 
@@ -143,22 +145,16 @@ def _markup(part: str | Picture | Table) -> str:
 def _settings(histories: Sequence[History]) -> Table:
     """Tabulate the settings in which the recipes differ."""
     recipes = {run.recipe: run.settings for run in histories}
-    names = list(
-        dict.fromkeys(name for settings in recipes.values() for name in settings)
-    )
-    shown = {
-        name: [_word(settings.get(name)) for settings in recipes.values()]
-        for name in names
-    }
-    differing = [
-        name for name in names if len(set(shown[name])) > 1 or len(recipes) == 1
-    ]
-    rows = tuple(
-        (recipe, *(shown[name][i] for name in differing))
-        for i, recipe in enumerate(recipes)
-    )
-    header = ("recipe", *(name.replace("_", " ") for name in differing))
-    return Table("Settings that differ between the recipes", header, rows)
+    names = dict.fromkeys(name for settings in recipes.values() for name in settings)
+    header = ["recipe"]
+    columns = [list(recipes)]
+    for name in names:
+        words = [_word(settings.get(name)) for settings in recipes.values()]
+        if len(set(words)) > 1 or len(recipes) == 1:
+            header.append(name.replace("_", " "))
+            columns.append(words)
+    rows = tuple(zip(*columns, strict=True))
+    return Table("Settings that differ between the recipes", tuple(header), rows)
 
 
 def _word(value: object) -> str:
@@ -222,7 +218,8 @@ def class_parts(parts: Mapping[str, Mapping[str, int]]) -> c.Picture:
     axes.set_xlim(0, most)
     axes.set_xticks(c.whole_ticks(0, most, count=8))
     axes.set_xlabel("graded submissions")
-    picture.legend(loc="outside lower right", ncols=len(kinds), frameon=False)
+    key = axes.get_legend_handles_labels()  # empty where nobody handed anything in
+    picture.legend(*key, loc="outside lower right", ncols=len(kinds), frameon=False)
     name, least = min(parts.items(), key=lambda part: part[1][kinds[0]])
     claim = f"“{name}” is {kinds[0]} in {least[kinds[0]]} of {sum(least.values())} submissions"
     claim += ", the fewest of all parts" if len(parts) > 1 else ""

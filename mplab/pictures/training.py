@@ -68,9 +68,10 @@ def run_place(history: History) -> str:
     if history.simulated:
         return "simulated"
     plain = (
-        history.compute_format == FP32.name or history.settings.get("fp8") is not None
+        history.compute_format == FP32.name
+        or history.settings.get("fp8") is not None
+        or history.settings.get("weight_format", FP32.name) != FP32.name
     )
-    plain = plain or history.settings.get("weight_format", FP32.name) != FP32.name
     return f"{'torch' if plain else 'torch AMP'} on {history.device}"
 
 
@@ -348,9 +349,9 @@ def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -
 
 def summed(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     """Add up the parts and the wholes of all layers."""
-    return sum(part for part, _ in pairs.values()), sum(
-        whole for _, whole in pairs.values()
-    )
+    parts = sum(part for part, _ in pairs.values())
+    wholes = sum(whole for _, whole in pairs.values())
+    return parts, wholes
 
 
 def _worst(pairs: Mapping[str, tuple[int, int]]) -> str:
