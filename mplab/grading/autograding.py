@@ -7,7 +7,6 @@ One failure affects no other submission.
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import multiprocessing
 import time
@@ -27,7 +26,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple
 
-import nbformat
 import numpy as np
 from sqlalchemy.exc import OperationalError
 
@@ -306,10 +304,7 @@ def _record(course: Course, assignment: str, work: GradedNotebooks) -> None:
     start = time.perf_counter()
     whose = assignment, work.student
     course.record("journal", *whose).unlink(missing_ok=True)
-    notebooks = {
-        n: nbformat.from_dict(json.loads(t)) for n, t in work.notebooks.items()
-    }
-    score, max_score, late = save(course, *whose, notebooks)
+    score, max_score, late = save(course, *whose, work.notebooks)
     remark = work.remark
     if course.read("received", *whose).get("late") and not late:
         remark = f"{remark} Canvas says that it was late.".strip()

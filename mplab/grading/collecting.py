@@ -51,8 +51,11 @@ _TOGETHER = timedelta(minutes=10)
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
-_NOTHING, _UNKNOWN = "nothing", ""
-"""Sources of a time: nothing was taken, or nothing says when it came in."""
+_NOTHING = "nothing"
+"""The source of a time if nothing was taken."""
+
+_UNKNOWN = ""
+"""The source of a time if nothing says when it came in."""
 
 _EXCHANGE = re.compile(
     r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?"

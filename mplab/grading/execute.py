@@ -5,7 +5,7 @@ import re
 import time
 import unicodedata
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -68,18 +68,6 @@ class NotebookResult(NamedTuple):
 
 
 def run_notebook(
-    notebook: nbformat.NotebookNode,
-    session: Session,
-    graded: Mapping[str, Graded],
-    seed: Callable[[str, str], int],
-) -> NotebookResult:
-    """Run a notebook in one kernel, as `run_in_kernels` does in several."""
-    return run_in_kernels(
-        notebook, lambda: nullcontext(session), graded, seed, kernels=1
-    )
-
-
-def run_in_kernels(
     notebook: nbformat.NotebookNode,
     sessions: Callable[[], AbstractContextManager[Session]],
     graded: Mapping[str, Graded],

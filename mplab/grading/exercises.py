@@ -48,8 +48,11 @@ _MAX_CASES = 2_000
 """The most cases of one part, which are sent to a submission at once."""
 
 
-MOST_INTERRUPTS, ALL_INTERRUPTS = 2, 8
-"""How often an exercise, and a submission, may run too long before nothing more is asked of it."""
+MOST_INTERRUPTS = 2
+"""How often an exercise may run too long before nothing more is asked of it."""
+
+ALL_INTERRUPTS = 8
+"""How often a submission may."""
 
 NOT_ASKED = "Not asked: what came before it ran too long and was stopped."
 

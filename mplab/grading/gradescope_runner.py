@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import nbformat
+from nbformat import NotebookNode
 
 from mplab.course.files import replace_file
 from mplab.grading.collecting import collect
@@ -87,24 +87,13 @@ def run(place: str | Path) -> dict[str, Any]:
         account = sandbox_problem() is not None
         job = Job(str(course.root), name, trusted=False, run="", account=account)
         notes = [p.removeprefix(f"{student}: ") for p in problems]
-        problem = account_problem() if account else None
-        found = NoSandbox(problem) if problem else _graded(job, student)
-        reason = f"{type(found).__name__}: {found}".splitlines()[0][:200]
-        remark = f"not graded, for a technical reason: {reason}. Hand in again."
-        notebooks = course.skeletons(name)
-        if isinstance(found, GradedNotebooks):
-            remark = found.remark
-            notebooks = {
-                n: nbformat.from_dict(json.loads(t)) for n, t in found.notebooks.items()
-            }
-        tests = _tests(course, name, notebooks, settings["visibility"])
-    lines = [remark, *notes, lateness(about, user)]
+        found = _graded(course, job, student)
+        tests = _tests(course, name, found.notebooks, settings["visibility"])
+    lines = [found.remark, *notes, lateness(about, user)]
     results = {
         "score": sum(test["score"] for test in tests),
         "max_score": sum(test["max_score"] for test in tests),
-        "execution_time": round(found.seconds, 1)
-        if isinstance(found, GradedNotebooks)
-        else 0.0,
+        "execution_time": round(found.seconds, 1),
         "output": "\n".join(line[:1].upper() + line[1:] for line in lines if line),
         "visibility": "visible",
         "stdout_visibility": "hidden",
@@ -117,25 +106,33 @@ def run(place: str | Path) -> dict[str, Any]:
     print(
         f"{student}: {results['score']:g} of {results['max_score']:g}; sandbox: {wall}"
     )
-    if isinstance(found, Exception):
-        print(found)
     return results
 
 
-def _graded(job: Job, student: str) -> GradedNotebooks | Exception:
-    """Grade a submission, twice if that fails for a technical reason; return the last failure."""
+def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:
+    """Grade a submission, twice if that fails for a technical reason, which then is its remark."""
     for _ in range(2):
         try:
+            if job.account and (problem := account_problem()):
+                raise NoSandbox(problem)
             return grade_submission(job, student)
         except Exception as error:  # technical: a refused submission comes as a result
             failure = error
-    return failure
+    print(failure)
+    reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
+    return GradedNotebooks(
+        student,
+        digest="",
+        notebooks=course.skeletons(job.assignment),
+        remark=f"not graded, for a technical reason: {reason}. Hand in again.",
+        seconds=0.0,
+    )
 
 
 def _tests(
     course: Course,
     name: str,
-    notebooks: dict[str, nbformat.NotebookNode],
+    notebooks: dict[str, NotebookNode],
     visibility: str,
 ) -> list[dict[str, Any]]:
     """List the parts of all exercises as Gradescope's tests; what was not graded earns nothing."""

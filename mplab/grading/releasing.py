@@ -46,10 +46,10 @@ def release(
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     sandbox = warm_sandbox(assignment.warm, trusted=trusted)
+    kernel = partial(sandbox.session, course.files(name))
     seed = partial(seed_for, course.key(), name, name)
     for path, notebook in solved.items():
-        with sandbox.session(course.files(name)) as session:
-            report = run_notebook(notebook, session, assignment.graded, seed)
+        report = run_notebook(notebook, kernel, assignment.graded, seed, kernels=1)
         lost = [
             f"{exercise}, {part.part}: {part.message}"
             for exercise, parts in report.outcomes.items()
@@ -63,8 +63,7 @@ def release(
     add_start(course, name)
     lines = []
     for stem, stub in course.skeletons(name).items():
-        with sandbox.session(course.files(name)) as session:
-            report = run_notebook(stub, session, assignment.graded, seed)
+        report = run_notebook(stub, kernel, assignment.graded, seed, kernels=1)
         if earned := sum(
             part.earned for parts in report.outcomes.values() for part in parts
         ):
@@ -74,7 +73,7 @@ def release(
         text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
         student = rebuild(course.skeletons(name)[stem], read_cells(text))
         try:
-            with sandbox.session(course.files(name)) as session:
+            with kernel() as session:
                 points = _as_student(course, name, student, session, draws)
         except Died as death:
             raise ValueError(

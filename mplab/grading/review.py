@@ -467,7 +467,8 @@ def application(
 
     As a service of a Hub, it serves users who are logged in there and whose role allows it.
     """
-    part, root = "([^/]+)", "/"
+    part = "([^/]+)"
+    root = "/"
     pages: dict[str, Any] = {"": _List, f"({'|'.join(_FILES)})": _File}
     pages |= {f"{part}/{part}/{part}/([^/]*)": _Answer, ".*": _Nothing}
     if hub:

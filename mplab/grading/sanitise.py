@@ -92,7 +92,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         Text, numbers and pictures only. Half of a surrogate pair, which no file in UTF-8 can
         hold, is replaced, and so is a zero byte.
     """
-    cells, checked = [], False
+    cells = []
+    checked = False
     for number, cell in enumerate(notebook.cells):
         source = _text(cell.get("source"))
         mark = _mark(cell)
@@ -225,11 +226,9 @@ class _Renderer(IPythonRenderer):
 
     def __init__(self, formulas: dict[str, str], images: dict[str, str]) -> None:
         super().__init__(escape=False, exclude_anchor_links=True)
-        self.token, self._formulas, self._images = (
-            secrets.token_hex(16),
-            formulas,
-            images,
-        )
+        self.token = secrets.token_hex(16)
+        self._formulas = formulas
+        self._images = images
 
     def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
         return self._put(formula_picture(formula, source, block=block))

@@ -27,7 +27,9 @@ SECRET = "submission_secret.txt"
 
 _NOTEBOOKS = 100  # looked at in a submission
 
-_CELLS, _CELL_CHARACTERS = 500, 200_000
+_CELLS = 500
+
+_CELL_CHARACTERS = 200_000
 
 _IMAGES = {
     "image/png": rb"\x89PNG\r\n\x1a\n",

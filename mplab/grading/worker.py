@@ -6,7 +6,6 @@ A worker reads the course and writes nothing: the process that gave it the work 
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import multiprocessing.util
 import signal
@@ -22,7 +21,7 @@ from mplab.grading.execute import (
     close_sandboxes,
     graded_name,
     refused_outcomes,
-    run_in_kernels,
+    run_notebook,
     warm_sandbox,
     write_outcomes,
 )
@@ -53,11 +52,11 @@ class Job(NamedTuple):
 
 
 class GradedNotebooks(NamedTuple):
-    """A submission that has run: its notebooks as JSON with points in their checks."""
+    """A submission that has run: its notebooks with points in their checks."""
 
     student: str
     digest: str
-    notebooks: dict[str, str]
+    notebooks: dict[str, NotebookNode]
     remark: str
     seconds: float
 
@@ -128,10 +127,9 @@ class _Grader:
         remarks += [
             self._run(book, student, refused) for _, book in sorted(notebooks.items())
         ]
-        texts = {stem: json.dumps(notebook) for stem, notebook in notebooks.items()}
         seconds = time.perf_counter() - start
         return GradedNotebooks(
-            student, found, texts, " ".join(filter(None, remarks)), seconds
+            student, found, notebooks, " ".join(filter(None, remarks)), seconds
         )
 
     def _run(self, notebook: NotebookNode, student: str, refused: str) -> str:
@@ -165,7 +163,7 @@ class _Grader:
             )
             try:
                 files = course.files(job.assignment)
-                return run_in_kernels(
+                return run_notebook(
                     notebook,
                     lambda: sandbox.session(files),
                     exercises.graded,

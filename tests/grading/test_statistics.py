@@ -1,6 +1,7 @@
 """Statistics of a class: what is counted, and how it is written."""
 
 import csv
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import nbformat
@@ -123,7 +124,9 @@ def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
              nbformat.v4.new_code_cell("2")]  # fmt: skip
     cells[1].metadata.nbgrader = {"grade": True, "grade_id": "sign"}
     book = nbformat.v4.new_notebook(cells=cells)
-    found = run_notebook(book, Dying(), {"sign": Graded("f", EXERCISE, PARTS)}, None)
+    exercises = {"sign": Graded("f", EXERCISE, PARTS)}
+    kernel = nullcontext(Dying())
+    found = run_notebook(book, lambda: kernel, exercises, None, kernels=1)
     ended = "The kernel ended in cell 1: its process ended."
     assert found.remark == f"Stopped 1× for running too long. {ended}"
     told = f"{ended} What follows ran without this cell.\n"
