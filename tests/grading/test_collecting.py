@@ -28,8 +28,10 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def course(made):
-    """One course for all: what a test brings in is gone before the next."""
+    """One course for all: what a test brings in or changes is gone before the next."""
     yield made
+    (made.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    (made.root / "teams.csv").unlink(missing_ok=True)
     for folder in ("submitted", ".mplab/replaced", ".mplab/received"):
         for path in sorted((made.root / folder).rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
@@ -424,36 +426,30 @@ def test_in_the_exchange_nobody_hands_in_for_another(course, tmp_path, monkeypat
         ROSTER + "nobody,No,Body,\n", encoding="utf-8"
     )
     (course.root / "teams.csv").write_text("team,id\nred,s01\nred,nobody\n")
-    try:
-        submit(course, "s01", "{}")
-        folder = tmp_path / "nobody+a1+2026-01-01 00:00:00.000000 UTC+x"
-        folder.mkdir()
-        (folder / "a1.ipynb").write_text("x")
-        link = tmp_path / "nobody+a1+2027-01-01 00:00:00.000000 UTC+x"
-        link.symlink_to(folder)
+    submit(course, "s01", "{}")
+    folder = tmp_path / "nobody+a1+2026-01-01 00:00:00.000000 UTC+x"
+    folder.mkdir()
+    (folder / "a1.ipynb").write_text("x")
+    link = tmp_path / "nobody+a1+2027-01-01 00:00:00.000000 UTC+x"
+    link.symlink_to(folder)
+    collected = collect(course, "a1", tmp_path)
+    assert collected.students == [] and len(collected.problems) == 2
+    told = "it belongs to another account"
+    assert all(told in line for line in collected.problems)
+    assert team_owners(course, "a1") == {"s01": "s01", "nobody": "s01"}
+    # the folder is theirs, and not what is in it
+    link.unlink()
+    monkeypatch.setattr(collecting, "_is_of", lambda *_: True)
+    look = os.fstat
+
+    def of_another(file):
+        seen = look(file)
+        return os.stat_result((*seen[:4], 77, *seen[5:]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", of_another)
         collected = collect(course, "a1", tmp_path)
-        assert collected.students == [] and len(collected.problems) == 2
-        assert all(
-            "it belongs to another account" in line for line in collected.problems
-        )
-        assert team_owners(course, "a1") == {"s01": "s01", "nobody": "s01"}
-        # the folder is theirs, and not what is in it
-        link.unlink()
-        monkeypatch.setattr(collecting, "_is_of", lambda *_: True)
-        look = os.fstat
-        with monkeypatch.context() as patched:
-            patched.setattr(
-                os,
-                "fstat",
-                lambda at: os.stat_result((*(seen := look(at))[:4], 77, *seen[5:])),
-            )
-            collected = collect(course, "a1", tmp_path)
-        assert any(
-            "a1.ipynb': it belongs to another account" in p for p in collected.problems
-        )
-    finally:
-        (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-        (course.root / "teams.csv").unlink()
+    assert any(f"a1.ipynb': {told}" in line for line in collected.problems)
 
 
 def test_a_link_or_a_pipe_put_in_the_place_of_a_file_is_not_opened(course, tmp_path):
@@ -535,15 +531,10 @@ NAMESAKES = (
 ])  # fmt: skip
 def test_a_name_chosen_on_a_platform_takes_nobody_else_s_place(course, name, owner):
     (course.root / "roster.csv").write_text(NAMESAKES, encoding="utf-8")
-    try:
-        assert bring(course, {name: "x"}).students == [owner] * (owner is not None)
-        both = {f"Ada Löwe_{n}_assignsubmission_file_/a1.ipynb": "x" for n in (9, 10)}
-        collected = bring(course, both)
-        assert (
-            collected.students == [] and "of whom none counts" in collected.problems[0]
-        )
-    finally:
-        (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
+    assert bring(course, {name: "x"}).students == [owner] * (owner is not None)
+    both = {f"Ada Löwe_{n}_assignsubmission_file_/a1.ipynb": "x" for n in (9, 10)}
+    collected = bring(course, both)
+    assert collected.students == [] and "of whom none counts" in collected.problems[0]
 
 
 def test_an_entry_without_a_name_and_a_file_that_vanishes_cost_their_delivery_alone(

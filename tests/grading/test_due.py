@@ -4,15 +4,14 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from classroom import run
+from classroom import configure, run
 
 from mplab.grading.dates import read_time
 from mplab.grading.gradebook import due_words
 
 
 def in_zone(course, name):
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(f"\nc.Course.time_zone = {name!r}\n")
+    configure(course, f"c.Course.time_zone = {name!r}")
 
 
 @pytest.mark.parametrize(
@@ -56,15 +55,6 @@ def test_what_is_no_time_is_refused(bare, capsys, time):
     in_zone(bare, "Mars/Olympus")
     assert run(bare, "due", "a1", "2026-11-30 12:00") == 2
     assert "c.Course.time_zone in nbgrader_config.py must be" in capsys.readouterr().err
-
-
-def test_an_extension_for_an_assignment_that_does_not_exist_is_an_error(bare):
-    path = bare.root / "extensions.csv"
-    path.write_text("id,assignment,hours\ns01,A1,48\n")
-    with pytest.raises(
-        ValueError, match=r"line 2: .*\['s01', 'A1', '48'\] \(the assign"
-    ):
-        bare.extensions("a1")
 
 
 @pytest.mark.parametrize(

@@ -110,32 +110,17 @@ def earned(answering, exercise=None, seed=0):
     ]
 
 
-def test_a_right_answer_earns_every_part_its_exceptions_too():
-    assert earned(Answering(quotient=lambda a, b: a / b)) == ([1, 2], ["", ""])
-
-
-def test_each_part_is_earned_alone_and_a_failure_names_its_hint():
-    points, messages = earned(Answering(quotient=lambda a, b: a / b if b else 0.0))
-    assert points == [1, 0]
-    assert messages[1] == "1 of 2 cases are wrong. Think of zero."
-
-
-def test_a_misconception_is_met_by_its_sentence():
-    points, messages = earned(Answering(quotient=lambda a, b: a * b))
-    assert points == [0, 0]
-    assert messages[0] == "That multiplies."
-
-
-def test_a_misconception_is_named_only_if_all_parts_show_it():
-    """A right bias beside wrong subnormals was told that the bias is one less."""
-
-    def multiplies_twos(a, b):
-        return a * b if b == 2 else a / b
-
-    points, messages = earned(Answering(quotient=multiplies_twos))
-    assert (points, messages) == ([0, 2], ["Look again.", ""])
-    points, messages = earned(Answering(quotient=lambda a, b: a * b if b else 1.0))
-    assert messages == ["Look again.", "2 of 2 cases are wrong. Think of zero."]
+@pytest.mark.parametrize(("answer", "points", "messages"), [
+    (lambda a, b: a / b, [1, 2], ["", ""]),  # its exception is right, too
+    (lambda a, b: a / b if b else 0.0, [1, 0], ["", "1 of 2 cases are wrong. Think of zero."]),
+    (lambda a, b: a * b, [0, 0], ["That multiplies.", "2 of 2 cases are wrong. That multiplies."]),
+    # Named only if all parts show it: with a right bias, wrong subnormals were called a wrong bias.
+    (lambda a, b: a * b if b == 2 else a / b, [0, 2], ["Look again.", ""]),
+    (lambda a, b: a * b if b else 1.0, [0, 0],
+     ["Look again.", "2 of 2 cases are wrong. Think of zero."]),
+])  # fmt: skip
+def test_each_part_is_earned_alone_and_says_what_is_wrong(answer, points, messages):
+    assert earned(Answering(quotient=answer)) == (points, messages)
 
 
 def test_no_message_holds_a_hidden_case_or_its_answer():

@@ -7,7 +7,7 @@ import sqlite3
 import threading
 
 import pytest
-from classroom import WALLS, notebook, run, submit, with_walls
+from classroom import WALLS, configure, notebook, run, submit, with_walls
 
 from mplab.grading import autograding, execute, submissions
 from mplab.grading.autograding import autograde
@@ -42,10 +42,10 @@ def hold(course, until):
 @pytest.fixture
 def impatient(course):
     """A course whose gradebook is waited for shortly."""
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(
-            f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/gradebook.db?timeout=0.2'"
-        )
+    configure(
+        course,
+        f"c.CourseDirectory.db_url = 'sqlite:///{course.root}/gradebook.db?timeout=0.2'",
+    )
     return course
 
 
@@ -88,8 +88,7 @@ def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(
 
 def test_a_database_that_does_not_answer_is_told_in_a_line(tmp_path, capsys):
     course = create_course(tmp_path / "course")
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write(f"c.CourseDirectory.db_url = 'sqlite:///{tmp_path}/nowhere/x.db'\n")
+    configure(course, f"c.CourseDirectory.db_url = 'sqlite:///{tmp_path}/nowhere/x.db'")
     for step in ("export", "statistics"):
         assert run(course, step, "a1") == 2
         told = capsys.readouterr().err
@@ -196,8 +195,7 @@ def test_what_comes_after_a_crash_or_an_endless_loop_keeps_its_points(
     course, broken, source, lost
 ):
     """Right and independent answers earned nothing, because no kernel was there to ask."""
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write("c.Limits.cell_seconds = 1.0\n")
+    configure(course, "c.Limits.cell_seconds = 1.0")
     solved = json.loads(notebook(course, extra="" if broken else source))
     for cell in solved["cells"]:
         name = cell["metadata"].get("nbgrader", {}).get("grade_id", "")

@@ -5,7 +5,7 @@ import shutil
 
 import nbformat
 import pytest
-from classroom import WALLS, notebook, run, submit
+from classroom import WALLS, configure, notebook, run, submit
 
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import FeedbackExporter
@@ -68,8 +68,7 @@ def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
 
 @pytest.mark.slow
 def test_a_hostile_page_is_told_and_the_others_are_typeset(course):
-    with (course.root / "nbgrader_config.py").open("a") as settings:
-        settings.write("c.FeedbackExporter.seconds = 8.0\n")
+    configure(course, "c.FeedbackExporter.seconds = 8.0")
     put(course, "s01", lambda book: book["cells"][0].update(source="&" * 3_000_000))
     pages = write_feedback(course, "a1")
     assert [(page.student, page.written) for page in pages] == [

@@ -5,7 +5,7 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from classroom import notebook, run, with_walls
+from classroom import configure, notebook, run, with_walls
 
 from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
@@ -64,8 +64,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
         assert all(line.done_before for line in autograde(course, "a1", log=str))
         assert remarks()[1] == remark
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    configure(course, "c.LateSubmissionPlugin.penalty_method = 'zero'")
     # Of a due date that moves after the grading.
     for hours, score in (
         (-2, 0.0),
@@ -88,7 +87,13 @@ def test_extensions_are_read_and_a_broken_line_is_told(bare):
         ValueError, match="no column assignment, hours, id in the first line"
     ):
         bare.extensions("a1")
-    for line in ("s01,a1,two days", "s01,a1", "mallory,a1,1", "s01,a1,1e99"):
+    for line in (
+        "s01,a1,two days",
+        "s01,a1",
+        "mallory,a1,1",
+        "s01,a1,1e99",
+        "s01,A1,1",
+    ):
         path.write_text(f"id,assignment,hours\n{line}\n", encoding="utf-8")
         with pytest.raises(
             ValueError, match=r"line 2: extensions must be lines of id,assignment"

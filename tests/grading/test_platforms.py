@@ -8,7 +8,7 @@ import zipfile
 from zoneinfo import ZoneInfo
 
 import pytest
-from classroom import run, with_students
+from classroom import configure, run, with_students
 
 from mplab.grading.collecting import collect
 from mplab.grading.journal import team_owners
@@ -68,8 +68,7 @@ WORKSHEETS = {
 def made(tmp_path_factory):
     course = with_students(tmp_path_factory.mktemp("platforms") / "course")
     (course.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write("\nc.Course.time_zone = 'Europe/Berlin'\n")
+    configure(course, "c.Course.time_zone = 'Europe/Berlin'")
     return course
 
 

@@ -139,16 +139,10 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
                     if not x.done_before])  # fmt: skip
 
     assert waits() == (True, None)
-    session, first = requests.Session(), served(course)
-    session.get(first)
-    place = f"{first.partition('/?')[0]}/a1/a1/{BY_HAND}/s03"
-    hidden = dict(
-        re.findall(r'name="(_xsrf|seen|mark)" value="(.*?)"', session.get(place).text)
-    )
-    form = {"points": ["0.5", "1"], "comment": "", **hidden}
-    own = {"Origin": place.partition("/a1/")[0]}
-    saved = session.post(place, data=form, headers=own)
-    assert saved.ok and waits() == (False, 1.5)
+    show, save = reading(course, served(course), "s03")
+    hidden = hidden_fields(show())
+    assert save(["0.5", "1"], "", hidden).status_code == 303
+    assert waits() == (False, 1.5)
     name = f"{BY_HAND}: weights, with a number: 0.5; {BY_HAND}: gradients, with a number: 1"
     assert [grade.parts for grade in grades(course, ["a1"])] == ["", "", name, ""]
     (course.root / "submitted/s03/a1/a1.ipynb").touch()
@@ -166,48 +160,51 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     submit(course, "s03", json.dumps(changed))
     for force in (False, True):  # nobody has read the new one yet
         assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
-    stale = session.post(place, data=form, headers=own)  # from a page with the old one
+    stale = save(["0.5", "1"], "", hidden)  # from a page with the old one
     assert stale.status_code == 400 and waits() == (True, 1.5)
     assert (
         "meanwhile another answer came in" in stale.text
         and "Another answer." in stale.text
     )
-    shown = session.get(place).text
+    shown = show()
     told = "(weights, with a number 0.5, gradients, with a number 1)"
     assert f"A person gave 1.5 before the answer changed {told}." in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
     # It took too long.
     with patch("mplab.grading.review.in_process", return_value=None):
-        assert "Another answer." in session.get(place).text
+        assert "Another answer." in show()
+
+
+def hidden_fields(page):
+    return dict(re.findall(r'name="(_xsrf|seen|mark)" value="(.*?)"', page))
 
 
 def reading(course, first, student):
-    """A browser of its own that has opened a student's answer, and how it saves."""
+    """A browser of its own: how it shows a student's answer, and how it saves."""
     session = requests.Session()
     session.get(first)
     origin = first.partition("/?")[0]
     place = f"{origin}/a1/a1/{BY_HAND}/{student}"
 
-    def opened():
-        text = session.get(place).text
-        return dict(re.findall(r'name="(_xsrf|seen|mark)" value="(.*?)"', text))
+    def show():
+        return session.get(place).text
 
     def save(points, comment, hidden):
         form = {"points": points, "comment": comment, **hidden}
         headers = {"Origin": origin}
         return session.post(place, data=form, headers=headers, allow_redirects=False)
 
-    return session, opened, save
+    return show, save
 
 
 @pytest.mark.slow
 def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
     """It took the place of the first one's, in silence."""
     first = served(course)
-    (_, open_one, save_one), (_, open_two, save_two) = (
-        reading(course, first, "s01") for _ in range(2)
-    )
-    one, two = open_one(), open_two()
+    show_one, save_one = reading(course, first, "s01")
+    show_two, save_two = reading(course, first, "s01")
+    one = hidden_fields(show_one())
+    two = hidden_fields(show_two())
     assert save_one(["1", "0.5"], "Which tie?", one).status_code == 303
     refused = save_two(["0", "0"], "Nothing here", two)
     assert refused.status_code == 400
@@ -215,9 +212,9 @@ def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
     assert "Which tie?" in refused.text and "Nothing here" in refused.text
     with course.gradebook() as book:
         assert book.find_grade(BY_HAND, "a1", "a1", "s01").manual_score == 1.5
-    again = dict(re.findall(r'name="(seen|mark)" value="(.*?)"', refused.text))
-    assert save_two(["0", "0"], "Mine counts", two | again).status_code == 303
-    long = save_one(["1", "1"], "x" * 10_001, open_one())
+    again = two | hidden_fields(refused.text)
+    assert save_two(["0", "0"], "Mine counts", again).status_code == 303
+    long = save_one(["1", "1"], "x" * 10_001, hidden_fields(show_one()))
     assert long.status_code == 400 and "more than 10,000 characters" in long.text
     with course.gradebook() as book:  # waits again for the tests that follow
         grade = book.find_grade(BY_HAND, "a1", "a1", "s01")

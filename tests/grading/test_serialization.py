@@ -166,7 +166,7 @@ FORGED = [
     {"array": "bool", "shape": [1], "data": base64.b64encode(b"\2").decode()},
     {"array": "float64", "shape": 1, "data": "AAAAAAAAAAA="},
     {"array": "float64", "shape": [1], "data": 5}, {"array": "float64", "shape": [1], "data": "%"},
-    object(), b"1", 1j, 1.5, {5: "x"}, {None: "x"}, {"dict": [[1, None]]}, {"list": "ab"},
+    object(), b"1", 1j, 1.5, {5: "x"}, {None: "x"}, {"list": "ab"},
     {"tuple": {}}, {"facts": "x 5 5 1 IEEE 9 9"}, np.ones(2),
 ]  # fmt: skip
 

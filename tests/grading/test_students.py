@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from classroom import configure
 
 from mplab.grading.students import add_start
 
@@ -20,8 +21,7 @@ def test_a_release_says_how_to_start_and_its_first_cell_installs(course):
     cell = first_cell(course)
     assert cell["metadata"]["nbgrader"]["locked"] is True
     assert "START.md says how" in "".join(cell["source"])
-    with (course.root / "nbgrader_config.py").open("a") as file:
-        file.write("c.Course.install = 'https://files.example/mplab.whl'\n")
+    configure(course, "c.Course.install = 'https://files.example/mplab.whl'")
     add_start(course, "a1")
     source = "".join(first_cell(course)["source"])
     assert '    %pip install --quiet "https://files.example/mplab.whl"\n' in source

@@ -173,9 +173,9 @@ def test_odd_cells_become_plain_text():
     ]
 
 
-def lay(folder):
-    folder.mkdir()
-    (folder / "a1.ipynb").write_text(nbformat.writes(skeleton()))
+def lay(folder, notebook=None):
+    folder.mkdir(exist_ok=True)
+    (folder / "a1.ipynb").write_text(nbformat.writes(notebook or skeleton()))
     return folder
 
 
@@ -202,9 +202,7 @@ def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(
         cell("code", source="import mplab"), cell("code", source="def f(x):\n    return 1"),
         cell("code", source="def f(x):\n    return 2"), cell("code", source="x = 'def f(x)'"),
     ])  # fmt: skip
-    folder = lay(tmp_path / "s")
-    (folder / "a1.ipynb").write_text(nbformat.writes(bare))
-    notebooks, notes = read_submission(folder, {"a1": release})
+    notebooks, notes = read_submission(lay(tmp_path, bare), {"a1": release})
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
     assert notes[0] == "one-answer had lost its mark, and was found by the name f."
     assert notes[1].startswith("No cell is marked as two-answer")
@@ -291,16 +289,12 @@ def test_an_answer_in_a_new_cell_at_the_end_counts_where_the_stub_was_left(tmp_p
     release.cells[2].source = stub
     done = copy.deepcopy(release)
     done.cells.append(cell("code", source="def f(x):\n    return 2"))
-    folder = lay(tmp_path / "s")
-    (folder / "a1.ipynb").write_text(nbformat.writes(done))
-    notebooks, notes = read_submission(folder, {"a1": release})
+    notebooks, notes = read_submission(lay(tmp_path, done), {"a1": release})
     cells = [c.source for c in notebooks["a1"].cells]
     assert cells.index("def f(x):\n    return 2") < cells.index("check 1")
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
     assert notes[0] == "one-answer was found in another cell, by the name f."
-    done.cells[
-        2
-    ].source = "def f(x):\n    return 1"  # who wrote there is taken at their word
-    (folder / "a1.ipynb").write_text(nbformat.writes(done))
-    notebooks, notes = read_submission(folder, {"a1": release})
+    # Who wrote there is taken at their word.
+    done.cells[2].source = "def f(x):\n    return 1"
+    notebooks, notes = read_submission(lay(tmp_path, done), {"a1": release})
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 1")

@@ -59,6 +59,12 @@ def notebook(course, *, right=True, extra=""):
     return json.dumps(stub)
 
 
+def configure(course, line):
+    """Add a line to a course's settings."""
+    with (course.root / "nbgrader_config.py").open("a") as file:
+        file.write(f"\n{line}\n")
+
+
 def run(course, *words):
     """Run `mplab grade` in a course; its exit code."""
     return grade.main([*words, "--course", str(course.root)])
