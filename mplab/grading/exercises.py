@@ -254,7 +254,10 @@ class Reply(NamedTuple):
 def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
     """Ask a submission for the cases of one part, and compare."""
     uses = graded.exercise.uses
-    reply = _ask(graded, cases, answering)
+    encoded = None
+    if callable(graded.exercise.answer):
+        encoded = [encode_value(_spread(case)) for case in cases]
+    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
     if reply.get("interrupted"):
         return Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
     if reply.get("missing"):
@@ -301,23 +304,17 @@ def _public_name(called: Any) -> str:
     return str(called) if ours and name[0] != "_" else "functions"
 
 
-def first_wrong(graded: Graded, part: Part, seed: int, answering: Session) -> str:
+def first_wrong(graded: Graded, reply: Reply) -> str:
     """Show the first case that a teacher's own solution gets wrong; empty if there is none."""
-    cases = graded.cases(part, seed)
-    wanted = replace(graded.exercise, cases=cases).outcomes(graded.exercise.answer)
-    reply = _ask(graded, cases, answering)
-    for case, want, entry in zip(cases, wanted, reply.get("values", []), strict=False):
-        if not equal(given := _read(entry), want, graded.exercise):
-            return f"for {case!r:.300} wanted {want!r:.300}, got {given!r:.300}"
-    return ""
-
-
-def _ask(graded: Graded, cases: list[Any], answering: Session) -> Any:
-    """Ask a submission for the value, or for its function's results on these cases."""
-    function = callable(graded.exercise.answer)
-    encoded = [encode_value(_spread(case)) for case in cases] if function else None
-    uses = graded.exercise.uses
-    return answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
+    if not reply.wrong:
+        return ""
+    first = reply.wrong[0]
+    exercise = replace(graded.exercise, cases=[reply.cases[first]])
+    (wanted,) = exercise.outcomes(exercise.answer)
+    return (
+        f"for {reply.cases[first]!r:.300} wanted {wanted!r:.300}, "
+        f"got {reply.given[first]!r:.300}"
+    )
 
 
 def _spread(case: Any) -> tuple[Any, ...]:

@@ -7,7 +7,14 @@ from functools import partial
 import nbformat
 
 from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
-from mplab.grading.exercises import Assignment, first_wrong, grade_exercise, seed_for
+from mplab.grading.exercises import (
+    Assignment,
+    Reply,
+    ask_parts,
+    first_wrong,
+    outcomes_of,
+    seed_for,
+)
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.gradebook import due_words
 from mplab.grading.sandbox import Died, Session
@@ -189,13 +196,14 @@ def _as_student(
             if draw and time.monotonic() > until:
                 break
             seed = partial(seed_for, course.key(), name, f"draw {draw}", exercise)
-            for part, outcome in zip(
-                graded.parts, grade_exercise(graded, session, seed), strict=True
-            ):
+            replies: list[Reply] = []
+            ask_parts(graded, session, seed, replies)
+            outcomes = outcomes_of(graded, replies)
+            for reply, outcome in zip(replies, outcomes, strict=True):
                 if outcome.earned != outcome.points:
-                    found = first_wrong(graded, part, seed(part.name), session)
+                    found = first_wrong(graded, reply)
                     raise ValueError(
-                        f"release: the solution of {exercise} loses {part.name!r} in draw "
+                        f"release: the solution of {exercise} loses {outcome.part!r} in draw "
                         f"{draw + 1} of {draws}: {found or outcome.message}"
                     )
     return points

@@ -257,22 +257,6 @@ def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, cap
     assert "left out (1): 'Mo Ng_3_assignsubmission_file'" in out
 
 
-def test_every_student_of_a_class_of_24_is_recognised_in_a_zip_of_today_s_moodle(
-    tmp_path,
-):
-    course = with_students(tmp_path / "course")
-    lines = [f"s{i:02},Vor{chr(97 + i)},Nach{chr(97 + i)},s{i}@x" for i in range(24)]
-    (course.root / "roster.csv").write_text(
-        "id,first_name,last_name,email\n" + "\n".join(lines)
-    )
-    names = [
-        f"Vor{chr(97 + i)} Nach{chr(97 + i)}_{4000 + i}_assignsubmission_file/a1.ipynb"
-        for i in range(24)
-    ]
-    collected = bring(course, names)
-    assert len(collected.students) == 24 and collected.left_out == []
-
-
 ROSTERS = {
     "G1": "First name,Last name,ID number,Email address\nAda,Löwe,s1,a@x\n",
     "G2 de": "Vorname;Nachname;ID-Nummer;E-Mail-Adresse\nAda;Löwe;s1;a@x\n",
