@@ -656,21 +656,17 @@ def test_every_limit_of_a_submission_is_set(sandbox):
     memory, disk = LIMITS.memory, LIMITS.disk_bytes
     with sandbox.session({}) as session:
         shown = said(session.run(ask.format(names)))
-    assert (
-        shown
-        == f"""{
-            [
-                (memory, memory),
-                (239, 240),
-                (disk, disk),
-                (64, 64),
-                (256, 256),
-                (0, 0),
-                (0, 0),
-                (1 << 20, 1 << 20),
-            ]
-        }\n"""
-    )
+    wanted = [
+        (memory, memory),
+        (239, 240),
+        (disk, disk),
+        (64, 64),
+        (256, 256),
+        (0, 0),
+        (0, 0),
+        (1 << 20, 1 << 20),
+    ]
+    assert shown == f"{wanted}\n"
 
 
 @pytest.mark.slow
