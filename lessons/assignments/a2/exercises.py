@@ -80,7 +80,8 @@ def overflow(rng, *, infinite=True):
     """At max_finite and beyond it, on both sides of half a gap."""
     cases = []
     for fmt in ALL:
-        top, gap = fmt.max_finite, float(ulp(fmt.max_finite, fmt))
+        top = fmt.max_finite
+        gap = float(ulp(fmt.max_finite, fmt))
         beyond = top + gap / 2
         for x in (
             top,

@@ -371,7 +371,9 @@ def rounded_once(mean, x, n, fmt):
 
 
 def means_of(x, fmt, *, step=moved, first=1):
-    mean, n, shown = 0.0, float(first), []
+    mean = 0.0
+    n = float(first)
+    shown = []
     for term in map(float, x):
         mean, n = step(mean, term, n, fmt), exact(n + 1, fmt)
         shown.append(mean)
@@ -379,7 +381,8 @@ def means_of(x, fmt, *, step=moved, first=1):
 
 
 def total_over_count(x, fmt):
-    total, shown = 0.0, []
+    total = 0.0
+    shown = []
     for n, term in enumerate(map(float, x), 1):
         total = rounded(total + term, fmt)
         shown.append(rounded(total / n, fmt))

@@ -497,7 +497,10 @@ def all_or_none(rng):
 def replay(state, log, warmup, *, resume=None, counts="updates", rewinds=True):
     """Scales and rates over a log, right by default, with an option for each mistake."""
     start = (state, 0)
-    now, saved, scales, rates = start, None, [], []
+    now = start
+    saved = None
+    scales = []
+    rates = []
     for entry in log:
         state, updates = now
         if entry == "save":

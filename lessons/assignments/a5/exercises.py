@@ -42,7 +42,8 @@ def rounded(x, fmt=FP16):
 @np.errstate(all="ignore")
 def backward(weights, inputs, targets, *, scale=1.0, fmt=FP16):
     """The gradients of the scaled mean squared error, layer by layer."""
-    low, kept = [rounded(w, fmt) for w in weights], [rounded(inputs, fmt)]
+    low = [rounded(w, fmt) for w in weights]
+    kept = [rounded(inputs, fmt)]
     for weight in low:
         kept.append(np.maximum(rounded(kept[-1] @ weight.T, fmt), 0.0))
     output = rounded(kept[-2] @ low[-1].T, fmt)  # no ReLU after the last layer
@@ -91,7 +92,8 @@ def lost(weights, inputs, targets, *, slip="", nudge=0):
             for g, b in zip(gone, wide, strict=True)]  # fmt: skip
 
 
-ONE, TINY = [[1.0]], 2.0**-27
+ONE = [[1.0]]
+TINY = 2.0**-27
 
 LOST = Exercise(
     answer=lost,
@@ -248,7 +250,8 @@ class Run:
 @np.errstate(all="ignore")
 def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
     """Norm, optimizer's steps, scale and weights after each batch."""
-    run, rows = Run(weights, scale), []
+    run = Run(weights, scale)
+    rows = []
     for inputs, targets in batches:
         if slip != "zero":
             run.clear()
@@ -381,7 +384,8 @@ def partly(rng):
 @np.errstate(all="ignore")
 def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
     """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
-    run, rows = Run(weights, scale), []
+    run = Run(weights, scale)
+    rows = []
     for window in parts:
         window = [(np.asarray(x) * nudge, y) for x, y in window]
         norm = window_of(run, window, max_norm, slip)
@@ -474,7 +478,9 @@ def one_infinite(rng):
 def masters(start, targets, fmt, scale, rate, momentum, *, slip=""):
     """Whether it stepped, master weights, velocity and working copy after each gradient."""
     master = np.asarray(start, np.float64)
-    velocity, low, rows = np.zeros_like(master), rounded(master, fmt), []
+    velocity = np.zeros_like(master)
+    low = rounded(master, fmt)
+    rows = []
     for target in targets:
         grad = rounded((low - np.asarray(target)) * scale, fmt)
         true = rounded(grad / scale, fmt) if slip == "narrow" else grad / scale

@@ -65,7 +65,9 @@ def patient(
     x[:, 7] = 7e4 if column else x[:, 7]
     w = low(start + np.zeros(8), weights)
     y = (x @ w if start else 0.0) + size * rng.standard_normal(16)
-    seen, moments, now = low(w, fmt), [np.zeros(8, np.float32)] * 2, scale or 1.0
+    seen = low(w, fmt)
+    moments = [np.zeros(8, np.float32)] * 2
+    now = scale or 1.0
     record = {"weights": {FP32: "float32", FP16: "float16", BF16: "bfloat16"}[weights]}
     record |= {key: [] for key in ("loss", "scale", "skipped", "zeros", "moved", "bad")}
     for step in range(steps):
@@ -244,7 +246,8 @@ def breakdown(r):
 
 def standstill(r, *, order=("gradients", "updates", "copies")):
     """What keeps a run from learning, judged by the steps that were applied."""
-    loss, steps = r["loss"], range(len(r["loss"]))
+    loss = r["loss"]
+    steps = range(len(r["loss"]))
     counted = [i for i in steps if not r["skipped"][i]]
     after = [i for i in counted if i + 1 in steps]
     found = {
@@ -438,7 +441,9 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
     """
     cases = []
     for _ in range(count):
-        rows, columns, width = int(rng.integers(2, 5)), int(rng.integers(5, 9)), 16
+        rows = int(rng.integers(2, 5))
+        columns = int(rng.integers(5, 9))
+        width = 16
         q, k = whole(rng, (rows, width), 2), whole(rng, (columns, width), 2)
         if far:
             q[:, 0], k[:, 0] = 1024.0, far / 1024
@@ -515,9 +520,15 @@ def training(x, y, scale, limit, interval, fused, *, clip="unscaled", twice=Fals
     Returns (scale, rate, move) of each step, and how near the run came to the largest FP16 number.
     """
     w = m = v = np.zeros(x.shape[2], np.float32)
-    rows, counted, applied, good, nearest = [], 0, 0, 0, math.inf
+    rows = []
+    counted = 0
+    applied = 0
+    good = 0
+    nearest = math.inf
     for inputs, wanted in zip(x, y, strict=True):
-        rate, before, now = 0.1 / (1 + counted), w, scale
+        rate = 0.1 / (1 + counted)
+        before = w
+        now = scale
         miss = low(low(inputs, FP16) @ low(w, FP16), FP16) - wanted
         out = low(scale * 2 * miss / len(wanted), FP32)
         scaled = low(low(out, FP16) @ low(inputs, FP16), FP32)

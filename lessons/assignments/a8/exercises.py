@@ -34,7 +34,9 @@ def pick(rng, choices):
 
 def running(x, fmt, *, divide=lambda n: n - 1, before_only=False):
     """Welford's rows: the variance after each reading, and how uncertain the data leave it."""
-    mean, m2, rows = fl(x[0], fmt), 0.0, []
+    mean = fl(x[0], fmt)
+    m2 = 0.0
+    rows = []
     for n in range(2, len(x) + 1):
         before = fl(x[n - 1] - mean, fmt)
         mean = fl(mean + fl(before / n, fmt), fmt)
@@ -48,7 +50,9 @@ def running(x, fmt, *, divide=lambda n: n - 1, before_only=False):
 
 def one_pass(x, fmt):
     """The textbook formula, in the format."""
-    rows, total, squares = [], 0.0, 0.0
+    rows = []
+    total = 0.0
+    squares = 0.0
     for n, reading in enumerate(x, 1):
         total = fl(total + reading, fmt)
         squares = fl(squares + fl(reading * reading, fmt), fmt)
@@ -94,7 +98,9 @@ VARIANCE = Exercise(
 
 def cooled(k, room, start, goal, dt, fmt, *, kept=False):
     """Whether a run reaches the goal; if not, it returns to an earlier state."""
-    t, rest, seen = fl(start, fmt), 0.0, set()
+    t = fl(start, fmt)
+    rest = 0.0
+    seen = set()
     side = start > goal
     while (t, rest) not in seen:
         if (t <= goal) if side else (t >= goal):
@@ -214,7 +220,11 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best"
     rows = np.abs(diagonal)
     rows[1:] += np.abs(lower)
     rows[:-1] += np.abs(upper)
-    x, steps, least, best, waited = np.zeros(n), 0, math.inf, np.zeros(n), 0
+    x = np.zeros(n)
+    steps = 0
+    least = math.inf
+    best = np.zeros(n)
+    waited = 0
     while True:
         r = left(x)
         size = rows.max() * np.abs(x).max() + np.abs(b).max()
@@ -394,7 +404,8 @@ def unit_dot(x, y, p, held, q, *, add=float, whole=round, own=False):
     left, right = (
         cut(np.asarray(v).tolist(), b, slices, whole=whole, own=own) for v in (x, y)
     )
-    total, largest = 0 * add(0), 0
+    total = 0 * add(0)
+    largest = 0
     for s in range(slices):
         for t in range(slices - s):
             (i, u), (j, v) = left[s], right[t]

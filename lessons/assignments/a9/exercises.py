@@ -268,7 +268,11 @@ CHANCE = Exercise(
 
 def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
     """The sum at every arrival, right by default, with an option for each mistake."""
-    nodes, part, inside, place, out = [], 0.0, 0, 0, []
+    nodes = []
+    part = 0.0
+    inside = 0
+    place = 0
+    out = []
 
     def finished(part):
         level = 0
@@ -282,11 +286,13 @@ def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
             inside += 1
             if inside == size:
                 finished(part)
-                part, inside = 0.0, 0
+                part = 0.0
+                inside = 0
         place += count
         if inside and cut:
             finished(part)
-            part, inside = 0.0, 0
+            part = 0.0
+            inside = 0
         total = part
         for _, node in nodes[::-1]:
             total = fl(total + node, fmt)
