@@ -114,7 +114,8 @@ class Request:
 
     def provenance(self, *, seconds: float) -> dict[str, Any]:
         """Describe the device, versions and time of a recording, but not the machine's place."""
-        cuda, known = self.device.type == "cuda", environment()
+        cuda = self.device.type == "cuda"
+        known = environment()
         which = (
             "--all"
             if list(self.names) == list(PARTS)
@@ -159,7 +160,9 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
         to: the options of the call.
         most: the time limit in seconds; none by default.
     """
-    part, data, begin = PARTS[name], dict[str, Any](), time.monotonic()
+    part = PARTS[name]
+    data = dict[str, Any]()
+    begin = time.monotonic()
     setting = Setting(to.device, to.rehearse, lambda: begin + most - time.monotonic())
 
     def written(*, complete: bool, problem: str = "") -> Recording:
@@ -195,7 +198,8 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
         to: the options of the call.
         most: the time limit in seconds, which includes the start of the process.
     """
-    begin, end = time.monotonic(), time.time() + most - _MARGIN
+    begin = time.monotonic()
+    end = time.time() + most - _MARGIN
     child = multiprocessing.get_context("spawn").Process(
         target=_record, args=(name, to, end)
     )
@@ -303,7 +307,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         again=options.again,
         together=options.together,
     )
-    begin, done = time.monotonic(), []
+    begin = time.monotonic()
+    done = []
     for place, name in enumerate(names):
         left = begin + 60 * options.minutes - time.monotonic()
         # Unused time is passed on.

@@ -149,10 +149,8 @@ class _Language(nn.Module):
         self.blocks = nn.Sequential(
             *(Block(width, size["heads"]) for _ in range(size["blocks"]))
         )
-        self.norm, self.head = (
-            nn.LayerNorm(width),
-            nn.Linear(width, size["words"], bias=False),
-        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, size["words"], bias=False)
         self.checkpointed = False
 
     def forward(self, words: Tensor) -> Tensor:
@@ -172,7 +170,9 @@ def generated(
 ) -> tuple[Tensor, Tensor]:
     """A batch of words, each a fixed function of the two before it, one in ten at random."""
     random = torch.Generator().manual_seed(step)
-    count, rows, length = size["words"], size["rows"], size["length"] + 1
+    count = size["words"]
+    rows = size["rows"]
+    length = size["length"] + 1
     words = torch.randint(count, (rows, length), generator=random)
     noise = torch.rand(rows, length, generator=random) < 0.1
     for k in range(2, length):
@@ -222,7 +222,9 @@ def _train_larger(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any
     )
     steps, warm = (3, 1) if to.rehearse else (60, 10)
     batches = [generated(size, step, to.device) for step in range(steps)]
-    losses, scales, begin = [], [], 0.0
+    losses = []
+    scales = []
+    begin = 0.0
     for step, (words, following) in enumerate(batches):
         if step == warm:
             _wait(to)
@@ -281,7 +283,8 @@ def _exponents_of(
     size: dict[str, int], fmt: Format, scale: float, to: Setting
 ) -> dict[str, Any]:
     """The exponents of the activation gradients of the first step, by layer, input first."""
-    model, layers = _language(size, to), dict[str, Any]()
+    model = _language(size, to)
+    layers = dict[str, Any]()
     words, following = generated(size, 0, to.device)
     for where, module in model.named_modules():
         if isinstance(module, nn.Linear):

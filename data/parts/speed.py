@@ -20,7 +20,8 @@ from mplab.training.tasks import TASKS
 def speed(to: Setting) -> Found:
     """Copy bandwidth, matrix products by size and format, rounding, and a simulated step."""
     count = 1 << (16 if to.rehearse else 27)
-    x, out = torch.randn(count, device=to.device), torch.empty(count, device=to.device)
+    x = torch.randn(count, device=to.device)
+    out = torch.empty(count, device=to.device)
     copied = 8 * count / _seconds_of(lambda: out.copy_(x), to)
     yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
     rows: list[dict[str, Any]] = []
@@ -81,7 +82,8 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
         return lambda: a @ b
     dtype = fmt.torch_dtype
     if fmt.bits == 8:
-        low, right = a.to(dtype), b.t().contiguous().to(dtype).t()
+        low = a.to(dtype)
+        right = b.t().contiguous().to(dtype).t()
         one = torch.ones((), device=a.device)
         return lambda: torch._scaled_mm(
             low,
@@ -91,7 +93,8 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
             out_dtype=torch.bfloat16,
             use_fast_accum=True,
         )
-    left, other = a.to(dtype), b.to(dtype)
+    left = a.to(dtype)
+    other = b.to(dtype)
     return lambda: left @ other
 
 

@@ -134,7 +134,8 @@ def _hex(x: np.ndarray, fmt: Format) -> str:
 
 def _samples(fmt: Format, to: Setting) -> dict[str, Any]:
     """Random sums that fill one step of the unit, and four."""
-    count, result = 8 if to.rehearse else _ROWS, dict[str, Any]()
+    count = 8 if to.rehearse else _ROWS
+    result = dict[str, Any]()
     terms = unit_of("hopper", fmt).terms
     for steps in (1, 4):
         random = np.random.default_rng(steps)
@@ -175,7 +176,8 @@ class Sweep(NamedTuple):
 
 def _power(k: int, fmt: Format) -> tuple[float, float] | None:
     """Factors of a format and its partner whose product is 2^k."""
-    low, other = fmt.emin - fmt.precision + 1, partner(fmt)
+    low = fmt.emin - fmt.precision + 1
+    other = partner(fmt)
     least = other.emin - other.precision + 1
     found = [e for e in range(low, fmt.emax + 1) if least <= k - e <= other.emax]
     if not found:
@@ -216,7 +218,8 @@ def _full(k: int, fmt: Format) -> Terms | None:
     return _sum([(1, "k")] * unit_of("hopper", fmt).terms, k, fmt)
 
 
-_ALL, _LONG = FORMATS, (BF16, TF32)
+_ALL = FORMATS
+_LONG = (BF16, TF32)
 
 SWEEPS = (
     _sweep("1, 2^k, -1", _ALL, range(0, -34, -1), (1, 0), (1, "k"), (-1, 0)),

@@ -29,7 +29,8 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
     axes = picture.subplots()
     stairs, gaps = [], []
     for fmt in formats:
-        x, look = magnitudes(fmt, WINDOW, each=1), c.style(fmt)
+        x = magnitudes(fmt, WINDOW, each=1)
+        look = c.style(fmt)
         stairs.append(
             (np.log2(x), np.log2(ulp(x, fmt)), fmt.name, look.colour, look.dash)
         )
@@ -125,7 +126,8 @@ def dynamic_ranges(formats: Sequence[Format]) -> c.Picture:
     left, right = axes.get_xlim()
     axes.set_xlim(left, right + 12)
     c.binary_axis(axes.xaxis, "magnitude; pale: subnormal numbers")
-    most, least = max(spans, key=lambda k: spans[k]), min(spans, key=lambda k: spans[k])
+    most = max(spans, key=lambda k: spans[k])
+    least = min(spans, key=lambda k: spans[k])
     sentence = (
         f"From its smallest to its largest number {most} spans {spans[most]} powers of two, "
         f"{least} {spans[least]}"

@@ -212,7 +212,8 @@ def fates(tallies: Mapping[str, Tally]) -> c.Picture:
     lost = {
         name: counted.flushed + counted.overflow for name, counted in tallies.items()
     }
-    most, least = max(lost, key=lambda k: lost[k]), min(lost, key=lambda k: lost[k])
+    most = max(lost, key=lambda k: lost[k])
+    least = min(lost, key=lambda k: lost[k])
     sentence = (
         f"{most} loses {c.percent(lost[most], tallies[most].total)} of the numbers to zero and "
         f"overflow, {least} {c.percent(lost[least], tallies[least].total)}"

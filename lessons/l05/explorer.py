@@ -102,7 +102,8 @@ class AccumulatorRace(Explorer):
     @property
     def standings(self) -> list[Standing]:
         """The state of each lane after the chosen number of terms."""
-        at, n = LENGTHS.index(self.length.value), self.length.value
+        at = LENGTHS.index(self.length.value)
+        n = self.length.value
         exact = float(np.sum(self._terms[self.terms.value][:n]))
         return [
             Standing(

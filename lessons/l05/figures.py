@@ -87,13 +87,12 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     Returns:
         A figure whose title says which curves end within one rounding, u, and how far the others.
     """
-    lengths, lines = curves[0].lengths, []
+    lengths = curves[0].lengths
+    lines = []
     for curve in curves:
         dash = "dashdot" if curve.signed else _DASHES[curve.order]
-        look, shown = (
-            c.style(curve.fmt),
-            np.where(curve.errors > 0, curve.errors, np.nan),
-        )
+        look = c.style(curve.fmt)
+        shown = np.where(curve.errors > 0, curve.errors, np.nan)
         how = {"linestyle": dash, "marker": look.marker, "markevery": 2}
         lines.append(c.Line(curve.lengths, shown, curve.name, look, how))
     for bound, name in ((linear_bound, "n·u"), (probabilistic_bound, "√n·u")):
@@ -122,7 +121,9 @@ def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
     Returns:
         A figure whose title says where each format stops.
     """
-    counts, lines, stops = np.arange(1, most + 1), [], []
+    counts = np.arange(1, most + 1)
+    lines = []
+    stops = []
     for fmt in formats:
         running = cumsum(np.ones(most), accumulator_format=fmt)
         last = float(running[-1])
@@ -190,7 +191,8 @@ def measure_product_errors(
 
 def plot_product_errors(found: ProductErrors) -> c.Picture:
     """Errors of inner products: is it the products or the sum that should be wide?"""
-    lines, last = [], {}
+    lines = []
+    last = {}
     for (product, accumulator), errors in found.errors.items():
         look = c.style(accumulator)
         kind = "exact" if product is None else product.name

@@ -102,11 +102,9 @@ def _rows(step: StepBits, description: str) -> str:
     high = max(
         [step.top, *(cell.exponent for row in step.rows for cell in step.cells(row))]
     )
+    drawing = Drawing()
     # The left of a bit's cell.
-    drawing, x = (
-        Drawing(),
-        Scale(step.bottom - 1, high, 750, 174),
-    )
+    x = Scale(step.bottom - 1, high, 750, 174)
     bottom = TOP + ROW * len(step.rows)
     for number, row in enumerate(step.rows):
         _row(
@@ -130,7 +128,8 @@ def _row(drawing: Drawing, step: StepBits, row: Row, top: int, x: Scale) -> None
     drawing.text(
         163, top + 18, "−" if row.value < 0 else "+" if row.value else "0", "middle"
     )
-    colour, cut = FACES[5], BAD
+    colour = FACES[5]
+    cut = BAD
     for cell in step.cells(row):
         left, right = x(cell.exponent), x(cell.exponent - 1)
         fill = (colour if cell.kept else cut) if cell.bit else "white"

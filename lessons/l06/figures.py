@@ -57,7 +57,8 @@ def measure_depth_errors(
     depths = every << np.arange((most // every).bit_length())
     errors: list[list[float]] = [[], []]
     for depth in depths:
-        x, y = a[:, :depth], b[:, :depth].T
+        x = a[:, :depth]
+        y = b[:, :depth].T
         for kept, promote in zip(errors, (None, every), strict=True):
             got = mma(
                 x,
@@ -140,7 +141,8 @@ def plot_cut_errors(errors: CutErrors) -> canvas.Picture:
     axes = picture.subplots()
     unit = FP32.unit_roundoff
     shown = [values / unit for values in (errors.rounded, errors.written, errors.cut)]
-    low, high = min(map(np.min, shown)), max(map(np.max, shown))
+    low = min(map(np.min, shown))
+    high = max(map(np.max, shown))
     bins = np.linspace(min(low, 0.0), max(high, 0.0), 61).tolist()
     faces = ("white", canvas.BAND, canvas.NEUTRAL[0].colour)
     names = (
@@ -219,7 +221,8 @@ def _draw_rows(axes: Axes, step: StepBits) -> None:
         )
         + 1
     )
-    colour, cut = canvas.FACES[5], canvas.BAD
+    colour = canvas.FACES[5]
+    cut = canvas.BAD
     for y, row in enumerate(step.rows):
         axes.text(high + 0.9, y, row.words, ha="right", va="center", fontsize=9)
         sign = "−" if row.value < 0 else "+" if row.value else "0"

@@ -92,7 +92,8 @@ class UpdateStagnation(Explorer):
 
     def draw(self) -> tuple[str, str]:
         """Draw the number line and the chart, and say both in words."""
-        weights, fmt = self.path, FORMATS[self.fmt.value]
+        weights = self.path
+        fmt = FORMATS[self.fmt.value]
         share = _share_of_gap(self.weight.value, self.delta, fmt)
         side = "less than" if share < 0.5 else "more than" if share > 0.5 else "exactly"
         words = {
@@ -136,7 +137,8 @@ def _number_line(drawing: Drawing, weight: float, delta: float, fmt: Format) -> 
     """The weight, its neighbours, the midpoints, and the update."""
     below, above = float(next_down(weight, fmt)), float(next_up(weight, fmt))
     reach = 1.48 * (above - weight)  # from the weight to the edge of the line
-    x, line = Scale(weight - reach, weight + reach, 34, 626), 62
+    x = Scale(weight - reach, weight + reach, 34, 626)
+    line = 62
     drawing.line(f"M30 {line}H630")
     for value in (below, weight, above):
         drawing.line(f"M{x(value):.1f} {line - 9}v18", "black", 2)
@@ -144,7 +146,9 @@ def _number_line(drawing: Drawing, weight: float, delta: float, fmt: Format) -> 
     for middle in ((below + weight) / 2, (weight + above) / 2):
         drawing.line(f"M{x(middle):.1f} {line - 14}v28", more='stroke-dasharray="3 3"')
         drawing.text(x(middle), line + 42, "½", "middle")
-    colour, end, back = style(fmt).colour, x(weight + delta), -7 if delta > 0 else 7
+    colour = style(fmt).colour
+    end = x(weight + delta)
+    back = -7 if delta > 0 else 7
     drawing.line(f"M{x(weight):.1f} {line - 22}H{end:.1f}", colour, 3)
     drawing.area(f"M{end:.1f} {line - 22}l{back} -5v10z", colour)
     past = " (past the edge)" if abs(delta) > reach else ""
@@ -156,7 +160,8 @@ def _over_updates(on: Drawing, weights: list[float], delta: float, fmt: Format) 
     """The weight over the updates, and the exact line."""
     steps = len(weights) - 1
     exact = weights[0] + steps * delta
-    low, high = min(*weights, exact), max(*weights, exact)
+    low = min(*weights, exact)
+    high = max(*weights, exact)
     chart = Chart(
         Scale(0, steps, 70, 590),
         Scale(low, high if high > low else low + abs(delta), 300, 130, inset=6),

@@ -28,7 +28,9 @@ def weight_paths(paths: np.ndarray, *, update: float) -> c.Picture:
     Returns:
         A figure whose title says how far each weight came.
     """
-    steps, look, lines = len(paths) - 1, c.style(BF16), []
+    steps = len(paths) - 1
+    look = c.style(BF16)
+    lines = []
     count = np.arange(steps + 1)
     for way in paths.T:
         lines.append(
@@ -117,7 +119,8 @@ def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
     share = 100 * run.arrived[:kept].reshape(-1, width).mean(axis=1)
     places = steps[:kept].reshape(-1, width).mean(axis=1)
     below.plot(places, share, color=look.colour, linestyle=dash)
-    name, x = f"{run.fmt.name}, {words}", float(steps[-1])
+    name = f"{run.fmt.name}, {words}"
+    x = float(steps[-1])
     return [
         c.End(above, x, float(run.loss[-1]), name, look.colour),
         c.End(below, x, float(share[-1]), name, look.colour),
@@ -141,10 +144,12 @@ def stochastic_spread(paths: np.ndarray, *, update: float) -> c.Picture:
     Returns:
         A figure whose title compares their mean and their scatter with the exact sum.
     """
-    steps, exact = len(paths) - 1, float(paths[0, 0] + update * (len(paths) - 1))
+    steps = len(paths) - 1
+    exact = float(paths[0, 0] + update * (len(paths) - 1))
     picture = c.Picture(height=3.8)
     axes = picture.subplots()
-    look, count = c.style(BF16), np.arange(steps + 1)
+    look = c.style(BF16)
+    count = np.arange(steps + 1)
     low, high = np.quantile(paths, (0.05, 0.95), axis=1)
     axes.fill_between(count, low, high, color=c.BAND, alpha=0.4, linewidth=0)
     axes.plot(count, paths[:, 0], color=look.colour, linewidth=1)

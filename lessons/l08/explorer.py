@@ -242,7 +242,8 @@ class Column(NamedTuple):
         layers = self.run.flushed[self.step]
         room = self.width / len(layers)
         for i, (name, (lost, total)) in enumerate(layers.items()):
-            x, kept = self.left + i * room, 1 - lost / total if total else 0.0
+            x = self.left + i * room
+            kept = 1 - lost / total if total else 0.0
             edge, width = (INK, 2.5) if name == self.layer else (self.colour, 1)
             self.on.box(x, LAYERS, room - 4, 18, "white")
             self.on.box(x, LAYERS + 18 * (1 - kept), room - 4, 18 * kept, self.colour)
@@ -253,7 +254,9 @@ class Column(NamedTuple):
 
     def _spread(self, histogram: ExponentHistogram) -> None:
         """The exponents of a layer's gradients as the run had them, over the format's zones."""
-        low, high, bottom = -48, 20, SPREAD + TALL
+        low = -48
+        high = 20
+        bottom = SPREAD + TALL
         right = self.left + self.width
         chart = Chart(
             Scale(low, high, self.left, right), Scale(0, 1, bottom, SPREAD), self.on

@@ -37,7 +37,8 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
     """
     picture = c.Picture(height=3.9)
     axes = picture.subplots()
-    ends, facts = [], {}
+    ends = []
+    facts = {}
     for name, (wide, low) in runs.items():
         lost, total = summed(low.flushed[min(low.flushed)])
         found = wide.metrics["r2"], low.metrics["r2"]

@@ -329,7 +329,11 @@ def _boxes(drawing: Drawing, turn: ScalerStep, interval: int | None) -> None:
         "not counted" if interval is None else f"{count} of {interval}"
         for count in (turn.good_steps, turn.next_good_steps)
     )
-    bad, left, top, width, gap = turn.found_nonfinite, 62, 246, 210, 25
+    bad = turn.found_nonfinite
+    left = 62
+    top = 246
+    width = 210
+    gap = 25
     act = "skipped" if turn.skipped else "taken: NaN" if bad else "taken"
     boxes = (
         ("before", f"scale {amount(turn.scale)}", f"good steps {before}"),

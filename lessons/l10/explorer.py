@@ -134,7 +134,9 @@ class PolicyExplorer(Explorer):
                 model, numbers, fmt=FORMATS[self.fmt.value], policy=policy
             ).rows
             steps = [row for row in rows if row.module == "layer"]
-            first, last, rounded = steps[0], steps[-1], sum(row.cast for row in steps)
+            first = steps[0]
+            last = steps[-1]
+            rounded = sum(row.cast for row in steps)
             found[name] = Verdict(
                 first.inputs, rounded, last.format, first.rule, len(steps)
             )
@@ -187,7 +189,8 @@ class _Model(nn.Module):
 
     def __init__(self, run: Callable[[Tensor, Tensor], Tensor], inputs: str) -> None:
         super().__init__()
-        self.layer, self.inputs = _Layer(run), inputs
+        self.layer = _Layer(run)
+        self.inputs = inputs
 
     def forward(self, x: Tensor) -> Tensor:
         low = x @ torch.eye(4)
@@ -202,7 +205,8 @@ GREY = 'fill="#4A4A50"'
 
 
 def _table(verdicts: dict[str, Verdict], description: str) -> str:
-    drawing, top = Drawing(), 34
+    drawing = Drawing()
+    top = 34
     for x, words in ((NAME, "policy"), (TAKES, "takes"), (GIVES, "gives")):
         drawing.text(x, 20, words, more=BOLD)
     for name, verdict in verdicts.items():

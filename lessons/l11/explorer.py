@@ -71,14 +71,16 @@ class SpeedUp(Explorer):
     def _bars(self, description: str) -> str:
         both = {"FP32": self.times(4), "16 bits": self.times(2)}
         longest = max(map(max, both.values()))
-        drawing, y = Drawing(), 66
+        drawing = Drawing()
+        y = 66
         drawing.text(20, 24, f"{self.speed_up:.2f}× as fast", more=BOLD)
         for name, times in both.items():
             drawing.text(20, y - 8, name, more=BOLD)
             for what, seconds in zip(
                 ("arithmetic", "memory", "start"), times, strict=True
             ):
-                length, bound = max(1.0, seconds / longest * 380), seconds == max(times)
+                length = max(1.0, seconds / longest * 380)
+                bound = seconds == max(times)
                 drawing.text(180, y + 15, what, "end")
                 drawing.box(190, y, length, 20, BAD if bound else FAINT)
                 drawing.text(

@@ -25,7 +25,8 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     """
     lines = []
     for name in dict.fromkeys(row.fmt for row in rows):
-        here, look = [row for row in rows if row.fmt == name], c.style(name)
+        here = [row for row in rows if row.fmt == name]
+        look = c.style(name)
         x, y = [row.size for row in here], [row.error for row in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     largest = max(row.size for row in rows)
@@ -149,16 +150,19 @@ def plot_roofline(roof: Roofline) -> c.Picture:
     Returns:
         A figure whose title compares each format with FP32 at the largest common size.
     """
-    lines, names = [], list(dict.fromkeys(p.fmt for p in roof.products))
+    lines = []
+    names = list(dict.fromkeys(p.fmt for p in roof.products))
     for name in names:
-        here, look = [p for p in roof.products if p.fmt == name], c.style(name)
+        here = [p for p in roof.products if p.fmt == name]
+        look = c.style(name)
         x, y = [p.per_byte for p in here], [p.per_second for p in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     rates, places = (
         [p.per_second for p in roof.products],
         [p.per_byte for p in roof.products],
     )
-    low, high = min(places), max(rates) / roof.bytes_per_second
+    low = min(places)
+    high = max(rates) / roof.bytes_per_second
     limit = np.array([low, min(max(high, 2 * low), max(places))])
     speeds = limit * roof.bytes_per_second
     lines.append(

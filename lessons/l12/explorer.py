@@ -85,7 +85,8 @@ class AmaxHistory(Explorer):
     @property
     def window(self) -> Window:
         """Scales and shares of all steps."""
-        fmt, margin = FORMATS[self.fmt.value], self.margin.value
+        fmt = FORMATS[self.fmt.value]
+        margin = self.margin.value
         if self.rule.value == RULES[2]:
             return follow(CurrentScaling(fmt, margin=margin), self.tensors, fmt=fmt)
         scaling = DelayedScaling(
@@ -151,7 +152,8 @@ HALO = 'paint-order="stroke" stroke="#d7d7d9" stroke-width="5"'  # the cursor ma
 
 
 def _charts(window: Window, at: int, description: str) -> str:
-    drawing, cursor = Drawing(), STEP(at + 0.5)
+    drawing = Drawing()
+    cursor = STEP(at + 0.5)
     _ranges(drawing, window)
     _shares(drawing, window)
     drawing.line(f"M{cursor:.1f} 22V322", "black", more='stroke-dasharray="3 3"')
@@ -183,11 +185,14 @@ def _ranges(on: Drawing, window: Window) -> None:
 
 def _shares(on: Drawing, window: Window) -> None:
     """Bars for what is lost: filled what saturates, pale what becomes 0."""
-    chart, colour = Chart(STEP, Scale(0, 100, 322, 232), on), style(window.fmt).colour
+    chart = Chart(STEP, Scale(0, 100, 322, 232), on)
+    colour = style(window.fmt).colour
     edge = f'stroke="{colour}"'
     pale = f'{edge} fill-opacity="0.3"'
     for step, shares in enumerate(zip(window.saturated, window.flushed, strict=True)):
-        left, bottom, total = STEP(step + 0.12), chart.y(0), 0.0
+        left = STEP(step + 0.12)
+        bottom = chart.y(0)
+        total = 0.0
         for share, look in zip(shares, (edge, pale), strict=True):
             total += 100 * float(share)
             if share:

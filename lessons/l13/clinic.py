@@ -162,7 +162,8 @@ class _Loop:
 
     def _step(self, step: int) -> Tensor:
         self.chosen.zero_grad()
-        x, y = self.inputs(step, self.data[0]), self.data[1]
+        x = self.inputs(step, self.data[0])
+        y = self.data[1]
         with _autocast(self.low) if self.low else nullcontext():
             out = self.model(x)
         loss = F.mse_loss(out.float(), y.float())
@@ -363,7 +364,8 @@ class _Attention(nn.Module):
 
     def __init__(self, how: Treatment) -> None:
         super().__init__()
-        self.how, self.project = how, nn.Linear(16, 48)
+        self.how = how
+        self.project = nn.Linear(16, 48)
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.project(x).chunk(3, -1)
@@ -428,7 +430,8 @@ class _Rotary(nn.Module):
 
     def __init__(self, how: Treatment) -> None:
         super().__init__()
-        self.how, self.rate = how, nn.Parameter(torch.tensor([[1.0, 0.1]]))
+        self.how = how
+        self.rate = nn.Parameter(torch.tensor([[1.0, 0.1]]))
 
     def forward(self, places: Tensor) -> Tensor:
         wide = self.how == "fixed"

@@ -62,7 +62,8 @@ class Clinic(Explorer):
 
     def draw(self) -> tuple[str, str]:
         """Draw the curve and the observable, and say both in words."""
-        case, outcome = CASES[self.case.value], self.outcome
+        case = CASES[self.case.value]
+        outcome = self.outcome
         low, high = case.healthy
         wanted = f"{low:g}" if low == high else f"{low:g} to {high:g}"
         tried = {"none": "as reported", "usual remedy": case.remedy, "cure": case.cure}
@@ -81,7 +82,8 @@ class Clinic(Explorer):
             ("health report", report),
             ("taken for", case.looks_like),
         ]
-        chart, y = _curve(outcome.losses), 36
+        chart = _curve(outcome.losses)
+        y = 36
         for name, words in lines:
             chart.text(330, y, name, more=BOLD)
             for row in wrap(words, 56):
@@ -95,7 +97,8 @@ def _curve(losses: tuple[float, ...]) -> Chart:
     """The losses over the steps; a band where they are not finite."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-    middle, room = (low + high) / 2, max(high - low, 0.05 * abs(high)) or 1.0
+    middle = (low + high) / 2
+    room = max(high - low, 0.05 * abs(high)) or 1.0
     last = max(1, len(losses) - 1)
     chart = Chart(
         Scale(0, last, 70, 290),

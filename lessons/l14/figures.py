@@ -256,7 +256,8 @@ def plot_formula_errors(found: FormulaErrors) -> c.Picture:
     Returns:
         A figure whose title says where each formula is worst.
     """
-    asked, u = PROBLEMS[found.problem], found.fmt.unit_roundoff
+    asked = PROBLEMS[found.problem]
+    u = found.fmt.unit_roundoff
     places = np.arange(len(asked.levels))
     due = np.minimum(np.median(found.conditions, axis=1) * u, 1.0)
     lines = [c.Line(places, due, "condition × u", c.REFERENCE, {"linewidth": 0.9})]

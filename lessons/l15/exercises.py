@@ -77,7 +77,8 @@ def _unscaled(
 
 def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
     """A system, a solution with this residual, and FP16 factors of the matrix, without pivoting."""
-    rest, lower = _half(a), np.eye(len(a))
+    rest = _half(a)
+    lower = np.eye(len(a))
     for k in range(len(a) - 1):
         lower[k + 1 :, k] = _half(rest[k + 1 :, k] / rest[k, k])
         rest[k + 1 :] = _half(
@@ -90,7 +91,8 @@ def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
 def _correction_cases() -> list[Arguments]:
     """Numbers of so few bits that every residual is exact in float64."""
     rng = np.random.default_rng(15)
-    small, odd = np.array([[4.0, 2.0], [1.0, 3.0]]), 1 + 3 * 2.0**-14
+    small = np.array([[4.0, 2.0], [1.0, 3.0]])
+    odd = 1 + 3 * 2.0**-14
     ones = np.ones(2)
     cases = [
         _given(np.diag([2.0, 4.0]), ones / 2, np.array([1.0, 2.0])),

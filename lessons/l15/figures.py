@@ -175,7 +175,8 @@ def plot_refinement_costs(curves: Sequence[RefinementCosts]) -> c.Picture:
     axes = picture.subplots()
     ends, said = [], []
     for curve in curves:
-        look, inside = c.style(curve.fmt), curve.conditions <= curve.reach
+        look = c.style(curve.fmt)
+        inside = curve.conditions <= curve.reach
         median = np.median(curve.taken[inside], axis=1)
         x = curve.conditions[inside]
         said.append(f"{curve.fmt.name} {_reaches(curve, x[median > size / 2])}")

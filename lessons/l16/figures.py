@@ -116,7 +116,8 @@ def measure_step_errors(
     """
     start = round_to(np.random.default_rng(seed).uniform(60, 95, 32), fmt)
     exact = ROOM + (start - ROOM) * np.exp(-10 * RATE)
-    counts, errors = 2 ** np.arange(2, 14), []
+    counts = 2 ** np.arange(2, 14)
+    errors = []
     for count in counts.tolist():
         end = integrate(
             cooling, start, 10 / count, count, fmt, method=method, seed=seed
@@ -142,7 +143,8 @@ def measure_grid_errors(
     Exactness:
         Compared with the solution of the equation, in the Euclidean norm.
     """
-    sizes, errors = 2 ** np.arange(3, 7), []
+    sizes = 2 ** np.arange(3, 7)
+    errors = []
     for n in sizes.tolist():
         form = np.sin(np.pi * np.arange(1, n) / n)
         end = integrate(
@@ -201,7 +203,9 @@ def plot_freezing_points(found: Sequence[FreezingPoints]) -> c.Picture:
     Returns:
         A figure whose title says how many runs end where the rule says.
     """
-    lines, right, runs = [], 0, 0
+    lines = []
+    right = 0
+    runs = 0
     for points in found:
         look = c.style(points.fmt)
         lines.append(
@@ -238,10 +242,8 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
     lines, lowest = [], []
     for curve in curves:
         look, (dash, words) = c.style(curve.fmt), c.METHOD_STYLES[curve.method]
-        name, how = (
-            f"{curve.fmt.name} {words}",
-            {"linestyle": dash, "marker": look.marker},
-        )
+        name = f"{curve.fmt.name} {words}"
+        how = {"linestyle": dash, "marker": look.marker}
         lines.append(c.Line(curve.x, curve.errors, name, look, how))
         best = int(np.argmin(curve.errors))
         lowest.append((float(curve.errors[best]), name, float(curve.x[best])))

@@ -21,7 +21,8 @@ _COSTS = tuple(
 
 # A row in slices -------------------------------------------------------------------------
 def _cut(x: np.ndarray, widths: list[int]) -> np.ndarray:
-    rest, rows = x, []
+    rest = x
+    rows = []
     unit = 2.0 ** (np.frexp(np.abs(x).max())[1] + 1)
     for bits in widths:
         unit /= 2.0**bits

@@ -36,7 +36,8 @@ class Filling(NamedTuple):
 
 @cache
 def _filled(bits: int, level: int, kind: str) -> Filling:
-    rng, k = np.random.default_rng(0), 1 << level
+    rng = np.random.default_rng(0)
+    k = 1 << level
     a, b = (KINDS[kind](rng, (SUMS, 1 << LONGEST))[:, :k] for _ in range(2))
     left, right = (split(x, 1, bits)[0][0] for x in (a, b))
     paths = np.abs(np.cumsum(left[:, None, :] * right[None, :, :], axis=2)).reshape(
@@ -80,7 +81,8 @@ class SliceSums(Explorer):
 
     def draw(self) -> tuple[str, str]:
         """Draw the sum as it grows, and say whether it fits."""
-        found, k = self.found, 1 << self.level.value
+        found = self.found
+        k = 1 << self.level.value
         top = math.log2(found.path.max())
         fits = (
             "fits whatever the numbers"

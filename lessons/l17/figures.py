@@ -83,8 +83,10 @@ def plot_emulation_errors(found: Mapping[str, Sequence[float]]) -> c.Picture:
     """
     lines, reached, stuck = [], [], []
     for name, row in found.items():
-        look, errors = _look(name), np.asarray(row)
-        places, how = np.arange(1, len(errors) + 1), {"marker": look.marker}
+        look = _look(name)
+        errors = np.asarray(row)
+        places = np.arange(1, len(errors) + 1)
+        how = {"marker": look.marker}
         lines.append(c.Line(places, np.clip(errors, _LEAST, 1.0), name, look, how))
         enough = np.flatnonzero(errors <= 2.0**-52)
         if len(enough):
@@ -132,14 +134,16 @@ def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
     row = np.asarray(x, np.float64)
     ways = {"each number by itself": row[:, None], "the row on one grid": row[None, :]}
     picture = c.Picture(height=1.6 + 0.62 * len(row), width=8.0)
-    panels, said = picture.subplots(2, 1, sharex=True), []
+    panels = picture.subplots(2, 1, sharex=True)
+    said = []
     for axes, (way, numbers) in zip(panels, ways.items(), strict=True):
         axes.use_sticky_edges = False  # the last box is drawn whole
         parts, exponents, _ = split(numbers, slices, bits)
         units = np.broadcast_to(exponents, numbers.shape).ravel()
         for i, unit in enumerate(units.tolist()):
             for s, part in enumerate(parts.reshape(slices, -1)[:, i].tolist()):
-                low, colour = unit - s * bits, c.NEUTRAL[2 - s % 2].colour
+                low = unit - s * bits
+                colour = c.NEUTRAL[2 - s % 2].colour
                 axes.barh(
                     i,
                     bits,
@@ -201,7 +205,8 @@ def measure_wrong_sums(k: int = 64, *, seed: int = 0) -> WrongSums:
     Exactness:
         The unit's result is compared with the sum in integers, which float64 holds.
     """
-    tried, shares = np.arange(7, FP16.precision + 2), {}
+    tried = np.arange(7, FP16.precision + 2)
+    shares = {}
     for kind, draw in KINDS.items():
         rng = np.random.default_rng(seed)
         a, b = draw(rng, (32, k)), draw(rng, (k, 32))
@@ -275,7 +280,8 @@ def measure_slices_needed(unit: str, *, draws: int = 3, seed: int = 0) -> Slices
         draws: products for each φ.
         seed: of the numbers.
     """
-    spreads, rng = np.array([0.0, 1.0, 2.0, 4.0, 8.0]), np.random.default_rng(seed)
+    spreads = np.array([0.0, 1.0, 2.0, 4.0, 8.0])
+    rng = np.random.default_rng(seed)
     counts = np.zeros((len(spreads), draws), np.int64)
     for i, j in np.ndindex(*counts.shape):
         a, b = (
@@ -302,7 +308,8 @@ def plot_slices_needed(curves: Sequence[SlicesNeeded]) -> c.Picture:
     """
     lines, said = [], []
     for curve in curves:
-        look, middle = _look(curve.unit), np.median(curve.counts, axis=1)
+        look = _look(curve.unit)
+        middle = np.median(curve.counts, axis=1)
         lines.append(
             c.Line(curve.spreads, middle, curve.unit, look, {"marker": look.marker})
         )

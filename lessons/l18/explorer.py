@@ -84,7 +84,8 @@ class FourBitBlock(Explorer):
         """Draw the columns, and say how many survive."""
         fates = self.fates
         exact, _, back = np.array(fates).T
-        count, zeros = sum(fate.survives for fate in fates), int(np.sum(back == 0))
+        count = sum(fate.survives for fate in fates)
+        zeros = int(np.sum(back == 0))
         kind = self.way.value.partition(":")[0]
         turned = " after a Hadamard transform" * self.turned.value
         error = float(np.linalg.norm(back - exact) / np.linalg.norm(exact))
@@ -102,7 +103,8 @@ def _columns(fates: list[Fate], description: str) -> str:
     for words, down in (("becomes 0", 22), ("stored", 48), ("number", 70)):
         chart.text(84, 206 + down, words, "end")
     for k, fate in enumerate(fates):
-        x, colour = chart.x(k + 0.5), GOOD if fate.survives else BAD
+        x = chart.x(k + 0.5)
+        colour = GOOD if fate.survives else BAD
         exact, back = (chart.y(abs(v)) if v else 223 for v in (fate.exact, fate.back))
         chart.line(f"M{x - 14:.0f} {exact:.1f}h28", "black", 2)
         chart.line(f"M{x:.0f} {exact:.1f}V{back:.1f}", colour)

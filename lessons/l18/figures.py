@@ -121,7 +121,9 @@ def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
         ("to nearest", Rounding.TIES_TO_EVEN),
         ("stochastic", Rounding.STOCHASTIC),
     ):
-        weights, stream, errors = torch.zeros(16), Stream(seed), [1.0]
+        weights = torch.zeros(16)
+        stream = Stream(seed)
+        errors = [1.0]
         how: dict[str, Any] = {"rounding": rounding}
         if rounding is Rounding.STOCHASTIC:
             how["stream"] = stream

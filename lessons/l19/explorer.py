@@ -94,7 +94,8 @@ LEFT, CELL, LINE, GAP = 92, 20, 22, 8
 def _bits(
     codes: tuple[int, ...], flips: list[int], fmt: Format, parts: int, description: str
 ) -> str:
-    drawing, whole = Drawing(), CELL * 32 + 2 * GAP
+    drawing = Drawing()
+    whole = CELL * 32 + 2 * GAP
     drawing.text(LEFT - 8, 26, "256 terms", "end")
     ends = [LEFT + whole * (c * TERMS // parts) / TERMS for c in range(parts + 1)]
     for begin, end in pairwise(ends):

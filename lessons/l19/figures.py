@@ -232,12 +232,11 @@ def plot_runs_apart(pairs: Sequence[RunsApart]) -> c.Picture:
     Returns:
         A figure whose title says how far apart the pairs of each recipe end.
     """
-    lines, ends = [], dict[str, list[float]]()
+    lines = []
+    ends = dict[str, list[float]]()
     for pair in pairs:
-        recipe, shown = (
-            pair.recipe,
-            np.where(pair.distances > 0, pair.distances, np.nan),
-        )
+        recipe = pair.recipe
+        shown = np.where(pair.distances > 0, pair.distances, np.nan)
         look = c.style(
             "BF16" if "bf16" in recipe else "FP16" if "fp16" in recipe else "FP32"
         )
@@ -308,7 +307,8 @@ class Decoder(nn.Module):
         self.token = nn.Embedding(_TOKENS, _WIDTH)
         self.place = nn.Parameter(0.02 * torch.randn(length, _WIDTH))
         self.blocks = nn.ModuleList(_Block() for _ in range(2))
-        self.norm, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, _TOKENS)
+        self.norm = nn.LayerNorm(_WIDTH)
+        self.head = nn.Linear(_WIDTH, _TOKENS)
 
     def forward(
         self, tokens: Tensor, caches: Sequence[Cache | None] = (None, None)
@@ -328,7 +328,8 @@ class Decoder(nn.Module):
         self, rows: int, length: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
         """Texts token by token, (rows, length + 1), and their log-probabilities, (rows, length)."""
-        tokens, found = torch.zeros(rows, 1, dtype=torch.long), []
+        tokens = torch.zeros(rows, 1, dtype=torch.long)
+        found = []
         caches: list[Cache] = [[] for _ in self.blocks]
         for _ in range(length):
             logs = self(tokens[:, -1:], caches)[:, 0]

@@ -54,7 +54,8 @@ def watched(
         ours = file.startswith(_OURS) and file != _SANDBOX
         if event != "call" or inside is not None or not ours:
             return
-        inside, values = frame, frame.f_locals
+        inside = frame
+        values = frame.f_locals
         name = code.co_qualname.partition(".")[0]
         if code.co_qualname == _WRAPPER:
             name = values["function"].__name__
