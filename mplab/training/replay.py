@@ -24,6 +24,13 @@ from mplab.simulation.tags import Counter, Rounder, intercept_rounding
 
 _KNOWN = ("torch.nn.", "torch._C.", "mplab.training.")
 
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
 _OF_SHAPES_ALONE = ("aten::_fused_sdp_choice",)
 """Operations that return no tensor and depend only on shapes."""
 
@@ -46,27 +53,18 @@ def is_straight(model: nn.Module, loss: Any) -> bool:
         >>> is_straight(nn.Linear(2, 2), max)  # of somebody's own
         False
     """
-    kinds = [
-        f"_{kind}_hooks"
-        for kind in ("forward", "forward_pre", "backward", "backward_pre")
-    ]
-    hooked = any(getattr(hooks, f"_global{kind}") for kind in kinds)
+    if not _is_known(loss) or any(getattr(hooks, f"_global{kind}") for kind in _HOOKS):
+        return False
     for part in model.modules():
-        hooked = (
-            hooked
-            or any(getattr(part, kind) for kind in kinds)
-            or "forward" in vars(part)
-        )
-        called = [
-            type(part),
-            *(value for value in vars(part).values() if callable(value)),
-        ]
+        own = vars(part)
+        called = [type(part), *filter(callable, own.values())]
+        hooked = "forward" in own or any(getattr(part, kind) for kind in _HOOKS)
         if hooked or not all(map(_is_known, called)):
             return False
     for p in model.parameters():
         if p.device.type != "cpu" or p._backward_hooks or p._post_accumulate_grad_hooks:
             return False
-    return _is_known(loss)
+    return True
 
 
 def _is_watched() -> bool:
