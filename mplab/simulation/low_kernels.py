@@ -62,10 +62,16 @@ def _rounded(
 
 
 # Operations that are computed in another way -------------------------------------------------
-def _replace_nan(call: Call, into: Rounder, x: Tensor, *values: Any) -> Any:
+def _replace_nan(
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    nan: float | None = None,
+    positive: float | None = None,
+    negative: float | None = None,
+) -> Any:
     """Infinities become the largest numbers of the format."""
     limit = into.fmt.max_finite
-    nan, positive, negative = (*values, None, None, None)[:3]
     return call(
         x,
         nan,
