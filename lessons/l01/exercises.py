@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import FP16, round_to
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
-from mplab.lessons import solutions
 
 _TIE = FP16.min_subnormal / 2
 

@@ -2,9 +2,9 @@
 
 import math
 
+import mplab.lessons.solutions as solutions
 from mplab import FP8_E4M3, FP16
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 
 class Code(int):

@@ -5,9 +5,9 @@ from functools import partial
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, round_to
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 
 def _rounded(x: float) -> float:

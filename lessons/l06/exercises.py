@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import FP32, Rounding, round_to
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 FRACTION_BITS, BLOCK = 13, 128
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, Rounding, round_to, ulp
 from mplab.course.exercise import ROUND_ONCE, Exercise, known
-from mplab.lessons import solutions
 
 
 # Lost updates ----------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 
 # Exponents -------------------------------------------------------------------------------

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 
 def _sum_of_both(n: float, peak32: float, peak16: float, bandwidth: float) -> float:

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import FP8_E4M3
 from mplab.course.exercise import Exercise, known
-from mplab.lessons import solutions
 
 LARGEST = FP8_E4M3.max_finite
 

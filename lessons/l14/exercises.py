@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 
 # The logarithm of summed exponentials ----------------------------------------------------

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import FP16, arithmetic
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, round_to, ulp, values
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 
 # Where a cup stops -----------------------------------------------------------------------

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 # What slices cost ------------------------------------------------------------------------
 _COSTS = tuple(

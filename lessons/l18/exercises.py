@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import FP4_E2M1, FP8_E4M3, round_to
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 LARGEST = FP4_E2M1.max_finite
 LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal

@@ -6,9 +6,9 @@ from itertools import permutations
 
 import numpy as np
 
+import mplab.lessons.solutions as solutions
 from mplab import BF16, round_to
 from mplab.course.exercise import Arguments, Exercise, known
-from mplab.lessons import solutions
 
 
 # Orders ----------------------------------------------------------------------------------
