@@ -26,6 +26,10 @@ from mplab.numbers.formats import (
 GROUP = 16
 """Number of FP4 products that are added before the alignment."""
 
+_ALIGNMENTS = (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN)
+
+_WRITINGS = tuple(mode for mode in Rounding if mode is not Rounding.STOCHASTIC)
+
 Input = Format | tuple[Format, Format] | type[float]
 """The format of both operands, or a pair of formats; `float` is FP64."""
 
@@ -83,36 +87,47 @@ class MatrixUnit:
     signed_underflow: bool = True
 
     def __post_init__(self) -> None:
-        grouped, one_by_one = self.group > 1, self.fraction_bits is None
-        bits: tuple[int | None, ...] = (*range(39), None)  # of at most 2^(38+2) units
-        terms: Sequence[int] = range(1, 1 << 12)  # whose sum is below 2^53 units
-        if one_by_one:
-            terms = [1 << k for k in range(12)]
-        elif grouped:
-            terms = range(16, 1025, 16)
-        allowed = {
-            "group": (1, GROUP),
-            "fraction_bits": range(36) if grouped else bits,  # of 2^(35+7) units
-            "terms": terms,
-            "written_bits": range(1, 24),
-            "alignment": (Rounding.TOWARD_ZERO, Rounding.TIES_TO_EVEN),
-            "writing": [mode for mode in Rounding if mode is not Rounding.STOCHASTIC],
-            "sum_bits": (None,) if one_by_one or grouped else bits,
-            "lanes": (1,) if self.sum_bits is None else (1, 2),
-            "flush": (False, True) if one_by_one else (False,),
-            "exponent_floor": (*range(-900, 256), None),
-        }
-        for name, values in allowed.items():
-            given = getattr(self, name)
-            modes = isinstance(values[0], Rounding)  # for which 2 would pass
-            if given in values and (isinstance(given, Rounding) or not modes):
-                continue
-            shown = [repr(value) for value in values]
-            if len(shown) > 12:
-                shown = [*shown[:2], "…", *shown[-2:]]
+        self._require("group", (1, GROUP), "1 or 16")
+        if self.group == 1:  # terms of at most 2^(38+2) units
+            self._require("fraction_bits", (*range(39), None), "0 to 38, or None")
+        else:  # 2^(35+7) units
+            self._require("fraction_bits", range(36), "0 to 35 for groups of 16")
+        if self.fraction_bits is None:
+            self._require(
+                "terms", [1 << k for k in range(12)], "a power of two, 1 to 2048"
+            )
+        elif self.group == 1:
+            self._require("terms", range(1, 1 << 12), "1 to 4095")  # < 2^53 units
+        else:
+            self._require("terms", range(16, 1025, 16), "a multiple of 16 up to 1024")
+        self._require("written_bits", range(1, 24), "1 to 23")
+        self._require(
+            "alignment", _ALIGNMENTS, "Rounding.TOWARD_ZERO or Rounding.TIES_TO_EVEN"
+        )
+        self._require("writing", _WRITINGS, "a member of Rounding, but not STOCHASTIC")
+        if self.fraction_bits is None or self.group > 1:
+            self._require(
+                "sum_bits", (None,), "None unless products are aligned one by one"
+            )
+        else:
+            self._require("sum_bits", (*range(39), None), "0 to 38, or None")
+        self._require(
+            "lanes",
+            (1, 2) if self.sum_bits is not None else (1,),
+            "1, or 2 of sum_bits",
+        )
+        self._require(
+            "flush", (False, True) if self.fraction_bits is None else (False,), "False"
+        )
+        self._require(
+            "exponent_floor", (*range(-900, 256), None), "-900 to 255, or None"
+        )
+
+    def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
+        given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
+        if given not in allowed or (mode and not isinstance(given, Rounding)):
             raise ValueError(
-                f"MatrixUnit: {name} must be one of {', '.join(shown)} with this unit; got "
-                f"{quoted(given)}. Choose another unit."
+                f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
             )
 
     @property

@@ -48,20 +48,28 @@ class Elementary(NamedTuple):
             unsure.any()
         ):  # a low format has few different numbers there, however many elements
             different, places = np.unique(x[unsure], return_inverse=True)
-            exact = [self._exact(number) for number in different.tolist()]
+            exact = [self.exact(Fraction(number)) for number in different.tolist()]
             y[unsure] = np.array([as_array("arithmetic", q) for q in exact])[places]
         return y
 
-    def _exact(self, x: float) -> Fraction:
-        """Compute an irrational result, cut to 80 bits, and half a unit."""
+    def exact(self, x: Fraction) -> Fraction:
+        """Compute the result, or a number between the same two neighbours of 80 bits."""
         import mpmath  # takes as long to load as NumPy
 
+        known, side = self.known(np.float64(x))
+        if known == side:
+            return Fraction(float(known))
         precision = 2 * _BITS
         while True:
             precision *= 2
             with mpmath.workprec(precision):
-                y = self.precise(mpmath, mpmath.mpf(x))
-                shift = _BITS - int(mpmath.mag(y))
+                y = self.precise(mpmath, mpmath.mpf(x.numerator) / x.denominator)
+                if not mpmath.isfinite(y):
+                    raise ZeroDivisionError("the logarithm of 0")
+                size = int(mpmath.mag(y))
+                if not -1074 < size <= 1024:  # every format overflows or underflows
+                    return Fraction(2) ** (1200 if size > 0 else -1200)
+                shift = _BITS - size
                 scaled, error = mpmath.ldexp(y, shift), mpmath.ldexp(1, 100 - precision)
                 low, high = mpmath.floor(scaled - error), mpmath.floor(scaled + error)
                 if low == high:
@@ -69,12 +77,25 @@ class Elementary(NamedTuple):
 
 
 # Where results are known -----------------------------------------------------------------
-def _exponential(x: Any) -> tuple[Any, Any]:
-    """Return known powers of e: nearly 1 near 0, and out of every format's range beyond ±700."""
-    cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > 700, x < -700]
+def _power(x: Any, limit: float) -> tuple[Any, Any]:
+    """Return known powers: nearly 1 near 0, and out of every format's range beyond the limit."""
+    cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > limit, x < -limit]
     return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(
         x
     )
+
+
+def _power_of_two(x: Any) -> tuple[Any, Any]:
+    number, side = _power(x, 1000)
+    whole = (x == np.rint(x)) & (x >= -1074) & (x < 1024)
+    exact = np.ldexp(1.0, np.where(whole, x, 0).astype(int))
+    return np.where(whole, exact, number), np.where(whole, exact, side)
+
+
+def _logarithm_of_two(x: Any) -> tuple[Any, Any]:
+    significand, exponent = np.frexp(x)
+    exact = np.where(significand == 0.5, exponent - 1.0, np.nan)
+    return exact, exact
 
 
 def _tangent(x: Any) -> tuple[Any, Any]:
@@ -82,12 +103,14 @@ def _tangent(x: Any) -> tuple[Any, Any]:
     return np.select(cases, [x, np.nan, np.copysign(1, x)], np.nan), 0 * x
 
 
-EXP = Elementary(lambda x: np.exp(x), _exponential, lambda mp, x: mp.exp(x))
+EXP = Elementary(lambda x: np.exp(x), lambda x: _power(x, 700), lambda mp, x: mp.exp(x))
+EXP2 = Elementary(lambda x: np.exp2(x), _power_of_two, lambda mp, x: mp.power(2, x))
 LOG = Elementary(
     lambda x: np.log(x),
     lambda x: (np.where(x == 1, 0.0, np.nan), 0.0),
     lambda mp, x: mp.log(x),
 )
+LOG2 = Elementary(lambda x: np.log2(x), _logarithm_of_two, lambda mp, x: mp.log(x, 2))
 SIN = Elementary(
     lambda x: np.sin(x),
     lambda x: (np.where(np.abs(x) < 2.0**-13, x, np.nan), 0 * x),
@@ -101,5 +124,5 @@ COS = Elementary(
 TANH = Elementary(
     lambda x: np.tanh(x),
     _tangent,
-    lambda mp, x: mp.tanh(x),
+    lambda mp, x: mp.tanh(max(min(x, 500), -500)),  # nearer to 1 than any format shows
 )

@@ -5,12 +5,14 @@ to float64 could change the result, it rounds to odd: it cuts, and sets the last
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
 events. Results of elementary functions lie on the right side of every value and midpoint; see
 `elementary`. Formats of more than 25 bits of precision, or with exponents near the ends of float64,
-are refused.
+go through Fractions, slowly.
 """
 
 from collections.abc import Callable
+from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple, Unpack
+from math import isqrt
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 
@@ -22,14 +24,16 @@ from mplab.numbers.formats import (
     Event,
     Format,
     FormatLike,
+    Overflow,
     Rounding,
     Tininess,
     format_of,
 )
-from mplab.numbers.rounding import RoundingRules, Tally, require_values, round_to
+from mplab.numbers.inputs import as_array
+from mplab.numbers.rounding import Stream, Tally, require_values, round_to
 
 
-class Rules(RoundingRules, total=False):
+class Rules(TypedDict, total=False):
     """The options of every operation, all of them keywords.
 
     `rounding`: the direction, ties to even if omitted. `overflow`: the result past the largest
@@ -38,15 +42,23 @@ class Rules(RoundingRules, total=False):
     `tally`: counters to add to; their x is the exact result.
     """
 
+    rounding: Rounding
+    overflow: Overflow
+    flush_inputs: bool
+    flush_outputs: bool
+    stream: Stream | None
     tally: Tally | None
 
 
 class _Operation(NamedTuple):
-    """How to compute one operation in float64, where all its operands are exact."""
+    """How to compute one operation in float64, and as Fractions where float64 is too small."""
 
-    compute: Callable[..., Any]
-    """The result, rounded to nearest; or, of a sum, its two addends, both exact."""
-    is_sum: bool = False
+    nearest: Callable[..., Any]
+    """The result, rounded to nearest in float64, special values included."""
+    exact: Callable[..., Fraction]
+    """The result for finite operands as a Fraction; an irrational one has a sticky last bit."""
+    addends: Callable[..., tuple[Any, Any]] | None = None
+    """The two addends of a sum, both exact in float64; the sum may need rounding to odd."""
     twice_is_once: bool = False
     """Whether double rounding to nearest, in float64 and then in the format, is innocuous."""
     few: bool = False
@@ -72,8 +84,7 @@ def add(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
 
     Raises:
         TypeError: an operand holds no numbers, or a rule is of the wrong type or unknown.
-        ValueError: an operand is not a value of `fmt`; a stream is missing; `fmt` has more than
-            25 bits of precision, or exponents beyond ±450.
+        ValueError: an operand is not a value of `fmt`, or a stream is missing.
 
     Exactness:
         Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that
@@ -181,6 +192,24 @@ def fma(a: Any, b: Any, c: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     return _operate(fma, (a, b, c), fmt, rules)
 
 
+def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
+    """Compute the remainder a − n·b, with n the integer nearest to a/b, ties to even.
+
+    x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
+
+    Exactness:
+        Exact: the remainder is a value of the format.
+
+    Source:
+        IEEE 754-2019 §5.3.1.
+
+    Examples:
+        >>> float(remainder(7.0, 4.0, FP16)), float(remainder(6.0, 4.0, FP16))
+        (-1.0, -2.0)
+    """
+    return _operate(remainder, (a, b), fmt, rules)
+
+
 # Elementary functions ------------------------------------------------------------------
 def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute e^a, rounded once. e^−∞ gives +0. See `add` for arguments and errors.
@@ -200,6 +229,16 @@ def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     return _operate(exp, (a,), fmt, rules)
 
 
+def exp2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
+    """Compute 2^a, rounded once. See `exp`.
+
+    Examples:
+        >>> float(exp2(-24.0, FP16)), float(exp2(0.5, FP8_E4M3))
+        (5.960464477539063e-08, 1.375)
+    """
+    return _operate(exp2, (a,), fmt, rules)
+
+
 def log(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute ln a, rounded once. ±0 gives −∞ (DIVIDE_BY_ZERO), a < 0 NaN (INVALID). See `exp`.
 
@@ -208,6 +247,16 @@ def log(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         (1.0986328125, <Event.DIVIDE_BY_ZERO: 16>)
     """
     return _operate(log, (a,), fmt, rules)
+
+
+def log2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
+    """Compute the logarithm to base 2, rounded once. See `log`.
+
+    Examples:
+        >>> float(log2(2.0**-24, FP16)), float(log2(3.0, BF16))
+        (-24.0, 1.5859375)
+    """
+    return _operate(log2, (a,), fmt, rules)
 
 
 def sin(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -248,8 +297,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     operation, a quiet NaN does not.
 
     Args:
-        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or an elementary
-            function.
+        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma`, `remainder` or an
+            elementary function.
         *arguments: its operands, then the format.
         **rules: its options, and `tininess` as in `mplab.events`.
 
@@ -280,6 +329,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
     flags = np.asarray(rounding.events(exact.wide, fmt, tininess=tininess, **rules))
+    flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
     flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
     flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)
     return Event(int(flags)) if flags.ndim == 0 else flags.astype(np.uint8)
@@ -304,6 +354,7 @@ class _Exact:
 
     Attributes:
         wide: float64, exact, or rounded in a way that does not change the result in the format.
+        past: where the exact result is at least 2^1024, for which float64 has no finite number.
         invalid: if watched, where numbers gave NaN, or a NaN was signaling.
         divided_by_zero: if watched, where finite numbers have an infinite quotient or logarithm.
     """
@@ -317,17 +368,12 @@ class _Exact:
         *,
         watched: bool,
     ) -> None:
-        name = operation.__name__
+        how, name = _OPERATIONS[operation], operation.__name__
         self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
         flush = rules.pop("flush_inputs", False)
         if type(flush) is not bool:
             raise TypeError(
                 f"{name}: flush_inputs must be True or False; got {flush!r}."
-            )
-        if fmt.precision > 25 or fmt.emax > 450 or fmt.emin - fmt.precision < -450:
-            raise ValueError(  # 53 > 2p + 2; products and quotients stay in range
-                f"{name}: fmt must have at most 25 bits of precision and exponents from -450 to "
-                f"450, so that float64 holds its products; got {fmt!r}. Use a narrower format."
             )
         floor = fmt.min_normal if flush else 0.0
         given = [
@@ -335,33 +381,38 @@ class _Exact:
             for argument, x in zip("abc", operands, strict=False)
         ]
         numbers = np.broadcast_arrays(*given)
+        self.past: Any = False
         with np.errstate(all="ignore"):
-            self.wide = self._before_rounding(operation, numbers, fmt, watched)
+            if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
+                nearest = _results(operation, fmt)[encode(numbers[0], fmt)]
+            else:
+                nearest = how.nearest(*numbers)
+            self.wide = self._before_rounding(how, nearest, numbers, fmt, watched)
         if not watched:
             return
-        are_nan = np.any([np.isnan(x) for x in numbers], axis=0)
-        self.invalid = np.isnan(self.wide) & ~are_nan
+        self.invalid = np.isnan(nearest) & ~np.any(
+            [np.isnan(x) for x in numbers], axis=0
+        )
         self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
-        self.divided_by_zero = np.zeros(np.shape(self.wide), bool)
-        if operation in (divide, log):
+        self.divided_by_zero = np.zeros(np.shape(nearest), bool)
+        if operation in (divide, log, log2):
             self.divided_by_zero = (
-                (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(self.wide)
+                (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
             )
 
     def _before_rounding(
-        self, operation: Callable[..., Any], numbers: Any, fmt: Format, watched: bool
+        self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
     ) -> Any:
-        how = _OPERATIONS[operation]
-        if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
-            return _results(operation, fmt)[encode(numbers[0], fmt)]
-        if not how.is_sum:
-            return how.compute(*numbers)
-        addends = how.compute(*numbers)
         to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
-        if how.twice_is_once and to_nearest and not watched:
-            return np.add(*addends)
-        downward = self.mode is Rounding.TOWARD_NEGATIVE
-        return exact_sum_to_odd(*addends, downward=downward)
+        once = how.twice_is_once and to_nearest and not watched
+        if how.addends is not None and not once:
+            downward = self.mode is Rounding.TOWARD_NEGATIVE
+            nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
+        if _fits(fmt):
+            return nearest
+        wide, self.past = slowly(how.exact, nearest, numbers)
+        chance = self.past & (self.mode is Rounding.STOCHASTIC)
+        return np.where(chance, np.copysign(np.inf, wide), wide)[()]
 
 
 def _is_signaling(x: np.ndarray) -> Any:
@@ -376,6 +427,34 @@ def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
     if not floor:
         return array
     return np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
+
+
+def _fits(fmt: Format) -> bool:
+    """Tell whether 53 > 2p+2, and products and quotients stay within the range of float64."""
+    return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
+
+
+def slowly(
+    exact: Callable[..., Fraction], nearest: Any, numbers: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compute results of finite operands as Fractions, for formats near the limits of float64.
+
+    Also return where they are at least 2^1024 in size.
+    """
+    wide = np.array(nearest, np.float64)
+    past = np.zeros(wide.shape, bool)
+    usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
+    for at in (
+        zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
+    ):
+        try:
+            q = exact(*(Fraction(float(x[at])) for x in numbers))
+        except ZeroDivisionError:
+            continue  # x/0 is an infinity already
+        if q:
+            wide[at] = as_array("arithmetic", q)
+            past[at] = abs(q) >= 1 << 1024
+    return wide, past
 
 
 def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
@@ -407,19 +486,66 @@ _MANY = 1 << 12
 @cache
 def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
     """List the results of an elementary function in float64, by the codes of its operands."""
-    return np.asarray(_OPERATIONS[operation].compute(values(fmt)))
+    return np.asarray(_OPERATIONS[operation].nearest(values(fmt)))
+
+
+# The operations in float64 -------------------------------------------------------------
+def _product(a: Any, b: Any) -> Any:
+    """Multiply; finite numbers never give an infinity, which matters only before `slowly`."""
+    product = a * b
+    past = np.isinf(product) & np.isfinite(a) & np.isfinite(b)
+    return np.where(past, np.copysign(np.finfo(np.float64).max, product), product)
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    rest, divisor = np.fmod(np.abs(a), 2 * np.abs(b)), np.abs(b)
+    once = rest - divisor
+    twice = once - divisor
+    rest = np.where(
+        rest + rest > divisor, np.where(once + once >= divisor, twice, once), rest
+    )
+    return np.where(np.signbit(a), -rest, rest)
+
+
+def _exact_root(a: Fraction) -> Fraction:
+    """Cut √a to 70 bits or more, and add half a unit if anything was cut."""
+    scale = 4 ** (70 + max(a.denominator.bit_length() - a.numerator.bit_length(), 0))
+    scaled, rest = divmod(a.numerator * scale, a.denominator)
+    root = isqrt(scaled)
+    inexact = rest != 0 or root * root != scaled
+    return Fraction(2 * root + inexact, 2 * isqrt(scale))
+
+
+def _sum(
+    addends: Callable[..., tuple[Any, Any]],
+    exact: Callable[..., Fraction],
+    *,
+    twice_is_once: bool,
+) -> _Operation:
+    return _Operation(lambda *x: np.add(*addends(*x)), exact, addends, twice_is_once)
+
+
+def _elementary(function: elementary.Elementary) -> _Operation:
+    return _Operation(function.nearest, function.exact, few=True)
 
 
 _OPERATIONS: dict[Callable[..., Any], _Operation] = {
-    add: _Operation(lambda a, b: (a, b), is_sum=True, twice_is_once=True),
-    subtract: _Operation(lambda a, b: (a, -b), is_sum=True, twice_is_once=True),
-    multiply: _Operation(np.multiply),
-    divide: _Operation(np.divide),
-    sqrt: _Operation(np.sqrt),
-    fma: _Operation(lambda a, b, c: (a * b, c), is_sum=True),
-    exp: _Operation(elementary.EXP.nearest, few=True),
-    log: _Operation(elementary.LOG.nearest, few=True),
-    sin: _Operation(elementary.SIN.nearest, few=True),
-    cos: _Operation(elementary.COS.nearest, few=True),
-    tanh: _Operation(elementary.TANH.nearest, few=True),
+    add: _sum(lambda a, b: (a, b), lambda a, b: a + b, twice_is_once=True),
+    subtract: _sum(lambda a, b: (a, -b), lambda a, b: a - b, twice_is_once=True),
+    multiply: _Operation(_product, lambda a, b: a * b),
+    divide: _Operation(lambda a, b: np.divide(a, b), lambda a, b: a / b),
+    sqrt: _Operation(lambda a: np.sqrt(a), _exact_root),
+    fma: _sum(
+        lambda a, b, c: (_product(a, b), c),
+        lambda a, b, c: a * b + c,
+        twice_is_once=False,
+    ),
+    remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
+    exp: _elementary(elementary.EXP),
+    exp2: _elementary(elementary.EXP2),
+    log: _elementary(elementary.LOG),
+    log2: _elementary(elementary.LOG2),
+    sin: _elementary(elementary.SIN),
+    cos: _elementary(elementary.COS),
+    tanh: _elementary(elementary.TANH),
 }

@@ -7,7 +7,6 @@ each product exactly. `mplab.arithmetic.bounds` bounds the error.
 
 import math
 import re
-from fractions import Fraction
 from itertools import pairwise
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
@@ -18,6 +17,7 @@ from mplab.arithmetic.operations import (
     divide,
     exp,
     multiply,
+    slowly,
     sqrt,
     subtract,
 )
@@ -28,12 +28,13 @@ from mplab.numbers.formats import (
     FormatLike,
     Overflow,
     Rounding,
+    Tininess,
     format_of,
 )
-from mplab.numbers.inputs import as_array
 from mplab.numbers.rounding import (
     Stream,
-    loop_options,
+    checked_keys,
+    checked_parameters,
     require_values,
     round_to,
 )
@@ -295,24 +296,28 @@ def variance(
     """
     lanes, shape = _lanes("variance", x, axis)
     ddof = integer("variance", "ddof", ddof, least=-math.inf)
-    one_of(
-        "variance",
-        "method",
-        method,
-        ("two-pass",) if ddof else ("two-pass", "one-pass"),
-    )
     rules, output = _split(how)
     fmt, count = rules["accumulator_format"], lanes.shape[0]
+    if method == "two-pass" and fmt.precision > 26:
+        raise ValueError(
+            f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
+            f"holds squares of deviations; got {fmt.name} with {fmt.precision}. Use FP32."
+        )
     centre = _quotient(_summed("variance", lanes, rules)[0], count, rules)
     if method == "two-pass":
         entered = round_to(lanes, fmt, **_operation(how))
         deviations = subtract(entered, centre, fmt, **_operation(how))
         squares = _each_with_itself("variance", deviations, rules)
         result = _quotient(squares, count - ddof, rules)
-    else:
+    elif method == "one-pass" and ddof == 0:
         squares = _quotient(_each_with_itself("variance", lanes, rules), count, rules)
         square = multiply(centre, centre, fmt, **_operation(how))
         result = subtract(squares, square, fmt, **_operation(how))
+    else:
+        raise ValueError(
+            f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got "
+            f"{quoted(method)} with ddof={ddof}. Leave method out."
+        )
     return round_to(result, output, **_operation(how)).reshape(shape)[()]
 
 
@@ -392,11 +397,10 @@ def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
     fmt = how["accumulator_format"]
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
-    # Here float64 may reach a midpoint; see `divide`.
-    if fmt.precision + count.bit_length() > 51:
-        for at in np.flatnonzero(np.isfinite(total) & (total != 0)):
-            exact = Fraction(float(total.flat[at])) / count
-            wide.flat[at] = as_array("mean", exact)  # rounded to odd
+    if (
+        fmt.precision + count.bit_length() > 51
+    ):  # see `divide`: float64 may reach a midpoint
+        wide, _ = slowly(lambda q: q / count, wide, [total])
     return np.asarray(round_to(wide, fmt, **_operation(how)))
 
 
@@ -477,12 +481,14 @@ def accumulate(
             f"Use a format with exponents from -450 to 450."
         )
 
-    options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
-
     def step(named: FormatLike) -> loops.Step:
         fmt = format_of(named, function=function)
-        how = loop_options(function, fmt, np.dtype(np.float64), **options)
-        return loops.Step(how["parameters"], how["keys"])
+        rules = (overflow, False, False, Tininess.AFTER)
+        facts = checked_parameters(
+            function, fmt, np.dtype(np.float64), rounding, *rules
+        )
+        assert facts is not None  # float64 holds every format
+        return loops.Step(facts, checked_keys(function, rounding, stream))
 
     if parsed.name == "reversed":
         a, b = a[:, ::-1], b[::-1]
@@ -498,6 +504,7 @@ def accumulate(
         traced=traced,
     )
     if output_format is not None:
+        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
         sums = round_to(sums, output_format, **options)
         running = round_to(running, output_format, **options)
     return sums, running

@@ -18,7 +18,7 @@ from mplab.arithmetic.linear import (
     refine,
     solve_triangular,
 )
-from mplab.numbers import Overflow, Rounding, Stream, round_to, values
+from mplab.numbers import Format, Overflow, Rounding, Stream, round_to, values
 
 MODES = pytest.mark.parametrize("rounding", exact.DETERMINISTIC, ids=lambda m: m.name)
 FAST = (FP16, FP8_E4M3, FP8_E8M0, FORMATS["FP4_E2M1"])
@@ -431,6 +431,7 @@ def test_a_low_residual_starts_with_b_and_rounds_each_difference_once(fmt):
 
 def test_refinement_tells_why_it_ended():
     a, b = of_condition(8, 10.0, 1)
+    wide = Format("E11M20", exponent_bits=11, precision=21)
     for reason, call in (
         ("0 steps were too few", lambda m: refine(a, b, factor_format=FP16, method=m, limit=0)),
         ("1 steps were too few", lambda m: refine(a, b, factor_format=FP8_E5M2, method=m, limit=1)),
@@ -445,6 +446,8 @@ def test_refinement_tells_why_it_ended():
          lambda m: refine([[1 + 2.0**-40]], [1.0], factor_format=FP16, method=m,
                           residual_format=FP16)),
         ("", lambda m: refine(a, 0 * b, factor_format=FP16, method=m)),
+        ("", lambda m: refine([[2.0**-1000 * (1 + 2.0**-30)]], [1.0], factor_format=wide,
+                              scale=False, method=m)),
     ):  # fmt: skip
         for method in ("classic", "gmres"):
             found = call(method)

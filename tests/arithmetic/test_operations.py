@@ -33,13 +33,16 @@ from mplab.arithmetic import (
     loops,
     multiply,
     raised,
+    remainder,
     sqrt,
     subtract,
 )
 from mplab.arithmetic.operations import exact_sum_to_odd
 
-OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma)}
-COUNT = {"sqrt": 1, "exp": 1, "fma": 3}
+OPERATIONS = {
+    f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)
+}
+COUNT = {"sqrt": 1, "fma": 3}
 SMALL = [f for f in FORMATS.values() if f.bits <= 8 and hasattr(mplab, f.name)]
 SMALL = [*(f for f in SMALL if f.name != "FP8_E8M0"), FORMATS["Binary8p3se"]]
 LARGE = [mplab.FP16, mplab.BF16, mplab.TF32, mplab.FP32]
@@ -202,8 +205,10 @@ def directed(name, fmt, rng, count):
             return [enter(half * a * low), enter(a / low)]
         case "sqrt":
             return [enter(half * half)]
-    x, y = enter(a * low), enter(half / a * low)
-    return [x, y, enter(tiny * low * low)]  # fma
+        case "fma":
+            x, y = enter(a * low), enter(half / a * low)
+            return [x, y, enter(tiny * low * low)]
+    return [enter(half * 3.0 ** rng.integers(0, 5, count)), enter(a)]
 
 
 @some_modes
@@ -237,13 +242,19 @@ def test_events_of_hard_cases_are_those_of_the_oracle(fmt):
             assert_same_bits(got, np.array(want, np.uint8))
 
 
-RARE = [*cases.ODD_FORMATS.values(), *cases.WIDER.values()]
-RARE = [f for f in RARE if f.exponent_bits < 10]  # see below
-SOME = [f for f in RARE if f.name in ("E3M0", "UE4M3_NOZERO", "E7M24")]
+RARE = [
+    *cases.ODD_FORMATS.values(),
+    *cases.WIDER.values(),
+    mplab.Format("E4M27", exponent_bits=4, precision=28, specials=mplab.Specials.NONE),
+]
+
+
+SOME = [f for f in RARE if f.name in ("E3M0", "UE4M3_NOZERO", "E11M20", "E4M27")]
 
 
 @pytest.mark.parametrize("fmt", mostly_slow(RARE, SOME), ids=by_name)
 def test_formats_that_nobody_ships_are_rounded_correctly_too(fmt):
+    """Those as wide as float64 among them, whose products it cannot hold."""
     rng = np.random.default_rng(5)
     special = [
         x for x in (inf, -inf, 0.0, -0.0) if not differs(x, mplab.round_to(x, fmt))
@@ -339,6 +350,8 @@ def test_invalid_operations_give_nan_and_say_so():
         (sqrt, (-1.0,)),
         (fma, (0.0, inf, 1.0)),
         (fma, (inf, 1.0, -inf)),
+        (remainder, (1.0, 0.0)),
+        (remainder, (inf, 1.0)),
     ]:
         assert np.isnan(operation(*operands, FP16)), operation
         assert raised(operation, *operands, FP16) == Event.INVALID, operation
@@ -383,7 +396,17 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
                 assert np.isnan(operation(*operands, fmt)).all()
 
 
-def test_a_signaling_decimal_is_invalid():
+def test_a_signaling_nan_is_invalid_where_float64_is_too_narrow_and_for_decimals():
+    wide = mplab.Format("E8M22", exponent_bits=8, precision=23)
+    # Goes through Fractions.
+    wider = mplab.Format("E11M20", exponent_bits=11, precision=21)
+    signaling = np.array(0x7FF1 << 48).view(np.float64)
+    for fmt in (wide, wider):
+        assert raised(add, signaling, 1.0, fmt) == Event.INVALID
+        assert raised(fma, np.zeros(2), np.full(2, inf), signaling, fmt).tolist() == [
+            8,
+            8,
+        ]
     assert raised(add, Decimal("sNaN"), 1.0, FP16) == Event.INVALID
     assert raised(add, Decimal("NaN"), 1.0, FP16) == Event(0)
 
@@ -530,7 +553,7 @@ def test_the_oracle_s_two_layers_agree():
     rng = np.random.default_rng(2)
     fmt = mplab.FP8_E5M2
     finite = np.array([v for v in mplab.values(fmt).tolist() if isfinite(v)])
-    for name in ("add", "subtract", "multiply", "divide"):
+    for name in ("add", "subtract", "multiply", "divide", "remainder"):
         a, b = rng.choice(finite, 300), rng.choice(finite[finite != 0], 300)
         for rounding in exact.DETERMINISTIC:
             assert_same_bits(
@@ -540,15 +563,15 @@ def test_the_oracle_s_two_layers_agree():
     assert exact.exact_result("sqrt", 2.25) == Fraction(3, 2)
 
 
-def test_formats_whose_products_float64_cannot_hold_are_refused():
-    for bits in (
-        {"exponent_bits": 11, "precision": 21},
-        {"exponent_bits": 4, "precision": 26},
-    ):
-        fmt = mplab.Format("wide", **bits)
-        for operation in (add, multiply, mplab.arithmetic.exp):
-            numbers = [1.0] * COUNT.get(operation.__name__, 2)
-            with pytest.raises(
-                ValueError, match="fmt must have at most 25 bits of precis"
-            ):
-                operation(*numbers, fmt)
+def test_results_past_float64_overflow_in_every_mode():
+    """Only formats whose largest exponent is that of float64 have such results."""
+    fmt = mplab.Format("E11M20", exponent_bits=11, precision=21)
+    top, both = fmt.max_finite, Event.OVERFLOW | Event.INEXACT
+    for rounding in exact.DETERMINISTIC:
+        for sign in (1, -1):
+            assert raised(add, sign * top, sign * top, fmt, rounding=rounding) == both
+            assert raised(multiply, sign * top, top, fmt, rounding=rounding) == both
+    for seed in range(6):
+        coin = {"rounding": Rounding.STOCHASTIC, "stream": Stream(seed, bits=1)}
+        assert multiply(top, -top, fmt, **coin) == -inf
+        assert raised(multiply, top, top, fmt, **coin) == both

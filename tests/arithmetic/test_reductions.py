@@ -137,6 +137,19 @@ def test_every_order_takes_the_steps_of_the_oracle(order, rounding):
                 assert_same_bits(got, np.float64(slow.sum(terms, order)))
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_each_element_of_a_matrix_product_is_an_inner_product(order):
+    rng = np.random.default_rng(1)
+    a, b = (
+        mplab.round_to(rng.standard_normal((5, 11)), FP16),
+        operands("far apart", 11, rng).T.copy(),
+    )
+    how = {"accumulator_format": FP16, "order": order}
+    got = reductions.matmul(a, b, **how)
+    want = [[reductions.dot(row, column.copy(), **how) for column in b.T] for row in a]
+    assert_same_bits(got, np.array(want))
+
+
 @pytest.mark.parametrize("rounding", [Rounding.TIES_TO_EVEN, Rounding.TOWARD_NEGATIVE])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
@@ -162,6 +175,19 @@ def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
                 total = slow.add(total, part)
             want[i, j] = slow.enter(exact._sum(total, -0.0), FP8_E4M3)
         assert_same_bits(reductions.matmul(a, b, split_k=splits, **how), want)
+
+
+def test_a_split_into_single_terms_is_a_sum_of_rounded_products():
+    rng = np.random.default_rng(3)
+    a, b = rng.standard_normal((3, 9)).astype(np.float32), rng.standard_normal((9, 4))
+    b = mplab.round_to(b, FP32)
+    split = reductions.matmul(a, b, split_k=9, accumulator_format=FP16)
+    whole = reductions.matmul(a, b, product_format=FP16, accumulator_format=FP16)
+    assert_same_bits(split, whole)
+    empty = reductions.matmul(
+        np.ones((2, 0)), np.ones((0, 2)), split_k=1, accumulator_format=FP16
+    )
+    assert_same_bits(empty, np.zeros((2, 2)))
 
 
 def test_distinct_sums_are_those_of_all_orders():
@@ -194,27 +220,30 @@ def test_a_wide_accumulator_leaves_one_sum_and_rounding_at_the_end_is_none():
     assert reductions.distinct_sums([], FP16).tolist() == [0.0]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ["sequential", "reversed", "blocked(4)"])
 def test_sums_side_by_side_and_a_single_sum_take_the_same_steps(order):
     """One column has a loop of its own, and formats without −0 are compiled apart."""
     rng = np.random.default_rng([9, *order.encode()])
     kinds = ("ordinary", "far apart", "extreme", "tiny", "special")
     b = np.concatenate([operands(kind, 24, rng) for kind in kinds]).T.copy()
-    a = operands("extreme", 24, rng)
-    for fmt, product_format in (
+    a = operands("extreme", 24, rng)[:1]
+    formats = [
         (FP16, None),
         (FP32, None),
         (BF16, FP16),
         (FP8_E4M3FNUZ, None),
         (FP8_E5M2, FP8_E8M0),
-    ):
+    ]
+    for fmt, product_format in formats:
         how = {
             "accumulator_format": fmt,
             "product_format": product_format,
             "order": order,
         }
-        want = [[reductions.dot(row, column, **how) for column in b.T] for row in a]
-        assert_same_bits(reductions.matmul(a, b, **how), np.array(want))
+        alone = [
+            reductions.matmul(a, column[:, None], **how)[0, 0] for column in b.T.copy()
+        ]
+        assert_same_bits(reductions.matmul(a, b, **how)[0], np.array(alone))
 
 
 def test_running_sums_are_those_of_numpy():
@@ -406,6 +435,18 @@ def test_statistics_go_along_an_axis():
         assert got[2, 3] == function(x[2, :, 3].copy(), **how)
 
 
+def test_a_two_pass_variance_never_rounds_a_square_twice():
+    wide = mplab.Format("E3M28", exponent_bits=3, precision=29)
+    with pytest.raises(
+        ValueError, match=r"^variance: accumulator_format must have at most 26"
+    ):
+        reductions.variance([2.25, -(2.0**-26)], accumulator_format=wide)
+    assert (
+        reductions.variance([2.0, -2.0], accumulator_format=wide, method="one-pass")
+        == 4
+    )
+
+
 def test_one_pass_variance_can_be_negative():
     x = mplab.round_to(1000 + np.random.default_rng(0).standard_normal(64), BF16)
     wrong = reductions.variance(x, method="one-pass", accumulator_format=BF16)
@@ -462,14 +503,15 @@ def test_roundings_are_the_longest_chain():
 
 
 def test_terms_must_be_values_of_fp32():
-    good, bad = np.array([0.5]), np.array([0.1])
-    how = {"accumulator_format": FP16}
+    good, bad, how = np.array([0.5]), np.array([0.1]), {"accumulator_format": FP16}
     with pytest.raises(
         ValueError, match=r"^sum: x must hold values of FP32; got 0\.1, between"
     ):
         reductions.sum(bad, **how)
     with pytest.raises(ValueError, match=r"^dot: b must hold .*round_to\(b, FP32\)\.$"):
         reductions.dot(good, bad, **how)
+    with pytest.raises(ValueError, match=r"^matmul: a must hold values of FP32"):
+        reductions.matmul(bad[:, None], good[:, None], **how)
 
 
 EVERY = ["matmul", "dot", "sum", "cumsum", "norm", "mean", "variance", "softmax"]

@@ -6,7 +6,7 @@ bisection, with comparisons that float64 makes exactly (t <= |a + b|, t·|b| <= 
 """
 
 from fractions import Fraction
-from math import copysign, inf, isinf, isnan, isqrt, nan
+from math import copysign, inf, isinf, isnan, isqrt, nan, remainder
 
 import numpy as np
 import oracle
@@ -34,9 +34,8 @@ def exact_result(name, *operands):
         a, b, c = operands
         product = exact_result("multiply", a, b)
         return _sum(product, c)
-    return {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root}[
-        name
-    ](*operands)
+    return {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root,
+            "remainder": _rest}[name](*operands)  # fmt: skip
 
 
 def _sum(a, b):
@@ -79,6 +78,13 @@ def _root(a):
     n = Fraction(a) * 4**800
     whole = isqrt(n.numerator // n.denominator)
     return (whole + (Fraction(1, 2) if whole * whole != n else 0)) / Fraction(2**800)
+
+
+def _rest(a, b):
+    if isinf(a) or b == 0:
+        return nan
+    exact = remainder(a, b)
+    return Fraction(exact) if exact else exact
 
 
 def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
@@ -145,6 +151,7 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
     The comparisons hold in float64 for formats of at most four bits of precision whose sums
     span at most 53 bits; the callers check that.
     """
+    shape = a.shape
     if name in ("add", "subtract", "fma"):
         first = a * b if name == "fma" else a
         second = {"add": b, "fma": c}[name] if name != "subtract" else -b
@@ -164,8 +171,18 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
     if name == "multiply":
         exact = np.abs(a * b)
         return Magnitudes(fmt).round(lambda t: np.sign(t - exact), negative, rounding)
-    top, bottom = np.abs(a), np.where(b == 0, 1.0, np.abs(b))
-    result = Magnitudes(fmt).round(
-        lambda t: np.sign(t * bottom - top), negative, rounding
+    if name == "divide":
+        top, bottom = np.abs(a), np.where(b == 0, 1.0, np.abs(b))
+        result = Magnitudes(fmt).round(
+            lambda t: np.sign(t * bottom - top), negative, rounding
+        )
+        return np.where(b == 0, nan, result)
+    rest = np.array(
+        [
+            nan if y == 0 else remainder(x, y)
+            for x, y in zip(a.flat, b.flat, strict=True)
+        ]
     )
-    return np.where(b == 0, nan, result)
+    if fmt.specials.name in oracle.ONE_ZERO:
+        rest = rest + 0.0
+    return rest.reshape(shape)
