@@ -485,7 +485,8 @@ class _Source:
         self, fmt: FormatLike, **options: Any
     ) -> tuple[np.ndarray, LoopOptions]:
         """Return the numbers for the loops, in float64 if need be, and the loops' options."""
-        fmt, dtype = format_of(fmt, function=self.function), self.array.dtype
+        fmt = format_of(fmt, function=self.function)
+        dtype = self.array.dtype
         how = loop_options(self.function, fmt, dtype, self.shape, **options)
         wide = how["parameters"].numbers.itemsize > dtype.itemsize
         return widen(self.array) if wide else self.array, how

@@ -237,12 +237,19 @@ def subnormal_cases(rng):
 
 
 def overflow_cases(rng):
-    """Around max_finite + half an ulp, where infinity begins."""
+    """Around max_finite + half an ulp, where infinity begins, and far beyond it."""
     cases = []
     for e, t in formats(rng, 8):
         fmt = ieee(e, t)
         bound = fmt.max_finite + 2.0 ** (fmt.emax - t - 1)
-        for x in (bound, math.nextafter(bound, 0), -bound, math.inf, -math.inf):
+        for x in (
+            bound,
+            math.nextafter(bound, 0),
+            -bound,
+            4 * bound,
+            math.inf,
+            -math.inf,
+        ):
             cases.append(Arguments((x, e, t)))
     return cases
 
@@ -266,6 +273,7 @@ ENCODE = Exercise(
             (-0.0, 5, 2),
             (59000.0, 5, 2),
             (61440.0, 5, 2),
+            (-1e6, 5, 2),
             (math.inf, 5, 2),
         ]
     ],

@@ -117,6 +117,7 @@ WRONG = {
     ],
     "encode": [
         ("steps = round(", "steps = int(", "rounds toward zero"),
+        ("min(code, infinity)", "code", ""),
         ("steps = round(", "steps = math.floor(0.5 + ", "not away from zero"),
         (
             "    steps = ",
