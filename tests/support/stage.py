@@ -10,7 +10,6 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-import classroom
 import nbformat
 import psutil
 from payloads import SECRET, Attack, code_cell, grade_id
@@ -81,7 +80,13 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
 
 def solved(course: Course) -> dict:
     """The released notebook with the right answers in it."""
-    return json.loads(classroom.notebook(course).replace(SECRET, ""))
+    stub = json.loads((course.root / "release" / "a1" / "a1.ipynb").read_text())
+    source = json.loads((course.root / "source" / "a1" / "a1.ipynb").read_text())
+    right = {grade_id(c): "".join(c["source"]) for c in source["cells"] if grade_id(c)}
+    for cell in stub["cells"]:
+        if grade_id(cell).endswith("-answer"):
+            cell["source"] = right[grade_id(cell)].replace(SECRET, "")
+    return stub
 
 
 def submit(
