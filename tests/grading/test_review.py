@@ -273,6 +273,7 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     page.get_by_text("Together 1.5 of 2").wait_for()
     page.get_by_label("Comment").fill("Which tie? np <b>")
     page.keyboard.press("Control+Enter")
+    page.wait_for_url("**/s02")  # loaded: its keys are listened to
     page.get_by_text(f"s02 {NAME}").wait_for()
     for key, student in (("n", "s03"), ("p", "s02"), ("p", "s01")):
         page.keyboard.press(key)
