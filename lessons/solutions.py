@@ -91,6 +91,31 @@ def kahan_sum(x):
     return total
 
 
+def two_sum(a, b):
+    s = a + b
+    taken_b = s - a
+    taken_a = s - taken_b
+    return s, (a - taken_a) + (b - taken_b)
+
+
+def two_product(a, b):
+    bits = np.finfo(a.dtype).nmant + 1
+    factor = a.dtype.type(2 ** ((bits + 1) // 2) + 1)
+
+    def halves(x):
+        c = factor * x
+        high = c - (c - x)
+        return high, x - high
+
+    a_high, a_low = halves(a)
+    b_high, b_low = halves(b)
+    p = a * b
+    e = a_high * b_high - p
+    e = e + a_high * b_low
+    e = e + a_low * b_high
+    return p, e + a_low * b_low
+
+
 # 6
 def step_sum(a, b):
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if x * y != 0]

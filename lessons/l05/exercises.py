@@ -1,4 +1,4 @@
-"""The exercises on long sums: where they stop, and two methods that do better."""
+"""The exercises on sums: where they stop, two methods that do better, and what a rounding lost."""
 
 from collections.abc import Callable
 from functools import partial
@@ -7,7 +7,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercise import Arguments, Exercise, known
 
 
 def _rounded(x: float) -> float:
@@ -85,6 +85,52 @@ _KAHAN_CASES = (
     np.ones(2500),
 )
 
+
+# What a rounding lost --------------------------------------------------------------------
+def _larger_first(a: np.floating, b: np.floating) -> tuple[np.floating, np.floating]:
+    s = a + b
+    return s, b - (s - a)
+
+
+def _sum_in_fp64(a: np.floating, b: np.floating) -> tuple[np.floating, float]:
+    s = a + b
+    return s, float(a) + float(b) - float(s)
+
+
+def _product_in_fp64(a: np.floating, b: np.floating) -> tuple[np.floating, float]:
+    p = a * b
+    return p, float(a) * float(b) - float(p)
+
+
+def _turned_round(a: np.floating, b: np.floating) -> tuple[np.floating, np.floating]:
+    p, e = solutions.two_product(a, b)
+    return p, 0 - e
+
+
+def _cases(*pairs: tuple[float, float]) -> tuple[Arguments, ...]:
+    """Each pair in each type. Only in float64 is there nothing wider in which to find the loss."""
+    return tuple(
+        Arguments((kind(a), kind(b)))
+        for kind in (np.float16, np.float64, np.float32)
+        for a, b in pairs
+    )
+
+
+def _with_type(pair: tuple[np.floating, np.floating]) -> str:
+    a, b = pair
+    return f"{a}, {b} in {a.dtype}"
+
+
+_SUM_CASES = _cases(
+    (1.0, 2.0), (1.0, 0.0007), (0.0007, 1.0), (0.3, -900.7), (-2.5, 2.5), (1 / 3, 0.1),
+    (1e-3, 0.7), (-0.1, 0.0999), (0.0, 0.3), (1 / 3, 1e-7),
+)  # fmt: skip
+
+_PRODUCT_CASES = _cases(
+    (1.5, 2.0), (1 / 3, 3.3), (1.999, 1.999), (-0.7, 99.1), (14.3, -8.9), (1.1, 1.1), (0.9, 0.9),
+    (30.1, 30.7), (-1 / 7, -7.0),
+)  # fmt: skip
+
 EXERCISES: dict[str, Exercise] = {
     "stopped_counter": Exercise(
         answer=64.0,
@@ -141,6 +187,40 @@ EXERCISES: dict[str, Exercise] = {
             (
                 partial(_kahan, op=float),
                 "All four operations round to FP16, not only the total.",
+            ),
+        ),
+    ),
+    "two_sum": Exercise(
+        answer=solutions.two_sum,
+        reason="Find what s took of b, then what it took of a; the loss is what both still have.",
+        argument="a, b",
+        cases=_SUM_CASES,
+        show=_with_type,
+        misconceptions=known(
+            (
+                _larger_first,
+                "This is Kahan's correction: it finds the loss only if |a| ≥ |b|.",
+            ),
+            (
+                _sum_in_fp64,
+                "For two numbers of float64 there is nothing wider: use their own operations.",
+            ),
+        ),
+    ),
+    "two_product": Exercise(
+        answer=solutions.two_product,
+        reason="Begin with high times high minus p; each further product of halves comes to it.",
+        argument="a, b",
+        cases=_PRODUCT_CASES,
+        show=_with_type,
+        misconceptions=known(
+            (
+                _product_in_fp64,
+                "For two numbers of float64 there is nothing wider: use their own operations.",
+            ),
+            (
+                _turned_round,
+                "The sign is turned round: e is what must come to p.",
             ),
         ),
     ),

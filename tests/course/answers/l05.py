@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 05, right ones and wrong ones."""
 
+from fractions import Fraction
+
 import numpy as np
 
 from mplab import FP16
@@ -71,10 +73,43 @@ def kahan_by_operations(x):
     return float(total)
 
 
+def two_sum_by_size(a, b):
+    """Kahan's correction after an exchange."""
+    if abs(a) < abs(b):
+        a, b = b, a
+    s = a + b
+    return [s, b - (s - a)]
+
+
+def two_sum_by_fractions(a, b):
+    s = a + b
+    return s, float(Fraction(float(a)) + Fraction(float(b)) - Fraction(float(s)))
+
+
+def two_product_by_fractions(a, b):
+    p = a * b
+    return p, float(Fraction(float(a)) * Fraction(float(b)) - Fraction(float(p)))
+
+
+def two_product_in_order(a, b, order=((0, 0), (1, 0), (0, 1), (1, 1))):
+    """The products of halves in some order, with Python's numbers for the factor."""
+    cut = {10: 2**6 + 1, 23: 2**12 + 1, 52: 2**27 + 1}[np.finfo(a.dtype).nmant]
+    halves = []
+    for x in (a, b):
+        c = cut * x
+        halves.append((c - (c - x), x - (c - (c - x))))
+    e = -(a * b)
+    for i, j in order:
+        e += halves[0][i] * halves[1][j]
+    return np.array([a * b, e])
+
+
 RIGHT = {
     "stopped_counter": [64.0, np.float32(64)],
     "pairwise_sum": [pairwise, pairwise_by_stack, pairwise_by_add],
     "kahan_sum": [kahan, kahan_by_debt, kahan_by_operations],
+    "two_sum": [two_sum_by_size, two_sum_by_fractions],
+    "two_product": [two_product_in_order, two_product_by_fractions],
 }
 
 WRONG = {
@@ -84,5 +119,14 @@ WRONG = {
     ],
     "kahan_sum": [
         (lambda x: kahan(x[1:]), "did not take"),
+    ],
+    "two_sum": [
+        (lambda a, b: (a + b, -two_sum_by_size(a, b)[1]), "what both still have"),
+    ],
+    "two_product": [
+        (
+            lambda a, b: two_product_in_order(a, b, ((1, 1), (0, 1), (1, 0), (0, 0))),
+            "high times high minus p",
+        ),
     ],
 }
