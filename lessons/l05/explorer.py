@@ -63,8 +63,8 @@ class Standing(NamedTuple):
 class AccumulatorRace(Explorer):
     """Which accumulators keep up with the exact sum, and where do the others stall?
 
-    A lane for each accumulator, with its running sum as a bar on a scale of powers of two; the
-    upright line is the exact sum. All terms are values of E4M3, so every format gets the same.
+    A lane for each accumulator, with its running sum as a bar, in shares of the exact sum, which
+    is the upright line. All terms are values of E4M3, so every format gets the same.
 
     Args:
         seed: the seed of the random terms.
@@ -132,13 +132,16 @@ class AccumulatorRace(Explorer):
             sentence += f" Stalled: {'; '.join(stopped)}."
         picture = bars(
             [
-                Bar(s.lane.name, s.total, s.words, style(s.lane.fmt).colour, s.stalled is not None)
+                Bar(
+                    s.lane.name, s.total / s.exact, s.words, style(s.lane.fmt).colour,
+                    s.stalled is not None,
+                )
                 for s in standings
             ],
-            Scale(-4, 16, 138, 520, log=True),
-            f"Bars of running sums. {sentence}",
-            width=760, row=34, step=2,
-            mark=standings[0].exact, axis="running sum (line: exact)",
+            Scale(0, 1.25, 138, 520),
+            f"Bars of running sums, as shares of the exact one. {sentence}",
+            width=760, row=34, ticks=(0, 0.25, 0.5, 0.75, 1, 1.25), tick_words="{:.0%}".format,
+            mark=1.0, axis="running sum, as a share of the exact one",
         )  # fmt: skip
         return picture, sentence
 

@@ -13,7 +13,7 @@ from mplab.lessons.l14.figures import (
     measure_formula_errors,
     medians,
 )
-from mplab.pictures.canvas import BAD, FAINT, GOOD
+from mplab.pictures.canvas import BAD, FAINT, GOOD, power_of_two
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 
@@ -106,7 +106,7 @@ class ErrorBudget(Explorer):
             [Bar(*row, colour) for row, colour in zip(rows, (FAINT, BAD, GOOD), strict=True)],
             Scale(-30, 0, 250, 540, log=True),
             f"Bars of relative errors. {sentence}",
-            width=780, row=40, step=6,
+            width=780, row=40, ticks=[2.0**k for k in range(-30, 1, 6)], tick_words=power_of_two,
             mark=fmt.unit_roundoff, axis=f"relative error (line: u of {fmt.name})",
         )  # fmt: skip
         return picture, sentence

@@ -11,7 +11,6 @@ from mplab.pictures.canvas import (
     CARD_CLASS,
     COARSE,
     INK,
-    power_of_two,
     spread,
 )
 
@@ -227,17 +226,13 @@ class Bar(NamedTuple):
 
 
 def bars(
-    rows: Sequence[Bar], x: Scale, description: str, *, width: int, row: int, step: int,
-    mark: float, axis: str,
+    rows: Sequence[Bar], x: Scale, description: str, *, width: int, row: int,
+    ticks: Iterable[float], tick_words: Callable[[float], str], mark: float, axis: str,
 ) -> str:  # fmt: skip
-    """Draw horizontal bars on a scale of powers of two, with a black line at `mark`."""
+    """Draw horizontal bars on a scale with ticks, and a black line at `mark`."""
     bottom = 14 + row * len(rows)
     chart = Chart(x, Scale(0, 1, bottom, 14))
-    chart.ticks_x(
-        (2.0**k for k in range(int(x.low), int(x.high) + 1, step)),
-        power_of_two,
-        grid=True,
-    )
+    chart.ticks_x(ticks, tick_words, grid=True)
     for i, (name, value, words, colour, stopped) in enumerate(rows):
         top, end = 14 + row * i, x(value)
         chart.text(x.start - 8, top + row / 2 + 5, name, "end")

@@ -107,9 +107,8 @@ def test_the_bars_of_the_race_are_as_long_as_their_sums():
     race.length.value = 4096
     svg = ElementTree.fromstring(race.picture.value)
     widths = [float(bar.get("width")) for bar in svg.iter("rect")][1:]
-    unit = widths[-1] / (12 + 4)  # FP32 holds 2^12, and the scale begins at 2^−4
-    exponents = [width / unit - 4 for width in widths]
-    assert np.allclose(exponents, [4, 8, 11, 12, 12, 12], atol=0.01)
+    shares = [width / widths[-1] for width in widths]  # FP32 is exact
+    assert np.allclose(shares, [16 / 4096, 256 / 4096, 0.5, 1, 1, 1], atol=0.001)
 
 
 # One step --------------------------------------------------------------------------------
