@@ -11,10 +11,10 @@ from mplab.common.words import number
 from mplab.pictures import canvas as c
 
 _WITH = {
-    "nearest": "to nearest",
-    "stochastic": "by coin",
-    "kahan": "with Kahan",
-    "master": "with FP32 master",
+    "nearest": "rounded to nearest",
+    "stochastic": "rounded by coin",
+    "kahan": "with Kahan's correction",
+    "master": "with an FP32 master",
 }
 
 
@@ -82,7 +82,7 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
         runs: from `mplab.arithmetic.fit_by_gradient_descent`, of equal length.
 
     Returns:
-        A figure of two panels whose title says where each run ends.
+        A figure of two panels whose title says which weights stop, and at which loss.
     """
     picture = c.Picture(height=5.0, width=8.2)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -96,14 +96,16 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     ends: list[c.End] = []
     for run in runs:
         ends += _draw_descent(above, below, run)
-    ways = [
-        f"{run.loss[-1]:.2g} {_WITH[run.method]} ({100 * _late(run):.0f}%)"
-        for run in runs
-    ]
-    sentence = (
-        f"With {runs[0].fmt.name} weights the last loss is {c.listed(ways)}; in brackets, how many "
-        f"weights still move in a step."
-    )
+    moving = [run for run in runs if _late(run) > 0]
+    stopped = [run for run in runs if _late(run) == 0]
+    parts = []
+    if stopped:
+        ways = c.listed(_WITH[run.method] for run in stopped)
+        parts.append(f"{ways} stop moving, at a loss of {_worst(stopped)}")
+    if moving:
+        ways = c.listed(f"those {_WITH[run.method]}" for run in moving)
+        parts.append(f"{ways} go on to a loss of {_worst(moving)}")
+    sentence = f"{runs[0].fmt.name} weights {'; '.join(parts)}."
     c.label_ends(picture, ends)
     details = f"Two line charts over {len(runs[0].loss)} steps."
     return c.titled(picture, sentence, details)
@@ -125,6 +127,11 @@ def _draw_descent(above: Axes, below: Axes, run: Descent) -> list[c.End]:
         c.End(above, x, float(run.loss[-1]), name, look.colour),
         c.End(below, x, float(share[-1]), name, look.colour),
     ]
+
+
+def _worst(runs: Sequence[Descent]) -> str:
+    largest = f"{max(run.loss[-1] for run in runs):.2g}"
+    return f"{largest} or less" if len(runs) > 1 else largest
 
 
 def _late(run: Descent) -> float:

@@ -101,7 +101,7 @@ def code_table(fmt: Format) -> c.Picture:
     columns = 1 << trailing
     table = decode(np.arange(rows * columns), fmt).reshape(rows, columns)
     longest = max(len(_in_full(float(value))) for value in table.flat)
-    wide = max(0.84, 0.075 * longest)
+    wide = max(0.84, 0.077 * longest)
     picture = c.Picture(height=1.2 + 0.235 * rows, width=2.2 + wide * columns)
     axes = picture.subplots()
     axes.set_xlim(-0.5, columns - 0.5)
@@ -148,7 +148,7 @@ def _draw_cell(
             corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1
         )
     )
-    axes.text(column, row, _in_full(value), ha="center", va="center", fontsize=7.5)
+    axes.text(column, row, _in_full(value), ha="center", va="center", fontsize=8.5)
 
 
 def _in_full(value: float) -> str:

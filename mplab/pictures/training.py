@@ -189,7 +189,10 @@ def _draw_loss(
             max(1, steps // 8),
         ),  # apart on equal curves
     )
-    return _end(axes, middle, name, runs[0])
+    end = _end(axes, middle, name, runs[0])
+    if end.x < steps - 1:  # it may lie below another curve up to here
+        axes.plot(end.x, end.y, "X", color=look.colour, markersize=13, zorder=4)
+    return end
 
 
 def loss_axis(axes: Axes, task: str) -> None:

@@ -506,6 +506,16 @@ def test_a_scale_that_falls_to_zero_ends_where_it_was_last_positive():
     assert any("until step 29" in text for text, _ in drawn_texts(figure))
 
 
+def test_a_run_that_ends_below_another_is_crossed_where_it_ends():
+    loss = 2.0 ** -np.arange(STEPS)
+    dies = np.where(np.arange(STEPS) <= 29, loss, np.nan)
+    figure = pictures.loss_curves(
+        [history("fp16-scaled", loss=loss), history("fp16-naive", loss=dies)]
+    )
+    crosses = [line for line in figure.axes[0].lines if line.get_marker() == "X"]
+    assert [line.get_xdata() for line in crosses] == [[29]]
+
+
 # Table -----------------------------------------------------------------------------------
 
 
