@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -125,11 +125,27 @@ def rules_in(scope: Scope) -> RuleTable:
     return RuleTable(scope)
 
 
-Record = Callable[..., None]
-"""Called for each operation that a mode ran, except views, with: its `Rule`; its `Run`, if in a
-forward pass or in a user's own backward function; the `Rounder` of its result, None for FP32; its
-`Node`, if in a backward pass; the arguments before the casts, and after them; its result; and the
-reason for its format, if neither the rule nor the node gives it."""
+class Ran(NamedTuple):
+    """An operation as a mode ran it."""
+
+    rule: Rule
+    run: Run | None
+    """How, in a forward pass or in a user's own backward function; None in a backward pass."""
+    into: Rounder | None
+    """Rounds to the format of the result; None for FP32."""
+    node: Node | None
+    """Of the backward pass, if any."""
+    given: Sequence[Any]
+    """The arguments before the casts."""
+    taken: Sequence[Any]
+    """The arguments after the casts."""
+    out: Any
+    reason: str = ""
+    """For the format, if neither the rule nor the node gives it."""
+
+
+Record = Callable[[Ran], None]
+"""Called for each operation that a mode ran, except views."""
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -160,7 +176,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
         self.record: Record | None = None
         self.epoch = 0
-        self.again: Any = None  # the node in which a checkpoint runs a part again
+        # In which a checkpoint reruns a part of the forward pass.
+        self.rerun_node: Any = None
         self.results: list[weakref.ref[Tensor]] = []
         self._many = _MANY
         self.graph = this_graph()
@@ -233,10 +250,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._add_gradients(made.arrives, (), rule, args, kwargs)
         node = _current_node()
         if node is not None:
-            if node is not self.again and not (_grad_enabled() and _recomputes(node)):
+            if node is not self.rerun_node and not (
+                _grad_enabled() and _recomputes(node)
+            ):
                 return self._backward(node, rule, args, kwargs)
             if self.place is self.outside:
-                return self._again(node, func, args, kwargs)
+                return self._rerun(node, func, args, kwargs)
         return self._forward(rule, args, kwargs, None)
 
     def _decompose(
@@ -252,7 +271,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self.rules = before
 
-    def _again(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _rerun(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Rerun an operation for a checkpoint, in the layer where it ran before."""
         known = self.graph.nodes.get(node._sequence_nr())
         before = self.rules
@@ -334,7 +353,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._cast_passing_gradients(out, node, own)
             self.graph.note(node)
         if self.record is not None:
-            self.record(rule, run, into, custom, given, args, out)
+            self.record(
+                Ran(rule, run, into, node=custom, given=given, taken=args, out=out)
+            )
         return out
 
     def _cast_passing_gradients(
@@ -429,7 +450,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._finish(rule, out, into, False, None)
                 if self.record is not None:
                     why = "adds into .grad, in the format of its tensor"
-                    self.record(rule, None, into, ALWAYS_FP32, args, args, out, why)
+                    self.record(
+                        Ran(
+                            rule,
+                            None,
+                            into,
+                            node=ALWAYS_FP32,
+                            given=args,
+                            taken=args,
+                            out=out,
+                            reason=why,
+                        )
+                    )
             return out
         into, given = known.into, args
         if into is not None:
@@ -444,7 +476,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.graph.note(Node(into, known.place))
             self.keep(out)
         if self.record is not None:
-            self.record(rule, None, into, known, given, args, out)
+            self.record(
+                Ran(rule, None, into, node=known, given=given, taken=args, out=out)
+            )
         return out
 
     def _check_remembered(self, number: int) -> None:
@@ -527,7 +561,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.keep(out)
         if self.record is not None:
             why = "adds two gradients of one tensor, in its format"
-            self.record(rule, None, into, node, given, args, out, why)
+            self.record(
+                Ran(
+                    rule,
+                    None,
+                    into,
+                    node=node,
+                    given=given,
+                    taken=args,
+                    out=out,
+                    reason=why,
+                )
+            )
         return out
 
     def _finish(

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
-from mplab.simulation.dispatch import OUTSIDE, Mode
+from mplab.simulation.dispatch import OUTSIDE, Mode, Ran
 from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
 from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import Rounder, is_plain, tag_of
@@ -77,20 +77,20 @@ class Recorder:
     def __init__(self, mode: Mode) -> None:
         self.mode, self.rows = mode, list[Row]()
 
-    def __call__(self, *operation: Any) -> None:
+    def __call__(self, ran: Ran) -> None:
         """Record one operation, unless it has no floating-point input or result."""
-        rule, run, into, node, given, args, out, *reason = operation
-        before, after = list(_tensors(given)), list(_tensors(args))
+        rule, into, node = ran.rule, ran.into, ran.node
+        before, after = list(_tensors(ran.given)), list(_tensors(ran.taken))
         numbers = [
             t
-            for t in results_of(out)
+            for t in results_of(ran.out)
             if isinstance(t, Tensor) and t.is_floating_point()
         ]
         if not numbers or not before or rule.name in _MEMORY:
             return
-        why = _forward(rule, run, into) if node is None else _backward(run)
-        if reason:
-            (why,) = reason
+        why = _forward(rule, ran.run, into) if node is None else _backward(ran.run)
+        if ran.reason:
+            why = ran.reason
         elif not numbers[0].dim() and rule.keeps_scalars_fp32:
             why = "a result without dimensions stays FP32"
         if rule.mark and into is not None:

@@ -32,15 +32,15 @@ _lock = threading.Lock()
 _active = 0
 
 
-def _run_again(mode: Mode) -> Callable[[], None]:
+def _begin_rerun(mode: Mode) -> Callable[[], None]:
     """Begin a part that a checkpoint reruns, even without gradients; return how to end it."""
-    before, mode.again = mode.again, torch._C._current_autograd_node()
+    before, mode.rerun_node = mode.rerun_node, torch._C._current_autograd_node()
     unseen = not _count_function_modes()
     if unseen:
         TorchFunctionMode.__enter__(mode.functions)  # type: ignore[no-untyped-call]
 
     def leave() -> None:
-        mode.again = before
+        mode.rerun_node = before
         if unseen:
             TorchFunctionMode.__exit__(mode.functions, None, None, None)  # type: ignore[no-untyped-call]
 
@@ -54,7 +54,7 @@ def _enter(region: Any) -> Any:
         return entered
     # a checkpoint restores the autocast state that it found: off, unless torch's own is on
     if sys._getframe(1).f_globals.get("__name__") == "torch.utils.checkpoint":
-        setattr(region, _ATTRIBUTE, _run_again(mode))
+        setattr(region, _ATTRIBUTE, _begin_rerun(mode))
     elif not region._enabled:
         mode.enter_region()
         setattr(region, _ATTRIBUTE, mode.leave)

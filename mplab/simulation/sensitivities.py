@@ -20,8 +20,8 @@ from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.rounding import Tally
 from mplab.simulation.context import simulated
+from mplab.simulation.dispatch import Ran
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.operations import Rule
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, policy_named
 from mplab.simulation.tags import rounding_parameters, this_graph
 
@@ -210,9 +210,10 @@ class _Step:
         wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
         found: dict[str, None] = {}
 
-        def note(rule: Rule, run: Any, into: Any, node: Any, *_: Any) -> None:
-            forward = node is None and rule.written is None
-            if forward and into is not None and run in (Run.LOWER, Run.OUTPUT):
+        def note(ran: Ran) -> None:
+            forward = ran.node is None and ran.rule.written is None
+            low = ran.into is not None and ran.run in (Run.LOWER, Run.OUTPUT)
+            if forward and low:
                 found[within._mode.place.name] = None
 
         model = copy.deepcopy(self.model)

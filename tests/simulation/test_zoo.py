@@ -138,10 +138,11 @@ def ends(output):
 class Taken(Recorder):
     """Leaves out the products with 1 by which the simulation casts, as `IGNORED` does casts."""
 
-    def __call__(self, rule, run, into, node, given, args, out, why=""):
-        is_cast = rule.name == "mul" and type(given[-1]) is int and given[-1] == 1
+    def __call__(self, ran):
+        last = ran.given[-1]
+        is_cast = ran.rule.name == "mul" and type(last) is int and last == 1
         if not is_cast:
-            super().__call__(rule, run, into, node, given, args, out, why)
+            super().__call__(ran)
 
 
 def of_autocast(name, fmt):
