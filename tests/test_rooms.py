@@ -61,7 +61,7 @@ TOKENS = {
     "mplab/explorers": 6_400,
     "mplab/commands": 12_950,
     "mplab": 206_900,
-    "mplab lessons data": 330_600,
+    "mplab lessons data": 330_900,
     "tests": 354_000,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all
