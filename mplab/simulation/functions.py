@@ -68,10 +68,14 @@ def whole_functions(policy: Policy) -> dict[Any, RuleTable]:
     found: dict[Any, RuleTable] = {}
     for names, run in ((policy.lower, Run.LOWER), (policy.wide, Run.WIDE)):
         for name in names & _made_of_others():
-            rules = rules_in(Scope(policy, True, f"listed: {name} {run.value}", run))
+            why = f"listed: {name} {run.value}"
+            rules = rules_in(Scope(policy, True, why, run, part=name in _IN_FLOAT64))
             found |= dict.fromkeys(_callables(name), rules)
     return found
 
+
+_IN_FLOAT64 = ("quantile", "nanquantile")
+"""Since torch 2.14 they find the place of a quantile in float64."""
 
 _CARRIERS = (None, torch.float32)
 """The dtypes of formats that torch lacks, and of FP32."""
@@ -270,6 +274,14 @@ _attention_by_heads = FunctionType(
 )
 """A copy without the check whether a mode is active: with it, the function would hand itself to the
 mode again instead of running."""
+
+
+def _take_float64(
+    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+) -> Any:
+    """A function that computes in float64 on the way."""
+    rules = rules_in(functions.mode.rules.scope._replace(part=True))
+    return functions.by(rules, func, args, kwargs)
 
 
 def _attend_by_heads(
@@ -496,6 +508,7 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
     (_normalize, "rms_norm"),
     (_recur, "lstm gru rnn_tanh rnn_relu"),
     (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
+    (_take_float64, " ".join(_IN_FLOAT64)),
 )
 
 _ASKING = (_tell, *(way for way, _ in _OWN_WAYS if way is not _recur))

@@ -119,7 +119,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     paired: bool
     """Whether torch refuses tensors of several dtypes."""
     takes_any_dtype: bool
-    """Whether it runs where the program turned autocast off, on tensors of any kind."""
+    """Whether it runs where the program turned autocast off, or as a part of a function of torch's:
+    there tensors may be of any kind."""
     keeps_scalars_fp32: bool
     """Whether its results without dimensions stay FP32, since they may be losses: the policy lowers
     the operation, although no list names it."""
@@ -142,6 +143,8 @@ class Scope(NamedTuple):
     """The choice for a layer, or the function run as a whole, in words."""
     all: Run | None = None
     """How all operations run, if the choice decides it."""
+    part: bool = False
+    """Whether these are the parts of a function of torch's, which may take float64 on the way."""
 
 
 def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
@@ -235,7 +238,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         makes_gradient_view=base in ("detach", "expand"),
         passes_gradient_on=base in _PASSING,
         paired=name in _PAIRED,
-        takes_any_dtype=listed and run is Run.WIDEST,
+        takes_any_dtype=scope.part or (listed and run is Run.WIDEST),
         keeps_scalars_fp32=not listed and run is Run.LOWER,
         rounded=tuple(numbers if base in kernels.rounding else ()),
         checked=tuple(

@@ -228,8 +228,8 @@ CUDA_AUTOCAST = Policy(
     name="cuda-autocast",
     source="AT_FORALL_LOWER_PRECISION_FP, AT_FORALL_FP32, AT_FORALL_FP32_SET_OPT_DTYPE and "
     "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE in ATen/autocast_mode.h of torch 2.13. Beyond "
-    "them binary_cross_entropy, which autocast refuses on CUDA, and lstm, gru and the like, which "
-    "become _cudnn_rnn.",
+    "them binary_cross_entropy, which autocast refuses on CUDA, lstm, gru and the like, which "
+    "become _cudnn_rnn, and linalg_matrix_sqrth, which torch 2.14 brings.",
     lower=_PRODUCTS
     | names_in(
         """
@@ -251,7 +251,7 @@ CUDA_AUTOCAST = Policy(
         upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
         _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d
         upsample_linear1d upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d
-        upsample_bicubic2d _upsample_bicubic2d_aa
+        upsample_bicubic2d _upsample_bicubic2d_aa linalg_matrix_sqrth
         """
     ),
     kernels="cuda",
@@ -260,8 +260,8 @@ CUDA_AUTOCAST = Policy(
 
 CPU_AUTOCAST = Policy(
     name="cpu-autocast",
-    source="The kernels that torch 2.13 registers for AutocastCPU, and what they were seen to do: "
-    "tests/simulation/test_autocast.py observes each of them.",
+    source="The kernels that torch 2.13 and 2.14 register for AutocastCPU, and what they were seen "
+    "to do: tests/simulation/test_autocast.py observes each of them.",
     lower=_PRODUCTS | names_in("_addmm_activation"),
     wide=LOSSES
     | names_in(
@@ -278,7 +278,7 @@ CPU_AUTOCAST = Policy(
         _ctc_loss linalg_qr linalg_cholesky_ex linalg_inv_ex linalg_lstsq
         linalg_householder_product _linalg_svd _linalg_eigh _linalg_solve_ex cholesky
         cholesky_inverse cholesky_solve geqrf ormqr triangular_solve linalg_lu_solve
-        linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask
+        linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask linalg_matrix_sqrth
         """
     ),
 )

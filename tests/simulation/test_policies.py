@@ -80,8 +80,9 @@ def test_the_header_says_what_the_dispatcher_of_this_torch_has_registered_for_cu
         "cudnn_convolution",
         "cudnn_convolution_transpose",
         "binary_cross_entropy",
+        "_cudnn_rnn",  # of a torch that is built for CUDA
+        "linalg_matrix_sqrth",  # since torch 2.14, and not in the header
     }
-    elsewhere |= {"_cudnn_rnn"}  # of a torch that is built for CUDA
     assert registered - listed <= elsewhere
     assert listed <= registered
 
@@ -95,7 +96,12 @@ def test_every_operation_in_our_lists_exists():
     for policy in POLICIES.values():
         sets += [policy.lower, policy.wide, policy.output]
     names = frozenset().union(*sets)
-    assert {name for name in names if not {name, f"{name}_"} & known} == set()
+    missing = {name for name in names if not {name, f"{name}_"} & known}
+    later, gone = (
+        {"linalg_matrix_sqrth"},
+        {"cholesky", "qr"},
+    )  # since and from torch 2.14 on
+    assert missing in (later, gone)
 
 
 def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_two_lists():

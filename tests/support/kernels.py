@@ -16,7 +16,8 @@ IGNORED = """
 class Observer(TorchDispatchMode):
     """Names of the kernels that make numbers, and which inputs are low if the result is.
 
-    For a result in FP32 it does not matter where low inputs are widened, which is exact.
+    For a result in FP32 it does not matter where low inputs are widened, which is exact. Float64,
+    in which some functions find a place on the way, counts as FP32.
     """
 
     def __init__(self):
@@ -29,7 +30,7 @@ class Observer(TorchDispatchMode):
         def low(values):
             leaves = [t for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
             return [
-                t.dtype is not torch.float32
+                t.dtype.itemsize < 4
                 for t in leaves
                 if t.is_floating_point() and t.dim()
             ]
