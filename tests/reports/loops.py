@@ -1,0 +1,288 @@
+"""Reports of training loops: the order of the scaler's calls, and what is kept too long."""
+
+import torch
+from replay import CPU_AUTOCAST, report
+from torch import nn
+
+
+def regression():
+    """A model, and a function that gives its loss of one batch in this run."""
+    model = nn.Linear(8, 1)
+    x = torch.randn(64, 8)
+    y = x.sum(1, keepdim=True)
+
+    def loss_of(run):
+        with run.autocast():
+            out = model(x)
+        return (out.float() - y).square().mean()
+
+    return model, loss_of
+
+
+@report(
+    "victorchall/EveryDream2trainer#175",
+    policy=CPU_AUTOCAST,
+    rule="clip-before-unscale",
+)
+def clipped_while_scaled(run):
+    """Gradients are clipped to 1 while they are still 16,384 times too large.
+
+    norm that the optimizer gets
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp = run.scaler(16384.0)
+    with run.watch(model, optimizer, amp) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(run)
+            amp.scale(loss).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            amp.step(optimizer)
+            amp.update()
+            health.step(loss)
+    return nn.utils.get_total_norm([p.grad for p in model.parameters()])
+
+
+@report(
+    "microsoft/Swin-Transformer#311", policy=CPU_AUTOCAST, rule="ended-by-exception"
+)
+def unscaled_for_each_part(run):
+    """unscale_ is called for each of two micro-batches, and update only after both.
+
+    norm of the gradients
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp = run.scaler(1024.0)
+    with run.watch(model, optimizer, amp) as health:
+        for part in range(4):
+            loss = loss_of(run) / 2
+            amp.scale(loss).backward()
+            amp.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            if part % 2:
+                amp.step(optimizer)
+                amp.update()
+                optimizer.zero_grad()
+                health.step(loss)
+    return norm
+
+
+@report("Haian-Jin/LVSM#19", policy=CPU_AUTOCAST, rule="ended-by-exception")
+def skipped_by_hand(run):
+    """A step is left out because its gradients are large, and so is the scaler's update.
+
+    norm of the gradients
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp = run.scaler(1024.0)
+    with run.watch(model, optimizer, amp) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(run)
+            amp.scale(loss).backward()
+            amp.unscale_(optimizer)
+            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if norm < 2:
+                amp.step(optimizer)
+                amp.update()
+            health.step(loss)
+    return norm
+
+
+@report("Azure/MS-AMP#45", policy=CPU_AUTOCAST, rule="ended-by-exception")
+def no_update(run):
+    """scaler.step is called without scaler.update after it.
+
+    loss
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp = run.scaler(1024.0)
+    with run.watch(model, optimizer, amp) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = loss_of(run)
+            amp.scale(loss).backward()
+            amp.step(optimizer)
+            health.step(loss)
+    return loss
+
+
+@report("IAHispano/Applio#860", policy=CPU_AUTOCAST, rule="step-beside-scaler")
+def second_step(run):
+    """optimizer.step() stands beside scaler.step(optimizer), and does what that one skipped.
+
+    weights that are not finite, of 9
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp = run.scaler(1024.0)
+    with run.watch(model, optimizer, amp) as health:
+        for step in range(6):
+            optimizer.zero_grad()
+            loss = loss_of(run) * (1e5 if step == 3 else 1)
+            amp.scale(loss).backward()
+            optimizer.step()
+            amp.step(optimizer)
+            amp.update()
+            health.step(loss)
+    return sum((~p.isfinite()).sum() for p in model.parameters())
+
+
+@report("huggingface/accelerate#439", policy=CPU_AUTOCAST)
+def updated_between_two(run):
+    """Two optimizers share a scaler, which is updated after each: where the first one skips,
+    the second divides by a scale that is not its own.
+
+    gradient of the second model, over what it should be
+    """
+    first, loss_of = regression()
+    second, other = regression()
+    pair = nn.ModuleList([first, second])
+    one, two = (torch.optim.SGD(m.parameters(), lr=1e-3) for m in pair)
+    amp = run.scaler(1024.0)
+    with run.watch(pair, two, amp) as health:
+        pair.zero_grad()
+        loss = 1e5 * loss_of(run) + other(run)
+        amp.scale(loss).backward()
+        wanted = second.weight.grad / amp.get_scale()
+        for optimizer in (one, two):
+            amp.step(optimizer)
+            amp.update()
+        health.step(other(run))
+    return (second.weight.grad / wanted).mean()
+
+
+@report("Lightning-AI/pytorch-lightning#18828", policy=CPU_AUTOCAST)
+def schedule_of_skipped_steps(run):
+    """The warm-up counts steps that the scaler skipped.
+
+    learning rate of the first update, of a warm-up from 0.001
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=20)
+    amp = run.scaler(2.0**40)
+    rates = []
+    optimizer.register_step_pre_hook(lambda *_: rates.append(warm_up.get_last_lr()[0]))
+    with run.watch(model, optimizer, amp) as health:
+        for _ in range(30):
+            optimizer.zero_grad()
+            loss = loss_of(run)
+            amp.scale(loss).backward()
+            amp.step(optimizer)
+            amp.update()
+            warm_up.step()
+            health.step(loss)
+    return rates[0]
+
+
+@report("PolymathicAI/the_well#77", policy=CPU_AUTOCAST)
+def scale_not_saved(run):
+    """A checkpoint lacks the scaler, so that a resumed run begins with the first scale again.
+
+    steps skipped after resuming, of 10
+    """
+    model, loss_of = regression()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        amp = run.scaler(2.0**24)
+        with run.watch(model, optimizer, amp) as health:
+            for _ in range(10):
+                optimizer.zero_grad()
+                loss = loss_of(run)
+                amp.scale(loss).backward()
+                amp.step(optimizer)
+                amp.update()
+                health.step(loss)
+    return sum(step.skipped for step in health.steps)
+
+
+@report("mlnomadpy/flaxchat#6")
+def zeros_for_bad_gradients(run):
+    """Gradients that are not finite are replaced by zeros, and the optimizer steps all the
+    same: momentum and weight decay move the weights.
+
+    way of the weights in a step whose gradients are not finite
+    """
+    model, _ = regression()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    with run.watch(model, optimizer) as health:
+        for step in range(3):
+            optimizer.zero_grad()
+            before = model.weight.detach().clone()
+            out = model(torch.ones(4, 8)) * (1e8 if step == 2 else 1)
+            loss = out.to(run.dtype).float().square().mean()
+            loss.backward()
+            bad = not loss.isfinite()
+            for p in model.parameters():
+                p.grad.nan_to_num_(0.0, 0.0, 0.0)
+            optimizer.step()
+            health.step(loss)
+    return bad * (model.weight - before).norm()
+
+
+@report(
+    "pytorch/pytorch#120376", torch.bfloat16, policy=CPU_AUTOCAST, rule="stale-casts"
+)
+def autocast_around_the_loop(run):
+    """Autocast stands around the whole loop, and keeps its first copies of the weights.
+
+    loss after 8 steps, over the first
+    """
+    model, loss_of = regression()
+    losses = []
+
+    def recorded(step):
+        losses.append(loss_of(run))
+        return losses[-1]
+
+    with run.autocast():
+        run.train(model, recorded, steps=8, lr=0.1)
+    return losses[-1] / losses[0]
+
+
+@report(
+    "X-GenGroup/Flow-Factory#186",
+    torch.bfloat16,
+    policy=CPU_AUTOCAST,
+    rule="stale-casts",
+)
+def weights_swapped_in_a_block(run):
+    """Reference weights are put in place inside one autocast block, which uses the old copies.
+
+    difference between policy and reference
+    """
+    policy = nn.Linear(8, 1, bias=False)
+    reference = torch.zeros(1, 8)
+    x = torch.randn(16, 8)
+
+    def loss_of(step):
+        with run.autocast():
+            new = policy(x)
+            kept = policy.weight.data.clone()
+            with torch.no_grad():
+                policy.weight.data.copy_(reference)
+                old = policy(x)
+                policy.weight.data.copy_(kept)
+        return (new.float() - old.float()).square().mean()
+
+    return run.train(policy, loss_of)
+
+
+@report("pytorch/pytorch#74739", rule="half-parameters")
+def half_model_with_scaler(run):
+    """A model in FP16 is trained with a scaler, which refuses FP16 gradients.
+
+    loss
+    """
+    model = nn.Linear(8, 1).to(run.dtype)
+    x = torch.ones(4, 8).to(run.dtype)
+
+    def loss_of(step):
+        return model(x).float().square().mean()
+
+    return run.train(model, loss_of, scaler=run.scaler(16.0))

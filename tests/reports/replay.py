@@ -1,0 +1,110 @@
+"""Public bug reports of low-precision training, rebuilt to run on a CPU, and their table."""
+
+from contextlib import nullcontext
+
+import torch
+
+from mplab.health import Health
+from mplab.simulation import CPU_AUTOCAST, Policy, simulated
+
+TENSORS = Policy("tensors", "tensors of low dtypes, without autocast")
+REPORTS = []
+
+
+def report(source, dtype=torch.float16, *, rule=None, policy=TENSORS):
+    """Add a report: where it stands, its dtype, and the finding of Health that would be right.
+
+    The docstring says what is wrong, and what the function returns.
+    """
+
+    def add(replay):
+        REPORTS.append((source, dtype, rule, policy, replay))
+        return replay
+
+    return add
+
+
+class Run:
+    """One way to run a report: in FP32, in a real low dtype, or simulated."""
+
+    def __init__(self, dtype, *, autocast=False):
+        self.dtype = dtype
+        self.cast = autocast
+        self.health = None
+
+    def autocast(self):
+        """Autocast of torch; nothing in FP32, and where the simulation takes its place."""
+        return torch.autocast("cpu", dtype=self.dtype) if self.cast else nullcontext()
+
+    def scaler(self, scale):
+        """A gradient scaler, which does nothing in FP32."""
+        enabled = self.dtype != torch.float32
+        return torch.amp.GradScaler("cpu", init_scale=scale, enabled=enabled)
+
+    def watch(self, model, optimizer=None, scaler=None):
+        self.health = Health(model, optimizer, scaler=scaler)
+        return self.health
+
+    def train(
+        self,
+        model,
+        loss_of,
+        *,
+        optimizer=torch.optim.SGD,
+        lr=0.01,
+        steps=3,
+        scaler=None,
+    ):
+        """Train as most programs do, and return the last loss."""
+        optimizer = optimizer(model.parameters(), lr=lr)
+        with self.watch(model, optimizer, scaler):
+            for step in range(steps):
+                optimizer.zero_grad()
+                loss = loss_of(step)
+                if scaler is None:
+                    loss.backward()
+                    optimizer.step()
+                else:
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                self.health.step(loss)
+        return loss
+
+    def outcome(self, replay):
+        """What the replay returns, or the name of its exception."""
+        torch.manual_seed(0)
+        try:
+            x = float(torch.as_tensor(replay(self)).detach())
+        except (IndexError, RuntimeError, ValueError) as error:
+            return type(error).__name__
+        return f"{x:,.0f}" if x.is_integer() else f"{x:.3g}"
+
+    def findings(self, rule):
+        """What Health says, notes aside: ✓ with the right finding among others, ✗ without."""
+        found = self.health.report()
+        codes = ["ended-by-exception"] * bool(found.evidence.ended) + found.codes
+        if not codes:
+            return "silent" if rule else "no rule"
+        return f"{'✓' if rule in codes else '✗'} {', '.join(codes)}"
+
+
+def row(source, dtype, rule, policy, replay):
+    """A report's row of the table."""
+    fp32 = Run(torch.float32)
+    real = Run(dtype, autocast=policy is CPU_AUTOCAST)
+    simulation = Run(dtype)
+    with simulated(dtype, policy=policy):
+        inside = simulation.outcome(replay)
+    fault, _, looked_at = replay.__doc__.partition("\n\n")
+    cells = (
+        f"[{source}](https://github.com/{source.replace('#', '/issues/')})",
+        " ".join(fault.split()),
+        looked_at.strip(),
+        fp32.outcome(replay),
+        real.outcome(replay),
+        inside,
+        real.findings(rule),
+        simulation.findings(rule),
+    )
+    return f"| {' | '.join(cells)} |"
