@@ -162,8 +162,9 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
     record = _read_record(folder)
     backup = folder / time.strftime("before-reset-%Y%m%d-%H%M%S")
     lines = [f"Lessons: {folder.resolve()}"]
-    # The lessons, and the sheet of formats and words.
-    for original in [*sorted(source.glob("*.ipynb")), *source.glob("SHEET.md")]:
+    # The lessons, the sheet of formats and words, and the reports that lesson 13 leads to.
+    texts = [*source.glob("SHEET.md"), *source.glob("REPORTS.md")]
+    for original in [*sorted(source.glob("*.ipynb")), *texts]:
         name = original.name
         copy = folder / name
         content = original.read_bytes()

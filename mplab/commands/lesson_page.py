@@ -38,6 +38,9 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
+_REPORTS = "api/mplab/health.html#reports-from-the-field-replayed"
+"""Where a page has the reports, which stand beside a notebook as REPORTS.md."""
+
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
 
@@ -126,6 +129,7 @@ def markdown_to_html(markdown: str) -> str:
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
+    html = html.replace('href="REPORTS.md"', f'href="{_REPORTS}"')
     html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
     html = _POWER.sub(

@@ -12,7 +12,7 @@ from pdoc import doc, doc_ast, render
 from mplab.commands.frame import policy
 from mplab.commands.main import COMMANDS
 from mplab.common.installation import VERSION
-from mplab.course.files import replace_file
+from mplab.course.files import course_folder, replace_file
 
 ROOMS = (
     "numbers",
@@ -51,6 +51,8 @@ def write_reference(folder: Path) -> None:
         names = [f"mplab.{room}" for room in ROOMS]
         pages = {name: _page(name) for name in ["mplab", *names, *MORE]}
         pages["mplab"].docstring += _lists(pages)
+        reports = course_folder("lessons") / "REPORTS.md"
+        pages["mplab.health"].docstring += f"\n\n{reports.read_text('utf-8')}"
         pages["mplab"].submodules = [pages[name] for name in names]
         for name, page in pages.items():
             path = folder / f"{name.replace('.', '/')}.html"
