@@ -225,6 +225,14 @@ def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
     } == classes
 
 
+def test_the_page_of_health_ends_with_reports_from_the_field(reference):
+    recorded = (course_folder("lessons") / "REPORTS.md").read_text(encoding="utf-8")
+    reports = page_of(reference, "mplab.health").partition(
+        'id="reports-from-the-field'
+    )[2]
+    assert reports.count("<tr>") == recorded.count("\n| [") + 1
+
+
 def test_round_tensor_has_a_page_without_its_neighbours(reference):
     assert list(sections(page_of(reference, "mplab.numbers.tensors"))) == [
         "round_tensor"

@@ -7,7 +7,7 @@ from torch import nn
 
 @report("engichang1467/Open-Rig3R#35", policy=CPU_AUTOCAST, rule="gradient-underflow")
 def no_scaler(run):
-    """FP16 autocast without a loss scale: small gradients of the last layers become 0.
+    """FP16 autocast without a loss scale: small gradients become 0 on their way back.
 
     gradients that are 0, of 128
     """
