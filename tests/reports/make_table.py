@@ -22,7 +22,8 @@ a CPU. Each row is measured: the number *in italics* in a run in FP32, in a run 
 BF16 (torch's autocast or low tensors), and under `mplab.simulation.simulated`; then what \
 `mplab.health.Health` says of the last two, notes aside. ✓: the right finding is among these; ✗: \
 it is not; silent: Health has a rule for this fault, and it did not speak; no rule: it has none. \
-"ended-by-exception" is right where torch itself refuses.
+"ended-by-exception" is right where torch itself raises an error; refused: the simulation says \
+that it cannot run this.
 
 Of the real runs Health names the fault in {real}, of the simulated ones in {simulated}; it has no \
 rule for {ruleless}. In {differing} reports the simulation does not do what the real run does. \

@@ -25,23 +25,39 @@ def mask_of_a_billion(run):
     return run.train(project, loss_of)
 
 
-@report("huggingface/lerobot#710", policy=CPU_AUTOCAST, rule="ended-by-exception")
+@report("pytorch/pytorch#187429", policy=CPU_AUTOCAST, rule="overflow-forward")
 def where_with_a_constant(run):
-    """FP16 has no -2.4e38, the constant that `where` puts into masked scores.
+    """`where` makes -inf of -1e9 without a word, and a row that is masked throughout NaN.
 
     loss
     """
     project = nn.Linear(8, 8)
     x = torch.randn(4, 8)
-    seen = torch.ones(4, 4, dtype=torch.bool).tril()
+    seen = torch.ones(4, 4, dtype=torch.bool).tril(-1)
 
     def loss_of(step):
         with run.autocast():
             scores = project(x) @ x.T
-            weights = torch.where(seen, scores, -2.3819763e38).softmax(-1)
-        return (weights @ x).square().mean()
+            out = torch.where(seen, scores, -1e9).softmax(-1) @ x
+        return out.float().square().mean()
 
     return run.train(project, loss_of)
+
+
+@report("pytorch/pytorch#153187", policy=CPU_AUTOCAST, rule="ended-by-exception")
+def bound_of_a_clamp(run):
+    """A clamp to 185,208, meant to keep numbers finite, has a bound that FP16 lacks.
+
+    loss
+    """
+    model = nn.Linear(4, 4)
+
+    def loss_of(step):
+        with run.autocast():
+            out = model(torch.ones(2, 4)).clamp(max=185_208)
+        return out.float().square().mean()
+
+    return run.train(model, loss_of)
 
 
 @report("huggingface/transformers#17306", rule="overflow-forward")

@@ -72,12 +72,12 @@ class Run:
         return loss
 
     def outcome(self, replay):
-        """What the replay returns, or that it raises an error."""
+        """What the replay returns, or that it raises an error, or is refused."""
         torch.manual_seed(0)
         try:
             x = float(torch.as_tensor(replay(self)).detach())
-        except (IndexError, RuntimeError, ValueError):
-            return "raises"
+        except (IndexError, RuntimeError, ValueError) as error:
+            return "refused" if str(error).startswith("simulated:") else "raises"
         return f"{x:,.0f}" if x.is_integer() else f"{x:.3g}"
 
     def findings(self, rule):

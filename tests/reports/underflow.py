@@ -117,6 +117,23 @@ def logarithm_of_a_width(run):
     return run.train(head, loss_of)
 
 
+@report("pytorch/pytorch#56440", policy=CPU_AUTOCAST, rule="overflow-forward")
+def clamped_divisor(run):
+    """A divisor is clamped to 1e-8, which is 0 in FP16.
+
+    loss
+    """
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU())
+    nn.init.constant_(model[0].bias, -1.0)
+
+    def loss_of(step):
+        with run.autocast():
+            divisor = model(torch.zeros(2, 4)).clamp(min=1e-8)
+        return (1e-9 / divisor).float().mean()
+
+    return run.train(model, loss_of)
+
+
 @report("zylo117/Yet-Another-EfficientDet-Pytorch#502", rule="overflow-forward")
 def probability_of_one(run):
     """A focal loss clamps to 1 - 1e-4, which FP16 rounds to 1, and takes log(1 - p).
