@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic.architectures import MatrixUnit, unit_of
-from mplab.arithmetic.matrix_units import mma
 from mplab.arithmetic.reductions import require_product
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format, FormatLike, format_of
@@ -214,14 +213,10 @@ def matmul_fp64(
         [0.029997557401657104, 0.03000000059546437, 0.0300000002]
     """
     left, right = _factors("matmul_fp64", a, b)
-    first, second, method = _cut_both(
+    first, second, moduli = _cut_both(
         "matmul_fp64", left, right, unit, architecture, slices
     )
-    whole = (
-        method.by_moduli(first, second)
-        if method.moduli
-        else method.by_slices(first, second)
-    )
+    whole = _by_moduli(first, second, moduli) if moduli else _by_slices(first, second)
     shift = (len(first.parts) - 1) * first.bits
     exponents = (first.exponents + second.exponents - shift).astype(object)
     result = np.asarray(_NEAREST(whole, exponents), np.float64)
@@ -278,52 +273,32 @@ def _omitted(left: _Slices, right: _Slices) -> np.ndarray:
     return np.asarray(total)
 
 
-class _Method(NamedTuple):
-    """The unit and the method that multiply slices."""
+def _by_slices(left: _Slices, right: _Slices) -> Any:
+    """Sum the products of slices, as Python integers in units of the smallest products.
 
-    unit: Format | str
-    architecture: str | MatrixUnit
-    promote_every: int | None
-    moduli: list[int]
+    float64 holds their sums, as every unit's accumulator does: tests/arithmetic/test_emulation.py
+    multiplies slices by `mma` on each unit, and finds the same.
+    """
+    total = np.array(0, object)
+    for both in range(len(left.parts)):
+        group = sum(left.parts[s] @ right.parts[both - s] for s in range(both + 1))
+        total = (total << left.bits) + np.asarray(group).astype(np.int64).astype(object)
+    return total
 
-    def by_slices(self, left: _Slices, right: _Slices) -> Any:
-        """Sum the products of slices, as Python integers in units of the smallest products."""
-        n, total = len(left.parts), np.array(0, object)
-        for both in range(n):
-            pairs = [(left.parts[s], right.parts[both - s]) for s in range(both + 1)]
-            group = sum(self.multiply(*pair) for pair in pairs)
-            total = (total << left.bits) + np.asarray(group).astype(np.int64).astype(
-                object
-            )
-        return total
 
-    def multiply(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Multiply two slices on the unit; for INT8 in float64, where its sums are exact, too."""
-        if not isinstance(self.unit, Format):
-            return np.asarray(a @ b)
-        return mma(
-            a,
-            b,
-            architecture=self.architecture,
-            input_format=self.unit,
-            promote_every=self.promote_every,
-        )
+def _by_moduli(left: _Slices, right: _Slices, moduli: list[int]) -> Any:
+    """Multiply single slices by the Chinese remainder theorem, as Python integers.
 
-    def by_moduli(self, left: _Slices, right: _Slices) -> Any:
-        """Multiply single slices by the Chinese remainder theorem, as Python integers.
-
-        Hardware would split a sum too long for 32 bits into blocks, with the same remainders.
-        """
-        product, total = math.prod(self.moduli), np.array(0, object)
-        for m in self.moduli:
-            half = m // 2  # remainders from -half, so that modulo 256 they fit INT8
-            a, b = (
-                np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right)
-            )
-            others = product // m
-            rest = np.mod(self.multiply(a, b), m).astype(np.int64).astype(object)
-            total = total + rest * (others * pow(others, -1, m))
-        return (total + product // 2) % product - product // 2
+    Hardware would split a sum too long for 32 bits into blocks, with the same remainders.
+    """
+    product, total = math.prod(moduli), np.array(0, object)
+    for m in moduli:
+        half = m // 2  # remainders from -half, so that modulo 256 they fit INT8
+        a, b = (np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right))
+        others = product // m
+        rest = np.mod(a @ b, m).astype(np.int64).astype(object)
+        total = total + rest * (others * pow(others, -1, m))
+    return (total + product // 2) % product - product // 2
 
 
 def _cut_both(
@@ -333,11 +308,14 @@ def _cut_both(
     unit: Any,
     architecture: Any,
     slices: Any,
-) -> tuple[_Slices, _Slices, _Method]:
-    """Cut both factors, NaN and infinity as 0, into as many slices as wanted or needed."""
+) -> tuple[_Slices, _Slices, list[int]]:
+    """Cut both factors, NaN and infinity as 0, into as many slices as wanted or needed.
+
+    Also return the moduli, if any.
+    """
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
     k, moduli = a.shape[1], _coprime()
-    bits, promote_every = _unit_bits(function, k, unit, architecture)
+    bits = _unit_bits(function, k, unit, architecture)
     # Twice the bits of 2^−1074 .. 2^1024.
     most = len(moduli) if unit == "moduli" else 1 << 13
     if slices is not None:
@@ -355,7 +333,7 @@ def _cut_both(
         ]
         enough = _ENOUGH * np.matmul(*sizes)
         if slices is not None or (_omitted(left, right) <= enough).all():
-            return left, right, _Method(unit, architecture, promote_every, some)
+            return left, right, some
         if n == most:
             break
     raise ValueError(
@@ -364,12 +342,10 @@ def _cut_both(
     )
 
 
-def _unit_bits(
-    function: str, k: int, unit: Any, architecture: Any
-) -> tuple[int, int | None]:
-    """Return the bits of a slice, and after how many terms sums are promoted (None: never)."""
+def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> int:
+    """Return the bits of a slice, with which the sums of one step or more are exact."""
     if unit in ("INT8", "moduli"):
-        return _slice_bits(k, 6, 31), None  # at most 64 in size: INT8 has no +128
+        return _slice_bits(k, 6, 31)  # at most 64 in size: INT8 has no +128
     parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
     kept = parameters.fraction_bits  # None: every sum is rounded to FP32
     short = 1 + min(
@@ -382,8 +358,7 @@ def _unit_bits(
             f"{function}: a must have at most 2^24 columns, and architecture exact sums; got {k}. "
             f"Add products of fewer columns."
         )
-    every = (1 << short >> 2 * (bits - 1)) // parameters.terms * parameters.terms
-    return bits, None if k <= max(every, parameters.terms) else every
+    return bits
 
 
 def _coprime() -> list[int]:
