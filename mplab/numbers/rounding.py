@@ -382,9 +382,9 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
     """
     fmt = format_of(fmt, function=function)
     array = as_float64(function, x, argument)
-    kept = np.asarray(round_to(array, fmt, rounding=Rounding.TOWARD_ZERO))
-    same = (kept.view(np.int64) == array.view(np.int64)) | np.isnan(array)
-    if not same.all():
+    kept = np.asarray(round_to(array, fmt))
+    same = kept.view(np.int64) == array.view(np.int64)
+    if not same.all() and not (same := same | np.isnan(array)).all():
         first = float(array[~same].flat[0])
         raise ValueError(refusal(function, argument, first, fmt, given=repr(first)))
     return array
