@@ -178,7 +178,7 @@ def _to_odd(q: Fraction) -> np.float64:
 
 def widen(array: np.ndarray) -> np.ndarray:
     """Convert float32 or float64 to native float64, also where the CPU flushes subnormals."""
-    if array.dtype == np.float64:
+    if array.dtype.itemsize == 8:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs
         wide = np.array(array, np.float64)
@@ -188,11 +188,10 @@ def widen(array: np.ndarray) -> np.ndarray:
         .view(np.int32)
     )
     fraction = bits & 0x7FFFFF
-    special = (bits & 0x7F800000) == 0x7F800000
-    subnormal = ((bits & 0x7F800000) == 0) & (fraction != 0)
-    if subnormal.any():
-        wide = np.where(subnormal, np.copysign(fraction * 2.0**-149, wide), wide)
-    signaling = special & (fraction != 0) & (fraction < 0x400000)
+    flushed = (wide == 0) & (fraction != 0)
+    if flushed.any():
+        wide = np.where(flushed, np.copysign(fraction * 2.0**-149, wide), wide)
+    signaling = np.isnan(wide) & (fraction < 0x400000)
     if signaling.any():
         quiet = np.asarray(wide).view(np.int64)
         wide = np.where(signaling, _SIGNALING_NAN, quiet).view(np.float64)

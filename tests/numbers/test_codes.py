@@ -362,6 +362,7 @@ def test_encode_and_ulp_take_half_bfloat_and_byte_swapped_numbers():
         x = np.array([1.5, -0.0, 2.0]).astype(dtype)
         assert encode(x, FP16).tolist() == [0x3E00, 0x8000, 0x4000]
         assert ulp(x, FP16).tolist() == [2.0**-10, 2.0**-24, 2.0**-9]
+    assert ulp(np.array([1 / 3], ">f8"), FP16) == 2.0**-12
 
 
 UNDER_FLUSHING = """
