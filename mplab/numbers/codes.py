@@ -188,7 +188,8 @@ def decode(codes: object, fmt: FormatLike) -> Any:
         return _table(fmt)[array]
     if fmt.bits == 64 or fmt == FP32:
         numbers = widen(array.astype(code_dtype(fmt)).view(f"f{fmt.bits // 8}"))
-        return np.where(np.isnan(numbers), np.nan, numbers)[()]
+        np.copyto(numbers, np.nan, where=np.isnan(numbers))
+        return numbers[()]
     return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
 
 
@@ -421,9 +422,9 @@ def next_down(x: object, fmt: FormatLike) -> Any:
     return _step("next_down", x, fmt, -1)
 
 
-@np.errstate(over="ignore", under="ignore", invalid="ignore")  # of nextafter
+@np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
-    """Take one step along the values of `fmt`: round the next float64 in that direction."""
+    """Take one step along the values of `fmt`: go less than one gap, and round onwards."""
     from mplab.numbers.rounding import require_values, round_to
 
     fmt = format_of(fmt, function=function)
@@ -433,8 +434,11 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
         )[()]
     start = require_values(function, "x", x, fmt)
     towards = Rounding.TOWARD_POSITIVE if direction > 0 else Rounding.TOWARD_NEGATIVE
-    beyond = np.asarray(np.nextafter(start, direction * np.inf))
-    stepped = np.asarray(round_to(beyond, fmt, rounding=towards))
+    most = np.finfo(np.float64).max
+    finite = np.clip(start, -most, most)
+    step = np.maximum(np.abs(finite), fmt.min_subnormal) * (fmt.unit_roundoff / 2)
+    stepped = np.asarray(finite + direction * step)
+    round_to(stepped, fmt, rounding=towards, out=stepped)
     if direction < 0 and not fmt.signed:
         least = 0.0 if fmt.has_zero else fmt.min_normal
         below = np.nan if fmt.has_nan else least
@@ -443,6 +447,7 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
 
 
 @on_tensors
+@np.errstate(invalid="ignore")  # signaling NaNs
 def ulp(x: object, fmt: FormatLike) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 
@@ -479,8 +484,8 @@ def ulp(x: object, fmt: FormatLike) -> Any:
     else:
         exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
         result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
-    result = np.where(magnitude < _INFINITY, result, np.abs(array))
-    return result.reshape(given.shape)[()]
+    past = np.abs(array) - np.finfo(np.float64).max  # not positive unless special
+    return np.maximum(result, past).reshape(given.shape)[()]
 
 
 def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:
