@@ -36,14 +36,20 @@ class Elementary(NamedTuple):
     def nearest(self, x: Any) -> Any:
         """Compute float64 results so exact that any rounding to 25 bits or fewer is correct."""
         x = np.asarray(x)
-        known, side = self.known(x)
         y = np.asarray(self.approximate(x))
+        near = (y.view(np.int64) + _ERROR) & (_MIDPOINTS - 1) <= 2 * _ERROR
+        near &= ~np.isnan(y)
+        if near.any():
+            y[near] = self._decided(x[near], y[near])
+        return y
+
+    def _decided(self, x: Any, y: Any) -> Any:
+        """Move results y, each near a number of 26 bits, to its right side."""
+        known, side = self.known(x)
         close = np.abs(y - known) <= 2.0**-46 * np.abs(known)
         settled = ((known == side) | close | (y == 0) | np.isinf(y)) & ~np.isnan(known)
         y = np.where(settled, np.nextafter(known, side), y)
-        rest = y.view(np.int64) % _MIDPOINTS
-        unsure = ~settled & (np.minimum(rest, _MIDPOINTS - rest) <= _ERROR)
-        unsure &= np.isfinite(x) & np.isfinite(y)
+        unsure = ~settled & np.isfinite(x) & np.isfinite(y)
         if (
             unsure.any()
         ):  # a low format has few different numbers there, however many elements
