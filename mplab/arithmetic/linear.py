@@ -9,7 +9,14 @@ from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
-from mplab.arithmetic.operations import Rules, divide, multiply, sqrt, subtract
+from mplab.arithmetic.operations import (
+    Rules,
+    divide,
+    multiply,
+    operate,
+    sqrt,
+    subtract,
+)
 from mplab.arithmetic.reductions import matmul
 from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import Format, FormatLike, format_of
@@ -86,8 +93,8 @@ def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
             break
         below, right = slice(k + 1, None), rest[k, k + 1 :]
         column = rest[below, k] = divide(rest[below, k], rest[k, k], fmt, **rules)
-        products = multiply(column[:, None], right, fmt, **rules)
-        rest[below, below] = subtract(rest[below, below], products, fmt, **rules)
+        products = column[:, None], right
+        rest[below, below] = _without(rest[below, below], products, fmt, rules)
     lower = np.tril(rest)
     np.fill_diagonal(lower, 1.0)
     return Factors(lower, np.triu(rest), order, reason)
@@ -128,10 +135,18 @@ def cholesky(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
         rest[k, k] = sqrt(rest[k, k], fmt, **rules)
         below = slice(k + 1, None)
         column = rest[below, k] = divide(rest[below, k], rest[k, k], fmt, **rules)
-        products = multiply(column[:, None], column, fmt, **rules)
-        rest[below, below] = subtract(rest[below, below], products, fmt, **rules)
+        products = column[:, None], column
+        rest[below, below] = _without(rest[below, below], products, fmt, rules)
     lower = np.tril(rest)
     return Factors(lower, lower.T, np.arange(len(rest)), reason)
+
+
+def _without(
+    x: np.ndarray, factors: tuple[Any, Any], fmt: FormatLike, rules: Rules
+) -> Any:
+    """Subtract the product of two factors, both operations rounded."""
+    product = operate(multiply, factors, fmt, rules, checked=False)
+    return operate(subtract, (x, product), fmt, rules, checked=False)
 
 
 def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
@@ -180,8 +195,8 @@ def solve_triangular(
         matrix, x = matrix[::-1, ::-1], x[::-1]
     for k in range(len(x)):
         x[k] = divide(x[k], matrix[k, k], fmt, **rules)
-        products = multiply(matrix[k + 1 :, k], x[k], fmt, **rules)
-        x[k + 1 :] = subtract(x[k + 1 :], products, fmt, **rules)
+        products = matrix[k + 1 :, k], x[k]
+        x[k + 1 :] = _without(x[k + 1 :], products, fmt, rules)
     return x if lower else x[::-1]
 
 

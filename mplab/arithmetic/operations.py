@@ -53,14 +53,13 @@ class Rules(TypedDict, total=False):
 class _Operation(NamedTuple):
     """How to compute one operation in float64, and as Fractions where float64 is too small."""
 
-    nearest: Callable[..., Any]
-    """The result, rounded to nearest in float64, special values included."""
+    nearest: Callable[..., Any] | None
+    """The result, rounded to nearest in float64, special values included; None if rounding it to
+    nearest once more would differ from rounding once."""
     exact: Callable[..., Fraction]
     """The result for finite operands as a Fraction; an irrational one has a sticky last bit."""
     addends: Callable[..., tuple[Any, Any]] | None = None
     """The two addends of a sum, both exact in float64; the sum may need rounding to odd."""
-    twice_is_once: bool = False
-    """Whether double rounding to nearest, in float64 and then in the format, is innocuous."""
     few: bool = False
     """Whether it has so few operands, in 16 bits, that a table of all results is faster."""
 
@@ -101,7 +100,7 @@ def add(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> raised(add, 2048.0, 1.0, FP16)
         <Event.INEXACT: 1>
     """
-    return _operate(add, (a, b), fmt, rules)
+    return operate(add, (a, b), fmt, rules)
 
 
 def subtract(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -111,7 +110,7 @@ def subtract(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(subtract(1.0, 0.0009765625, FP16))
         0.9990234375
     """
-    return _operate(subtract, (a, b), fmt, rules)
+    return operate(subtract, (a, b), fmt, rules)
 
 
 def multiply(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -125,7 +124,7 @@ def multiply(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(multiply(256.0, 256.0, FP16)), float(multiply(20.0, 24.0, FP8_E4M3))
         (inf, nan)
     """
-    return _operate(multiply, (a, b), fmt, rules)
+    return operate(multiply, (a, b), fmt, rules)
 
 
 def divide(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -148,7 +147,7 @@ def divide(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> raised(divide, 1.0, 0.0, BF16)
         <Event.DIVIDE_BY_ZERO: 16>
     """
-    return _operate(divide, (a, b), fmt, rules)
+    return operate(divide, (a, b), fmt, rules)
 
 
 def sqrt(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -166,7 +165,7 @@ def sqrt(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(sqrt(2.0, FP8_E4M3)), float(sqrt(-0.0, FP16))
         (1.375, -0.0)
     """
-    return _operate(sqrt, (a,), fmt, rules)
+    return operate(sqrt, (a,), fmt, rules)
 
 
 def fma(a: Any, b: Any, c: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -189,7 +188,7 @@ def fma(a: Any, b: Any, c: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         ... )
         (0.003910064697265625, 0.00390625)
     """
-    return _operate(fma, (a, b, c), fmt, rules)
+    return operate(fma, (a, b, c), fmt, rules)
 
 
 def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -207,7 +206,7 @@ def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(remainder(7.0, 4.0, FP16)), float(remainder(6.0, 4.0, FP16))
         (-1.0, -2.0)
     """
-    return _operate(remainder, (a, b), fmt, rules)
+    return operate(remainder, (a, b), fmt, rules)
 
 
 # Elementary functions ------------------------------------------------------------------
@@ -226,7 +225,7 @@ def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(exp(1.0, FP16)), float(exp(12.0, FP16)), float(exp(-18.0, FP16))
         (2.71875, inf, 0.0)
     """
-    return _operate(exp, (a,), fmt, rules)
+    return operate(exp, (a,), fmt, rules)
 
 
 def exp2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -236,7 +235,7 @@ def exp2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(exp2(-24.0, FP16)), float(exp2(0.5, FP8_E4M3))
         (5.960464477539063e-08, 1.375)
     """
-    return _operate(exp2, (a,), fmt, rules)
+    return operate(exp2, (a,), fmt, rules)
 
 
 def log(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -246,7 +245,7 @@ def log(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(log(3.0, FP16)), raised(log, 0.0, FP16)
         (1.0986328125, <Event.DIVIDE_BY_ZERO: 16>)
     """
-    return _operate(log, (a,), fmt, rules)
+    return operate(log, (a,), fmt, rules)
 
 
 def log2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -256,7 +255,7 @@ def log2(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(log2(2.0**-24, FP16)), float(log2(3.0, BF16))
         (-24.0, 1.5859375)
     """
-    return _operate(log2, (a,), fmt, rules)
+    return operate(log2, (a,), fmt, rules)
 
 
 def sin(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -266,7 +265,7 @@ def sin(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(sin(3.140625, FP16)), float(sin(65504.0, FP16))
         (0.0009675025939941406, 0.9755859375)
     """
-    return _operate(sin, (a,), fmt, rules)
+    return operate(sin, (a,), fmt, rules)
 
 
 def cos(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -276,7 +275,7 @@ def cos(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(cos(0.0078125, BF16)), float(cos(0.0078125, FP32))
         (1.0, 0.999969482421875)
     """
-    return _operate(cos, (a,), fmt, rules)
+    return operate(cos, (a,), fmt, rules)
 
 
 def tanh(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
@@ -286,7 +285,7 @@ def tanh(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
         >>> float(tanh(3.0, BF16)), float(tanh(4.0, FP8_E4M3))
         (0.99609375, 1.0)
     """
-    return _operate(tanh, (a,), fmt, rules)
+    return operate(tanh, (a,), fmt, rules)
 
 
 def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
@@ -336,17 +335,25 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
 
 
 # From operands to the result ------------------------------------------------------------
-def _operate(
+def operate(
     operation: Callable[..., Any],
     operands: tuple[Any, ...],
     fmt: FormatLike,
     rules: Rules,
+    *,
+    checked: bool = True,
 ) -> Any:
+    """Compute the result of an operation.
+
+    Without the check, which takes most of the time, operands must be float64 values of `fmt`.
+    """
     fmt = format_of(fmt, function=operation.__name__)
     watched = rules.get("tally") is not None
     options = dict(rules)
-    exact = _Exact(operation, operands, fmt, options, watched=watched)
-    return round_to(exact.wide, fmt, **options)  # type: ignore[arg-type]
+    exact = _Exact(operation, operands, fmt, options, watched=watched, checked=checked)
+    # In place, because new memory costs more than the rounding.
+    out = exact.wide if np.ndim(exact.wide) else None
+    return round_to(exact.wide, fmt, out=out, **options)  # type: ignore[arg-type]
 
 
 class _Exact:
@@ -367,29 +374,41 @@ class _Exact:
         rules: dict[str, Any],
         *,
         watched: bool,
+        checked: bool = True,
     ) -> None:
         how, name = _OPERATIONS[operation], operation.__name__
-        self.mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
+        mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
+        to_nearest = mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
         flush = rules.pop("flush_inputs", False)
         if type(flush) is not bool:
             raise TypeError(
                 f"{name}: flush_inputs must be True or False; got {flush!r}."
             )
         floor = fmt.min_normal if flush else 0.0
-        given = [
-            _flushed(require_values(name, argument, x, fmt), floor)
-            for argument, x in zip("abc", operands, strict=False)
-        ]
-        numbers = np.broadcast_arrays(*given)
+        if checked:
+            operands = tuple(
+                require_values(name, argument, x, fmt)
+                for argument, x in zip("abc", operands, strict=False)
+            )
+        numbers = [_flushed(x, floor) for x in operands]
         self.past: Any = False
         with np.errstate(all="ignore"):
             if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
                 nearest = _results(operation, fmt)[encode(numbers[0], fmt)]
+            elif how.addends and (watched or not to_nearest or not how.nearest):
+                downward = mode is Rounding.TOWARD_NEGATIVE
+                nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
             else:
-                nearest = how.nearest(*numbers)
-            self.wide = self._before_rounding(how, nearest, numbers, fmt, watched)
+                nearest = how.nearest(*numbers)  # type: ignore[misc]
+            self.wide = nearest
+            if not _fits(fmt):
+                every = np.broadcast_arrays(*numbers)
+                wide, self.past = slowly(how.exact, nearest, every)
+                chance = self.past & (mode is Rounding.STOCHASTIC)
+                self.wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
         if not watched:
             return
+        numbers = list(np.broadcast_arrays(*numbers))
         self.invalid = np.isnan(nearest) & ~np.any(
             [np.isnan(x) for x in numbers], axis=0
         )
@@ -399,20 +418,6 @@ class _Exact:
             self.divided_by_zero = (
                 (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
             )
-
-    def _before_rounding(
-        self, how: _Operation, nearest: Any, numbers: Any, fmt: Format, watched: bool
-    ) -> Any:
-        to_nearest = self.mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
-        once = how.twice_is_once and to_nearest and not watched
-        if how.addends is not None and not once:
-            downward = self.mode is Rounding.TOWARD_NEGATIVE
-            nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
-        if _fits(fmt):
-            return nearest
-        wide, self.past = slowly(how.exact, nearest, numbers)
-        chance = self.past & (self.mode is Rounding.STOCHASTIC)
-        return np.where(chance, np.copysign(np.inf, wide), wide)[()]
 
 
 def _is_signaling(x: np.ndarray) -> Any:
@@ -491,10 +496,12 @@ def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
 
 # The operations in float64 -------------------------------------------------------------
 def _product(a: Any, b: Any) -> Any:
-    """Multiply; finite numbers never give an infinity, which matters only before `slowly`."""
+    """Multiply; finite numbers never give an infinity, which might meet −∞ before `slowly`."""
     product = a * b
     past = np.isinf(product) & np.isfinite(a) & np.isfinite(b)
-    return np.where(past, np.copysign(np.finfo(np.float64).max, product), product)
+    if past.any():
+        product = np.where(past, np.copysign(np.finfo(float).max, product), product)
+    return product
 
 
 def _remainder(a: Any, b: Any) -> Any:
@@ -516,29 +523,18 @@ def _exact_root(a: Fraction) -> Fraction:
     return Fraction(2 * root + inexact, 2 * isqrt(scale))
 
 
-def _sum(
-    addends: Callable[..., tuple[Any, Any]],
-    exact: Callable[..., Fraction],
-    *,
-    twice_is_once: bool,
-) -> _Operation:
-    return _Operation(lambda *x: np.add(*addends(*x)), exact, addends, twice_is_once)
-
-
 def _elementary(function: elementary.Elementary) -> _Operation:
     return _Operation(function.nearest, function.exact, few=True)
 
 
 _OPERATIONS: dict[Callable[..., Any], _Operation] = {
-    add: _sum(lambda a, b: (a, b), lambda a, b: a + b, twice_is_once=True),
-    subtract: _sum(lambda a, b: (a, -b), lambda a, b: a - b, twice_is_once=True),
-    multiply: _Operation(_product, lambda a, b: a * b),
+    add: _Operation(lambda a, b: a + b, lambda a, b: a + b, lambda a, b: (a, b)),
+    subtract: _Operation(lambda a, b: a - b, lambda a, b: a - b, lambda a, b: (a, -b)),
+    multiply: _Operation(lambda a, b: a * b, lambda a, b: a * b),
     divide: _Operation(lambda a, b: np.divide(a, b), lambda a, b: a / b),
     sqrt: _Operation(lambda a: np.sqrt(a), _exact_root),
-    fma: _sum(
-        lambda a, b, c: (_product(a, b), c),
-        lambda a, b, c: a * b + c,
-        twice_is_once=False,
+    fma: _Operation(
+        None, lambda a, b, c: a * b + c, lambda a, b, c: (_product(a, b), c)
     ),
     remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
     exp: _elementary(elementary.EXP),
