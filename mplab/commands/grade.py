@@ -233,7 +233,7 @@ def _parser() -> argparse.ArgumentParser:
         "--port",
         type=int,
         default=0,
-        help="on 127.0.0.1 (default: a free port)",
+        help="on 127.0.0.1, for a tunnel or WSL (default: a free one, at an address of its own)",
     )
     option(
         "serve",

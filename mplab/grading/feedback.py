@@ -46,6 +46,9 @@ _WAIT = 10.0  # times the limit: on a busy machine a process gets less than a se
 
 _PAGE_MEMORY = 2 << 30
 
+_PAGE_BYTES = 64 << 20
+"""All pasted pictures and outputs that a submission may have fit in."""
+
 _PLAIN_LENGTH = 100_000
 """Characters of a cell or an output on a page of plain text: a million take nbconvert seconds."""
 
@@ -56,11 +59,13 @@ _PROCESSES.set_forkserver_preload(
 )
 
 
-def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str | None:
+def in_process(
+    seconds: float, most: int, work: Callable[..., str], *arguments: Any
+) -> str | None:
     """Call a function on somebody's text in a process of its own, with limits.
 
     Returns:
-        Its result; None if it died or took too long.
+        Its result; None if it died, took too long, or has more than `most` bytes.
     """
     receiver, sender = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(
@@ -70,8 +75,8 @@ def in_process(seconds: float, work: Callable[..., str], *arguments: Any) -> str
     sender.close()
     try:
         if receiver.poll(_WAIT * seconds):
-            return receiver.recv_bytes().decode()
-    except (EOFError, OSError):
+            return receiver.recv_bytes(most).decode()
+    except (EOFError, OSError):  # it died, or has written too much: None says so
         pass
     finally:
         process.kill()
@@ -130,10 +135,10 @@ class FeedbackExporter(_Typesetter):
         text = json.dumps(sanitise(nb, late_outputs=False))
         words = json.loads(json.dumps(resources, default=str))
         self.plain = ""
-        page = in_process(self.seconds, _typeset, text, words, False)
+        page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, False)
         if page is None:
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-            page = in_process(self.seconds, _typeset, text, words, True)
+            page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, True)
         if page is None:
             raise RuntimeError(
                 f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "

@@ -19,6 +19,7 @@ import re
 import secrets
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta, tzinfo
@@ -41,6 +42,9 @@ from mplab.grading.tables import (
 )
 
 _ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+
+_MARKING = threading.Lock()
+"""The lock on a file keeps out other processes, but not other threads of this one."""
 
 _FILES = Path(__file__).parent / "course"
 """The README and the settings of a new course."""
@@ -220,7 +224,7 @@ class Course:
         The grader writes a submission's points and its answers under it, and the review page
         compares and writes a person's. It ends with the process.
         """
-        with (self.root / ".mplab" / "marking").open("w") as file:
+        with _MARKING, (self.root / ".mplab" / "marking").open("w") as file:
             fcntl.lockf(file, fcntl.LOCK_EX)
             yield
 

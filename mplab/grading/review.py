@@ -13,11 +13,14 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
+from ipaddress import IPv4Address
 from pathlib import Path
+from socket import socket
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
 from nbgrader.api import Grade, MissingEntry
@@ -38,6 +41,9 @@ _FILES = {"review.css": "text/css", "review.js": "text/javascript"}
 
 _SECONDS = 5.0
 """Time to typeset an answer; some texts take a Markdown parser hours."""
+
+_PAGE_BYTES = 16 << 20
+"""Of a question and its answer; pasted pictures take at most half of it. Past it, plain text."""
 
 _READING = 300.0
 """Seconds for which an answer that somebody opened is not given to somebody else."""
@@ -121,19 +127,20 @@ def _typeset(notebook: str, question: Question) -> str:
     parts = []
     model = ""
     if (answer := cells.get(question.answer)) is not None:
-        parts = [_source(answer, answer.source), *_outputs(answer)]
+        source = _source(answer.cell_type, answer.source, answer.get("attachments"))
+        parts = [source, *_outputs(answer)]
         if question.model:
-            model = _source(answer, question.model)
+            model = _source(answer.cell_type, question.model)
     if question.name != question.answer and question.name in cells:
         parts += _outputs(cells[question.name])
     text = rendered_markdown(question.text)
     return json.dumps({"question": text, "answer": "".join(parts), "model": model})
 
 
-def _source(cell: Any, source: str) -> str:
-    if cell.cell_type == "code":
+def _source(kind: str, source: str, attachments: Any = None) -> str:
+    if kind == "code":
         return _preformatted(source)
-    return rendered_markdown(source, cell.get("attachments"))
+    return rendered_markdown(source, attachments)
 
 
 def _outputs(cell: Any) -> Iterator[str]:
@@ -142,6 +149,7 @@ def _outputs(cell: Any) -> Iterator[str]:
         for kind in ("image/png", "image/jpeg"):
             if kind in data:  # `sanitise` has seen that it is base64
                 yield f'<p><img alt="output" src="data:{kind};base64,{data[kind].strip()}">'
+                break
         text = output.get("text") or "\n".join(output.get("traceback", []))
         yield _preformatted(_COLOUR.sub("", text or data.get("text/plain", "")))
 
@@ -150,11 +158,47 @@ def _preformatted(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>" if text else ""
 
 
+_Answering = Callable[[], Any]
+
+
+def _in_thread(
+    work: Callable[..., _Answering],
+) -> Callable[..., Awaitable[None]]:
+    """Let a handler wait in a thread for the gradebook, its lock, and typesetting.
+
+    It returns how to answer: only Tornado's own thread, which serves everybody, may do that.
+    """
+
+    async def answered(page: _Handler, *names: str) -> None:
+        page.reader = page.find_reader()
+        (await asyncio.to_thread(work, page, *names))()
+
+    return answered
+
+
 class _Handler(web.RequestHandler):
     """Answers requests that have the cookie and use the printed address."""
 
+    reader: str
+
     def initialize(self) -> None:
         self.course, self.root = self.settings["course"], self.settings["root"]
+        self.opened: dict[str, tuple[str, float]] = self.settings["opened"]
+
+    def find_reader(self) -> str:
+        """Return a name for the user of this browser, by which people are told apart."""
+        if self.current_user:  # of a Hub
+            return str(self.current_user["name"])
+        cookie, known = f"{self.settings['cookie']}-reader", self.settings["readers"]
+        key = self.get_cookie(cookie) or secrets.token_hex(8)
+        self.set_cookie(cookie, key, httponly=True, samesite="Strict")
+        return str(known.setdefault(key, f"person {len(known) + 1}"))
+
+    def being_read(self) -> dict[str, str]:
+        """Return the answers that people have opened and may still read, by the person."""
+        since = time.monotonic() - _READING
+        opened = list(self.opened.items())  # at once: threads come here, too
+        return {who: address for who, (address, when) in opened if when > since}
 
     def set_default_headers(self) -> None:
         for name, value in _HEADERS.items():
@@ -203,15 +247,17 @@ class _File(_Handler):
 
 
 class _List(_Handler):
-    """All questions of the released assignments, with the number of answers that wait."""
+    """All questions of the released assignments, and who reads what."""
 
-    def get(self) -> None:
+    @_in_thread
+    def get(self) -> _Answering:
+        self.opened.pop(self.reader, None)
+        reading = self.being_read()
         with self.course.gradebook() as book:
             waiting = func.sum(cast(Grade.needs_manual_grade, Integer))
             query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(
                 Grade.cell_id
             )
-            reading = _read_by_others(self.settings["opened"], "")
             counts = {cell: counted for cell, *counted in query}
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
@@ -224,16 +270,22 @@ class _List(_Handler):
                         )
                         counted = counts.get(cell.id, (0, 0))
                         address = _address(name, question)
-                        now = sum(each.startswith(address) for each in reading)
+                        now = [
+                            f"{unquote(place.removeprefix(address))}: {who}"
+                            for who, place in reading.items()
+                            if place.startswith(address)
+                        ]
                         rows.append((question, address, *counted, now))
                     tables[name] = sorted(rows, key=lambda row: not row[0].by_hand)
-        self.render(
+        page = self.render_string(
             "list.html",
             root=self.root,
             course=self.course.root.name,
             tables=tables,
             due={name: due_words(self.course, name) for name in tables},
+            reader=self.reader,
         )
+        return partial(self.finish, page)
 
 
 def _address(assignment: str, question: Question, student: str = "") -> str:
@@ -244,20 +296,22 @@ def _address(assignment: str, question: Question, student: str = "") -> str:
 class _Answer(_Handler):
     """One answer, with the field for its points."""
 
-    def get(self, assignment: str, notebook: str, name: str, student: str) -> None:
+    @_in_thread
+    def get(
+        self, assignment: str, notebook: str, name: str, student: str
+    ) -> _Answering:
         """Show a student's answer; without a student, go to the first answer that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
-                self.redirect(self.root + self._next(assignment, question, grades, 0))
-            else:
-                opened = self.settings["opened"]
-                opened[_address(assignment, question, student)] = (
-                    self.reader(),
-                    time.monotonic(),
-                )
-                self._show(assignment, question, grades, student)
+                return self._go_on(assignment, question, grades, 0)
+            page = self._page(assignment, question, grades, student)
+        self._open(_address(assignment, question, student))
+        return partial(self.finish, page)
 
-    def post(self, assignment: str, notebook: str, name: str, student: str) -> None:
+    @_in_thread
+    def post(
+        self, assignment: str, notebook: str, name: str, student: str
+    ) -> _Answering:
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
         words = self.get_body_argument("comment", "")
@@ -279,9 +333,7 @@ class _Answer(_Handler):
                     self._refuse_change(assignment, question, grades[place])
                     _record(grades[place], question, sum(given), comment)
                     self.database.commit()
-                after = self._next(assignment, question, grades, place + 1)
-                self.redirect(self.root + after, status=303)
-                return
+                return self._go_on(assignment, question, grades, place + 1)
             except ValueError as wrong:
                 self.set_status(400)
                 error = f"Not saved: {wrong}."
@@ -292,47 +344,49 @@ class _Answer(_Handler):
                     f"Not saved: the gradebook cannot be written ({cause}). Save again."
                 )
                 self.database.rollback()
-            self._show(assignment, question, grades, student, (points, words), error)
+            typed = points, words
+            page = self._page(assignment, question, grades, student, typed, error)
+        return partial(self.finish, page)
 
     def _refuse_change(self, assignment: str, question: Question, grade: Any) -> None:
         """Refuse a page that shows another answer, or other points, than there are now.
 
         Raises:
-            ValueError: they have changed; the message holds the points of the other person.
+            ValueError: they have changed.
         """
         seen = self.get_body_argument("seen", "")
         if seen != self._seen(assignment, question, grade.student.id):
             raise ValueError("meanwhile another answer came in; read it first")
         if self.get_body_argument("mark", "") != _mark(grade, question):
-            comment = _comment(grade, question)
-            words = (comment.comment if comment else "") or "no comment"
             raise ValueError(
-                f"meanwhile somebody else gave {grade.score:g} of {question.points:g}, with: "
-                f"{words}. Yours stands in the fields; if it shall count, save again"
+                f"meanwhile somebody else gave {grade.score:g} of {question.points:g}, which "
+                "stands beside the fields. If yours shall count, save again"
             )
 
-    def reader(self) -> str:
-        """Return a name for this browser, so that two people are given different answers."""
-        name = f"{self.settings['cookie']}-reader"
-        known = self.get_cookie(name)
-        if not known:
-            known = secrets.token_hex(8)
-            self.set_cookie(name, known, httponly=True, samesite="Strict")
-        return known
+    def _open(self, address: str) -> None:
+        self.opened[self.reader] = (address, time.monotonic())
 
-    def _next(
+    def _go_on(
         self, assignment: str, question: Question, grades: list[Any], place: int
-    ) -> str:
-        """Return the address below the root of the next answer that waits; else of the list.
+    ) -> _Answering:
+        """Go to the next answer that waits; else to the list.
 
-        An answer that somebody else has just opened comes last.
+        An answer that somebody else has open comes last.
         """
         waiting = [g for g in grades[place:] + grades[:place] if g.needs_manual_grade]
         found = waiting or (grades if place == 0 else [])
         addresses = [_address(assignment, question, g.student.id) for g in found]
-        others = _read_by_others(self.settings["opened"], self.reader())
-        free = [address for address in addresses if address not in others]
-        return next(iter(free or addresses), "")
+
+        # In one thread, so that no two people are given the same.
+        def hand_out() -> None:
+            reading = self.being_read()
+            reading.pop(self.reader, None)
+            free = [each for each in addresses if each not in reading.values()]
+            address = next(iter(free or addresses), "")
+            self._open(address)
+            self.redirect(self.root + address, status=303)
+
+        return hand_out
 
     @contextmanager
     def _grades(
@@ -356,7 +410,7 @@ class _Answer(_Handler):
         answers = self.course.read("answers", assignment, student)
         return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
-    def _show(
+    def _page(
         self,
         assignment: str,
         question: Question,
@@ -364,7 +418,8 @@ class _Answer(_Handler):
         student: str,
         typed: tuple[list[str], str] | None = None,
         error: str = "",
-    ) -> None:
+    ) -> bytes:
+        """Write the page of an answer, with what was typed if it could not be saved."""
         place = _place(grades, student)
         grade = grades[place]
         comment = _comment(grade, question)
@@ -373,7 +428,9 @@ class _Answer(_Handler):
         path /= f"{question.notebook}.ipynb"
         there = path.is_file()
         text = path.read_text(encoding="utf-8") if there else _NO_NOTEBOOK
-        if (parts := in_process(_SECONDS, _typeset, text, question)) is None:
+        if (
+            parts := in_process(_SECONDS, _PAGE_BYTES, _typeset, text, question)
+        ) is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             plain = {"question": question.text, "model": question.model}
             plain["answer"] = "" if cell is None else cell.source
@@ -389,7 +446,7 @@ class _Answer(_Handler):
         now = {} if grade.needs_manual_grade else given
         near = [_address(assignment, question, g.student.id) for g in grades]
         names = (grade.student.first_name, grade.student.last_name)
-        self.render(
+        return self.render_string(
             "answer.html",
             root=self.root,
             question=question,
@@ -403,6 +460,8 @@ class _Answer(_Handler):
             after="".join(near[place + 1 : place + 2]),
             earlier=", ".join(f"{name} {points}" for name, points in given.items()),
             typed=typed or ([now.get(name, "") for name, _ in question.parts], words),
+            saved=now if error else {},
+            words=words,
             error=error,
             seen=seen,
             shown=_mark(grade, question),
@@ -431,16 +490,6 @@ def _place(grades: list[Any], student: str) -> int:
     return place
 
 
-def _read_by_others(opened: Mapping[str, tuple[str, float]], reader: str) -> list[str]:
-    """Return the addresses of answers that other browsers have opened and may still show."""
-    since = time.monotonic() - _READING
-    return [
-        address
-        for address, (who, when) in opened.items()
-        if who != reader and when > since
-    ]
-
-
 def _mark(grade: Any, question: Question) -> str:
     """Return a digest of an answer's points and comment, as they are now."""
     comment = _comment(grade, question)
@@ -461,7 +510,7 @@ def _record(grade: Any, question: Question, score: float, words: str) -> None:
 
 
 def application(
-    course: Course, token: str, port: int, *, hub: bool = False
+    course: Course, token: str, host: str, port: int, *, hub: bool = False
 ) -> web.Application:
     """Return the server's pages for a course; only whoever knows the token may see them.
 
@@ -486,15 +535,29 @@ def application(
         [(root + path, page) for path, page in pages.items()],
         course=course,
         root=root,
-        hosts=[f"{host}:{port}" for host in ("127.0.0.1", "localhost")],
+        hosts=[f"{name}:{port}" for name in (host, "localhost")],
         cookie=f"mplab-{port}",
         opened={},
+        readers={},
         cookie_secret=token,
         template_path=str(_PAGE),
         xsrf_cookies=True,
         xsrf_cookie_name=f"mplab-{port}-xsrf",  # JupyterLab's has the usual name
         xsrf_cookie_kwargs={"httponly": True, "samesite": "Strict"},
     )
+
+
+def _listener(port: int) -> socket:
+    """Listen for this machine alone, at an address that no other server has.
+
+    A browser sends a cookie to all ports of an address. Only 127.0.0.1 is used where there is no
+    other (macOS), and for a port that somebody chose: tunnels and WSL lead there.
+    """
+    if not port:
+        host = IPv4Address("127.1.0.0") + secrets.randbelow(1 << 23)
+        with suppress(OSError):
+            return netutil.bind_sockets(0, str(host))[0]
+    return netutil.bind_sockets(port, "127.0.0.1")[0]
 
 
 def serve(
@@ -508,7 +571,7 @@ def serve(
 
     Args:
         course: a course.
-        port: a port of 127.0.0.1; 0 for any that is free.
+        port: a port of 127.0.0.1; 0 for a free one, at an address of its own.
         log: called with the address to open.
         hub: as a service that a Hub starts, which names the port and says who may see the page.
 
@@ -526,19 +589,19 @@ def serve(
         try:
             if port not in range(1 << 16):  # a larger number would wrap around
                 raise OSError("it must be 0 to 65535")
-            (listener,) = netutil.bind_sockets(port, "127.0.0.1")
+            listener = _listener(port)
         except OSError as error:
             raise ValueError(
                 f"--port must be a free port; got {port} ({error})."
             ) from error
-        token, number = secrets.token_urlsafe(32), listener.getsockname()[1]
+        token, (host, number) = secrets.token_urlsafe(32), listener.getsockname()
         server = httpserver.HTTPServer(
-            application(course, token, number, hub=hub), max_body_size=1 << 20
+            application(course, token, host, number, hub=hub), max_body_size=1 << 20
         )
         server.add_socket(listener)
         # Else the token, which signs the Hub's cookies, would be in its log.
         if not hub:
-            log(f"Open http://127.0.0.1:{number}/?token={token}\nCtrl-C here ends it.")
+            log(f"Open http://{host}:{number}/?token={token}\nCtrl-C here ends it.")
         await asyncio.Event().wait()
 
     asyncio.run(run())
