@@ -1,15 +1,18 @@
-"""The explorer of time steps: does a cup of coffee cool down to the room, or stop before?"""
+"""The explorers of time steps: where does a cup of coffee stop, and where the weather?"""
 
 import math
 from functools import cache
 
 import numpy as np
+import traitlets
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format
 from mplab.arithmetic import integrate, step_is_lost
 from mplab.common.words import number, superscript
 from mplab.explorers.chart import Chart, Scale
+from mplab.explorers.modules import PageExplorer, module
 from mplab.explorers.widget import Explorer, choice, slider
+from mplab.lessons.l16 import figures
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
 from mplab.pictures.canvas import style
 
@@ -121,3 +124,58 @@ class FreezingCup(Explorer):
 
 def _exact(minutes: float) -> float:
     return ROOM + (HOT - ROOM) * math.exp(-RATE * minutes)
+
+
+class FrozenWeather(PageExplorer):
+    """Which step makes the weather stand still, and what frees it?
+
+    Lorenz's equations from (1, 2, 20), with the method of fourth order: 20,000 steps in FP32, and
+    in a format, rounded to nearest and stochastically. Each draws z over x. It runs in the page,
+    without Python.
+
+    Args:
+        fmt: the format to start with.
+        power: the step to start with is 2^−power, 4 to 12.
+
+    Attributes:
+        format: the name of the format; setting it or the next one redraws.
+        power: the step is 2^−power.
+        formats: the facts of FP32 and of all formats that are offered.
+
+    Exactness:
+        States are those of `integrate`, bit for bit.
+
+    Source:
+        Lorenz 1963, Deterministic Nonperiodic Flow, Journal of the Atmospheric Sciences 20.
+    """
+
+    _esm = module("weather.js")
+    format = traitlets.Unicode().tag(sync=True)
+    power = traitlets.Int().tag(sync=True)
+
+    def __init__(self, fmt: Format = BF16, *, power: int = 6) -> None:
+        super().__init__(
+            (FP32, BF16, FP16, FP8_E4M3, FP8_E5M2),
+            lambda: figures.orbits(
+                {
+                    "FP32": weather_run(FP32, power),
+                    f"{fmt.name} to nearest": weather_run(fmt, power),
+                    "stochastic": weather_run(fmt, power, "stochastic"),
+                }
+            ),
+            format=fmt.name,
+            power=power,
+        )
+
+
+def weather_run(
+    fmt: Format, power: int, method: str = "nearest", steps: int = 4_000
+) -> np.ndarray:
+    """Return the first states of a run that the explorer of the weather shows."""
+    start, dt = (1, 2, 20), 2.0**-power
+    return integrate(_lorenz, start, dt, steps, fmt, scheme="rk4", method=method)
+
+
+def _lorenz(state: np.ndarray) -> np.ndarray:
+    x, y, z = state
+    return np.array([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z])

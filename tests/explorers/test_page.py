@@ -7,6 +7,7 @@ import pytest
 
 from mplab import BF16, FP16, FP32, Rounding, explorers
 from mplab.explorers import modules
+from mplab.lessons.l16.explorer import FrozenWeather
 
 pytestmark = pytest.mark.browser
 
@@ -16,6 +17,7 @@ EXPLORERS = {
     "RoundingLab": lambda: explorers.RoundingLab(
         "-0.1", FP16, mode=Rounding.STOCHASTIC
     ),
+    "FrozenWeather": FrozenWeather,
 }
 every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 
@@ -145,6 +147,21 @@ def test_the_number_line_is_moved_by_keyboard(chromium, tmp_path):
         assert "In FP16 some of what lies" in pages.status(page)
         label = page.locator(".mplab-figure").get_attribute("aria-label")
         assert label == "Values on a line from 11.5 to 12.5."
+
+
+def test_the_weather_is_moved_by_keyboard_and_drawn_at_once_without_motion(
+    chromium, tmp_path
+):
+    how = {"hash": "#weather?format=FP16&power=12", "reduced_motion": "reduce"}
+    with pages.opened(chromium, FrozenWeather(), tmp_path, **how) as page:
+        assert "stands still from step 10,372 on" in pages.status(page)
+        assert page.locator("circle").count() == 2
+        moving = "path => getComputedStyle(path).animationName"
+        assert page.locator("path").last.evaluate(moving) == "none"
+        page.get_by_label("format").select_option("BF16")
+        page.get_by_role("slider", name="step").press("ArrowLeft")
+        assert "BF16, steps of 1/2,048" in pages.status(page)
+        page.wait_for_function("location.hash === '#weather?format=BF16&power=11'")
 
 
 def test_between_two_values_what_rounds_to_each_is_still_drawn(chromium, tmp_path):

@@ -15,6 +15,8 @@ from typed import read_number, same
 
 from mplab import FORMATS, FP16, Event, Rounding, Specials, Stream
 from mplab.explorers.modules import facts
+from mplab.lessons.l16.explorer import weather_run
+from mplab.lessons.l16.figures import cycle
 from mplab.numbers import decode, encode, events, next_down, next_up, round_to, ulp
 from mplab.numbers.inputs import as_array
 
@@ -440,3 +442,43 @@ def test_the_race_of_sums_adds_as_the_library_does(name, tmp_path):
         before, after = np.array(pairs, float).T  # JSON has no NaN
         assert_same_bits(after, np.array(sums)[at])
         assert_same_bits(before, round_to(before, fmt))
+
+
+WEATHER = """
+const { run, share } = await import(given.place);
+const ends = given.runs.map(([facts, power, mode], i) => {
+    const made = run(core.makeFormat(facts), 2 ** -power, mode, given.steps);
+    write(`states${i}`, Float64Array.from(made.states.flat()));
+    return [made.cycle, share(made)];
+});
+console.log(JSON.stringify(ends));
+"""
+
+
+CYCLES = {4: 1401, 5: 642, 6: 2609, 7: 2352, 8: 406}  # of BF16, as lesson 16 says
+
+
+@pytest.mark.parametrize(
+    ("steps", "cycles"),
+    [(150, {11: 1}), pytest.param(4000, CYCLES, marks=pytest.mark.slow)],
+)
+def test_the_weather_takes_the_library_s_steps_and_ends_in_their_cycle(
+    steps, cycles, tmp_path
+):
+    chosen = [*(("BF16", k) for k in cycles), ("FP32", 6), ("FP16", 8), ("FP8_E4M3", 4)]
+    methods = {"nearest": Rounding.TIES_TO_EVEN, "stochastic": Rounding.STOCHASTIC}
+    asked = [(*pair, method) for pair in chosen for method in methods]
+    runs = [(facts(FORMATS[n]), power, methods[m]) for n, power, m in asked]
+    place = node.CORE.with_name("weather.js").as_uri()
+    ends = node.run(WEATHER, tmp_path, {"place": place, "runs": runs, "steps": steps})
+    for i, ((name, power, method), (length, share)) in enumerate(
+        zip(asked, ends, strict=True)
+    ):
+        states = np.fromfile(tmp_path / f"states{i}").reshape(-1, 3)
+        run = weather_run(FORMATS[name], power, method, steps)
+        assert_same_bits(states, run[: len(states)])
+        if method == "nearest":
+            assert cycle(run) == (len(states) - bool(length), length)
+        assert length != 1 or share < 0.5
+    found = [length for length, _ in ends[: 2 * len(cycles) : 2]]
+    assert found == [*cycles.values()]
