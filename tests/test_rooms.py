@@ -59,7 +59,7 @@ TOKENS = {
     "mplab/hardware": 4_850,
     "mplab/pictures": 17_050,
     "mplab/explorers": 6_400,
-    "mplab/commands": 12_950,
+    "mplab/commands": 12_970,
     "mplab": 206_900,
     "mplab lessons data": 330_900,
     "tests": 361_100,

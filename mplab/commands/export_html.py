@@ -89,6 +89,7 @@ def export(
     if reference:
         require_packages("the reference", "pdoc")
     from mplab.commands import front_page as front
+    from mplab.commands.frame import first_figure
     from mplab.commands.lesson_page import title_of
 
     paths = {
@@ -109,7 +110,10 @@ def export(
         exported = out / f"{path.stem}.html"
         stamp = _fingerprint(path, words="".join(titles.values()))
         if fresh or stamp not in _text_of(exported):
-            replace_file(exported, (lesson_page(path, titles) + stamp).encode())
+            html = lesson_page(path, titles)
+            replace_file(exported, (html + stamp).encode())
+            if data := first_figure(html):
+                replace_file(out / f"{path.stem}.png", data)
             replace_file(out / path.name, path.read_bytes())
     if reference:
         from mplab.commands.reference import write_reference
@@ -159,7 +163,8 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
     if opens:
         more += f" Or open it in {' or '.join(opens)}."
     body = lesson_body(notebook, more)
-    return page(f"{titles[path]} · mplab", body, ways=ways, about=beginning(notebook))
+    more = {"about": beginning(notebook), "card": f"{path.stem}.png"}
+    return page(f"{titles[path]} · mplab", body, ways=ways, **more)
 
 
 def _link(path: Path, words: str) -> str:

@@ -23,7 +23,13 @@ _PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
 
 
 def page(
-    title: str, body: str, *, ways: Sequence[str] = (), kind: str = "", about: str = ""
+    title: str,
+    body: str,
+    *,
+    ways: Sequence[str] = (),
+    kind: str = "",
+    about: str = "",
+    card: str = "card.png",
 ) -> str:
     """Make a whole page that loads nothing: style, script and pictures are in it.
 
@@ -33,6 +39,7 @@ def page(
         ways: links to other pages, for its head and its foot.
         kind: the class of the main part.
         about: a sentence or two for search engines.
+        card: the file beside the page that a link to it shows as its picture.
     """
     script = (FILES / "site.js").read_text("utf-8")
     return (
@@ -41,7 +48,7 @@ def page(
         .format(
             title=escape(title),
             about=escape(about or title),
-            base=address(),
+            card=address() + card,
             policy=policy([script, *_MODULE.findall(body)]),
             style=(FILES / "style.css").read_text("utf-8"),
             script=script,
@@ -95,6 +102,15 @@ def shrink_pictures(html: str) -> str:
         return image_address(few.convert("RGB"), "webp", lossless=True)
 
     return _PNG.sub(shrunk, html)
+
+
+def first_figure(html: str) -> bytes:
+    """Return the first wide figure of a page as a PNG file; empty if there is none."""
+    found = re.search('<img src="data:image/webp;base64,([^"]+)', html)
+    out = io.BytesIO()
+    if found:
+        read_image(found[1]).quantize(64).save(out, "png", optimize=True)
+    return out.getvalue()
 
 
 def read_image(data: str) -> Image.Image:

@@ -8,6 +8,7 @@ import corpus
 import nbformat
 import page as pages
 import pytest
+from PIL import Image
 
 from mplab import explorers
 from mplab.commands import export_html, frame, front_page
@@ -353,6 +354,17 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text(
         "utf-8"
     )
+
+
+def test_a_link_to_a_lesson_shows_its_title_its_beginning_and_its_figure(site):
+    shown = r'<meta property="og:(\w+)" content="([^"]*)">'
+    assert dict(re.findall(shown, (site / "01_first.html").read_text("utf-8"))) == {
+        "title": "What is asked? · mplab",
+        "description": "A first sentence. A second one.",
+        "image": "01_first.png",
+    }
+    with Image.open(site / "01_first.png") as figure:
+        assert figure.width > 600
 
 
 LETTERS = """() => [...document.querySelectorAll('main *')]
