@@ -156,21 +156,29 @@ def sample(t: Tensor, most: int) -> Tensor:
     return rows[:: -(-4 * t.numel() // most)]
 
 
-def all_finite_flag(t: Tensor) -> Tensor:
-    """A float32 scalar that is finite if all elements are; nothing waits for the device.
+def largest_of(t: Tensor) -> Tensor:
+    """The largest magnitude as a scalar, not finite if an element is not; nothing waits for it.
+
+    Of this process's part, in float32, or in float64 if it is; 0 of an empty tensor.
 
     Examples:
         >>> (
-        ...     all_finite_flag(torch.ones(2)),
-        ...     all_finite_flag(torch.tensor([1.0, torch.inf])),
+        ...     largest_of(torch.tensor([1.0, -3.0])),
+        ...     largest_of(torch.tensor([1.0, torch.nan])),
         ... )
-        (tensor(0.), tensor(nan))
+        (tensor(3.), tensor(nan))
     """
     if not t.numel():
         return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
     low, high = torch.aminmax(t if t.itemsize > 1 else t.float())
-    return (low * 0 + high * 0).float()
+    return torch.maximum(-low, high).to(torch.promote_types(t.dtype, torch.float32))
+
+
+def magnitudes_of(t: Tensor, largest: Tensor) -> Tensor:
+    """Stack the largest magnitude and the root mean square, of a sample of a large tensor."""
+    some = sample(local(t), _COUNTED)
+    return torch.stack([largest, norm_of(some) / max(1, some.numel()) ** 0.5])
 
 
 def norm_of(t: Tensor) -> Tensor:
@@ -178,6 +186,7 @@ def norm_of(t: Tensor) -> Tensor:
     t = local(t)
     t = t.coalesce().values() if t.is_sparse else t
     dtype = torch.promote_types(t.dtype, torch.float32)
+    t = t if t.itemsize > 1 else t.float()
     return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
 
@@ -196,13 +205,11 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     size = sample(gradient.detach(), _COUNTED).abs()
     # A simulation rounds a gradient only where it is used.
     lost = size <= fmt.min_subnormal / 2
-    finite = size <= torch.finfo(size.dtype).max
     parts = [
         (lost & (size != 0) if what_if else lost).sum(),
         ((size < fmt.min_normal) & ~lost).sum(),
         ((size < 4 * fmt.min_subnormal) & ~lost).sum(),
-        ((size >= fmt.max_finite / 16) & finite).sum(),
-        (~finite).sum(),
+        (~torch.isfinite(size)).sum(),
     ]
     return torch.stack([torch.full_like(parts[0], size.numel()), *parts])
 

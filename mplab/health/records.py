@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 
 from mplab.health.tracing import Origin, RoundedIntegers
+from mplab.numbers.formats import FORMATS
 
 
 class Shares(NamedTuple):
@@ -22,7 +23,6 @@ class Shares(NamedTuple):
         zeros: zeros; in an FP32 run, nonzero gradients that would become zero.
         subnormal: nonzero, below the smallest normal number.
         lowest: of the subnormal ones, below four times the smallest subnormal number.
-        near: within a factor of 16 of the largest finite number.
         nonfinite: infinite or NaN.
     """
 
@@ -32,7 +32,6 @@ class Shares(NamedTuple):
     zeros: int
     subnormal: int
     lowest: int
-    near: int
     nonfinite: int
 
     def plus(self, other: Shares) -> Shares:
@@ -41,6 +40,46 @@ class Shares(NamedTuple):
             return other
         sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
         return Shares(self.fmt, self.what_if, *sums)
+
+
+class Magnitudes(NamedTuple):
+    """How far the numbers of a layer lie from the ends of a format.
+
+    Attributes:
+        fmt: the format's name.
+        what_if: the run computed in FP32, and the format is the one it is judged by.
+        largest: the largest magnitude; infinity if a number is infinite or NaN.
+        least: a hundredth of the root mean square, of a sample of a large tensor. All smaller
+            numbers together hold at most 1 % of the tensor's norm. Infinity if all are zero.
+    """
+
+    fmt: str
+    what_if: bool
+    largest: float
+    least: float
+
+    @property
+    def headroom(self) -> float:
+        """Powers of two from the largest magnitude to the largest finite number of the format."""
+        return _exponent(FORMATS[self.fmt].max_finite) - _exponent(self.largest)
+
+    @property
+    def footroom(self) -> float:
+        """Powers of two from the smallest positive number of the format to `least`."""
+        return _exponent(self.least) - _exponent(FORMATS[self.fmt].min_subnormal)
+
+    def plus(self, other: Magnitudes) -> Magnitudes:
+        """Join two records; of records of two formats, only the other counts."""
+        if self[:2] != other[:2]:
+            return other
+        largest, least = max(self.largest, other.largest), min(self.least, other.least)
+        return Magnitudes(self.fmt, self.what_if, largest, least)
+
+
+def _exponent(size: float) -> float:
+    if size == 0:
+        return -math.inf
+    return math.log2(size) if math.isfinite(size) else math.inf
 
 
 class Casts(NamedTuple):
@@ -103,6 +142,8 @@ class Step:
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
         layers: shares by layer.
+        outputs: magnitudes of each layer's output.
+        gradients: magnitudes of the gradients at each layer's output.
         fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
             torchao's `Float8Linear` and `MXFP8Linear`.
     """
@@ -119,6 +160,8 @@ class Step:
     nonfinite_weights: int = 0
     origins: list[Origin] = field(default_factory=list)
     layers: dict[str, Shares] = field(default_factory=dict)
+    outputs: dict[str, Magnitudes] = field(default_factory=dict)
+    gradients: dict[str, Magnitudes] = field(default_factory=dict)
     fp8: dict[str, Casts] = field(default_factory=dict)
 
     def scalars(self) -> dict[str, float]:
@@ -137,6 +180,10 @@ class Step:
         for name, shares in self.layers.items():
             for what in ("zeros", "subnormal", "nonfinite") if shares.total else ():
                 numbers[f"{what}/{name}"] = getattr(shares, what) / shares.total
+        for kind, found in (("output", self.outputs), ("gradient", self.gradients)):
+            for name, sizes in found.items():
+                numbers[f"{kind}_headroom/{name}"] = sizes.headroom
+                numbers[f"{kind}_footroom/{name}"] = sizes.footroom
         for name, cast in self.fp8.items():
             for what in ("flushed", "saturated") if cast.nonzero else ():
                 numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
@@ -202,7 +249,7 @@ class Evidence:
             self.idle_units[name] = self.idle_units.get(name, zero) & zero
 
 
-Counted = TypeVar("Counted", Shares, Casts)
+Counted = TypeVar("Counted", Shares, Magnitudes, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
@@ -218,3 +265,23 @@ def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
     return added(
         pair for step in steps if not step.skipped for pair in step.layers.items()
     )
+
+
+def magnitudes_by_layer(
+    steps: Sequence[Step],
+) -> dict[str, tuple[list[Magnitudes], list[Magnitudes]]]:
+    """List for each layer the magnitudes of its outputs, and of its gradients unless skipped."""
+    layers: dict[str, tuple[list[Magnitudes], list[Magnitudes]]] = {}
+    for step in steps:
+        for name, sizes in step.outputs.items():
+            outputs, gradients = layers.setdefault(name, ([], []))
+            outputs.append(sizes)
+            if name in step.gradients and not step.skipped:
+                gradients.append(step.gradients[name])
+    return layers
+
+
+def least_headroom(seen: Sequence[Magnitudes]) -> float:
+    """The least room of all steps before an overflow; -infinity if each overflowed."""
+    room = [sizes.headroom for sizes in seen]
+    return min((x for x in room if x > -math.inf), default=min(room, default=math.inf))

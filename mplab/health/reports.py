@@ -1,13 +1,28 @@
 """The health report of a run: tables and sentences."""
 
+import math
 from dataclasses import dataclass, replace
 from html import escape
 
 from mplab.common.tables import Table
 from mplab.health.findings import Finding
-from mplab.health.records import Evidence, Step, added, pooled_layers
+from mplab.health.records import (
+    Evidence,
+    Magnitudes,
+    Shares,
+    Step,
+    added,
+    least_headroom,
+    magnitudes_by_layer,
+    pooled_layers,
+)
 
-_LAYERS = "gradients at the output of | format | zero | subnormal | lowest | near max | inf, NaN"
+_LAYERS = "gradients at the output of | format | zero | subnormal | lowest | inf, NaN"
+
+_ROOM = (
+    "powers of two left | format | above outputs | first → last | below | above gradients | "
+    "first → last | below"
+)
 
 _OPERANDS = (
     "operand in FP8 or less | format | scale | made zero | more than half of it in | "
@@ -66,10 +81,16 @@ class Report:
         return [
             (
                 name,
-                f"{s.fmt} (would)" if s.what_if else s.fmt,
+                _format(s),
                 *(_share(part, s.total) for part in s[3:]),
             )
             for name, s in pooled_layers(self.steps).items()
+        ]
+
+    def _room_rows(self) -> list[tuple[str, ...]]:
+        return [
+            (name, _format(outputs[0]), *_room(outputs), *_room(gradients))
+            for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items()
         ]
 
     def _operand_rows(self) -> list[tuple[str, ...]]:
@@ -94,6 +115,7 @@ class Report:
         """The summary, and each of the other tables that has rows."""
         tables = [Table("Health of the run", (), tuple(self._summary()))]
         for head, rows in (
+            (_ROOM, self._room_rows()),
             (_LAYERS, self._layer_rows()),
             (_OPERANDS, self._operand_rows()),
         ):
@@ -123,6 +145,28 @@ class Report:
         )
         verdict = f"<ul>{items}</ul>" if items else "<p>No problems found.</p>"
         return f"{verdict}{tables}"
+
+
+def _format(seen: Shares | Magnitudes) -> str:
+    return f"{seen.fmt} (would)" if seen.what_if else seen.fmt
+
+
+def _room(seen: list[Magnitudes]) -> tuple[str, str, str]:
+    """The room above and below in all steps, and how that above went."""
+    if not seen:
+        return "–", "–", "–"
+    first, *_, last = [_powers(sizes.headroom) for sizes in [seen[0], *seen]]
+    return (
+        _powers(least_headroom(seen)),
+        first if first == last else f"{first} → {last}",
+        _powers(min(sizes.footroom for sizes in seen)),
+    )
+
+
+def _powers(x: float) -> str:
+    if math.isfinite(x):
+        return f"{x:.1f}".replace("-", "−")
+    return "overflow" if x < 0 else "–"
 
 
 def _share(part: int, whole: int) -> str:

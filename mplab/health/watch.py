@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from mplab.health import measures
 from mplab.health.findings import diagnose, gathered
 from mplab.health.measures import (
-    all_finite_flag,
+    largest_of,
     local,
     norm_of,
     together,
@@ -30,7 +30,15 @@ from mplab.health.measures import (
     without_errors,
 )
 from mplab.health.operands import Operand, is_torchao, operands
-from mplab.health.records import Casts, Evidence, Shares, Step, added
+from mplab.health.records import (
+    Casts,
+    Counted,
+    Evidence,
+    Magnitudes,
+    Shares,
+    Step,
+    added,
+)
 from mplab.health.reports import Report
 from mplab.health.tracing import Origin, Tracer, format_of_dtype
 from mplab.numbers.checks import integer
@@ -39,7 +47,7 @@ from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.tags import low_format, tag_of
 
 _FINITE = torch.zeros((), dtype=torch.float32)
-"""What `measures.all_finite_flag` gives for a finite tensor."""
+"""What `measures.largest_of` gives for a tensor of zeros."""
 
 
 class Health(measures.Watch):
@@ -49,6 +57,10 @@ class Health(measures.Watch):
     precision, plain FP32 and `mplab.simulation.simulated` inside the `with` are all seen.
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
     numbers are checked, so that the report can name the operation that made an infinity.
+
+    Of each layer without layers within, the report says how many powers of two its outputs and
+    the gradients there were from the ends of their format: headroom to the largest finite number,
+    footroom to the smallest; `mplab.pictures.headroom` draws them.
 
     Of layers in eight bits or fewer, every operand is measured: the share that became zero, the
     share that saturated, and the signal-to-noise ratio of the cast. These layers are
@@ -233,6 +245,10 @@ class Health(measures.Watch):
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
         self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
+        self._sizes: dict[str, list[tuple[str, tuple[str, bool], Tensor]]] = {
+            "outputs": [],
+            "gradients": [],
+        }
         self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
@@ -305,18 +321,34 @@ class Health(measures.Watch):
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
         with unseen():
-            flag = before.to(output.device), self._witness(output)
-        self._flags.append(("forward", name, *flag))
-        if (self._counting or self._due) and leaf and output.requires_grad:
-            tag = tag_of(output)
-            low = format_of_dtype(output.dtype)
-            if tag is not None and tag.into is not None:
-                low = tag.into.fmt
-            if low is None or low == FP32:
-                hook = partial(self._gradient, name, self.fmt, True)
-            else:
-                hook = partial(self._gradient, name, low, False)
+            largest = self._witness(output)
+            self._flags.append(("forward", name, before.to(output.device), largest))
+        if not (leaf and (self._counting or self._due)):
+            return
+        tag = tag_of(output)
+        low = format_of_dtype(output.dtype)
+        if tag is not None and tag.into is not None:
+            low = tag.into.fmt
+        what_if = low is None or low == FP32
+        fmt = self.fmt if low is None or what_if else low
+        self._size("outputs", name, fmt, what_if, output, largest)
+        if output.requires_grad:
+            hook = partial(self._gradient, name, fmt, what_if)
             output.register_hook(hook)  # type: ignore[no-untyped-call]
+
+    def _size(
+        self,
+        kind: str,
+        name: str,
+        fmt: Format,
+        what_if: bool,
+        t: Tensor,
+        largest: Tensor,
+    ) -> None:
+        if self._counting:
+            with unseen():
+                found = measures.magnitudes_of(t, largest)
+            self._sizes[kind].append((name, (fmt.name, what_if), found))
 
     def _witness(self, t: Tensor) -> Tensor:
         """Whether a tensor is finite; a tensor passed on by several modules is checked once."""
@@ -326,7 +358,7 @@ class Health(measures.Watch):
                 return found
         self._witnesses = [
             *self._witnesses[-3:],
-            (weakref.ref(t), version, all_finite_flag(t)),
+            (weakref.ref(t), version, largest_of(t)),
         ]
         return self._witnesses[-1][2]
 
@@ -335,11 +367,12 @@ class Health(measures.Watch):
         self, name: str, fmt: Format, what_if: bool, gradient: Tensor
     ) -> None:
         with unseen():
-            found = all_finite_flag(gradient)
-            self._flags.append(("backward", name, found, found))
+            largest = largest_of(gradient)
+            self._flags.append(("backward", name, largest, largest))
             if self._counting:
                 counts = measures.counts_of(gradient, fmt, what_if)
                 self._shares.append((name, (fmt.name, what_if), counts))
+        self._size("gradients", name, fmt, what_if, gradient, largest)
 
     @without_errors
     def _cast(
@@ -516,7 +549,11 @@ class Health(measures.Watch):
                 # L-BFGS may have had other gradients before
                 if name in self.seen.still and (self._asks or float(norm)):
                     self.seen.still.remove(name)
-            record.layers = self._layers()
+            record.layers = self._in_order(
+                (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
+            )
+            record.outputs = self._magnitudes("outputs")
+            record.gradients = self._magnitudes("gradients")
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
             self._measure_casts(record)
@@ -571,12 +608,17 @@ class Health(measures.Watch):
                 for _, p in self._parameters
             )
 
-    def _layers(self) -> dict[str, Shares]:
-        layers = added(
-            (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
-        )
+    def _in_order(self, pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
+        """Add up the records of each layer, in the model's order."""
+        layers = added(pairs)
         order = [_shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
+
+    def _magnitudes(self, kind: str) -> dict[str, Magnitudes]:
+        return self._in_order(
+            (name, Magnitudes(*how, _finite(largest), _finite(size / 100) or math.inf))
+            for name, how, (largest, size) in _read(self._sizes[kind])
+        )
 
     def _fp8(self) -> dict[str, Casts]:
         return added(
@@ -656,8 +698,13 @@ def _shown(name: str, module: nn.Module) -> str:
     return f"{name} ({kind})" if name else kind
 
 
+def _finite(x: float) -> float:
+    """The number; infinity instead of NaN, which has no order."""
+    return x if math.isfinite(x) else math.inf
+
+
 def _is_finite(t: Tensor) -> bool:
-    return math.isfinite(float(all_finite_flag(t)))
+    return math.isfinite(float(largest_of(t)))
 
 
 def _read(

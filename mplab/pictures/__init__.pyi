@@ -5,7 +5,7 @@ from .formats import (
     decimal_digits as decimal_digits,
     number_lines as number_lines,
 )
-from .monitoring import health as health, parting as parting
+from .monitoring import headroom as headroom, health as health, parting as parting
 from .pages import report as report, results_table as results_table
 from .performance import memory as memory
 from .precision import precision_map as precision_map, sensitivity as sensitivity

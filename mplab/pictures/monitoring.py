@@ -9,8 +9,16 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
 from mplab.health.comparison import Comparison, Difference
-from mplab.health.records import Shares, Step, pooled_layers
+from mplab.health.records import (
+    Magnitudes,
+    Shares,
+    Step,
+    least_headroom,
+    magnitudes_by_layer,
+    pooled_layers,
+)
 from mplab.health.reports import Report
+from mplab.numbers.formats import FORMATS
 from mplab.pictures import canvas as c
 
 # The report of a run ---------------------------------------------------------------------
@@ -131,23 +139,21 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
 
     def lost(name: str) -> float:
         s = layers[name]
-        return (s.zeros + s.subnormal + s.near + s.nonfinite) / max(1, s.total)
+        return (s.zeros + s.subnormal + s.nonfinite) / max(1, s.total)
 
     kept = sorted(layers, key=lost, reverse=True)[:_READABLE]
     return {name: shares for name, shares in layers.items() if name in kept}
 
 
 def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
-    """Draw bars of the shares that are zero, subnormal, near overflow, or not finite."""
+    """Draw bars of the shares that are zero, subnormal, or not finite."""
     first = next(iter(layers.values()))
     colour = c.style(first.fmt).colour
-    counts = np.array(
-        [(s.zeros, s.subnormal, s.near, s.nonfinite) for s in layers.values()]
-    )
+    counts = np.array([(s.zeros, s.subnormal, s.nonfinite) for s in layers.values()])
     table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
-    parts = ("zero", "subnormal", "near the largest", "infinite or NaN")
-    faces = ("white", (colour, 0.35), colour, c.REFERENCE.colour)
-    c.bars(axes, layers, table, parts, faces=faces, hatches=("",) * 4, edge=colour)
+    parts = ("zero", "subnormal", "infinite or NaN")
+    faces = ("white", (colour, 0.35), c.REFERENCE.colour)
+    c.bars(axes, layers, table, parts, faces=faces, hatches=("",) * 3, edge=colour)
     axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
     would = "would hold" if first.what_if else "holds"
@@ -172,6 +178,91 @@ def _exponent(x: float | None) -> float:
 
 def _every(steps: list[Step]) -> int:
     return max(1, len(steps) // 8)
+
+
+# How near a run was to the ends of a format -----------------------------------------------
+@c.in_house_style
+def headroom(report: Report) -> c.Picture:
+    """Draw where each layer's numbers lay between the ends of its format, over all steps.
+
+    Args:
+        report: of `mplab.health.Health`, with at least one step in which a layer ran.
+
+    Returns:
+        A figure whose title is the layer that came nearest to the largest finite number. Of many
+        layers it shows the nearest, and none in FP32 beside those in a low format.
+    """
+    every = magnitudes_by_layer(report.steps)
+    low_ones = {n: both for n, both in every.items() if not both[0][0].what_if}
+    found = low_ones or every
+    near = {name: least_headroom([*both[0], *both[1]]) for name, both in found.items()}
+    names = sorted(found, key=lambda name: near[name])[:_READABLE]
+    layers = {name: both for name, both in found.items() if name in names}
+    picture = c.Picture(height=2.1 + 0.3 * max(2, len(layers)), width=9.0)
+    panels = picture.subplots(1, 2, sharex=True, sharey=True)
+    titles = ("outputs", "gradients at the outputs")
+    formats = {FORMATS[outputs[0].fmt] for outputs, _ in layers.values()}
+    low = min(math.log2(fmt.min_subnormal) for fmt in formats) - 6
+    high = max(fmt.emax for fmt in formats) + 4
+    for kind, (axes, title) in enumerate(zip(panels, titles, strict=True)):
+        for row, both in enumerate(layers.values()):
+            _draw_magnitudes(axes, row, both[kind], low, high)
+        c.rows(axes, layers)
+        axes.set_xlim(low, high)
+        axes.set_title(title)
+        c.binary_axis(
+            axes.xaxis, "magnitude (grey: subnormal, or past the ends)", count=8
+        )
+    key = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
+    picture.legend(
+        key.values(), key, loc="outside lower center", ncols=4, frameon=False
+    )
+    outputs, gradients = found[names[0]]
+    one = outputs[0]
+    came = "would come" if one.what_if else "came"
+    words = "; ".join(
+        f"{name}: outputs {_left(both[0])}, gradients {_left(both[1])}"
+        for name, both in layers.items()
+    )
+    return c.titled(
+        picture,
+        f"{names[0]} {came} nearest to the end of {one.fmt}: {_left(outputs + gradients)}",
+        f"{len(layers)} of {len(found)} layers. {words}.",
+    )
+
+
+def _left(seen: list[Magnitudes]) -> str:
+    """Say how many powers of two were left, and whether that was too few."""
+    room = least_headroom(seen)
+    over = any(sizes.headroom == -math.inf for sizes in seen)
+    if not math.isfinite(room):
+        return "overflow" if over else "not seen"
+    left = f"{room:.1f} powers of two left".replace("-", "−")
+    return f"{left}, then overflow" if over else left
+
+
+def _draw_magnitudes(
+    axes: Axes, row: int, seen: list[Magnitudes], low: float, high: float
+) -> None:
+    """Draw a bar over a layer's numbers in all steps, over grey; marks show how they went."""
+    if not seen:
+        return
+    fmt = FORMATS[seen[0].fmt]
+    for start, end, strength in c.bands(fmt, low, high):
+        axes.barh(row, end - start, 1, start, color=c.BAND, alpha=strength, lw=0)
+    largest = [_exponent(sizes.largest) for sizes in seen]
+    least = [_exponent(sizes.least) for sizes in seen]
+    if np.isfinite(largest).any():
+        bottom, top = np.nanmin(least), np.nanmax(largest)
+        label = "from a hundredth of the root mean square to the largest"
+        axes.barh(
+            row, top - bottom, 0.5, bottom, color=c.style(fmt).colour, label=label
+        )
+    mark: Any = {"linestyle": "", "color": c.REFERENCE.colour}
+    axes.plot(largest[0], row, "o", **mark, mfc="white", label="largest, first step")
+    axes.plot(largest[-1], row, "o", **mark, label="last step")
+    over = any(sizes.headroom == -math.inf for sizes in seen)
+    axes.plot(high - 1.5 if over else math.nan, row, "x", **mark, label="overflow")
 
 
 _APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"])

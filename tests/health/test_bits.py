@@ -224,7 +224,7 @@ def test_a_copy_of_a_watched_model_is_not_watched():
     assert [s.total for s in health.steps[0].layers.values()] == [2 * 16, 2 * 16, 2 * 4]
 
 
-@pytest.mark.parametrize("broken_part", ["watch.all_finite_flag", "tracing.what_of"])
+@pytest.mark.parametrize("broken_part", ["watch.largest_of", "tracing.what_of"])
 def test_an_error_of_the_watch_ends_the_watch_and_not_the_run(broken_part, monkeypatch):
     def broken(t):
         raise ZeroDivisionError("of the watch")

@@ -33,8 +33,8 @@ from mplab.simulation.casts import SCALINGS
 def test_shares_of_a_gradient_are_counted_in_its_own_format_and_of_fp32_in_the_one_asked_for():
     values = [0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf]
     for dtype, counted in (
-        (torch.float16, (7, 2, 2, 1, 1, 1)),
-        (torch.float32, (7, 1, 2, 1, 1, 1)),
+        (torch.float16, (7, 2, 2, 1, 1)),
+        (torch.float32, (7, 1, 2, 1, 1)),
     ):
         x = torch.zeros(len(values), dtype=dtype, requires_grad=True)
         with Health(model := nn.Identity()) as health:
@@ -42,6 +42,57 @@ def test_shares_of_a_gradient_are_counted_in_its_own_format_and_of_fp32_in_the_o
             health.step(0.0)
         wide = dtype is torch.float32
         assert health.steps[0].layers["Identity"] == ("FP16", wide, *counted)
+
+
+@pytest.mark.parametrize("low", [torch.float16, torch.bfloat16, None])
+def test_headroom_is_counted_in_powers_of_two_to_the_ends_of_the_format(low):
+    """The least numbers that matter are those below which a hundredth of the norm lies."""
+    model = seeded(mlp)
+    x, y = regression()
+    fmt = BF16 if low is torch.bfloat16 else FP16
+    kept = []
+    model[0].register_forward_hook(lambda *given: kept.append(given[-1].detach()))
+    with Health(model) as health:
+        for factor in (1.0, 8.0, 64.0):
+            with half(low) if low else torch.enable_grad():
+                out = model(factor * x)
+            F.mse_loss(out.float(), y).backward()
+            health.step(1.0)
+    for output, step in zip(kept, health.steps, strict=True):
+        found, size = step.outputs["0 (Linear)"], output.float().abs()
+        assert found[:2] == (fmt.name, low is None)
+        assert found.largest == size.max()
+        assert found.headroom == pytest.approx(
+            math.log2(fmt.max_finite / float(size.max()))
+        )
+        small = size[size <= found.least]
+        assert small.norm() <= 0.01 * size.norm()
+        up = math.log2(float(size.square().mean().sqrt()) / 100 / fmt.min_subnormal)
+        assert found.footroom == pytest.approx(up, abs=1e-3)
+        scalars = step.scalars()
+        assert scalars["output_headroom/0 (Linear)"] == found.headroom
+        gradients = step.gradients["2 (Linear)"]
+        assert scalars["gradient_footroom/2 (Linear)"] == gradients.footroom
+    rooms = [step.outputs["0 (Linear)"].headroom for step in health.steps]
+    row = next(line for line in repr(health.report()).splitlines() if "0 (L" in line)
+    assert f"{rooms[2]:.1f}  " in row and f"{rooms[0]:.1f} → {rooms[2]:.1f}" in row
+
+
+def test_headroom_before_an_overflow_is_told_beside_it():
+    model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Identity())
+    nn.init.ones_(model[0].weight)
+    with Health(model) as health:
+        for size in (2.0**10, 2.0**15, 2.0**17):
+            with half():
+                loss = model(torch.full((1, 1), size)).sum()
+            loss.backward()
+            health.step(loss)
+    rows = repr(health.report()).splitlines()
+    row = next(line for line in rows if line.startswith("0 (Linear)")).split("  ")
+    cells = [cell.strip() for cell in row if cell.strip()]
+    assert cells[:4] == ["0 (Linear)", "FP16", "1.0", "6.0 → overflow"]
+    picture = assert_legible(pictures.headroom(health.report()))
+    assert picture.claim.endswith("end of FP16: 1.0 powers of two left, then overflow")
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2])
@@ -366,7 +417,7 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
 def test_a_report_has_a_table_of_fp8_operands_where_there_are_some():
     report = sick_runs.eight_bits("delayed", spike=3e5)
     page, step = report._repr_html_(), report.steps[6]
-    assert page.count("<table>") == 1 + page.count("<thead>") == 3
+    assert page.count("<table>") == 1 + page.count("<thead>") == 4
     named = re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', page)
     assert {"steps", "loss", *step.layers, *step.fp8} <= set(named)
     name = "0 (Fp8Linear) input"
@@ -471,7 +522,7 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
 
 def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
     def shares(zeros):
-        return Shares("FP16", False, 100, zeros, 0, 0, 0, 0)
+        return Shares("FP16", False, 100, zeros, 0, 0, 0)
 
     layers = {f"layer {k}": shares(k % 20) for k in range(40)}
     shown = monitoring._worst(layers)
