@@ -204,14 +204,14 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
     # A simulation rounds a gradient only where it is used.
-    lost = size <= fmt.min_subnormal / 2
+    lost = (size <= fmt.min_subnormal / 2).count_nonzero()
     parts = [
-        (lost & (size != 0) if what_if else lost).sum(),
-        ((size < fmt.min_normal) & ~lost).sum(),
-        ((size < 4 * fmt.min_subnormal) & ~lost).sum(),
-        (~torch.isfinite(size)).sum(),
+        lost - (size == 0).count_nonzero() if what_if else lost,
+        (size < fmt.min_normal).count_nonzero() - lost,
+        (size < 4 * fmt.min_subnormal).count_nonzero() - lost,
+        (~torch.isfinite(size)).count_nonzero(),
     ]
-    return torch.stack([torch.full_like(parts[0], size.numel()), *parts])
+    return torch.stack([torch.full_like(lost, size.numel()), *parts])
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:

@@ -245,10 +245,8 @@ class Health(measures.Watch):
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
         self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
-        self._sizes: dict[str, list[tuple[str, tuple[str, bool], Tensor]]] = {
-            "outputs": [],
-            "gradients": [],
-        }
+        self._outputs: list[tuple[str, tuple[str, bool], Tensor]] = []
+        self._gradients: list[tuple[str, tuple[str, bool], Tensor]] = []
         self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
@@ -320,35 +318,21 @@ class Health(measures.Watch):
     def _watch_output(
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
-        with unseen():
-            largest = self._witness(output)
-            self._flags.append(("forward", name, before.to(output.device), largest))
-        if not (leaf and (self._counting or self._due)):
-            return
         tag = tag_of(output)
         low = format_of_dtype(output.dtype)
         if tag is not None and tag.into is not None:
             low = tag.into.fmt
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
-        self._size("outputs", name, fmt, what_if, output, largest)
-        if output.requires_grad:
+        with unseen():
+            largest = self._witness(output)
+            self._flags.append(("forward", name, before.to(output.device), largest))
+            if leaf and self._counting:
+                found = measures.magnitudes_of(output, largest)
+                self._outputs.append((name, (fmt.name, what_if), found))
+        if leaf and (self._counting or self._due) and output.requires_grad:
             hook = partial(self._gradient, name, fmt, what_if)
             output.register_hook(hook)  # type: ignore[no-untyped-call]
-
-    def _size(
-        self,
-        kind: str,
-        name: str,
-        fmt: Format,
-        what_if: bool,
-        t: Tensor,
-        largest: Tensor,
-    ) -> None:
-        if self._counting:
-            with unseen():
-                found = measures.magnitudes_of(t, largest)
-            self._sizes[kind].append((name, (fmt.name, what_if), found))
 
     def _witness(self, t: Tensor) -> Tensor:
         """Whether a tensor is finite; a tensor passed on by several modules is checked once."""
@@ -372,7 +356,8 @@ class Health(measures.Watch):
             if self._counting:
                 counts = measures.counts_of(gradient, fmt, what_if)
                 self._shares.append((name, (fmt.name, what_if), counts))
-        self._size("gradients", name, fmt, what_if, gradient, largest)
+                found = measures.magnitudes_of(gradient, largest)
+                self._gradients.append((name, (fmt.name, what_if), found))
 
     @without_errors
     def _cast(
@@ -552,8 +537,8 @@ class Health(measures.Watch):
             record.layers = self._in_order(
                 (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
             )
-            record.outputs = self._magnitudes("outputs")
-            record.gradients = self._magnitudes("gradients")
+            record.outputs = self._magnitudes(self._outputs)
+            record.gradients = self._magnitudes(self._gradients)
             record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
             self._measure_casts(record)
@@ -614,10 +599,12 @@ class Health(measures.Watch):
         order = [_shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
 
-    def _magnitudes(self, kind: str) -> dict[str, Magnitudes]:
+    def _magnitudes(
+        self, found: list[tuple[str, Any, Tensor]]
+    ) -> dict[str, Magnitudes]:
         return self._in_order(
             (name, Magnitudes(*how, _finite(largest), _finite(size / 100) or math.inf))
-            for name, how, (largest, size) in _read(self._sizes[kind])
+            for name, how, (largest, size) in _read(found)
         )
 
     def _fp8(self) -> dict[str, Casts]:
