@@ -191,7 +191,8 @@ def test_a_format_of_one_s_own_is_what_the_library_allows(tmp_path):
     assert 500 < allowed < len(cases)
 
 
-NOTED = {("note", ""), ("dtype_name", None)}
+# In the page its colour is that of the words.
+NOTED = {("note", ""), ("dtype_name", None), ("colour", "#000000")}
 
 
 def test_a_format_of_another_family_can_be_explored():

@@ -24,7 +24,8 @@ every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 CONTRAST = """() => {
     const light = c => c.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055)
         ** 2.4).reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-    const rgb = c => c.match(/[\\d.]+/g).map(Number);
+    const rgb = c => c.match(/[\\d.]+/g).map((v, i) =>
+        c.startsWith('color(') && i < 3 ? 255 * v : Number(v));
     const over = ([r, g, b, a = 1], below) => [r, g, b].map((v, i) => a * v + (1 - a) * below[i]);
     const behind = e => e
         ? over(rgb(getComputedStyle(e).backgroundColor), behind(e.parentElement))

@@ -29,6 +29,7 @@ import {
   line,
   live,
   modeWords,
+  onBoth,
   raised,
   showChoice,
   slider,
@@ -282,16 +283,8 @@ function tableRow(mine, chosen) {
   const [value, code, error, event] = row(mine).map((words) => cell({}, words));
   const name = element("th", { scope: "row", role: "rowheader" }, square, mine.f.name);
   const bits = cell({ class: "mplab-cells" }, strip(mine));
-  return element(
-    "tr",
-    { role: "row", class: chosen && "mplab-chosen" },
-    name,
-    value,
-    code,
-    bits,
-    error,
-    event,
-  );
+  const look = { role: "row", class: chosen && "mplab-chosen" };
+  return element("tr", look, name, value, code, bits, error, event);
 }
 
 /** A button for each bit of a code, in groups by its fields; `press` is given a bit's weight. */
@@ -477,7 +470,7 @@ function begin(model, formats) {
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
 function render({ model, el }) {
   for (const [name, colour] of Object.entries(model.get("colours"))) {
-    el.style.setProperty(`--${name.split(" ")[0]}`, colour);
+    el.style.setProperty(`--${name.split(" ")[0]}`, onBoth(colour));
   }
   const question = "Which bits make this number?";
   const functions = { begin, build, sentence, plain, changed, permalink, linked };

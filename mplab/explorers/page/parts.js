@@ -77,6 +77,12 @@ function say(region, note, text) {
   }
 }
 
+/** A house colour, and half as far from white where the page is dark. */
+export const onBoth = (colour) => {
+  const paler = colour.replace(/\w\w/g, (hex) => ((parseInt(hex, 16) + 255) >> 1).toString(16));
+  return `light-dark(${colour}, ${paler})`;
+};
+
 const shownOf = new Map(); // how many explorers of a kind the page has
 
 const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes
@@ -94,7 +100,8 @@ const REST = 250; // ms of rest before the address changes: browsers refuse hund
  * kind begin with "2.", and so on; one that a link names sends the page an event, "addressed".
  */
 export function live({ model, el }, explorer) {
-  let state = explorer.begin(model, model.get("formats").map(makeFormat));
+  const inBoth = (facts) => makeFormat({ ...facts, colour: onBoth(facts.colour) });
+  let state = explorer.begin(model, model.get("formats").map(inBoth));
   const nth = (shownOf.get(explorer.question) ?? 0) + 1;
   shownOf.set(explorer.question, nth);
   const prefix = nth > 1 ? `${nth}.` : "";

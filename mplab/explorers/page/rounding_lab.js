@@ -147,7 +147,7 @@ export function changed(state, record) {
 const bitCell = (bit, colour) =>
   element(
     "span",
-    { class: "mplab-cell", style: `border-color:${colour};${bit ? `background:${colour}66` : ""}` },
+    { class: bit ? "mplab-cell mplab-is-1" : "mplab-cell", style: `--field:${colour}` },
     bit,
   );
 
@@ -171,16 +171,8 @@ function placePicture(all, f) {
   const at = (share) => `${12 + 76 * share}%`;
   const text = (share, y, words) =>
     shape("text", { x: at(share), y, "text-anchor": "middle" }, words);
-  const tick = (share, more) =>
-    shape("line", {
-      x1: at(share),
-      x2: at(share),
-      y1: 22,
-      y2: 42,
-      stroke: f.colour,
-      "stroke-width": 3,
-      ...more,
-    });
+  const mark = { y1: 22, y2: 42, stroke: f.colour, "stroke-width": 3 };
+  const tick = (share, more) => shape("line", { x1: at(share), x2: at(share), ...mark, ...more });
   const ends = isValue
     ? [[0.5, low]]
     : [
@@ -239,13 +231,10 @@ function build(act) {
     rows.replaceChildren(...modeRows(all, state));
   }
 
+  const moved = labelled("away from 0, in eighths of an ulp", eighths);
   const parts = [
     line(labelled("number", entry), labelled("format", format), labelled("rounding", mode)),
-    element(
-      "div",
-      { class: "mplab-sliders-box" },
-      labelled("away from 0, in eighths of an ulp", eighths),
-    ),
+    element("div", { class: "mplab-sliders-box" }, moved),
     bits,
     place,
     element("table", table, rows),
