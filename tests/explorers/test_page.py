@@ -7,6 +7,7 @@ import pytest
 
 from mplab import BF16, FP16, FP32, Rounding, explorers
 from mplab.explorers import modules
+from mplab.lessons.l04.explorer import Photograph
 from mplab.lessons.l16.explorer import FrozenWeather
 
 pytestmark = pytest.mark.browser
@@ -163,6 +164,25 @@ def test_the_weather_is_moved_by_keyboard_and_drawn_at_once_without_motion(
         page.get_by_role("slider", name="step").press("ArrowLeft")
         assert "BF16, steps of 1/2,048" in pages.status(page)
         page.wait_for_function("location.hash === '#weather?format=BF16&power=11'")
+
+
+def test_the_photograph_is_moved_by_keyboard_and_keeps_its_colours_on_a_dark_page(
+    chromium, tmp_path
+):
+    how = {"hash": "#photograph?format=FP8_E4M3&power=5&mode=TIES_TO_EVEN"}
+    seen = []
+    for scheme in ("light", "dark"):
+        with pages.opened(
+            chromium, Photograph(), tmp_path, color_scheme=scheme, **how
+        ) as page:
+            assert "0 of 172,800 numbers became 0 and 0 became NaN" in pages.status(
+                page
+            )
+            page.get_by_role("slider", name="original").press("ArrowRight")
+            seen.append(page.locator(".mplab-photo canvas").first.screenshot())
+            page.get_by_role("slider", name="exposure").press("ArrowRight")
+            assert "and 157 became NaN" in pages.status(page)
+    assert seen[0] == seen[1]
 
 
 def test_between_two_values_what_rounds_to_each_is_still_drawn(chromium, tmp_path):

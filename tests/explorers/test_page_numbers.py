@@ -13,7 +13,7 @@ from oracle import random_bits, shown
 from tiers import mostly_slow
 from typed import read_number, same
 
-from mplab import FORMATS, FP16, Event, Rounding, Specials, Stream
+from mplab import FORMATS, FP16, Event, Rounding, Specials, Stream, tally
 from mplab.explorers.modules import facts
 from mplab.lessons.l16.explorer import weather_run
 from mplab.lessons.l16.figures import cycle
@@ -482,3 +482,42 @@ def test_the_weather_takes_the_library_s_steps_and_ends_in_their_cycle(
         assert length != 1 or share < 0.5
     found = [length for length, _ in ends[: 2 * len(cycles) : 2]]
     assert found == [*cycles.values()]
+
+
+PHOTOGRAPH = """
+const { scene, stored } = await import(given.place);
+const [fp16, ...formats] = given.facts.map(core.makeFormat);
+const picture = scene(fp16);
+write("picture", picture);
+const powers = Array.from({ length: 29 }, (_, i) => i - 14);
+console.log(JSON.stringify(formats.map((f, i) => {
+    for (const mode of given.modes) write(`stored${i}.${mode}`, stored(picture, f, 5, mode).values);
+    return powers.map((power) => [power, stored(picture, f, power, 0)])
+        .map(([power, { zero, over }]) => [power, zero, over]);
+})));
+"""
+
+
+@pytest.mark.slow
+def test_the_photograph_is_stored_as_the_library_rounds_and_counts(tmp_path):
+    """E4M3 loses nothing at one exposure and E5M2 at fifteen, as lesson 4 says."""
+    fmts = [FORMATS[name] for name in ("FP8_E4M3", "FP8_E5M2", "FP4_E2M1")]
+    modes = [Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC]
+    place = node.CORE.with_name("photograph.js").as_uri()
+    given = {"place": place, "facts": [*map(facts, (FP16, *fmts))], "modes": modes}
+    found = node.run(PHOTOGRAPH, tmp_path, given)
+    picture, values = np.fromfile(tmp_path / "picture"), {}
+    assert_same_bits(picture, round_to(picture, FP16))
+    for i, fmt in enumerate(fmts):
+        for mode in modes:
+            stream = Stream(0) if mode is Rounding.STOCHASTIC else None
+            shown = np.fromfile(tmp_path / f"stored{i}.{int(mode)}")
+            right = round_to(picture * 32, fmt, rounding=mode, stream=stream)
+            assert_same_bits(shown, right / 32)
+            values[fmt.name, mode] = np.unique(shown).size
+        for power, zero, over in found[i]:
+            count = tally(picture * 2.0**power, fmt)
+            assert (zero, over) == (count.flushed, count.overflow)
+    kept = [[power for power, *lost in each if lost == [0, 0]] for each in found]
+    assert kept == [[5], [*range(-2, 13)], []]
+    assert [*values.values()][:4:2] == [123, 74]

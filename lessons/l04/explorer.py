@@ -1,0 +1,37 @@
+"""The explorer of exposures: what does a format keep of a picture?"""
+
+import traitlets
+
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Format
+from mplab.explorers.modules import PageExplorer, module
+
+
+class Photograph(PageExplorer):
+    """Which exposure saves both the sun and the shore?
+
+    A picture whose numbers FP16 has is multiplied by a power of two, stored in a format, and
+    divided again: at the right of the split, beside the original. It runs in the page, without
+    Python.
+
+    Args:
+        fmt: the format to start with.
+        power: the exposure to start with is 2^power, -14 to 14.
+
+    Attributes:
+        format: the name of the format; setting it or one of the next two redraws.
+        power: the exponent of the exposure.
+        mode: the name of the rounding mode.
+        formats: the facts of all formats that are offered.
+
+    Exactness:
+        That of `mplab.round_to`; stochastic rounding takes the bits of `mplab.Stream(0)`.
+    """
+
+    _esm = module("photograph.js")
+    format = traitlets.Unicode().tag(sync=True)
+    power = traitlets.Int().tag(sync=True)
+    mode = traitlets.Unicode("TIES_TO_EVEN").tag(sync=True)
+
+    def __init__(self, fmt: Format = FP8_E4M3, *, power: int = 0) -> None:
+        formats = (FP16, BF16, FP8_E4M3, FP8_E5M2, FP4_E2M1)
+        super().__init__(formats, lambda: None, format=fmt.name, power=power)

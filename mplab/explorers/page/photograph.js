@@ -1,0 +1,146 @@
+import { EVENTS, formatNamed, MODES, modeNamed, round, stream, wholeNumber } from "./numbers.js";
+import {
+  chooser,
+  element,
+  labelled,
+  line,
+  links,
+  live,
+  modeWords,
+  raised,
+  showChoice,
+  slider,
+} from "./parts.js";
+
+// A lake at dusk, whose sun is 300,000 times as bright as its shore ---------------------------
+
+const [WIDTH, HEIGHT] = [320, 180];
+const HORIZON = 0.62;
+const HILLS = [
+  { reach: 0.07, rate: 4, seed: 1, light: [0.12, 0.065, 0.085] },
+  { reach: 0.05, rate: 7, seed: 6, light: [0.022, 0.017, 0.03] },
+  { reach: 0.03, rate: 12, seed: 3, light: [0.0035, 0.0032, 0.005] },
+];
+
+const waves = (x, seed) =>
+  [1, 2.3, 5.1, 11, 23].reduce((sum, k) => sum + Math.sin(k * (x + seed)) / k, 0);
+
+/** Red, green and blue of the sky and the hills, at a place from 0 to 1 across and down. */
+function air(x, y) {
+  const crest = ({ reach, rate, seed }) => HORIZON - reach * (1.3 + waves(rate * x, seed));
+  const hill = HILLS.findLast((each) => y > crest(each));
+  if (hill) return hill.light;
+  const far = Math.hypot(1.78 * (x - 0.66), y - 0.42);
+  const sun = 330 / (1 + Math.exp(900 * (far - 0.04)));
+  const glow = Math.exp(-5 * far) + 7 * Math.exp(-17 * far);
+  const cloud = Math.max(0, waves(4 * x + waves(9 * y, 2), 0) * waves(30 * y, waves(3 * x, 5)));
+  const dusk = Math.exp(-6 * (HORIZON - y)) * (1 + cloud);
+  return [sun + glow + 0.4 * dusk, 0.6 * sun + 0.4 * glow + 0.15 * dusk, 0.06 + 0.2 * (sun + dusk)];
+}
+
+/** The same of the lake, which mirrors, and of its shore. */
+function light(x, y) {
+  const shore = 0.92 - 0.03 * waves(5 * x, 4);
+  if (y > shore) return [1.2, 1.1, 1].map((v) => v * 0.001 * (1 + waves(40 * x, 90 * y) ** 2));
+  if (y < HORIZON) return air(x, y);
+  const ripple = 0.02 * waves(3 / (y - HORIZON + 0.03), 8 * x);
+  return air(x + ripple / 4, Math.max(0, 2 * HORIZON - y + ripple - 0.02)).map((v) => v / 2);
+}
+
+/** The picture, whose numbers FP16 has: red, green and blue of each pixel. */
+export function scene(fp16) {
+  const pixels = Array.from({ length: WIDTH * HEIGHT }, (_, i) =>
+    light((i % WIDTH) / WIDTH, Math.floor(i / WIDTH) / HEIGHT),
+  );
+  return Float64Array.from(pixels.flat(), (v) => round(v / 32, fp16).value);
+}
+
+/** The picture times 2^power as a format stores it, divided again, and what it lost. */
+export function stored(picture, f, power, mode) {
+  const random = stream("0");
+  const lost = { zero: 0, over: 0 };
+  const values = picture.map((x, i) => {
+    const { value, events } = round(x * 2 ** power, f, mode, false, random(i));
+    lost.zero += value === 0;
+    lost.over += Boolean(events & EVENTS.OVERFLOW);
+    return value / 2 ** power;
+  });
+  return { values, ...lost };
+}
+
+// In words --------------------------------------------------------------------------------
+
+export function sentence({ f, power, values, zero, over }) {
+  const counts = [values.length, zero, over, new Set(values).size];
+  const [all, dark, bright, left] = counts.map((n) => n.toLocaleString("en"));
+  const end = f.infinityCode ? "infinite" : f.nanCode ? "NaN" : "the largest number";
+  const lost = `${dark} of ${all} numbers became 0 and ${bright} became ${end}`;
+  return `${f.name}, light times 2${raised(power)}: ${lost}. ${left} different values are left.`;
+}
+
+// What the reader does --------------------------------------------------------------------
+
+export const plain = ({ f, power, mode }) => ({ format: f.name, power, mode: MODES[mode] });
+
+/** The state with its format, exposure or rounding changed, and the picture that it stores. */
+export function changed(state, record) {
+  const wanted = { ...plain(state), ...record };
+  const f = formatNamed(wanted.format, state.formats);
+  const power = wholeNumber("The exposure", wanted.power, -14, 14);
+  const mode = modeNamed(wanted.mode);
+  return { ...state, f, power, mode, ...stored(state.picture, f, power, mode) };
+}
+
+// The page --------------------------------------------------------------------------------
+
+/** A picture on a screen, shadows and sun at once; what is no number is magenta. */
+function canvas(values) {
+  const made = element("canvas", { width: WIDTH, height: HEIGHT, "aria-hidden": true });
+  const image = new ImageData(WIDTH, HEIGHT);
+  for (let i = 0; i < WIDTH * HEIGHT; i += 1) {
+    const rgb = [...values.subarray(3 * i, 3 * i + 3)];
+    const shown = rgb.map((v) => 255 * (v / (v + 0.013)) ** 0.48);
+    image.data.set([...(rgb.every(Number.isFinite) ? shown : [255, 0, 170]), 255], 4 * i);
+  }
+  made.getContext("2d").putImageData(image, 0, 0);
+  return made;
+}
+
+function build(act, now) {
+  const change = (name) => (value) => act((s) => changed(s, { [name]: value }));
+  const [format, mode] = ["format", "mode"].map((name) => chooser(change(name)));
+  const power = slider(-14, 14, change("power"));
+  const factor = element("span");
+  const split = slider(0, 100, (at) => photo.style.setProperty("--split", `${at}%`));
+  split.ariaLabel = "original up to here, in percent";
+  const original = canvas(now().picture);
+  const photo = element("div", { class: "mplab-photo" }, original, element("canvas"), split);
+
+  function show(state) {
+    const names = state.formats.map(({ name }) => name);
+    showChoice(format, names, state.f.name);
+    showChoice(mode, ["TIES_TO_EVEN", "STOCHASTIC"], MODES[state.mode], modeWords);
+    power.value = state.power;
+    factor.textContent = `2${raised(state.power)}`;
+    power.setAttribute("aria-valuetext", `2 to the ${state.power}`);
+    photo.children[1].replaceWith(canvas(state.values));
+  }
+
+  const exposure = element("label", {}, "exposure ", power, factor);
+  const box = element("div", { class: "mplab-sliders-box" }, exposure);
+  return {
+    parts: [line(labelled("format", format), labelled("rounding", mode)), box, photo],
+    show,
+  };
+}
+
+/** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
+function render(place) {
+  const question = "Which exposure saves both the sun and the shore?";
+  const first = { power: 0, mode: 0 };
+  const begin = (_, formats) => ({ formats, f: formats[0], ...first, picture: scene(formats[0]) });
+  const functions = { begin, build, sentence, plain, changed };
+  return live(place, { question, ...functions, ...links("photograph", plain, changed) });
+}
+
+export default { render };
