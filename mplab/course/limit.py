@@ -5,11 +5,10 @@ its output, its context variables and torch's modes, and interrupts reach it as 
 """
 
 import ctypes
-import os
 import sys
 import threading
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,33 +25,23 @@ class TooLong(BaseException):
     """Raised in code whose time is up; `except Exception` does not catch it."""
 
 
-class OwnTime:
-    """The CPU time of a thread or process since this object was made (Linux).
+def ran_and_waited(task: str) -> tuple[float, float]:
+    """Return the seconds that a task ran, and that it waited for a processor (Linux).
 
     Args:
-        task: the folder of the task, such as "/proc/1" or "/proc/self/task/1".
+        task: the folder of a thread, such as "/proc/self/task/1".
+
+    Returns:
+        Zeros if that is not known: the task is gone, or the system is another.
+
+    Source:
+        Linux, Documentation/scheduler/sched-stats.rst, "/proc/<pid>/schedstat".
     """
-
-    def __init__(self, task: str) -> None:
-        self._stat = Path(task, "stat")
-        self._before = self._look()[1]
-
-    def left(self, seconds: float) -> float:
-        """Return how many of `seconds` of CPU time are left if the task is runnable, else 0.0."""
-        wants, used = self._look()
-        return max(0.0, seconds - (used - self._before)) if wants else 0.0
-
-    def _look(self) -> tuple[bool, float]:
-        """Return whether the task is runnable now, and its CPU seconds."""
-        with suppress(OSError):
-            fields = self._stat.read_text(
-                encoding="ascii", errors="replace"
-            ).rpartition(")")[2]
-            state, *numbers = fields.split()
-            return state == "R", sum(map(int, numbers[10:12])) / os.sysconf(
-                "SC_CLK_TCK"
-            )
-        return False, 0.0
+    try:
+        ran, waited, _ = Path(task, "schedstat").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    return int(ran) / 1e9, int(waited) / 1e9
 
 
 class _Watcher:
@@ -74,14 +63,18 @@ class _Watcher:
         code()
 
     def _watch(self) -> None:
-        wait, own = self._seconds, OwnTime(self._task)
+        limit = wait = self._seconds
+        begun = time.monotonic() - ran_and_waited(self._task)[1]
         while not self._running.acquire(timeout=wait):
-            if not self.fired and (wait := own.left(self._seconds)):
-                continue  # other tasks have the processor
+            own = time.monotonic() - ran_and_waited(self._task)[1] - begun
+            if not self.fired and own < limit:
+                wait = limit - own  # meanwhile other tasks had the processor
+                continue
             between = self._files_up_to_run()
             if any(file.startswith("<frozen importlib") for file in between or ()):
                 # A half-done import would stay broken; it is not the answer's.
                 wait = self._seconds
+                limit = own + wait
                 continue
             if between is not None:
                 self.fired = True
@@ -140,5 +133,5 @@ def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
                 watcher.stop()
                 stopped = True
             except TooLong:
-                pass
+                pass  # it had to be raised somewhere; the watcher is stopped again
     return not watcher.fired

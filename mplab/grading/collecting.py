@@ -319,7 +319,12 @@ def _owner(
     """
     if label:
         return people.owner(label)
-    found = _of_account(exchange["id"], roster) if exchange else identify(top, roster)
+    if exchange:  # its names are those of accounts
+        ids = [student.id for student in roster]
+        name = exchange["id"]
+        found = name if name in ids or (not ids and is_student_id(name)) else None
+    else:
+        found = identify(top, roster)
     if found is None:
         raise RejectedSubmission("no student of the roster is recognised in it")
     return Owner(found)
@@ -329,13 +334,6 @@ def _order(file: _File) -> int:
     """Return the number by which Canvas orders submissions, which grows with time; else 0."""
     label = read_label(file.path.parts[0])
     return label.order if label else 0
-
-
-def _of_account(name: str, roster: Sequence[Student]) -> str | None:
-    """Return the student of this account; ids are matched exactly, not by prefix."""
-    ids = [student.id for student in roster]
-    known = name in ids if ids else is_student_id(name)
-    return name if known else None
 
 
 def identify(name: str, roster: Sequence[Student]) -> str | None:

@@ -2,7 +2,6 @@
 
 import atexit
 import re
-import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -88,7 +87,7 @@ def run_notebook(
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
         kernels: the most that may die.
-        seconds: after which no further kernel begins.
+        seconds: of the kernels' own, without waiting, after which no further one begins.
 
     Returns:
         The outcomes.
@@ -96,17 +95,18 @@ def run_notebook(
     replies: dict[str, list[Reply]] = {}
     skipped: set[int] = set()
     remarks: list[str] = []
-    until = time.monotonic() + seconds
     interrupts = 0
+    spent = 0.0
     ended = ""
     for _ in range(kernels):
         with sessions() as session:
             ended = _run(notebook, session, graded, seed, replies, skipped)
             interrupts += session.interrupts
+            spent += session.spent
         if not ended:
             break
         remarks.append(ended)
-        if time.monotonic() > until:
+        if spent > seconds:
             break
     outcomes = {}
     for cell in notebook.cells:

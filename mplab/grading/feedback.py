@@ -135,16 +135,15 @@ class FeedbackExporter(_Typesetter):
         text = json.dumps(sanitise(nb, late_outputs=False))
         words = json.loads(json.dumps(resources, default=str))
         self.plain = ""
-        page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, False)
-        if page is None:
+        for plain in (False, True):
+            page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, plain)
+            if page is not None:
+                return _finished(page), resources
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-            page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, True)
-        if page is None:
-            raise RuntimeError(
-                f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
-                "was not, not even as plain text. Look at the notebook."
-            )
-        return _finished(page), resources
+        raise RuntimeError(
+            f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
+            "was not, not even as plain text. Look at the notebook."
+        )
 
 
 def _typeset(notebook: str, resources: Any, plain: bool) -> str:

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
-from socket import socket
+from socket import create_server, socket
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -27,7 +27,7 @@ from nbgrader.api import Grade, MissingEntry
 from nbgrader.utils import is_grade
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
-from tornado import httpserver, netutil, web
+from tornado import httpserver, web
 
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
@@ -428,15 +428,16 @@ class _Answer(_Handler):
         path /= f"{question.notebook}.ipynb"
         there = path.is_file()
         text = path.read_text(encoding="utf-8") if there else _NO_NOTEBOOK
-        if (
-            parts := in_process(_SECONDS, _PAGE_BYTES, _typeset, text, question)
-        ) is None:
+        typeset = in_process(_SECONDS, _PAGE_BYTES, _typeset, text, question)
+        if typeset is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
-            plain = {"question": question.text, "model": question.model}
-            plain["answer"] = "" if cell is None else cell.source
-            parts = json.dumps(
-                {name: _preformatted(text) for name, text in plain.items()}
-            )
+            parts = {
+                "question": _preformatted(question.text),
+                "answer": _preformatted(cell.source if cell else ""),
+                "model": _preformatted(question.model),
+            }
+        else:
+            parts = json.loads(typeset)
         given: dict[str, str] = {}
         words = (comment.comment if comment else "") or ""
         if question.rubric:
@@ -452,7 +453,7 @@ class _Answer(_Handler):
             question=question,
             assignment=assignment,
             who=" ".join(filter(None, (student, *names))),
-            parts=json.loads(parts),
+            parts=parts,
             number=place + 1,
             count=len(grades),
             waiting=sum(each.needs_manual_grade for each in grades),
@@ -482,12 +483,10 @@ def _points(part: tuple[str, float], text: str) -> float:
 
 
 def _place(grades: list[Any], student: str) -> int:
-    place = next(
-        (i for i, grade in enumerate(grades) if grade.student.id == student), None
-    )
-    if place is None:
-        raise web.HTTPError(404)
-    return place
+    for place, grade in enumerate(grades):
+        if grade.student.id == student:
+            return place
+    raise web.HTTPError(404)
 
 
 def _mark(grade: Any, question: Question) -> str:
@@ -556,8 +555,8 @@ def _listener(port: int) -> socket:
     if not port:
         host = IPv4Address("127.1.0.0") + secrets.randbelow(1 << 23)
         with suppress(OSError):
-            return netutil.bind_sockets(0, str(host))[0]
-    return netutil.bind_sockets(port, "127.0.0.1")[0]
+            return create_server((str(host), 0))
+    return create_server(("127.0.0.1", port))
 
 
 def serve(
@@ -587,10 +586,8 @@ def serve(
 
     async def run() -> None:
         try:
-            if port not in range(1 << 16):  # a larger number would wrap around
-                raise OSError("it must be 0 to 65535")
             listener = _listener(port)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise ValueError(
                 f"--port must be a free port; got {port} ({error})."
             ) from error
@@ -598,6 +595,7 @@ def serve(
         server = httpserver.HTTPServer(
             application(course, token, host, number, hub=hub), max_body_size=1 << 20
         )
+        listener.setblocking(False)
         server.add_socket(listener)
         # Else the token, which signs the Hub's cookies, would be in its log.
         if not hub:

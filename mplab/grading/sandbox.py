@@ -19,12 +19,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from glob import glob
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from mplab.course.limit import OwnTime
+from mplab.course.limit import ran_and_waited
 from mplab.grading.bubblewrap import environment, import_path, sandboxed
 from mplab.grading.kernel import receive
 
@@ -66,7 +67,8 @@ class Limits:
         processes: at once.
         cpu_seconds: of each process.
         cell_seconds: until a cell is interrupted; time waiting for a processor does not count.
-        total_seconds: until the submission is ended; up to as many seconds of waiting do not count.
+        total_seconds: until the submission is ended, without waiting; if it waits longer than
+            this, the machine is too busy to grade it.
         disk_bytes: of its working folder, which lies in memory.
     """
 
@@ -230,7 +232,7 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             )
             theirs.close()
             self._control = mine
-            mine.settimeout(120)
+            mine.settimeout(600)  # beside 50 busy processes its imports take minutes
             try:
                 receive(mine)
             except (OSError, ValueError, EOFError) as error:
@@ -262,8 +264,8 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
         """Start an isolated process for one submission, with its files.
 
         Raises:
-            NoSandbox: it could not be started or was killed, through no fault of the submission.
-            Died: it ended early.
+            NoSandbox: it could not be started, was killed, or had to wait for a processor for too
+                long, through no fault of the submission.
         """
         warm = psutil.Process(self.process_id)
         mine, theirs = socket.socketpair()
@@ -302,6 +304,36 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             self._folder = None
 
 
+class _Threads:
+    """The seconds that a submission's threads ran, and that they waited for a processor."""
+
+    def __init__(self) -> None:
+        self.ran = self.waited = 0.0
+        self._known: dict[str, tuple[float, float]] = {}
+
+    def look(self, processes: Sequence[psutil.Process]) -> None:
+        """Add what has happened since the last look."""
+        found = {
+            task: ran_and_waited(task)
+            for process in processes
+            for task in glob(f"/proc/{process.pid}/task/*")
+        }
+        for task, (ran, waited) in found.items():
+            ran_before, waited_before = self._known.get(task, (0.0, 0.0))
+            self.ran += ran - ran_before
+            self.waited += waited - waited_before
+        self._known = found
+
+
+def _own(passed: float, ran: float, waited: float) -> float:
+    """Return how many of the seconds passed were a submission's own.
+
+    Not those in which it waited for processors that others used; but its processes may wait for
+    each other, so what they ran counts.
+    """
+    return max(passed - waited, min(ran, passed))
+
+
 class Session:
     """One submission's kernel. Its replies are bounded, and not trusted."""
 
@@ -312,21 +344,33 @@ class Session:
         self._channel = channel
         self._number = 0
         self._received = 0
-        self._end = time.monotonic() + sandbox.limits.total_seconds
         self._dead: str | None = None
         self._warm = warm  # if it was killed, the sandbox may have another by now
-        self._own: OwnTime | None = None
-        self._looked = time.monotonic()
-        self._spare = sandbox.limits.total_seconds
+        self._threads = _Threads()
+        self._before: tuple[float, float] | None = None
+        self._began = self._looked = time.monotonic()
+        self._passed = 0.0
         self.interrupts = 0
         """How often something ran too long and was interrupted."""
+
+    @property
+    def spent(self) -> float:
+        """The seconds that all requests took, without waiting."""
+        return _own(self._passed, self._threads.ran, self._threads.waited)
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Write files beside the notebook."""
         encoded = {
             name: base64.b64encode(data).decode() for name, data in files.items()
         }
-        self._request({"do": "files", "files": encoded}, 20.0)
+        try:
+            failed = self._request({"do": "files", "files": encoded}, 20.0).get(
+                "failed"
+            )
+        except Died as death:
+            failed = str(death)
+        if failed:  # nothing of the submission has run
+            raise NoSandbox(str(failed)[:200])
 
     def run(self, source: str, *, seconds: float | None = None) -> CellResult:
         """Run a cell.
@@ -375,30 +419,30 @@ class Session:
             raise Died(self._dead)
         self._number += 1
         body = json.dumps({**message, "id": self._number}).encode()
-        allowed = self._sandbox.limits.cell_seconds if seconds is None else seconds
-        deadline = min(time.monotonic() + allowed, self._end)
-        self._own = None
-        self._send(struct.pack(">I", len(body)) + body, deadline)
-        data = self._receive(deadline, allowed)
+        limits = self._sandbox.limits
+        allowed = limits.cell_seconds if seconds is None else seconds
+        allowed = min(allowed, limits.total_seconds - self.spent)
+        self._began, self._before = time.monotonic(), None
+        try:
+            self._send(struct.pack(">I", len(body)) + body, allowed)
+            data = self._receive(allowed)
+        finally:
+            self._passed += time.monotonic() - self._began
         self._received += len(data)
         try:
             reply = _parsed(data)
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
-        if isinstance(reply, dict) and self._number == 1 and "failed" in reply:
-            # Nothing of it ran.
-            raise NoSandbox(str(self._broken(str(reply["failed"])[:200])))
         if not isinstance(reply, dict) or reply.get("id") != self._number:
             raise self._broken("its answer is not what was asked for")
         return reply
 
-    def _send(self, data: bytes, deadline: float) -> None:
+    def _send(self, data: bytes, allowed: float) -> None:
         view = memoryview(data)
         self._channel.setblocking(False)
         while view:
             if not select.select([], [self._channel], [], _TICK)[1]:
-                self._watch()
-                if time.monotonic() > deadline:
+                if self._watch() > allowed:
                     raise self._broken("it no longer listens")
                 continue
             try:
@@ -406,29 +450,22 @@ class Session:
             except OSError as error:
                 raise self._broken("its process ended", "ended") from error
 
-    def _receive(self, deadline: float, allowed: float) -> bytes:
+    def _receive(self, allowed: float) -> bytes:
         data = bytearray()
         wanted = 4
         interrupted = False
         while len(data) < wanted:
-            if time.monotonic() > deadline:
-                waited = self._own.left(allowed) if self._own else 0.0
-                more = min(waited, self._spare)
-                if more:  # time in which it waited for a processor
-                    self._spare -= more
-                    self._end += more
-                    deadline += more
-                    continue
-                if interrupted or deadline >= self._end:
+            ready = select.select([self._channel], [], [], _TICK)[0]
+            # Also while it keeps talking.
+            late = not ready or time.monotonic() > self._looked + _TICK
+            if late and self._watch() > allowed:
+                spent = self.spent + allowed
+                if interrupted or spent >= self._sandbox.limits.total_seconds:
                     raise self._broken("it ran too long and could not be interrupted")
                 self._sandbox.order("interrupt")
                 self.interrupts += 1
                 interrupted = True
-                deadline += _GRACE
-            ready = select.select([self._channel], [], [], _TICK)[0]
-            # Also while it keeps talking.
-            if not ready or time.monotonic() > self._looked + _TICK:
-                self._watch()
+                allowed += _GRACE
             if not ready:
                 continue
             try:
@@ -446,25 +483,40 @@ class Session:
             raise self._broken("it answered more than it was asked")
         return bytes(data[4:])
 
-    def _watch(self) -> None:
-        """End the submission if its processes hold more memory than they may."""
+    def _watch(self) -> float:
+        """Return the seconds that a request has taken, without waiting.
+
+        Raises:
+            Died: the submission's processes hold more memory than they may.
+            NoSandbox: they have waited for too long.
+        """
         self._looked = time.monotonic()
         used = 0
-        limit = self._sandbox.limits.resident
+        limits = self._sandbox.limits
         processes = self._warm.children(recursive=True)
+        self._threads.look(processes)
         for process in processes:
             with contextlib.suppress(psutil.Error, OSError):
                 used += _memory_of(process)
-        with contextlib.suppress(psutil.Error, OSError, ValueError):
-            # The newest is in the submission's namespaces.
-            newest = max(processes, key=lambda p: (p.create_time(), p.pid))
-            place = Path(f"/proc/{newest.pid}")
-            self._own = self._own or OwnTime(str(place))
-            if self._sandbox.isolated:
-                lines = (place / "net" / "unix").read_bytes().count(b"\n")
-                used += (lines - 1) * _SOCKET_BYTES  # the first is a headline
-        if used > limit:
-            raise self._broken(f"it held more than {limit >> 20} MiB of memory")
+        if self._sandbox.isolated:
+            with contextlib.suppress(psutil.Error, OSError, ValueError):
+                # The newest is in the submission's namespaces.
+                newest = max(processes, key=lambda p: (p.create_time(), p.pid))
+                sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes()
+                # The first line is a headline.
+                used += (sockets.count(b"\n") - 1) * _SOCKET_BYTES
+        if used > limits.resident:
+            most = limits.resident >> 20
+            raise self._broken(f"it held more than {most} MiB of memory")
+        ran, waited = self._threads.ran, self._threads.waited
+        passed = time.monotonic() - self._began
+        together = self._passed + passed
+        if together - _own(together, ran, waited) > limits.total_seconds:
+            raise NoSandbox(
+                "the machine is too busy: it waited too long for a processor"
+            )
+        self._before = before = self._before or (ran, waited)
+        return _own(passed, ran - before[0], waited - before[1])
 
     def _broken(self, reason: str, order: str = "end") -> Died | NoSandbox:
         """End the submission, and return the error to raise."""
@@ -474,7 +526,7 @@ class Session:
             if not self._sandbox.order(order):
                 return Died(reason)
         except OSError:
-            pass
+            pass  # the warm process does not answer either, so nobody can tell whose fault it was
         return NoSandbox("a process of the sandbox was killed, not by its submission")
 
 

@@ -29,7 +29,7 @@ from mplab.grading.exercises import seed_for
 from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
-from mplab.grading.sandbox import Died, Limits
+from mplab.grading.sandbox import Limits
 from mplab.grading.submissions import (
     RejectedSubmission,
     add_note,
@@ -161,17 +161,14 @@ class _Grader:
                 account=job.account,
                 limits=self._limits,
             )
-            try:
-                files = course.files(job.assignment)
-                return run_notebook(
-                    notebook,
-                    lambda: sandbox.session(files),
-                    exercises.graded,
-                    seed,
-                    seconds=self._limits.total_seconds,
-                ).remark
-            except Died as death:
-                refused = str(death)
+            files = course.files(job.assignment)
+            return run_notebook(
+                notebook,
+                lambda: sandbox.session(files),
+                exercises.graded,
+                seed,
+                seconds=self._limits.total_seconds,
+            ).remark
         for cell in notebook.cells:
             if name := graded_name(cell):
                 reason = f"Not graded: {refused}."

@@ -20,8 +20,8 @@ pytest.importorskip("nbgrader")
 
 import requests
 from lab_browser import free_port
-from tornado import netutil
 
+from mplab.grading import review
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.feedback import in_process
@@ -106,12 +106,12 @@ def test_no_other_port_of_this_machine_hears_the_token(tmp_path, monkeypatch, po
     """Cookies ignore ports, so the page has an address of its own, where there is one."""
     if port < 0:  # as on macOS
 
-        def refuse(port, host, bind=netutil.bind_sockets):
-            if host != "127.0.0.1":
+        def refuse(address, create=review.create_server):
+            if address[0] != "127.0.0.1":
                 raise OSError("Can't assign requested address")
-            return bind(port, host)
+            return create(address)
 
-        monkeypatch.setattr(netutil, "bind_sockets", refuse)
+        monkeypatch.setattr(review, "create_server", refuse)
     chosen = free_port() if port > 0 else 0
     first = served(create_course(tmp_path / "course"), chosen)
     token, session = first.partition("token=")[2], requests.Session()

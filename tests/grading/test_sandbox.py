@@ -123,15 +123,64 @@ def test_nothing_of_one_submission_is_there_for_the_next(sandbox):
     assert sandbox_problem() or shown == "False False False False\n"
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
+linux = pytest.mark.skipif(
     sys.platform != "linux", reason="Linux alone tells how long a process waited"
 )
+WORK = "import time\ndef work(seconds):\n    end = time.thread_time() + seconds\n"
+WORK += "    while time.thread_time() < end: pass\n"
+
+
+def put_on(core, sandbox):
+    for process in psutil.Process(sandbox.process_id).children(recursive=True):
+        process.cpu_affinity([core])
+
+
+@pytest.mark.slow
+@linux
+def test_fifty_busy_processes_of_a_neighbour_end_no_honest_cell(sandbox):
+    thread = "import threading\nt = threading.Thread(target=work, args=[0.15])\n"
+    child = "import os\nif not os.fork():\n    work(0.15)\n    os._exit(0)\nos.wait()"
+    with sandbox.session({}) as session, crowded_processor(50) as core:
+        put_on(core, sandbox)
+        for code in ("work(0.15)", thread + "t.start(); t.join()", child):
+            begun = time.monotonic()
+            assert session.run(WORK + code, seconds=1).ok, code
+            assert time.monotonic() - begun > 2, "the processor was not busy"
+        assert session.interrupts == 0 and session.spent < 3
+
+
+@pytest.mark.slow
+@linux
+def test_a_submission_that_has_waited_too_long_is_graded_later():
+    """`autograde` tries again alone what raises this."""
+    with (
+        WarmSandbox(
+            limits=replace(LIMITS, total_seconds=2), trusted=not WALLS
+        ) as brief,
+        pytest.raises(NoSandbox, match="the machine is too busy"),
+        brief.session({}) as session,
+        crowded_processor() as core,
+    ):
+        put_on(core, brief)
+        session.run(WORK + "work(1.5)")
+
+
+@pytest.mark.slow
+@linux
+def test_a_submission_s_own_busy_processes_are_no_neighbours(sandbox):
+    code = "import os\nfor _ in range(2): os.fork() or work(60)\nwork(60)"
+    with sandbox.session({}) as session:
+        begun = time.monotonic()
+        session.run(WORK + code, seconds=1)
+        assert (session.interrupts, time.monotonic() - begun < 30) == (1, True)
+
+
+@pytest.mark.slow
+@linux
 def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(sandbox):
     work = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
     with sandbox.session({}) as session, crowded_processor() as core:
-        for process in psutil.Process(sandbox.process_id).children(recursive=True):
-            process.cpu_affinity([core])
+        put_on(core, sandbox)
         begun = time.monotonic()
         assert session.run(work.format(0.6), seconds=1).ok
         assert time.monotonic() - begun > 1, "the processor was not busy"

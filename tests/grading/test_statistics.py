@@ -115,7 +115,7 @@ def test_parts_are_counted_by_the_mistake_that_was_met(course, tmp_path):
 
 def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
     class Dying:
-        interrupts = 1
+        interrupts, spent = 1, 9.0
 
         def run(self, source):
             raise Died("its process ended")
@@ -126,7 +126,7 @@ def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
     book = nbformat.v4.new_notebook(cells=cells)
     exercises = {"sign": Graded("f", EXERCISE, PARTS)}
     kernel = nullcontext(Dying())
-    found = run_notebook(book, lambda: kernel, exercises, None, kernels=1)
+    found = run_notebook(book, lambda: kernel, exercises, None, seconds=8.0)
     ended = "The kernel ended in cell 1: its process ended."
     assert found.remark == f"Stopped 1× for running too long. {ended}"
     told = f"{ended} What follows ran without this cell.\n"
