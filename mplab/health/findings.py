@@ -113,10 +113,18 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    return (_watch if count == len(steps) else _note)(
+    means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
+    if count == len(steps):
+        return _watch(
+            "scale-finds-its-level",
+            observed,
+            means,
+            "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too.",
+        )
+    return _note(
         "scale-finds-its-level",
         observed,
-        "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits.",
+        means,
         "Nothing, while skips stay rare after the start; else begin with a smaller scale.",
     )
 
@@ -198,7 +206,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
     at_rest = seen.still - set(seen.outside)
     lost = seen.no_gradient or next(_underflow(steps, seen), None)
-    if seen.error or len(steps) < 3 or lost:
+    finite = any(math.isfinite(step.loss) for step in steps)
+    if seen.error or len(steps) < 3 or lost or not finite:
         return
     if at_rest and seen.passes:
         yield _watch(
@@ -270,7 +279,7 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     }
     lost = {name: s for name, s in layers.items() if _is_flushed(s)}
     everything = layers and all(s.zeros == s.total for s in layers.values())
-    if everything and any(step.loss for step in steps):
+    if everything and any(step.loss and math.isfinite(step.loss) for step in steps):
         lost = layers
     elif lost:
         lost |= {name: s for name, s in layers.items() if s.zeros == s.total}
@@ -375,7 +384,8 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 
 def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    moving = [step for step in steps if step.updated]
+    # An infinite weight keeps its bits, whatever its update.
+    moving = [step for step in steps if step.updated and not step.nonfinite_weights]
     late = moving[-max(1, len(moving) // 3) :]
     unmoved, updated = sum(s.unmoved for s in late), sum(s.updated for s in late)
     if not updated or unmoved <= 0.5 * updated:
@@ -433,8 +443,8 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "positions, time steps or indices coincide.",
             "Compute with them outside autocast, or keep them integers.",
         )
-    if seen.meters and abs(seen.meters[2] / seen.meters[1] - 1) > 0.01:
-        name, true, meter = seen.meters
+    name, true, meter = seen.meters or ("", 0.0, 0.0)
+    if abs(meter - true) > 0.01 * abs(true):
         yield _problem(
             "low-precision-loss",
             f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "

@@ -314,3 +314,33 @@ def test_a_rising_loss_is_judged_from_twenty_steps_on(steps, seen):
     model = seeded(mlp)
     report = unscaled(model, steps, rate=1e-6, after=rising)
     assert ("rising-loss" in [f.code for f in report.findings]) == seen
+
+
+def test_a_low_loss_of_zero_or_infinite_weights_do_not_make_a_report_fail_or_lie():
+    """A report on losses of BF16 zeros divided by zero; weights at infinity were "stagnant"."""
+    model = mlp()
+    health = Health(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+    def zero(step):
+        return (model(torch.ones(2, 8)).sum() * 0).bfloat16()
+
+    assert "low-precision-loss" not in sick_runs.trained(health, zero, 4).codes
+    model = mlp().bfloat16()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(math.inf)
+    health = Health(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    found = sick_runs.trained(
+        health, lambda step: model(torch.ones(2, 8).bfloat16()).sum(), 4
+    )
+    assert "nonfinite-weights" in found.codes
+    assert not {"stagnant-weights", "gradient-underflow"} & set(found.codes)
+
+
+def test_a_run_that_only_skips_is_asked_whether_it_was_resumed():
+    steps = [Step(loss=1.0, skipped=True, scale=2.0**k) for k in range(40, 30, -1)]
+    (found,) = diagnose(steps, Evidence(passes=10, scaler=True))
+    assert (
+        found.code == "scale-finds-its-level"
+        and "Load the scaler's state" in found.check
+    )
