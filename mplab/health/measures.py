@@ -2,7 +2,7 @@
 
 import copyreg
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import (
 )
 
 from mplab.health.records import Step
-from mplab.health.tracing import format_of_dtype
+from mplab.health.tracing import LOW, format_of_dtype
 from mplab.numbers.formats import FP8_E5M2, FP32, FP64, Format
 
 _COUNTED = 1 << 16
@@ -200,6 +200,34 @@ def together(parts: list[Tensor]) -> Tensor:
     return torch.stack([part.to(parts[0].device) for part in parts])
 
 
+def read(
+    counted: list[tuple[str, Any, Tensor]],
+) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Read all counts of a step from the device at once."""
+    rows = together([counts for *_, counts in counted]).tolist() if counted else []
+    return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))
+
+
+class Meter:
+    """The mean of losses in a low format: exact, and as `total += loss` would give it."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._true = 0.0
+        self._total: Tensor | float = 0.0
+
+    def add(self, loss: Tensor | float) -> tuple[str, float, float] | None:
+        """Add a loss; return its format and both means, or None for a wide one."""
+        self._count += 1
+        if not isinstance(loss, Tensor) or loss.dtype not in LOW:
+            return None
+        self._true += float(loss)
+        self._total = loss.detach() + self._total
+        fmt = format_of_dtype(loss.dtype)
+        name = fmt.name if fmt else str(loss.dtype)
+        return name, self._true / self._count, float(self._total) / self._count
+
+
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
     """Count the numbers of `Shares`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
@@ -259,67 +287,58 @@ class Used:
     Its write counter shows it: zeroing the gradient is one write more than these passes make.
     """
 
-    def __init__(self, parameters: Iterable[Tensor]) -> None:
+    def __init__(self, gradient: Tensor) -> None:
         self.grew = False
-        self._one = next((p for p in parameters if p.grad is not None), None)
-        if self._one is not None and self._one.grad is not None:
-            self._gradient, self._writes = (
-                weakref.ref(self._one.grad),
-                self._one.grad._version,
-            )
+        self._gradient = weakref.ref(gradient)
+        self._writes = gradient._version
 
-    def look(self, p: Tensor) -> None:
-        """Look at a parameter whose gradient a backward pass has just written."""
-        if p is self._one and p.grad is not None:
-            self._writes += 1
-            self.grew = self._gradient() is p.grad and p.grad._version == self._writes
+    def look(self, gradient: Tensor) -> None:
+        """Look at the parameter's gradient, which a backward pass has just written."""
+        self._writes += 1
+        same = self._gradient() is gradient
+        self.grew = same and gradient._version == self._writes
 
 
 # Updates ----------------------------------------------------------------------------------
 class Movement:
-    """A sample of the weights before a step, and which of them should move.
+    """Samples of the weights before their first update in a step, and which of them should move."""
 
-    Args:
-        optimizer: about to step; parameters that it lacks, or updates with a learning rate of
-            0, are left out.
-    """
+    def __init__(self) -> None:
+        self._before: dict[Tensor, Tensor] = {}
+        self._pushed: dict[Tensor, Tensor] = {}
 
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        moving = [
-            (p, "tolerance_grad" in group)  # L-BFGS: does not move once converged
-            for group in optimizer.param_groups
-            if group.get("lr") != 0
-            for p in group["params"]
-            if p.requires_grad
-        ]
-        self._parameters: list[Tensor] = [p for p, _ in moving]
-        self._stops = [stops for _, stops in moving]
-        self._before = [sample(local(p), _COMPARED).clone() for p in self._parameters]
-        self._pushed: list[Tensor | None] | None = None
+    def begin(self, optimizer: torch.optim.Optimizer) -> None:
+        """Sample the weights that an optimizer is about to update at a learning rate above 0."""
+        for group in optimizer.param_groups:
+            if group.get("lr") == 0:
+                continue
+            for p in group["params"]:
+                if p.requires_grad and p not in self._before:
+                    before = sample(local(p), _COMPARED).clone()
+                    self._before[p] = before
+                    if (
+                        "tolerance_grad" in group
+                    ):  # L-BFGS: does not move once converged
+                        self._pushed[p] = torch.zeros_like(before, dtype=torch.bool)
 
     def measure_gradients(self) -> None:
         """Note which weights have a gradient that is finite and not zero."""
-        self._pushed = []
-        for p, stops, before in zip(
-            self._parameters, self._stops, self._before, strict=True
-        ):
-            gradient = None if p.grad is None or stops else local(p.grad)
-            if gradient is not None and gradient.layout is torch.strided:
+        for p, before in self._before.items():
+            if p.grad is None or p in self._pushed:
+                continue
+            gradient = local(p.grad)
+            if gradient.layout is torch.strided:
                 some = sample(gradient, _COMPARED)
-                self._pushed.append(
-                    ((some != 0) & torch.isfinite(some)).to(before.device)
-                )
-            else:
-                self._pushed.append(None)
+                pushed = (some != 0) & torch.isfinite(some)
+                self._pushed[p] = pushed.to(before.device)
 
     def tell(self, record: Step, weight_format: Format | None) -> None:
         """Write into the record of a step which weights moved, and how far."""
         ratios = []
-        pushed = self._pushed or [None] * len(self._before)
-        for p, before, push in zip(self._parameters, self._before, pushed, strict=True):
+        for p, before in self._before.items():
             after = sample(local(p), _COMPARED)
             moved = (after != before) & torch.isfinite(after)
-            expected = moved if push is None else moved | push
+            expected = moved | self._pushed.get(p, moved)
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
             wide = FP64 if before.dtype is torch.float64 else FP32

@@ -76,6 +76,13 @@ class Magnitudes(NamedTuple):
         return Magnitudes(self.fmt, self.what_if, largest, least)
 
 
+def magnitudes(fmt: str, what_if: bool, largest: float, size: float) -> Magnitudes:
+    """The record of a largest magnitude and a root mean square; NaN, without order, is infinite."""
+    sizes = (largest, size / 100)
+    largest, least = (x if math.isfinite(x) else math.inf for x in sizes)
+    return Magnitudes(fmt, what_if, largest, least or math.inf)
+
+
 def _exponent(size: float) -> float:
     if size == 0:
         return -math.inf

@@ -45,7 +45,7 @@ _FINITE = "_mplab_finite"
 
 _NONE: tuple[None, None] = (None, None)
 
-_LOW = (torch.float16, torch.bfloat16)
+LOW = (torch.float16, torch.bfloat16)
 
 _current_node = torch._C._current_autograd_node
 
@@ -97,6 +97,8 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
+    if is_plain(t) and t.is_complex():
+        t = torch.view_as_real(t.detach().resolve_conj())
     if not (is_plain(t) and t.is_floating_point() and t.numel()):
         return ""
     low, high = (
@@ -223,7 +225,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
-            self.low = self.low or t.dtype in _LOW
+            self.low = self.low or t.dtype in LOW
             empty = name.startswith(_EMPTY)
             what = known[0].what if empty and known else "" if empty else what_of(t)
             filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
@@ -345,7 +347,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _measure_cast(self, before: Tensor, after: Tensor, module: str) -> None:
         """Record a cast to a low format, and whether it changed whole numbers."""
         if (
-            after.dtype not in _LOW
+            after.dtype not in LOW
             or before.dtype == after.dtype
             or not is_plain(before)
         ):
@@ -376,7 +378,7 @@ def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
     tag = tag_of(t) if is_plain(t) else None
     return (
-        t.requires_grad or t.dtype in _LOW or (tag is not None and tag.into is not None)
+        t.requires_grad or t.dtype in LOW or (tag is not None and tag.into is not None)
     )
 
 

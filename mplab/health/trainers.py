@@ -7,6 +7,7 @@ transformers from 4.46.
 
 import math
 import os
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -30,7 +31,7 @@ def lightning_callback(
     digest: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Any:
-    """Make a callback for `lightning.pytorch.Trainer` that watches the run's first optimizer.
+    """Make a callback for `lightning.pytorch.Trainer` that watches a run and all its optimizers.
 
     Its attribute `health` is the watch of the latest run, `report` the report at its end.
     When several processes train together, every one needs the callback: each watches its own part,
@@ -71,7 +72,8 @@ def transformers_callback(
 
     The loss is the one that the model returns: the sum over micro-batches if each was divided by
     the number of tokens in all of them, else the mean. Steps whose model returns no loss are not
-    recorded. After an error in the training, `close()` removes the hooks.
+    recorded. After an error in the training, `close()` removes the hooks and makes the report;
+    within `except` or `finally` it knows the error.
 
     Args:
         say_every: steps between two lines of progress; 0 for none.
@@ -155,6 +157,7 @@ class _Watching:
         step = health.steps[-1]
         if self._raises and not math.isfinite(step.loss):
             origins = "; ".join(map(str, step.origins))
+            self._end(gather=False)
             raise FloatingPointError(
                 f"health: the loss of step {len(health.steps) - 1} is {step.loss}: "
                 f"{origins or 'trace_every=1 would say where'}."
@@ -181,7 +184,8 @@ class _Watching:
             self._digest = None
         if self.health is None or self.report is not None:
             return None
-        self.health.close()
+        # A trainer that came to its end gathers.
+        self.health.__exit__(*((None,) * 3 if gather else sys.exc_info()))
         self.report = self.health.report(gather=gather)
         return self.report
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -16,6 +16,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler as AmpScaler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.health import measures
@@ -34,10 +38,10 @@ from mplab.health.records import (
     Casts,
     Counted,
     Evidence,
-    Magnitudes,
     Shares,
     Step,
     added,
+    magnitudes,
 )
 from mplab.health.reports import Report
 from mplab.health.tracing import Origin, Tracer, format_of_dtype
@@ -75,7 +79,8 @@ class Health(measures.Watch):
 
     Args:
         model: the model whose modules are watched.
-        optimizer: the optimizer whose updates are watched.
+        optimizer: the optimizer that the loop steps. All others that update parameters of the
+            model are watched, too, also where they run within the backward pass.
         fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
             for another scaler, pass `step` the scale and whether it skipped.
@@ -146,13 +151,16 @@ class Health(measures.Watch):
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
-        self._loss_sums: tuple[float, Tensor] | None = None
+        self._meter = measures.Meter()
         self._trace_next = False
         self._tracing = False
         self._moved = False
         self._cast_once: set[int] = set()
         self._stopped = False
-        self._used = measures.Used([])
+        self._used: dict[int, measures.Used] = {}
+        self._places = {id(p): place for place, (_, p) in enumerate(self._parameters)}
+        self._held: set[int] = set()
+        self._scaled: set[int] = set()
         self._begin_step()
 
     @classmethod
@@ -192,12 +200,12 @@ class Health(measures.Watch):
                 module.on_cast = partial(self._cast, shown, module)
         for place, (_, p) in enumerate(self._parameters):
             hook = partial(self._accumulated, place)
-            self._handles.append(p.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
-        if self.optimizer is not None:
-            self._handles += [
-                self.optimizer.register_step_pre_hook(self._before_update),
-                self.optimizer.register_step_post_hook(self._after_update),
-            ]
+            handle = p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+            self._handles.append(handle)
+        self._handles += [
+            register_optimizer_step_pre_hook(self._before_update),
+            register_optimizer_step_post_hook(self._after_update),
+        ]
         if self.scaler is not None:
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
@@ -251,11 +259,11 @@ class Health(measures.Watch):
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
-        self._norm: float | None = None
-        self._movement: measures.Movement | None = None
+        self._received: dict[int, Tensor] = {}
+        self._movement = measures.Movement()
         self._asks = False
         self._updates = 0
-        self._unscales = 0
+        self._unscales: dict[int, int] = {}
         self._in_scaler = False
         self._scale: float | None = None
         self._skipped: bool | None = None
@@ -290,7 +298,7 @@ class Health(measures.Watch):
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
-        given = [t for t in args if isinstance(t, Tensor) and t.is_floating_point()]
+        given = [t for t in args if isinstance(t, Tensor) and _is_inexact(t)]
         with unseen():
             self._given.append(self._witness(given[0]) if given else _FINITE)
 
@@ -308,11 +316,7 @@ class Health(measures.Watch):
             self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
             output.register_hook(partial(self._cast_again, name, module, "grad_output"))  # type: ignore[no-untyped-call]
         for t in output if isinstance(output, list | tuple) else (output,):
-            if (
-                isinstance(t, Tensor)
-                and t.is_floating_point()
-                and t.layout is torch.strided
-            ):
+            if isinstance(t, Tensor) and _is_inexact(t) and t.layout is torch.strided:
                 self._watch_output(name, leaf, before, t)
 
     def _watch_output(
@@ -400,66 +404,88 @@ class Health(measures.Watch):
                 self._raw[place] = norm_of(p.grad)
                 gradient = p.grad.abs() if p.is_complex() else p.grad
                 self.seen.measure_units(self._parameters[place][0], local(gradient))
-        self._used.look(p)
+            if place in self._used:
+                self._used[place].look(p.grad)
+        elif place in self._received:  # an optimizer in the backward pass has used it
+            self._raw[place] = self._received[place]
 
     # Optimizer and scaler -------------------------------------------------------------------
 
+    def _own(self, optimizer: Any) -> set[int]:
+        """The places of the parameters that an optimizer updates; all, if it updates copies."""
+        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
+        own = {self._places[p] for p in held if p in self._places}
+        if not own and optimizer is self.optimizer:
+            return set(self._places.values())
+        return own
+
     @without_errors
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        own = self._own(optimizer)
+        if not own:
+            return
+        self._held |= own
         self._updates += 1
-        self.seen.piled += self._used.grew
+        used = [self._used.pop(place) for place in own & self._used.keys()]
+        self.seen.piled += any(one.grew for one in used)
         # args begin with the optimizer; a closure computes the gradients within the step
         self._asks = len(args) > 1 or kwargs.get("closure") is not None
         self._tracer.updating, self._tracer.asks = not self._asks, self._asks
         if self.scaler is not None and not self._in_scaler:
-            self.seen.outside_scaler += 1
+            known = optimizer is self.optimizer or id(optimizer) in self._scaled
+            self.seen.outside_scaler += known
         # A fused optimizer skips by itself.
         found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
             self._skipped = True
-        if self._updates > 1:
-            return
-        if self._counting:
+        elif self._counting:
             with unseen():
-                self._movement = measures.Movement(optimizer)
+                self._movement.begin(optimizer)
         if not self._asks:
-            self._measure_gradients(optimizer)
+            self._measure_gradients(optimizer, own)
 
     @without_errors
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        own = self._own(optimizer)
+        if not own:
+            return
         self._tracer.updating = False
-        if self._asks and self._updates == 1:
-            self._measure_gradients(optimizer)
-        self._used = measures.Used(p for _, p in self._parameters)
+        if self._asks:
+            self._measure_gradients(optimizer, own)
+        for place in own:
+            gradient = self._parameters[place][1].grad
+            if gradient is not None:  # one tells for all
+                self._used[place] = measures.Used(gradient)
+                break
 
-    def _measure_gradients(self, optimizer: Any) -> None:
-        """Record the gradients that the optimizer receives."""
+    def _measure_gradients(self, optimizer: Any, own: set[int]) -> None:
+        """Record the gradients that the optimizer receives, before its first update in a step."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
-            self._norm = self._norm_now()
-            if self._norm is not None and scale is not None:
-                self._norm /= float(scale)
-            if self._movement is not None:
-                self._movement.measure_gradients()
+            for place, norm in self._norms(own - self._received.keys()).items():
+                self._received[place] = norm if scale is None else norm / scale
+            self._movement.measure_gradients()
 
-    def _norm_now(self) -> float | None:
-        return total(
-            [norm_of(p.grad) for _, p in self._parameters if p.grad is not None]
-        )
+    def _norms(self, places: set[int]) -> dict[int, Tensor]:
+        gradients = {place: self._parameters[place][1].grad for place in places}
+        return {k: norm_of(g) for k, g in gradients.items() if g is not None}
 
     @without_errors
-    def _before_unscale(self) -> None:
+    def _before_unscale(self, optimizer: Any) -> None:
+        own = self._own(optimizer)
         with unseen():
-            now, raw = self._norm_now(), total(list(self._raw.values()))
-        self._unscales += 1
+            now = total(list(self._norms(own).values()))
+            raw = total([norm for place, norm in self._raw.items() if place in own])
+        key = id(optimizer)
+        self._unscales[key] = self._unscales.get(key, 0) + 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        first = self._unscales == 1 and self.seen.clipped_scaled is None
+        first = self._unscales[key] == 1 and self.seen.clipped_scaled is None
         if first and now < 0.999 * raw < math.inf:
             self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
-        self._before_unscale()
+        self._before_unscale(optimizer)
         before = self._tracer.updating
         self._tracer.updating = True  # it runs in no module
         try:
@@ -477,9 +503,12 @@ class Health(measures.Watch):
             return original(optimizer, *args, **kwargs)
         finally:
             self._in_scaler = False
-            self._skipped = bool(self._skipped) or self._updates == before
-            self.seen.unscaled_twice += self._unscales > 1
-            self._unscales = 0
+            self._scaled.add(id(optimizer))
+            own = self._own(optimizer)
+            self._held |= own
+            if own:
+                self._skipped = bool(self._skipped) or self._updates == before
+            self.seen.unscaled_twice += self._unscales.pop(id(optimizer), 0) > 1
 
     @without_errors
     def _before_scaled(self) -> None:
@@ -523,26 +552,27 @@ class Health(measures.Watch):
         if self._tracer.error is not None:
             raise self._tracer.error
         with unseen():
-            self._meter(loss)
+            self.seen.meters = self._meter.add(loss) or self.seen.meters
             raw = total(list(self._raw.values()))
             if raw is not None:
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
-            record.norm_at_optimizer = self._norm
+            record.norm_at_optimizer = total(list(self._received.values()))
             self._measure_weights(record)
             for place, norm in self._raw.items():
                 name, _ = self._parameters[place]
                 # L-BFGS may have had other gradients before
                 if name in self.seen.still and (self._asks or float(norm)):
                     self.seen.still.remove(name)
-            record.layers = self._in_order(
-                (name, Shares(*how, *row)) for name, how, row in _read(self._shares)
+            record.layers = self._in_order(Shares, self._shares)
+            record.outputs = self._in_order(magnitudes, self._outputs)
+            record.gradients = self._in_order(magnitudes, self._gradients)
+            record.fp8 = added(
+                (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
+                for name, how, row in measures.read(self._casts)
             )
-            record.outputs = self._magnitudes(self._outputs)
-            record.gradients = self._magnitudes(self._gradients)
-            record.fp8 = self._fp8()
             record.origins = self._origins(record, loss)
             self._measure_casts(record)
-        if self._ran and not self._raw and self._parameters and self._norm is None:
+        if self._ran and self._parameters and not (self._raw or self._received):
             self.seen.no_gradient += 1
 
     def scalars(self) -> dict[str, float]:
@@ -558,17 +588,6 @@ class Health(measures.Watch):
         """
         return self.steps[-1].scalars() if self.steps else {}
 
-    def _meter(self, loss: Tensor | float) -> None:
-        """Sum the loss exactly, and as `total += loss` would in its own format."""
-        if isinstance(loss, Tensor) and loss.dtype in (torch.float16, torch.bfloat16):
-            true, meter = self._loss_sums or (0.0, torch.zeros_like(loss.detach()))
-            self._loss_sums = (true + float(loss), meter + loss.detach())
-            true, meter = self._loss_sums
-            fmt = format_of_dtype(loss.dtype)
-            name = fmt.name if fmt else str(loss.dtype)
-            count = len(self.steps) + 1
-            self.seen.meters = (name, true / count, float(meter) / count)
-
     def _measure_weights(self, record: Step) -> None:
         norms = [norm_of(p) for _, p in self._parameters]
         record.weight_norm = total(norms) or 0.0
@@ -576,42 +595,31 @@ class Health(measures.Watch):
             bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self.optimizer is not None:
-            held = {
-                id(p) for group in self.optimizer.param_groups for p in group["params"]
-            }
+            held = self._held | self._own(self.optimizer)
             self.seen.outside = [
-                name for name, p in self._parameters if id(p) not in held
+                name
+                for place, (name, _) in enumerate(self._parameters)
+                if place not in held
             ]
         if self._counting and not self.seen.bad_buffers:
             for name, buffer in self.model.named_buffers():
-                if buffer.is_floating_point() and not _is_finite(buffer):
+                if buffer.is_floating_point() and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
-        if self._movement is not None and not record.skipped:
+        if self._counting:
             self._movement.tell(record, self.weight_format)
             self.seen.wide_weights = self.weight_format is None and all(
                 p.element_size() >= 4 and low_format(p) is None
                 for _, p in self._parameters
             )
 
-    def _in_order(self, pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
-        """Add up the records of each layer, in the model's order."""
-        layers = added(pairs)
+    def _in_order(
+        self, make: Callable[..., Counted], counted: list[tuple[str, Any, Tensor]]
+    ) -> dict[str, Counted]:
+        """Make the records of each layer and add them up, in the model's order."""
+        rows = measures.read(counted)
+        layers = added((name, make(*how, *row)) for name, how, row in rows)
         order = [_shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
-
-    def _magnitudes(
-        self, found: list[tuple[str, Any, Tensor]]
-    ) -> dict[str, Magnitudes]:
-        return self._in_order(
-            (name, Magnitudes(*how, _finite(largest), _finite(size / 100) or math.inf))
-            for name, how, (largest, size) in _read(found)
-        )
-
-    def _fp8(self) -> dict[str, Casts]:
-        return added(
-            (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
-            for name, how, row in _read(self._casts)
-        )
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
@@ -680,23 +688,10 @@ class Health(measures.Watch):
         return Report(found, list(self.steps), seen)
 
 
+def _is_inexact(t: Tensor) -> bool:
+    return t.is_floating_point() or t.is_complex()
+
+
 def _shown(name: str, module: nn.Module) -> str:
     kind = type(module).__name__
     return f"{name} ({kind})" if name else kind
-
-
-def _finite(x: float) -> float:
-    """The number; infinity instead of NaN, which has no order."""
-    return x if math.isfinite(x) else math.inf
-
-
-def _is_finite(t: Tensor) -> bool:
-    return math.isfinite(float(largest_of(t)))
-
-
-def _read(
-    counted: list[tuple[str, Any, Tensor]],
-) -> Iterator[tuple[str, Any, list[Any]]]:
-    """Read all counts of a step from the device at once."""
-    rows = together([counts for *_, counts in counted]).tolist() if counted else []
-    return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))

@@ -703,3 +703,80 @@ def test_a_run_that_an_exception_ended_is_told_so(steps):
     (told,) = health.report().findings
     assert told.code == "ended-by-exception"
     assert f"in step {steps}: RuntimeError: mat1 and mat2" in told.observed
+
+
+# Optimizers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("for_each", [True, False])
+def test_an_optimizer_within_the_backward_pass_is_watched(for_each):
+    """It updates each parameter as soon as its gradient is there, and drops the gradient."""
+    plain, model = seeded(mlp), seeded(mlp)
+    one = torch.optim.SGD(model.parameters(), lr=0.1)
+    own = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+
+    def update(p):
+        (own[p] if for_each else one).step()
+        p.grad = None
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(update)
+    x, y = regression()
+    after = sick_runs.watched(plain)
+    sick_runs.trained(after, lambda _: F.mse_loss(plain(x), y), 4)
+    with Health(model, None if for_each else one) as health:
+        for _ in range(4):
+            loss = F.mse_loss(model(x), y)
+            loss.backward()
+            health.step(loss)
+    assert health.report().findings == []
+    for step, alike in zip(health.steps, after.steps, strict=True):
+        for name in ("gradient_norm", "norm_at_optimizer", "weight_norm", "updated"):
+            assert getattr(step, name) == pytest.approx(getattr(alike, name), rel=1e-6)
+        assert step.update_ulps == alike.update_ulps
+
+
+@pytest.mark.parametrize("start", [1024.0, 2.0**40])
+def test_all_optimizers_of_a_model_are_watched_with_the_first(start):
+    """Their scaler unscales and steps each; the gradients of both are one norm."""
+    model = seeded(mlp)
+    steppers = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model[::2]]
+    scaler = torch.amp.GradScaler("cpu", start)
+    x, y = regression()
+    with Health(model, steppers[0], scaler=scaler) as health:
+        for _ in range(4):
+            with half():
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            scaler.scale(loss).backward()
+            for stepper in steppers:
+                scaler.unscale_(stepper)
+                scaler.step(stepper)
+                stepper.zero_grad()
+            scaler.update()
+            health.step(loss)
+    skips = start > 1024
+    assert health.report().codes == ["scale-finds-its-level"] * skips
+    step = health.steps[-1]
+    assert step.skipped == skips and step.updated == 212 * (not skips)
+    if not skips:
+        assert step.norm_at_optimizer == pytest.approx(step.gradient_norm, rel=1e-6)
+
+
+def test_the_gradients_that_a_generator_leaves_in_its_critic_are_not_piled_up():
+    """The critic's own zero_grad removes them before the critic's next update."""
+    make, judge = seeded(mlp), nn.Linear(4, 1)
+    model = nn.ModuleDict({"make": make, "judge": judge})
+    makes, judges = (torch.optim.SGD(m.parameters(), 1e-3) for m in (make, judge))
+    x, y = regression()
+    with Health(model, makes) as health:
+        for _ in range(6):
+            judges.zero_grad()
+            loss = judge(make(x).detach()).square().mean()
+            (loss + (judge(y) - 1).square().mean()).backward()
+            judges.step()
+            makes.zero_grad()
+            (judge(make(x)) - 1).square().mean().backward()
+            makes.step()
+            health.step(loss)
+    assert health.report().codes == []
