@@ -32,7 +32,7 @@ def dataset(rows=64):
     return torch.utils.data.TensorDataset(*regression(rows))
 
 
-def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
+def fit(lightning, folder, callbacks, *, rows=64, weight=None, module=None, **options):
     """The weights after two epochs, and what broke them off."""
 
     class Module(lightning.LightningModule):
@@ -48,17 +48,18 @@ def fit(lightning, folder, callbacks, *, rows=64, weight=None, **options):
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
-    module = Module()
+    module = module or Module()
     if weight is not None:
         nn.init.constant_(module.net[2].weight, weight)
     loader = torch.utils.data.DataLoader(dataset(rows), batch_size=8)
+    checked = [loader] if module.automatic_optimization else []
     trainer = lightning.Trainer(
         **{"max_epochs": 2, "callbacks": callbacks, "default_root_dir": folder}
         | options,
         **{"accelerator": "cpu", "logger": False, "enable_checkpointing": False},
         **{"enable_progress_bar": False, "enable_model_summary": False},
     )
-    trainer.fit(module, loader, loader)
+    trainer.fit(module, loader, *checked)
     return [p.detach().clone() for p in module.parameters()]
 
 
@@ -86,6 +87,38 @@ def test_lightning_trains_as_without_the_callback(lightning, tmp_path, options, 
     step = callback.report.steps[-1]
     assert step.norm_at_optimizer <= options.get("gradient_clip_val", 100) * 1.0001
     assert step.updated > 0
+
+
+@quiet
+@pytest.mark.slow
+def test_in_lightning_all_optimizers_are_watched(lightning, tmp_path):
+    class Two(lightning.LightningModule):
+        automatic_optimization = False
+
+        def __init__(self):
+            super().__init__()
+            self.net = seeded(mlp)
+
+        def training_step(self, batch, index):
+            steppers = self.optimizers()
+            loss = F.mse_loss(self.net(batch[0]), batch[1])
+            for stepper in steppers:
+                stepper.zero_grad()
+            self.manual_backward(loss)
+            for stepper in steppers:
+                stepper.step()
+            return loss
+
+        def configure_optimizers(self):
+            parts = (self.net[0], self.net[2])
+            return [torch.optim.SGD(part.parameters(), lr=0.01) for part in parts]
+
+    callback = lightning_callback(told=lambda words: None)
+    fit(lightning, tmp_path, [callback], module=Two())
+    assert callback.report.findings == []
+    for step in callback.report.steps:
+        assert step.updated == 212
+        assert step.norm_at_optimizer == pytest.approx(step.gradient_norm, rel=1e-6)
 
 
 @quiet
@@ -139,7 +172,10 @@ def test_after_an_error_in_the_run_nothing_of_the_watch_is_left(lightning, tmp_p
         fit(lightning, tmp_path, [callback, Break()])
     assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
     assert not any(m._forward_hooks for m in callback.health.model.modules())
-    assert callback.report is not None
+    told = [f.observed for f in callback.report.findings]
+    assert told == [
+        "The run ended by an exception in step 1: InterruptedError: by the user"
+    ]
 
 
 @quiet
@@ -163,7 +199,9 @@ def test_callbacks_are_sent_to_other_processes_as_new_ones(lightning):
         assert isinstance(twin, lightning.Callback)
 
 
-def train(transformers, folder, callbacks, *, returns_loss=True, **options):
+def train(
+    transformers, folder, callbacks, *, returns_loss=True, broken=False, **options
+):
     """The weights after six steps, and the trainer's own log."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(
@@ -176,6 +214,8 @@ def train(transformers, folder, callbacks, *, returns_loss=True, **options):
 
     class Trainer(transformers.Trainer):
         def compute_loss(self, model, inputs, *rest, **more):
+            if broken:
+                raise RuntimeError("of the program")
             if returns_loss:
                 return super().compute_loss(model, inputs, *rest, **more)
             logits = model(inputs["input_ids"]).logits
@@ -237,15 +277,26 @@ def test_transformers_trains_as_without_the_callback(transformers, tmp_path, opt
 def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(
     transformers, tmp_path
 ):
-    callback = transformers_callback(told=str, on_nonfinite="raise", trace_every=1)
+    said = []
+    callback = transformers_callback(
+        told=said.append, on_nonfinite="raise", trace_every=1
+    )
     with pytest.raises(
         FloatingPointError, match=r"^health: the loss of step \d is (inf|nan): "
     ):
         train(transformers, tmp_path, [callback], learning_rate=1e30, warmup_steps=0)
-    callback.close()
+    assert said == [repr(callback.report)]
+    assert "overflow-forward" in callback.report.codes
+    assert callback.close() is None
     assert (
         not callback.health.model._forward_hooks and 1 <= len(callback.report.steps) < 6
     )
+    with pytest.raises(RuntimeError):
+        try:
+            train(transformers, tmp_path, [callback], broken=True)
+        finally:
+            callback.close()
+    assert [f.code for f in callback.report.findings] == ["ended-by-exception"]
 
 
 @quiet
