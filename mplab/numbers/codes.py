@@ -247,7 +247,7 @@ def encode(x: object, fmt: FormatLike) -> Any:
     if (codes := _quickly(array, fmt)) is not None:
         return codes
     bits = np.atleast_1d(array).view(np.int64)
-    magnitude = bits & 0x7FFFFFFFFFFFFFFF
+    magnitude = bits & _MAGNITUDE
     nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
     codes, exact = _magnitude_codes(magnitude, fmt)
     exact &= codes <= fmt.max_code
@@ -317,7 +317,7 @@ def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     return array
 
 
-_INFINITY = 0x7FF << 52
+_INFINITY, _MAGNITUDE = 0x7FF << 52, (1 << 63) - 1
 
 
 def _magnitude_codes(
@@ -424,7 +424,7 @@ def next_down(x: object, fmt: FormatLike) -> Any:
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
-    """Take one step along the values of `fmt`: go less than one gap, and round onwards."""
+    """Take one step along the values of `fmt`: go on by two float64, and round onwards."""
     from mplab.numbers.rounding import require_values, round_to
 
     fmt = format_of(fmt, function=function)
@@ -434,11 +434,13 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
         )[()]
     start = require_values(function, "x", x, fmt)
     towards = Rounding.TOWARD_POSITIVE if direction > 0 else Rounding.TOWARD_NEGATIVE
-    most = np.finfo(np.float64).max
-    finite = np.clip(start, -most, most)
-    step = np.maximum(np.abs(finite), fmt.min_subnormal) * (fmt.unit_roundoff / 2)
-    stepped = np.asarray(finite + direction * step)
+    # Integers that sort as the numbers do, with −0 just below 0: no step is lost to flushing.
+    bits = start.view(np.int64)
+    place = (bits ^ (bits >> 63 & _MAGNITUDE)) + 2 * direction
+    place = np.clip(place, ~_INFINITY, _INFINITY)
+    stepped = np.asarray(place ^ (place >> 63 & _MAGNITUDE)).view(np.float64)
     round_to(stepped, fmt, rounding=towards, out=stepped)
+    np.copyto(stepped, np.nan, where=np.isnan(start))
     if direction < 0 and not fmt.signed:
         least = 0.0 if fmt.has_zero else fmt.min_normal
         below = np.nan if fmt.has_nan else least
@@ -447,7 +449,6 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
 
 
 @on_tensors
-@np.errstate(invalid="ignore")  # signaling NaNs
 def ulp(x: object, fmt: FormatLike) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 
@@ -475,7 +476,7 @@ def ulp(x: object, fmt: FormatLike) -> Any:
     fmt = format_of(fmt, function="ulp")
     given = as_float64("ulp", x)
     array = np.atleast_1d(np.ascontiguousarray(given))
-    magnitude = array.view(np.int64) & 0x7FFFFFFFFFFFFFFF
+    magnitude = array.view(np.int64) & _MAGNITUDE
     if fmt.emin - fmt.precision >= FP64.emin:
         power = (magnitude & _INFINITY).view(
             np.float64
@@ -484,8 +485,9 @@ def ulp(x: object, fmt: FormatLike) -> Any:
     else:
         exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
         result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
-    past = np.abs(array) - np.finfo(np.float64).max  # not positive unless special
-    return np.maximum(result, past).reshape(given.shape)[()]
+    special = magnitude * (magnitude >= _INFINITY)
+    result = np.maximum(result.view(np.int64), special).view(np.float64)
+    return result.reshape(given.shape)[()]
 
 
 def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:
