@@ -115,10 +115,12 @@ def _described(name: str, value: object) -> str:
 
 
 def _lists(pages: Mapping[str, doc.Module]) -> str:
-    """List the rooms and the commands, for the end of the first page."""
+    """List the rooms and the commands, and compare libraries, for the end of the first page."""
     rooms = [
         f"- `{name}`: {page.docstring.partition(chr(10))[0]}"
         for name, page in pages.items()
     ]
     commands = [f"- `mplab {name}`: {purpose}" for name, purpose in COMMANDS.items()]
-    return "\n".join(["\n\n## Rooms\n", *rooms[1:], "\n## Commands\n", *commands])
+    peers = (course_folder("data") / "peers.txt").read_text(encoding="utf-8")
+    parts = ["\n\n## Rooms\n", *rooms[1:], "\n## Commands\n", *commands]
+    return "\n".join([*parts, "\n## Peers\n", "```text", peers, "```"])

@@ -1,6 +1,7 @@
 """The exported course: whole pages, nothing fetched from elsewhere, nothing done twice."""
 
 import email.message
+import html
 import re
 from importlib import import_module
 from pathlib import Path
@@ -254,6 +255,12 @@ def test_the_first_page_lists_rooms_and_commands(reference):
         sentence = import_module(name).__doc__.partition("\n")[0].replace("`", "")
         assert f'href="{name.replace(".", "/")}.html"' in head and sentence in head
     assert all(f"mplab {command}" in head for command in main.COMMANDS)
+
+
+def test_the_first_page_ends_with_the_recorded_table_of_libraries(reference):
+    text = re.sub("<[^>]*>", "", page_of(reference, "mplab"))
+    for line in (course_folder("data") / "peers.txt").read_text("utf-8").splitlines():
+        assert line in html.unescape(text)
 
 
 def test_every_link_in_the_reference_and_in_its_search_leads_somewhere(reference):

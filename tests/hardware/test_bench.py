@@ -1,9 +1,11 @@
 """The benchmarks: contenders in turn, each row in every format, a reason for a missing peer."""
 
 import json
+from datetime import date
 from functools import partial
 
 import bench
+import bench_peers
 import bench_rounding
 import bench_steps
 import numpy as np
@@ -40,6 +42,17 @@ def test_the_ratio_is_to_the_reference_of_the_same_round():
 
 
 # Rounding ----------------------------------------------------------------------------------
+
+
+def test_the_table_of_libraries_is_written_as_it_is_printed(
+    tmp_path, monkeypatch, capsys
+):
+    measured = [("mplab", "FP16", "0 of 9", "0 of 9", "inf", "0.19")]
+    monkeypatch.setattr(bench_peers, "measure", lambda: measured)
+    bench.main(["--peers", "--out", str(tmp_path)])
+    written = (tmp_path / "peers.txt").read_text(encoding="utf-8")
+    assert written.endswith(capsys.readouterr().out.rstrip() + "\n")
+    assert f"{date.today()}; " in written and bench_peers.__doc__ in written
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def main(arguments=None):
     parser.add_argument(
         "--peers", action="store_true", help="only the table of libraries"
     )
-    parser.add_argument("--out", type=Path, help="folder for the results as JSON")
+    parser.add_argument("--out", type=Path, help="folder for the results")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     cores = threads.set_threads(1)
@@ -41,8 +41,12 @@ def main(arguments=None):
         print(bench_steps.table(steps))
         save(options.out, "steps.json", steps, batch=bench_steps.BATCH)
         return
-    print(bench_peers.table(bench_peers.measure()), "\n", flush=True)
+    peers = bench_peers.table(bench_peers.measure())
+    print(peers, "\n", flush=True)
     if options.peers:
+        if options.out:
+            text = f"{bench_peers.__doc__}\n{peers}\n"
+            replace_file(options.out / "peers.txt", text.encode())
         return
     rows = []
     for size in (10**k for k in range(len(str(int(options.largest))))):
