@@ -2,7 +2,7 @@
 
 An assignment's `exercises.py` holds `GRADED`, exercises by the id of their grade cell. Only
 the teacher has this file, and only the grader reads it. It gives the public table that goes out
-with the notebook (`public_table`) and the grade (`grade_exercise`).
+with the notebook (`public_table`) and the grade (`ask_parts`, `outcomes_of`).
 """
 
 from __future__ import annotations
@@ -190,31 +190,20 @@ class Outcome(NamedTuple):
     message: str
 
 
-def grade_exercise(
-    graded: Graded, answering: Session, seed: Callable[[str], int]
-) -> list[Outcome]:
-    """Ask a submission for values and compare them with the reference's.
-
-    Args:
-        graded: the exercise.
-        answering: the submission. Its replies are not trusted.
-        seed: the seed of a part, by its name.
-
-    Returns:
-        An outcome for each part, even if the answer is missing, broken or not a value.
-    """
-    replies: list[Reply] = []
-    ask_parts(graded, answering, seed, replies)
-    return outcomes_of(graded, replies)
-
-
 def ask_parts(
     graded: Graded,
     answering: Session,
     seed: Callable[[str], int],
     replies: list[Reply],
 ) -> None:
-    """Ask for the parts that have no reply yet, and append each, so that it stays after a crash."""
+    """Ask for the parts that have no reply yet, and append each, so that it stays after a crash.
+
+    Args:
+        graded: the exercise.
+        answering: the submission. Its replies are not trusted.
+        seed: the seed of a part, by its name.
+        replies: those that are there.
+    """
     stopped = answering.interrupts
     for part in graded.parts[len(replies) :]:
         cases = graded.cases(part, seed(part.name))

@@ -61,41 +61,32 @@ def save(
     """
     with course.marking(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # SQLAlchemy's, about nbgrader's rows
-        return _save(course, assignment, student, notebooks)
-
-
-def _save(
-    course: Course,
-    assignment: str,
-    student: str,
-    notebooks: Mapping[str, nbformat.NotebookNode],
-) -> tuple[float, float, bool]:
-    time = course.read("received", assignment, student).get("time", "")
-    answers: dict[str, str] = {}
-    for stem, notebook in notebooks.items():
-        answers |= answers_of(stem, notebook)
-    before = course.read("answers", assignment, student)
-    same = {name for name, answer in answers.items() if before.get(name) == answer}
-    with course.gradebook() as book:
-        book.update_or_create_student(student)
-        submission = book.update_or_create_submission(assignment, student)
-        submission.timestamp = parse_utc(time) if time else None
-        for row in submission.notebooks:
-            _save_points(row, notebooks.get(row.name), same)
-        book.db.commit()
-        _save_penalties(course, assignment, [submission])
-        book.db.commit()
-        late = submission.total_seconds_late > 0
-        found = float(submission.score), float(submission.max_score), late
-    folder = course.root / "autograded" / student / assignment
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for stem, notebook in notebooks.items():
-        (folder / f"{stem}.ipynb").write_text(
-            nbformat.writes(notebook), encoding="utf-8"
-        )
-    course.write("answers", assignment, student, answers)
-    return found
+        time = course.read("received", assignment, student).get("time", "")
+        answers: dict[str, str] = {}
+        for stem, notebook in notebooks.items():
+            answers |= answers_of(stem, notebook)
+        before = course.read("answers", assignment, student)
+        same = {name for name, answer in answers.items() if before.get(name) == answer}
+        with course.gradebook() as book:
+            book.update_or_create_student(student)
+            submission = book.update_or_create_submission(assignment, student)
+            submission.timestamp = parse_utc(time) if time else None
+            for row in submission.notebooks:
+                _save_points(row, notebooks.get(row.name), same)
+            book.db.commit()
+            _save_penalties(course, assignment, [submission])
+            book.db.commit()
+            late = submission.total_seconds_late > 0
+            found = float(submission.score), float(submission.max_score), late
+        folder = course.root / "autograded" / student / assignment
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for stem, notebook in notebooks.items():
+            (folder / f"{stem}.ipynb").write_text(
+                nbformat.writes(notebook), encoding="utf-8"
+            )
+        course.write("answers", assignment, student, answers)
+        return found
 
 
 def _save_points(

@@ -548,11 +548,8 @@ def _parsed(data: bytes) -> Any:
     Raises:
         ValueError: it is not JSON.
     """
-    reply = json.loads(data.decode("utf-8", "replace"), parse_constant=_no_constant)
+    # NaN is no JSON, and for `int` no number, so that it raises.
+    reply = json.loads(data.decode("utf-8", "replace"), parse_constant=int)
     if b"\\ud" not in data.lower():
         return reply
     return json.loads(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")

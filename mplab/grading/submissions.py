@@ -46,7 +46,7 @@ _LISTED = 5  # further notebooks named in a note
 
 ANOTHER = "it belongs to another account"
 
-_JSON_SIGN = re.compile(rb'["\\\\{}\[\]]')
+_JSON_SIGN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
 
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 """Errors of the machine, not of the file."""
@@ -128,31 +128,23 @@ class WithoutOutputs:
         self._dropping = False
         self._in_string = False
         self._string = b""
-        self._escaped = False
         self._named = False
+        self._rest = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return what is kept of the next chunk."""
+        chunk = self._rest + chunk
         kept = bytearray()
         start = place = 0
         for found in _JSON_SIGN.finditer(chunk):
-            if self._escaped and found.start() == place:
-                self._escaped = False
-                place = found.end()
-                continue
-            self._escaped = False
             sign = found[0]
+            before, place = place, found.end()
             if self._in_string:
-                self._string = (self._string + chunk[place : found.start()])[-20:]
-                place = found.end()
-                if sign == b"\\":
-                    self._escaped = True
-                    self._string += sign
-                elif sign == b'"':
+                self._string = (self._string + chunk[before:place])[-20:]
+                if sign == b'"':
                     self._in_string = False
-                    self._named = self._depth == 3 and self._string == b"outputs"
+                    self._named = self._depth == 3 and self._string == b'outputs"'
                 continue
-            place = found.end()
             if sign == b'"':
                 self._in_string = True
                 self._string = b""
@@ -167,12 +159,13 @@ class WithoutOutputs:
                     start = found.start()
                 self._depth -= 1
             self._named = False
+        # The other half of an escape is in the next chunk.
+        end = len(chunk) - chunk[place:].endswith(b"\\")
+        self._rest = chunk[end:]
         if self._in_string:
-            self._string = (self._string + chunk[place:])[-20:]
-        if place < len(chunk):
-            self._escaped = False
+            self._string = (self._string + chunk[place:end])[-20:]
         if not self._dropping:
-            kept += chunk[start:]
+            kept += chunk[start:end]
         return bytes(kept)
 
 

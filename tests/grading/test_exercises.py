@@ -9,18 +9,14 @@ from functools import cache
 
 import numpy as np
 import pytest
+from corpus import grade_exercise
 from tiers import mostly_full
 
 import mplab
 from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
 from mplab.course.files import course_folder
 from mplab.grading import Graded, Part, load_public
-from mplab.grading.exercises import (
-    grade_exercise,
-    load_assignment,
-    public_table,
-    seed_for,
-)
+from mplab.grading.exercises import load_assignment, public_table, seed_for
 from mplab.grading.serialization import decode_value, encode_value
 
 pytestmark = pytest.mark.slow

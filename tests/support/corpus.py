@@ -20,7 +20,12 @@ from mplab.course.calls import watched
 from mplab.course.exercise import verdict_on
 from mplab.course.files import course_folder
 from mplab.grading import load_public
-from mplab.grading.exercises import grade_exercise, load_assignment, public_table
+from mplab.grading.exercises import (
+    ask_parts,
+    load_assignment,
+    outcomes_of,
+    public_table,
+)
 from mplab.grading.serialization import decode_value, encode_value, key_of
 
 ROOT = course_folder("lessons") / "assignments"
@@ -164,6 +169,13 @@ def _drawn(name, exercise, seed):
         exercise=replace(quick, answer=reference) if function else quick,
         parts=parts if function else hidden_parts(graded),
     )
+
+
+def grade_exercise(graded, answering, seed):
+    """Ask a submission for values and compare them with the reference's."""
+    replies = []
+    ask_parts(graded, answering, seed, replies)
+    return outcomes_of(graded, replies)
 
 
 def judge(name, exercise, given):
