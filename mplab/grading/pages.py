@@ -2,19 +2,21 @@
 
 import multiprocessing
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import nbformat
+from nbformat import NotebookNode
 
 from mplab.course.files import replace_file
 from mplab.grading.feedback import NOT_READ, FeedbackExporter
 from mplab.grading.folder import Course
 from mplab.grading.journal import select_students, submitted_students, team_owners
 from mplab.grading.platforms import moodle_prefix, read_label
+from mplab.grading.sanitise import sanitise
 from mplab.grading.submissions import marked
 
 
@@ -63,7 +65,7 @@ def write_feedback(
     for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
             to = course.root / "feedback" / member / assignment
-            for page in (course.root / "feedback" / owner / assignment).glob("*.html"):
+            for page in (course.root / "feedback" / owner / assignment).glob("*.*"):
                 replace_file(to / page.name, page.read_bytes())
     return pages
 
@@ -85,10 +87,11 @@ def without_page(course: Course, assignment: str, students: Sequence[str]) -> li
 def write_zip(
     course: Course, assignment: str, students: Sequence[str]
 ) -> tuple[Path, int, list[str]]:
-    """Zip feedback pages under the names that `collect` saw, for upload to Moodle or Canvas.
+    """Zip feedback under the names that `collect` saw, for upload to Moodle or Canvas.
 
     On Moodle each member of a team gets the page by the number that the worksheet gives them,
-    because the number in a team's folder is the team's.
+    because the number in a team's folder is the team's. Canvas shows any file under the name of
+    the notebook that was handed in, so there it is a notebook, too.
 
     Returns:
         The zip, the number of students in it, and the ids of those for whom no name of a platform
@@ -97,38 +100,43 @@ def write_zip(
     feedback = course.root / "feedback"
     path = feedback / f"{assignment}.zip"
     feedback.mkdir(exist_ok=True)
-    prefixes = _prefixes(course, assignment, students)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for student, prefix in prefixes.items():
-            for page in (feedback / student / assignment).glob("*.html"):
-                archive.write(page, f"{prefix}{page.name}")
-    owners = team_owners(course, assignment)
-    members = {who for who, owner in owners.items() if owner in students}
-    if not prefixes:
-        path.unlink()
-    return path, len(prefixes), sorted({*students, *members} - {*prefixes})
-
-
-def _prefixes(
-    course: Course, assignment: str, students: Sequence[str]
-) -> dict[str, str]:
-    """Return what stands before the name of a page in an upload, by student."""
-    numbers = course.read("platform", assignment, "list").get("numbers", {})
     names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
-    owners = team_owners(course, assignment)
-    found = {}
-    for student in [*students, *(m for m, o in owners.items() if o in students)]:
-        received = course.read("received", assignment, student)
-        label = read_label(received.get("label", ""))
-        if label and not (label.platform == "Moodle" and received.get("team")):
-            found[student] = label.prefix
-        elif student in numbers:
-            owner = course.read("received", assignment, owners.get(student, student))
-            form = label or read_label(owner.get("label", ""))
-            old = form is not None and form.prefix.endswith("file_/")
+    owners = {student: student for student in students}
+    for member, owner in team_owners(course, assignment).items():
+        if owner in students:
+            owners[member] = owner
+    others = []
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for student, owner in owners.items():
             name = names.get(student) or student
-            found[student] = moodle_prefix(name, numbers[student], old=old)
-    return found
+            if not (found := _named(course, assignment, student, owner, name)):
+                others.append(student)
+                continue
+            prefix, pattern = found
+            for page in (feedback / student / assignment).glob(pattern):
+                archive.write(page, f"{prefix}{page.name}")
+    count = len(owners) - len(others)
+    if not count:
+        path.unlink()
+    return path, count, sorted(others)
+
+
+def _named(
+    course: Course, assignment: str, student: str, owner: str, name: str
+) -> tuple[str, str] | None:
+    """Return what stands before the name of a file in an upload, and which files go there."""
+    received = course.read("received", assignment, student)
+    label = read_label(received.get("label", ""))
+    if label and label.platform == "Canvas":
+        return label.prefix, "*.ipynb"
+    if label and not received.get("team"):
+        return label.prefix, "*.html"
+    numbers = course.read("platform", assignment, "list").get("numbers", {})
+    if student not in numbers:
+        return None
+    first = course.read("received", assignment, owner)
+    old = first.get("label", "").endswith("_file_")
+    return moodle_prefix(name, numbers[student], old=old), "*.html"
 
 
 def _write(root: Path, assignment: str, student: str) -> Page:
@@ -163,9 +171,31 @@ def _write(root: Path, assignment: str, student: str) -> Page:
                 }
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
                 to = root / "feedback" / student / assignment / f"{row.name}.html"
+                replace_file(to.with_suffix(".ipynb"), _with_points(notebook, about))
                 replace_file(to, page.encode())
                 if exporter.plain and not remark:
                     remark = f"plain text: {exporter.plain}"
     except Exception as error:  # the other pages go on
         return Page(student, False, f"no page: {type(error).__name__}: {error}")
     return Page(student, True, remark, waiting)
+
+
+def _with_points(graded: NotebookNode, about: Mapping[str, Any]) -> bytes:
+    """Write a graded notebook for its author, with points and comments below its cells."""
+    points = about["score"] - about["late_penalty"]
+    found = sanitise(graded, late_outputs=False)
+    cells = [_words(f"{points:g} of {about['max_score']:g} points.")]
+    for cell in found.cells:
+        cells.append(cell)
+        mark = cell.metadata.get("nbgrader", {})
+        if "score" in mark:
+            given = "not read yet" if mark.score == NOT_READ else f"{mark.score:g}"
+            cells.append(_words(f"{given} of {mark.points:g} points."))
+        if mark.get("comment"):
+            cells.append(_words(mark.comment))
+    found.cells = cells
+    return nbformat.writes(found).encode()
+
+
+def _words(text: str) -> NotebookNode:
+    return nbformat.v4.new_markdown_cell(f"**Feedback:** {text}")

@@ -99,6 +99,13 @@ def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
     assert run(course, "feedback", "a1", "--jobs", "2") == 0
     assert "\n1 answers in them are not read yet" in capsys.readouterr().out
     assert "not read yet, of 2.0" in page_of(course, "s01").read_text()
+    notebooks = []
+    for student in ("s01", "s02"):  # what Canvas shows
+        path = page_of(course, student).with_suffix(".ipynb")
+        cells = nbformat.read(path, as_version=4).cells
+        notebooks.append([c.source for c in cells if "**Feedback:**" in c.source])
+    assert "**Feedback:** not read yet of 2 points." in notebooks[0]
+    assert "**Feedback:** see $2^{-1}$" in notebooks[1]
     page = page_of(course, "s02").read_text()
     assert (
         'alt="$2^{-1}$"' in page

@@ -99,6 +99,7 @@ def sent_back(course, students):
         page = course.root / "feedback" / student / "a1" / "a1.html"
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(student)
+        page.with_suffix(".ipynb").write_text(student)
     path, count, others = write_zip(course, "a1", students)
     if not count:
         return {}, others
@@ -120,11 +121,11 @@ MOODLE, TEAMS = "Löwe_17_assignsubmission_file", "team,id\nTeam A,s01\nTeam A,s
      "Di DArcyONeil_40_assignsubmission_file/a1.html"),
     ("Bo Li_99_assignsubmission_file/a1.ipynb", "s02",
      "Bo Li_99_assignsubmission_file/a1.html"),  # its number in the roster is of another one
-    ("löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.html"),  # C1
-    ("löweada_LATE_5_6_a1.ipynb", "s01", "löweada_LATE_5_6_a1.html"),
-    ("ada_löwe_berg_9_6_a1.ipynb", "s03", "ada_löwe_berg_9_6_a1.html"),  # C5
-    ("löweada_5_6_a1-1.ipynb", "s01", "löweada_5_6_a1.html"),  # C6
-    ("download/löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.html"),  # packed once more
+    ("löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.ipynb"),  # C1
+    ("löweada_LATE_5_6_a1.ipynb", "s01", "löweada_LATE_5_6_a1.ipynb"),
+    ("ada_löwe_berg_9_6_a1.ipynb", "s03", "ada_löwe_berg_9_6_a1.ipynb"),  # C5
+    ("löweada_5_6_a1-1.ipynb", "s01", "löweada_5_6_a1.ipynb"),  # C6
+    ("download/löweada_5_6_a1.ipynb", "s01", "löweada_5_6_a1.ipynb"),  # packed once more
 ])  # fmt: skip
 def test_a_platform_s_name_is_read_and_written_back(course, name, owner, back):
     collected = bring(course, [name])
@@ -224,7 +225,7 @@ def test_an_anonymous_submission_of_canvas_comes_in_by_the_list_that_names_it(co
     collected = bring(course, ["anon_Ab1Cd_6_a1.ipynb"], json.dumps(rows), "list.json")
     assert collected.students == ["s01"]
     assert course.read("received", "a1", "s01")["time"] == "2026-11-24 22:59:00 UTC"
-    assert sent_back(course, ["s01"])[0] == {"anon_Ab1Cd_6_a1.html": "s01"}
+    assert sent_back(course, ["s01"])[0] == {"anon_Ab1Cd_6_a1.ipynb": "s01"}
     only = [{"anonymous_id": "Ab1Cd", "submitted_at": "2026-11-24T22:59:00Z"}]
     collected = bring(course, ["anon_Ab1Cd_6_a1.ipynb"], json.dumps(only), "list.json")
     assert "it is anonymous" in collected.problems[0]
