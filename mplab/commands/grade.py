@@ -294,7 +294,8 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     collected = collect(course, name, place, times=options.times)
     for problem in collected.problems:
         print(f"look at: {problem}")
-    print(f"{len(collected.students)} submissions are in {course.root / 'submitted'}")
+    taken = {*collected.students} - {*collected.left_out}
+    print(f"{len(taken)} submissions are in {course.root / 'submitted'}")
     if collected.left_out:
         names = ", ".join(map(ascii, collected.left_out))
         print(f"left out ({len(collected.left_out)}): {names}")
@@ -473,7 +474,13 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         found = export(course, options.assignment, to=options.to, path=path)
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")
+    for remark in course.roster_file().remarks:
+        print(remark)
     every = grades(course, options.assignment)
+    if refused := [grade.student.id for grade in found if grade.refused]:
+        print(
+            f"not graded, and so with no points ({len(refused)}): {', '.join(refused)}"
+        )
     if waiting := [grade.student.id for grade in every if grade.by_hand]:
         left = "" if options.to == "csv" else " They are not in the file."
         print(
@@ -481,11 +488,11 @@ def _export(course: Course, options: argparse.Namespace) -> int:
             f"{BY_HAND}, with mplab grade serve.{left}"
         )
     absent = sorted({grade.student.id for grade in every} - inside)
-    if absent and not options.into:
-        print(
-            f"left out, because an empty cell would delete a grade on Moodle ({len(absent)}): "
-            f"{', '.join(absent)}"
-        )
+    if absent:
+        why = "an empty cell would delete a grade on Moodle"
+        if options.into:
+            why = "they have no grade yet, or are not in it"
+        print(f"left out, because {why} ({len(absent)}): {', '.join(absent)}")
     return 0
 
 

@@ -619,7 +619,7 @@ def _bring_in(
         "late": counts.late,
         "label": counts.name,
         "team": counts.team,
-        "reason": "" if files else "; ".join(problems)[:500],
+        "reason": "" if files else "; ".join(problems)[:500].replace(f"{owner}: ", ""),
     }
     problems += _store(course, assignment, owner, files, record)
     if not files:
