@@ -31,8 +31,6 @@ _TEXT = 20_000  # characters of one output in the feedback
 
 _ENDED = "The kernel ended"
 
-_KERNELS = 8  # of a notebook that may die
-
 _SANDBOXES: dict[tuple[str, bool], WarmSandbox] = {}
 
 
@@ -74,6 +72,7 @@ def run_notebook(
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
     *,
+    kernels: int = 8,
     seconds: float = 300.0,
 ) -> NotebookResult:
     """Run the cells in order; at each grade cell, ask for values and write the points.
@@ -87,6 +86,7 @@ def run_notebook(
         sessions: opens a kernel where its cells run.
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
+        kernels: the most that may die.
         seconds: of the kernels' own, without waiting, after which no further one begins.
 
     Returns:
@@ -98,7 +98,7 @@ def run_notebook(
     interrupts = 0
     spent = 0.0
     ended = ""
-    for _ in range(_KERNELS):
+    for _ in range(kernels):
         with sessions() as session:
             ended = _run(notebook, session, graded, seed, replies, skipped)
             interrupts += session.interrupts
