@@ -59,7 +59,7 @@ TOKENS = {
     "mplab/hardware": 4_850,
     "mplab/pictures": 17_780,
     "mplab/explorers": 6_400,
-    "mplab/commands": 12_970,
+    "mplab/commands": 13_060,
     "mplab": 208_400,
     "mplab lessons data": 331_800,
     "tests": 361_100,

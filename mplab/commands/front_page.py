@@ -17,6 +17,7 @@ from mplab.commands.frame import (
     page,
     read_image,
     repository,
+    shrink_pictures,
 )
 from mplab.commands.lesson_page import (
     beginning,
@@ -27,7 +28,9 @@ from mplab.commands.lesson_page import (
 from mplab.common.words import superscript
 from mplab.explorers.freezing import Control, Frozen, pack
 from mplab.explorers.modules import BitExplorer, facts, sharing_script, to_live_html
+from mplab.explorers.range_map import RangeMap
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
+from mplab.pictures.canvas import percent
 
 EXPONENTS = range(0, 26, 2)
 """Loss scales of the first explorer, as powers of two."""
@@ -91,9 +94,8 @@ def front_page(
     if reference:
         names["api/mplab.html"] = "Reference"
     ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
-    return page(
-        "mplab: training in few bits", body, ways=ways, kind="front", about=_ABOUT
-    )
+    title = "mplab: training in few bits"
+    return page(title, shrink_pictures(body), ways=ways, kind="front", about=_ABOUT)
 
 
 def teaching_page(guide: str) -> str:
@@ -155,6 +157,8 @@ def _race() -> str:
 def draw_digits() -> str:
     """Train a network in FP32, and in FP16 with each loss scale; show what each of them paints.
 
+    Below the digits lie the gradients of the run in FP32, times the loss scale, over FP16's zones.
+
     Returns:
         An explorer with a slider of loss scales, as HTML.
     """
@@ -167,17 +171,22 @@ def draw_digits() -> str:
         replace(naive, name=name, init_scale=scale, dynamic=False)
         for name, scale in scales.items()
     ]
-    found = measure_painted_digits("fp32", *recipes, progress=False)
+    found = measure_painted_digits(
+        "fp32", *recipes, record_gradients_at=(200,), progress=False
+    )
     r2 = found.r2
+    gradients = RangeMap(found.runs["fp32"])
     fixed = _row_of_digits("images", found.images)
     fixed += _row_of_digits("FP32", found.painted["fp32"])
-    states = [
-        (
-            fixed + _row_of_digits("FP16", found.painted[name]),
-            _result_sentence(r2[name], r2["fp32"]),
-        )
-        for name in scales
-    ]
+    states = []
+    for exponent, name in zip(EXPONENTS, scales, strict=True):
+        gradients.scale.value = exponent
+        part = gradients.shares
+        share = percent(part.flushed, part.total)
+        lost = f"Between layers, {share} of the gradients become 0 in FP16."
+        painted = fixed + _row_of_digits("FP16", found.painted[name])
+        sentence = f"{_result_sentence(r2[name], r2['fp32'])} {lost}"
+        states.append((painted + gradients.draw()[0], sentence))
     frozen = Frozen(
         question="One network, trained in FP16. Which loss scale brings the digits back?",
         controls=[Control("slider", "loss scale", [*scales], start=0, readout=True)],

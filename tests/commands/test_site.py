@@ -281,11 +281,15 @@ def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_the
     digits = page.locator("section[aria-labelledby=digits]")
     slider, sentence = digits.get_by_role("slider"), digits.locator(".sentence")
     seen = []
+    lost = []
     for word in ("One picture", "As good as FP32", "Nothing"):
-        assert sentence.inner_text().startswith(word)
+        said = sentence.inner_text()
+        assert said.startswith(word)
+        lost.append(float(re.search(r"([\d.]+)% of the gradients become 0", said)[1]))
         seen.append(page.locator(".digits img").last.get_attribute("src"))
         slider.press("ArrowRight")
     assert len(set(seen)) == 3
+    assert lost[0] > lost[1] > lost[2]  # as the histogram slides
 
 
 def test_the_race_stops_at_each_format_s_last_sum_in_every_way_it_is_shown(opened):
