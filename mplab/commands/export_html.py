@@ -163,8 +163,8 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
     if opens:
         more += f" Or open it in {' or '.join(opens)}."
     body = lesson_body(notebook, more)
-    more = {"about": beginning(notebook), "card": f"{path.stem}.png"}
-    return page(f"{titles[path]} · mplab", body, ways=ways, **more)
+    title, about = f"{titles[path]} · mplab", beginning(notebook)
+    return page(title, body, ways=ways, about=about, card=f"{path.stem}.png")
 
 
 def _link(path: Path, words: str) -> str:
