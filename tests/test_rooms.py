@@ -317,6 +317,11 @@ def test_no_place_holds_more_tokens_than_its_budget(record_property):
     assert over == {}, "take something away, or say in the commit what this is worth"
 
 
+def test_scripts_and_style_sheets_hold_few_lines():
+    files = [path for path in PACKAGE.rglob("*") if path.suffix in (".js", ".css")]
+    assert sum(len(path.read_text("utf-8").splitlines()) for path in files) <= 3_300
+
+
 def test_a_line_holds_few_tokens(record_property):
     tokens = [read(path).tokens for path in files_below("mplab")]
     lines = sum(len(set(starts)) for starts in tokens)

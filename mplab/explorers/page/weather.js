@@ -119,8 +119,9 @@ function picture({ f, dt, states, since, cycle }) {
   const width = Math.min(0.35 + 8 / (states.length * dt), 1.4); // thin where many lines lie
   for (let n = 0; n + 1 < states.length; n += PIECE) {
     const points = states.slice(n, n + PIECE + 1).map(spot);
-    const style = `stroke-width:${width / 6};animation-delay:${(n / STEPS) * SECONDS}s`;
-    pieces.push(shape("path", { d: `M${points.join("L")}`, style }));
+    const style = `stroke-width:${width}px;animation-delay:${(n / STEPS) * SECONDS}s`;
+    const look = { style, "vector-effect": "non-scaling-stroke" };
+    pieces.push(shape("path", { d: `M${points.join("L")}`, ...look }));
   }
   if (cycle === 1) {
     const [x, , z] = states[since];
