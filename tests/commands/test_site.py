@@ -31,6 +31,7 @@ FIRST = [
     "from mplab import FP16, explorers, pictures",
     "## 1. A question\n\n**Predict.** Which?",
     "pictures.bit_fields(0.1, [FP16])",
+    "explorers.RoundingLab('17')",
     "**What happened?** This.\n\n**Predict.** And now?",
     "from mplab.lessons.l11.explorer import SpeedUp\nSpeedUp()",
     "Words after it.\n\n## 2. Another\n\nIn the open.\n\n| a | b |\n|---|---|\n| 1 | 2 |",
@@ -417,6 +418,14 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(
     page.get_by_role("link", name="next: And a second?").first.click()
     page.go_back()
     assert page.locator(".answer[open]").count() == 1
+    page.close()
+
+
+def test_a_link_to_a_state_of_a_living_explorer_opens_its_fold(site, browser):
+    page = browser.new_page()
+    page.goto((site / "01_first.html").as_uri() + "#rounding?entry=19")
+    page.get_by_text("19 in FP8_E4M3").wait_for()
+    assert 0 <= page.locator(".mplab-page").first.bounding_box()["y"] < 600
     page.close()
 
 

@@ -1,6 +1,7 @@
 // What a page does by itself: predictions that hide what follows, explorers, the frame.
 "use strict";
 
+const fresh = !history.state; // neither Back nor a reload; folds that close soon set the state
 const answers = [...document.querySelectorAll("details.answer")];
 for (const answer of answers) answer.open = false;
 let closed = [];
@@ -354,12 +355,12 @@ function arrive() {
 }
 
 addEventListener("addressed", (event) => {
-  if (!history.state) reveal(event.target); // an explorer, by a link to one of its states
+  if (fresh) reveal(event.target); // an explorer, by a link to one of its states
 });
 
 // After Back or a reload, answers that were open are open again, so that the place is the same.
 for (const i of history.state?.open ?? []) if (answers[i]) answers[i].open = true;
-if (!history.state) arrive();
+if (fresh) arrive();
 addEventListener("hashchange", arrive);
 for (const answer of answers) {
   answer.addEventListener("toggle", () => {
