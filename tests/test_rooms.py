@@ -53,7 +53,7 @@ TOKENS = {
     "mplab/scaling": 6_850,
     "mplab/course": 4_280,
     "mplab/simulation": 26_450,
-    "mplab/grading": 46_220,
+    "mplab/grading": 46_235,
     "mplab/training": 18_500,
     "mplab/health": 21_650,
     "mplab/hardware": 4_850,

@@ -586,8 +586,10 @@ def serve(
 
     async def run() -> None:
         try:
+            if port not in range(1 << 16):
+                raise OSError("it must be 0 to 65535")
             listener = _listener(port)
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             raise ValueError(
                 f"--port must be a free port; got {port} ({error})."
             ) from error
