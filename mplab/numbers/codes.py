@@ -50,10 +50,11 @@ def _require_codes(function: str, codes: object, fmt: Format) -> np.ndarray:
             f"{function}: codes must be integers without a mask; got {type(codes).__name__} of "
             f"{np.asarray(codes).dtype}. To turn numbers into codes, use encode(x, {fmt.name})."
         )
-    wrong = (array < 0) | (array > (1 << fmt.bits) - 1)
-    if wrong.any():
+    most = (1 << fmt.bits) - 1
+    if array.size and (array.min() < 0 or array.max() > most):
+        wrong = (array < 0) | (array > most)
         raise ValueError(
-            f"{function}: codes must lie in 0 .. 0x{(1 << fmt.bits) - 1:X} ({fmt.name} has "
+            f"{function}: codes must lie in 0 .. 0x{most:X} ({fmt.name} has "
             f"{fmt.bits} bits); got {integer(int(array[wrong].flat[0]))}. Mask or shift the extra "
             f"bits away."
         )
@@ -478,15 +479,15 @@ def ulp(x: object, fmt: FormatLike) -> Any:
     array = np.atleast_1d(np.ascontiguousarray(given))
     magnitude = array.view(np.int64) & _MAGNITUDE
     if fmt.emin - fmt.precision >= FP64.emin:
-        power = (magnitude & _INFINITY).view(
-            np.float64
-        )  # 2^e, or 0 below all normal numbers
-        result = np.clip(power, fmt.min_normal, 2.0**fmt.emax) * fmt.epsilon
+        # 2^e, or 0 below all normal numbers
+        result = (magnitude & _INFINITY).view(np.float64)
+        np.clip(result, fmt.min_normal, 2.0**fmt.emax, out=result)
+        result *= fmt.epsilon
     else:
         exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
         result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
-    special = magnitude * (magnitude >= _INFINITY)
-    result = np.maximum(result.view(np.int64), special).view(np.float64)
+    magnitude *= magnitude >= _INFINITY
+    result = np.maximum(result.view(np.int64), magnitude).view(np.float64)
     return result.reshape(given.shape)[()]
 
 

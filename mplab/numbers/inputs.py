@@ -182,6 +182,8 @@ def widen(array: np.ndarray) -> np.ndarray:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs
         wide = np.array(array, np.float64)
+    if np.all(np.abs(wide) > 0):  # neither a zero nor NaN
+        return wide
     bits = (
         np.asarray(array)
         .astype(array.dtype.newbyteorder("="), copy=False)
