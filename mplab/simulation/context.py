@@ -82,7 +82,8 @@ class simulated(ContextDecorator):
     `element_size()`. `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep
     only the numbers, and a loaded tensor is FP32. `torch.is_autocast_enabled()` stays False,
     because torch does not tell modes of the call: a program that branches on it takes the branch
-    without autocast, and `torch.amp.custom_fwd(cast_inputs=…)` casts nothing.
+    without autocast. `torch.amp.custom_fwd(cast_inputs=…)` casts on the device of
+    `policy.kernels`.
 
     The formats of 131,072 to 262,144 operations are remembered, some 70 MB at most. `backward()`
     through older operations raises an error.

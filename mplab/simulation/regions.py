@@ -7,6 +7,10 @@ A checkpoint also enters autocast before it reruns a part in the backward pass. 
 functions is not active there, because each look at a tensor would pass through it: a step took 1.4
 times as long. It is put back for that part, and the mode below autograd gets the node in which the
 part runs: without gradients nothing else tells a rerun from a backward pass.
+
+`custom_fwd(cast_inputs=…)` asks torch whether autocast is on, and whether a tensor lies on its
+device; no mode learns of that either. Its two questions are answered for a simulation: yes, on the
+device that the policy imitates. If a newer torch asks otherwise, it casts nothing, as without them.
 """
 
 import sys
@@ -15,6 +19,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.amp import autocast_mode
 from torch.amp.autocast_mode import autocast
 from torch.overrides import TorchFunctionMode
 
@@ -22,6 +28,8 @@ from mplab.simulation.dispatch import Mode
 from mplab.simulation.tags import this_graph
 
 _ENTER, _EXIT = autocast.__enter__, autocast.__exit__
+
+_IS_ENABLED, _CAST = torch.is_autocast_enabled, autocast_mode._cast
 
 _ATTRIBUTE = "_mplab_leave"
 
@@ -68,8 +76,23 @@ def _exit(region: Any, *error: Any) -> Any:
     return _EXIT(region, *error)
 
 
-def _set(enter: Any, leave: Any) -> None:
+def _is_enabled(*device: str) -> bool:
+    mode, caller = this_graph().innermost, sys._getframe(1)
+    if caller.f_code.co_name == "decorate_fwd" and isinstance(mode, Mode):
+        casts = caller.f_locals.get("cast_inputs") is not None
+        return casts and device == (mode.policy.kernels,)
+    return _IS_ENABLED(*device)
+
+
+def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
+    if isinstance(value, Tensor) and isinstance(this_graph().innermost, Mode):
+        device = value.device.type
+    return _CAST(value, device, dtype)
+
+
+def _set(enter: Any, leave: Any, enabled: Any, cast: Any) -> None:
     autocast.__enter__, autocast.__exit__ = enter, leave  # type: ignore[method-assign]
+    torch.is_autocast_enabled, autocast_mode._cast = enabled, cast
 
 
 def watch() -> None:
@@ -77,7 +100,7 @@ def watch() -> None:
     global _active
     with _lock:
         _active += 1
-        _set(_enter, _exit)
+        _set(_enter, _exit, _is_enabled, _cast)
 
 
 def forget() -> None:
@@ -86,4 +109,4 @@ def forget() -> None:
     with _lock:
         _active -= 1
         if not _active:
-            _set(_ENTER, _EXIT)
+            _set(_ENTER, _EXIT, _IS_ENABLED, _CAST)
