@@ -197,7 +197,7 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Each update takes the sum of all gradients so far.",
             "Call optimizer.zero_grad() once between two updates.",
         )
-    if seen.outside:
+    if seen.outside and seen.updates:
         yield _watch(
             "outside-optimizer",
             f"Trainable, but not among the optimizer's parameters: {_some(seen.outside)}.",
@@ -278,9 +278,10 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         n: s for n, s in pooled_layers(steps).items() if s.fmt in _NARROW and s.total
     }
     lost = {name: s for name, s in layers.items() if _is_flushed(s)}
-    everything = layers and all(s.zeros == s.total for s in layers.values())
+    real = {name: s for name, s in layers.items() if not s.what_if}
+    everything = real and all(s.zeros == s.total for s in real.values())
     if everything and any(step.loss and math.isfinite(step.loss) for step in steps):
-        lost = layers
+        lost = real
     elif lost:
         lost |= {name: s for name, s in layers.items() if s.zeros == s.total}
     if not lost:

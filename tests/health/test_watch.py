@@ -108,12 +108,15 @@ def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to
     ]
 
 
-def test_gradients_that_a_simulation_is_about_to_flush_are_lost():
-    model = seeded(mlp)
+@pytest.mark.parametrize(("between", "size"), [(nn.Tanh, 1e-9), (nn.LayerNorm, 1e-12)])
+def test_gradients_that_a_simulation_is_about_to_flush_are_lost(between, size):
+    """All of them, too, where a layer in FP32 has zeros of its own."""
+    middle = nn.LayerNorm(16) if between is nn.LayerNorm else between()
+    model = seeded(lambda: nn.Sequential(nn.Linear(8, 16), middle, nn.Linear(16, 4)))
     with Health(model) as health, simulated(FP16, model=model):
         x, _ = regression()
         for step in range(3):
-            (1e-9 * F.mse_loss(model(x), 1 - x[:, :4])).backward()
+            (size * F.mse_loss(model(x), 1 - x[:, :4])).backward()
             health.step(step + 1.0)
     assert health.report().codes == ["gradient-underflow"]
 

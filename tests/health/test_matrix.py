@@ -1,0 +1,182 @@
+"""Each fault in each way to train: the report names it, and is silent about the run without it."""
+
+import math
+from contextlib import contextmanager, suppress
+
+import pytest
+import torch
+from networks import Within
+from sick_runs import half, regression, seeded
+from torch import nn
+
+from mplab import FP16
+from mplab.health import Health
+from mplab.simulation import simulated
+
+STEPS = 24
+
+MODES = {
+    "autocast": {},
+    "simulated": {"simulate": True},
+    "FP64": {"dtype": torch.float64},
+    "complex": {"dtype": torch.complex64},
+    "ended by an exception": {"ends": True},
+    "two optimizers": {"optimizers": 2},
+    "accumulation": {"parts": 2},
+    "clipping": {"clip": True},
+}
+
+
+class Ended(Exception):
+    """An error of the program."""
+
+
+class Changed(torch.autograd.Function):
+    """The identity, whose gradient is infinite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient / 0.0
+
+
+def overflowing(x):
+    """Past the largest number of the dtype; of FP16 in float32, which may stand for it."""
+    most = 65504.0 if x.dtype is torch.float32 else torch.finfo(x.dtype).max
+    return ((x.abs() + 2) * most).to(x.dtype)
+
+
+def from_third_step(change):
+    calls = iter(range(10**6))
+    return lambda x: change(x) if next(calls) > 5 else x
+
+
+FAULTS = {
+    "overflow-forward": {"within": from_third_step(overflowing)},
+    "hidden-infinity": {"within": lambda x: x + 1 / overflowing(x)},
+    "backward-never-finite": {"within": Changed.apply, "steps": 20},
+    "zero-gradients": {"within": lambda x: 0 * x},
+    "no-gradients": {
+        "loss": lambda loss, i: loss.detach().requires_grad_(),
+        "scaled": False,  # a scaler refuses to step
+    },
+    "gradient-underflow": {"loss": lambda loss, i: 1e-12 * loss},
+    "rising-loss": {"loss": lambda loss, i: loss * 1.3**i, "rate": 1e-9},
+    "loss-spike": {"loss": lambda loss, i: loss * (100 if i == 9 else 1), "rate": 1e-9},
+    "no-update": {"steps_optimizer": False},
+    "gradients-pile-up": {"zero": False},
+    "outside-optimizer": {"forgets": True},
+    "weights-at-rest": {"rate": 0.0},
+    "tiny-updates": {"rate": 1e-22},
+    "nonfinite-buffers": {"buffer": math.inf},
+    "clip-before-unscale": {"clips_scaled": True},
+    "step-beside-scaler": {"beside": True},
+}
+OF_SCALERS = {"clip-before-unscale", "step-beside-scaler"}
+"""These faults need a gradient scaler, which a run in FP64 or in complex numbers has not."""
+
+ALSO = {
+    "overflow-forward": {"nonfinite-weights"},
+    "rising-loss": {"tiny-updates"},
+    "loss-spike": {"tiny-updates"},
+    "gradient-underflow": {"tiny-updates"},
+    "clip-before-unscale": {"tiny-updates"},
+}
+"""Findings that come with the fault by right: nothing skips, or the updates are tiny."""
+
+OTHERWISE = {
+    ("backward-never-finite", "FP64"): "nonfinite-weights",
+    ("backward-never-finite", "complex"): "nonfinite-weights",
+    ("gradient-underflow", "FP64"): "would-underflow",
+    ("gradient-underflow", "complex"): "would-underflow",
+}
+"""Without a scaler nothing skips; FP16 is only what such a run is judged by."""
+
+
+def run(
+    *, simulate=False, dtype=torch.float32, ends=False, optimizers=1, parts=1, clip=False,
+    within=lambda x: x, steps=STEPS, loss=lambda loss, i: loss, rate=0.01, zero=True,
+    steps_optimizer=True, forgets=False, buffer=0.0, clips_scaled=False, beside=False, scaled=True,
+):  # fmt: skip
+    layers = nn.Linear(8, 16), nn.Tanh(), Within(within), nn.Linear(16, 4)
+    model = seeded(lambda: nn.Sequential(*layers)).to(dtype)
+    model.register_buffer("kept", torch.tensor([buffer]))
+    x, y = (t.to(dtype) for t in regression())
+    low = dtype is torch.float32
+    parameters = list(model.parameters())[2 * forgets :]
+    groups = [parameters[k::optimizers] for k in range(optimizers)]
+    steppers = [torch.optim.SGD(group, lr=rate) for group in groups]
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, enabled=low and scaled)
+
+    @contextmanager
+    def numbers():
+        if low and not simulate:
+            with half():
+                yield
+        elif low:
+            with simulated(FP16, model=model):
+                yield
+        else:
+            yield
+
+    def losses(i):
+        for part in range(parts):
+            with numbers():
+                out = model(x[part::parts])
+                missed = (out.to(dtype) - y[part::parts]).abs().square().mean()
+                one = loss(missed, i)
+                scaler.scale(one / parts).backward()
+            yield one.detach() / parts
+
+    health = Health(model, steppers[0], scaler=scaler)
+    with suppress(Ended), health:
+        for i in range(steps):
+            for stepper in steppers if zero else ():
+                stepper.zero_grad()
+            total = sum(losses(i))
+            if clips_scaled:
+                nn.utils.clip_grad_norm_(parameters, 1e-3)
+            for stepper in steppers if steps_optimizer else ():
+                if clip or clips_scaled:
+                    scaler.unscale_(stepper)
+                if clip:
+                    nn.utils.clip_grad_norm_(stepper.param_groups[0]["params"], 1.0)
+                scaler.step(stepper)
+                if beside:
+                    stepper.step()
+            if steps_optimizer:
+                scaler.update()
+            health.step(total)
+        if ends:
+            raise Ended
+    return health.report()
+
+
+@pytest.mark.filterwarnings("ignore:Complex modules")
+@pytest.mark.parametrize("mode", MODES)
+def test_a_healthy_run_is_silent_in_each_mode(mode):
+    found = [f.code for f in run(**MODES[mode]).findings]
+    assert found == ["ended-by-exception"] * ("ends" in MODES[mode])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Complex modules")
+@pytest.mark.parametrize("mode", MODES)
+def test_each_fault_is_named_in_each_mode(mode):
+    missed = {}
+    for fault, options in FAULTS.items():
+        if fault in OF_SCALERS and "dtype" in MODES[mode]:
+            continue
+        report = run(**MODES[mode] | options)
+        found = [f.code for f in report.findings]
+        if OTHERWISE.get((fault, mode), fault) not in found or report.evidence.error:
+            missed[fault] = found, report.evidence.error
+        more = set(report.codes) - {fault, *ALSO.get(fault, ())}
+        if more - {OTHERWISE.get((fault, mode))}:
+            missed[fault] = found
+        if "ends" in MODES[mode]:
+            assert "ended-by-exception" in found
+    assert missed == {}
