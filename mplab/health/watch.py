@@ -80,7 +80,8 @@ class Health(measures.Watch):
     Args:
         model: the model whose modules are watched.
         optimizer: the optimizer that the loop steps. All others that update parameters of the
-            model are watched, too, also where they run within the backward pass.
+            model are watched, too, also within the backward pass. Without it, an optimizer that
+            never runs is not missed.
         fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
             for another scaler, pass `step` the scale and whether it skipped.
