@@ -249,6 +249,7 @@ def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, cap
         ("Ada Löwe_17_assignsubmission_file/a1.ipynb",): 0,
         ("Ada Löwe_17_assignsubmission_file/a1.ipynb", "Mo Ng_3_assignsubmission_file/a1.ipynb"): 1,
         ("Mo Ng_3_assignsubmission_file/a1.ipynb",): 1,
+        ("Bo Li_99_assignsubmission_file/a1.pdf",): 1,
     }.items():  # fmt: skip
         bring(course, names)
         place = str(course.root / "download.zip")
@@ -256,6 +257,8 @@ def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, cap
     out = capsys.readouterr().out
     assert "nobody was recognised; known are s01/a1.ipynb" in out
     assert "left out (1): 'Mo Ng_3_assignsubmission_file'" in out
+    assert out.count("0 submissions are in") == 2 and "left out (1): 's02'" in out
+    assert course.read("received", "a1", "s02")["reason"].startswith("left out, not a")
 
 
 ROSTERS = {
