@@ -83,6 +83,7 @@ def test_the_way_from_release_to_export(course, capsys):
     assert "the notebook is not valid JSON" in page
     for to in ("csv", "canvas", "moodle"):
         assert run(course, "export", "a1", "--to", to) == 0
+    assert "with no points (1): s03" in capsys.readouterr().out
     assert scores(course) == {"s01": 16.0, "s02": 0.0, "s03": 0.0, "s04": None}
     canvas = table(course.root / "grades-canvas.csv")
     assert canvas[0] == [
