@@ -49,7 +49,7 @@ TOKENS_PER_LINE = 8.7
 TOKENS = {
     "mplab/common": 1_150,
     "mplab/numbers": 18_800,
-    "mplab/arithmetic": 23_350,
+    "mplab/arithmetic": 23_200,
     "mplab/scaling": 6_850,
     "mplab/course": 4_400,
     "mplab/simulation": 26_480,

@@ -53,7 +53,7 @@ class Rules(TypedDict, total=False):
 class _Operation(NamedTuple):
     """How to compute one operation in float64, and as Fractions where float64 is too small."""
 
-    nearest: Callable[..., Any] | None
+    nearest: Any
     """The result, rounded to nearest in float64, special values included; None if rounding it to
     nearest once more would differ from rounding once."""
     exact: Callable[..., Fraction]
@@ -399,7 +399,7 @@ class _Exact:
                 downward = mode is Rounding.TOWARD_NEGATIVE
                 nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
             else:
-                nearest = how.nearest(*numbers)  # type: ignore[misc]
+                nearest = how.nearest(*numbers)
             self.wide = nearest
             if not _fits(fmt):
                 every = np.broadcast_arrays(*numbers)

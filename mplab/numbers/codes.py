@@ -278,10 +278,10 @@ def _quickly(array: np.ndarray, fmt: Format) -> Any:
         return None
     with np.errstate(all="ignore"):
         single = array.astype(np.float32)
-    bits = np.asarray(single).view(np.uint32)
+    bits = single.view(np.uint32)
     if fmt == FP32:
         codes = np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
-        back = np.asarray(single.astype(np.float64))
+        back = single.astype(np.float64)
     else:
         codes = _code_table(fmt)[bits >> (FP32.precision - fmt.precision)]
         back = np.asarray(_table(fmt)[codes])

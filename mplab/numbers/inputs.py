@@ -47,7 +47,7 @@ def on_tensors(function: _Function) -> _Function:
 
 def as_float64(function: str, x: Any, argument: str = "x") -> np.ndarray:
     """Convert any input of `round_to` to a native float64 array; see `as_array`."""
-    return np.asarray(widen(as_array(function, x, argument)))
+    return widen(as_array(function, x, argument))
 
 
 def as_array(function: str, x: Any, argument: str = "x") -> Any:
@@ -184,17 +184,13 @@ def widen(array: np.ndarray) -> np.ndarray:
         wide = np.array(array, np.float64)
     if np.all(np.abs(wide) > 0):  # neither a zero nor NaN
         return wide
-    bits = (
-        np.asarray(array)
-        .astype(array.dtype.newbyteorder("="), copy=False)
-        .view(np.int32)
-    )
+    bits = array.astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
     fraction = bits & 0x7FFFFF
     flushed = (wide == 0) & (fraction != 0)
     if flushed.any():
         wide = np.where(flushed, np.copysign(fraction * 2.0**-149, wide), wide)
     signaling = np.isnan(wide) & (fraction < 0x400000)
     if signaling.any():
-        quiet = np.asarray(wide).view(np.int64)
+        quiet = wide.view(np.int64)
         wide = np.where(signaling, _SIGNALING_NAN, quiet).view(np.float64)
-    return np.asarray(wide)
+    return wide
