@@ -15,8 +15,9 @@ from torch.utils._python_dispatch import (
 )
 
 from mplab.health.records import Step
-from mplab.health.tracing import LOW, format_of_dtype
+from mplab.health.tracing import format_of_dtype, low_format_of
 from mplab.numbers.formats import FP8_E5M2, FP32, FP64, Format
+from mplab.numbers.rounding import round_to
 
 _COUNTED = 1 << 16
 """Up to this many gradients of a layer in one pass are all counted; more are sampled."""
@@ -214,18 +215,17 @@ class Meter:
     def __init__(self) -> None:
         self._count = 0
         self._true = 0.0
-        self._total: Tensor | float = 0.0
+        self._total = 0.0
 
     def add(self, loss: Tensor | float) -> tuple[str, float, float] | None:
         """Add a loss; return its format and both means, or None for a wide one."""
         self._count += 1
-        if not isinstance(loss, Tensor) or loss.dtype not in LOW:
+        fmt = low_format_of(loss) if isinstance(loss, Tensor) else None
+        if fmt is None:
             return None
         self._true += float(loss)
-        self._total = loss.detach() + self._total
-        fmt = format_of_dtype(loss.dtype)
-        name = fmt.name if fmt else str(loss.dtype)
-        return name, self._true / self._count, float(self._total) / self._count
+        self._total = float(round_to(self._total + float(loss), fmt))
+        return fmt.name, self._true / self._count, self._total / self._count
 
 
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:

@@ -6,17 +6,21 @@ more than computing it, so `mplab.health` traces only a few steps.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
 from mplab.numbers.formats import FORMATS, Format
 from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.tags import is_plain, next_number, tag_of
+from mplab.simulation.tags import is_plain, low_format, next_number, tag_of
 
 _CONSTANTS = (
     "full",
@@ -119,6 +123,14 @@ def format_of_dtype(dtype: torch.dtype) -> Format | None:
     return next((fmt for fmt in FORMATS.values() if fmt.torch_dtype == dtype), None)
 
 
+def low_format_of(t: Tensor) -> Format | None:
+    """The low format of a tensor, real or simulated; None for a wide one."""
+    rounder = low_format(t)
+    if rounder is not None:
+        return rounder.fmt
+    return format_of_dtype(t.dtype) if t.dtype in LOW else None
+
+
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
 
@@ -199,13 +211,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = func(*args, **kwargs)
         with self._harmlessly():
             self._look_after(name, *found, out)
+            # a simulation casts by a product with 1
+            product = name == "mul" and type(args[1]) is int and args[1] == 1
+            if (name == "_to_copy" or product) and isinstance(out, Tensor):
+                self._measure_cast(args[0], out, self._place()[1])
         return out
 
     @contextmanager
     def _harmlessly(self) -> Iterator[None]:
         """Store an error of the tracer for the watch; the operation continues."""
         try:
-            yield
+            # below a simulation around the watch; but autograd's state tells the phase
+            idle = _get_current_dispatch_mode() is None
+            with nullcontext() if idle else _disable_current_modes():
+                yield
         except Exception as error:
             self.error = error
 
@@ -228,6 +247,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.low = self.low or t.dtype in LOW
             empty = name.startswith(_EMPTY)
             what = known[0].what if empty and known else "" if empty else what_of(t)
+            if what == "NaN" and not known and _overflows(inputs, t):
+                what = "infinity"
             filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
             made = Origin(self.step, phase, module, filled, what)
             if is_plain(t):
@@ -235,8 +256,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 storage = t.untyped_storage()
                 setattr(storage, _ATTRIBUTE, (made, origin))
                 setattr(storage, _FINITE, None if what or empty else self._whole(t))
-        if name == "_to_copy" and inputs and results:
-            self._measure_cast(inputs[0], results[0], module)
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
         """The step and version of a check that covered all of a tensor's memory."""
@@ -346,15 +365,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _measure_cast(self, before: Tensor, after: Tensor, module: str) -> None:
         """Record a cast to a low format, and whether it changed whole numbers."""
-        if (
-            after.dtype not in LOW
-            or before.dtype == after.dtype
-            or not is_plain(before)
-        ):
+        fmt = low_format_of(after)
+        if fmt is None or low_format_of(before) == fmt or not is_plain(before):
             return
         self.casts.add(before.data_ptr())
-        fmt = format_of_dtype(after.dtype)
-        if fmt is None or self.integers is not None or not before.numel():
+        if self.integers is not None or not before.numel():
             return
         values = before.detach().double()
         largest = float(values.abs().max())
@@ -363,6 +378,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if whole and bool((after.double() != values).any()):
             self.integers = RoundedIntegers(module, largest, fmt.name)
+
+
+def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether a simulation, which casts unseen, made an infinity of a finite input."""
+    tag = tag_of(out) if is_plain(out) else None
+    if tag is None or tag.into is None:
+        return False
+    most = tag.into.fmt.max_finite
+    sizes = [
+        t.detach().abs().max() for t in inputs if t.dtype is torch.float32 and t.numel()
+    ]
+    return any(float(size) > most for size in sizes)
 
 
 def _is_mask(t: Tensor) -> bool:

@@ -44,7 +44,7 @@ from mplab.health.records import (
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer, format_of_dtype
+from mplab.health.tracing import Origin, Tracer, format_of_dtype, low_format_of
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
@@ -189,6 +189,7 @@ class Health(measures.Watch):
 
     def __enter__(self) -> Self:
         self._require_closed()
+        self._around = _get_current_dispatch_mode()
         for name, module, leaf in self._watched:
             shown = _shown(name, module)
             before = partial(self._before, shown)
@@ -212,7 +213,7 @@ class Health(measures.Watch):
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         self.seen.still = {name for name, _ in self._parameters}
         self.seen.half_parameters = [
-            n for n, p in self.model.named_parameters() if p.dtype == torch.float16
+            n for n, p in self.model.named_parameters() if low_format_of(p) == FP16
         ]
         self._begin_step()
         return self
@@ -282,8 +283,12 @@ class Health(measures.Watch):
         self._trace()
 
     def _trace(self) -> None:
-        # on top of another mode it would be lost
-        if self._due and not self._stopped and _get_current_dispatch_mode() is None:
+        # on top of a mode that is left before it, the tracer would be lost
+        if (
+            self._due
+            and not self._stopped
+            and _get_current_dispatch_mode() is self._around
+        ):
             self._tracer.__enter__()  # type: ignore[no-untyped-call]
             self._tracing = True
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from contextlib import nullcontext
 
 import pytest
 import sick_runs
@@ -12,11 +13,12 @@ from sick_runs import half, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import pictures
+from mplab import FP16, pictures
 from mplab.health import Health
 from mplab.health.findings import diagnose
 from mplab.health.records import Evidence, Step, pooled_layers
 from mplab.health.tracing import Origin
+from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.training import TASKS
 
 
@@ -344,3 +346,32 @@ def test_a_run_that_only_skips_is_asked_whether_it_was_resumed():
         found.code == "scale-finds-its-level"
         and "Load the scaler's state" in found.check
     )
+
+
+@pytest.mark.parametrize("around", [True, False])
+def test_a_simulation_around_the_watch_or_within_it_shows_what_the_real_run_shows(
+    around,
+):
+    """With the simulation around it, the watch traced nothing, and named no operation."""
+
+    def trained():
+        model = seeded(mlp)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        simulation = simulated(FP16, policy=CPU_AUTOCAST)
+        x = torch.full((2, 8), 300.0)
+        with (
+            simulation if around else nullcontext(),
+            Health(model, optimizer) as health,
+        ):
+            for _ in range(3):
+                optimizer.zero_grad()
+                with nullcontext() if around else simulation:
+                    low = x.to(torch.float16)
+                    loss = (model(x / (low * low).sum()) ** 2).mean()
+                    loss.backward()
+                optimizer.step()
+                health.step(loss)
+        return health.report()
+
+    (found,) = [f for f in trained().findings if f.code == "hidden-infinity"]
+    assert "Operation mul outside modules made an infinity" in found.observed
