@@ -75,7 +75,8 @@ DONE = f"""() => {{
 }}"""
 
 PICTURES = """area => [...area.querySelectorAll('svg, img, canvas')].map(picture =>
-    picture.src || (picture.toDataURL ? picture.toDataURL() : picture.outerHTML))"""
+    picture.src || (picture.toDataURL
+        ? picture.toDataURL() + getComputedStyle(picture).clipPath : picture.outerHTML))"""
 
 
 # Without the number beside the slider, which the page itself moves.

@@ -68,8 +68,6 @@ export function stored(picture, f, power, mode) {
   return { values, ...lost };
 }
 
-// In words --------------------------------------------------------------------------------
-
 export function sentence({ f, power, values, zero, over }) {
   const counts = [values.length, zero, over, new Set(values).size];
   const [all, dark, bright, left] = counts.map((n) => n.toLocaleString("en"));
@@ -77,8 +75,6 @@ export function sentence({ f, power, values, zero, over }) {
   const lost = `${dark} of ${all} numbers became 0 and ${bright} became ${end}`;
   return `${f.name}, light times 2${raised(power)}: ${lost}. ${left} different values are left.`;
 }
-
-// What the reader does --------------------------------------------------------------------
 
 export const plain = ({ f, power, mode }) => ({ format: f.name, power, mode: MODES[mode] });
 
@@ -110,11 +106,14 @@ function build(act, now) {
   const change = (name) => (value) => act((s) => changed(s, { [name]: value }));
   const [format, mode] = ["format", "mode"].map((name) => chooser(change(name)));
   const power = slider(-14, 14, change("power"));
-  const factor = element("span");
-  const split = slider(0, 100, (at) => photo.style.setProperty("--split", `${at}%`));
+  const [factor, part] = [element("span"), element("p", {}, "original: the left 50%")];
+  const split = slider(0, 100, (at) => {
+    photo.style.setProperty("--split", `${at}%`);
+    part.textContent = `original: the left ${at}%`;
+  });
   split.ariaLabel = "original up to here, in percent";
-  const original = canvas(now().picture);
-  const photo = element("div", { class: "mplab-photo" }, original, element("canvas"), split);
+  const canvases = [canvas(now().picture), element("canvas")];
+  const photo = element("div", { class: "mplab-photo" }, ...canvases, split, part);
 
   function show(state) {
     const names = state.formats.map(({ name }) => name);
