@@ -1,11 +1,13 @@
 """Libraries that round to low formats: what is wrong, and what an element costs.
 
-Exactness is counted on enumerated cases: every value and midpoint of the format inside its range,
-and their neighbours, from float32 and from float64, ties to even. The right result is found by
-counting the midpoints below a number, without any library's rounding. The next column shows what
-becomes of twice the largest finite value. Times are nanoseconds an element for a million float32
-around 1: medians of CPU time on one thread. Each library is called in the fastest documented way
-that compiles nothing: gfloat with torch tensors, pychop with one chunk.
+Exactness is counted on enumerated cases: every value and midpoint of the format
+inside its range, and their neighbours, from float32 and from float64, ties to
+even. The right result is found by counting the midpoints below a number,
+without any library's rounding. The next column shows what becomes of twice the
+largest finite value. Times are nanoseconds an element for a million float32
+around 1: medians of CPU time on one thread. Each library is called in the
+fastest documented way that compiles nothing: gfloat with torch tensors, pychop
+with one chunk.
 """
 
 import sys
