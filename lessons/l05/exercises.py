@@ -86,6 +86,11 @@ _KAHAN_CASES = (
 )
 
 
+_NOTHING_WIDER = (
+    "For two numbers of float64 there is nothing wider: use their own operations."
+)
+
+
 # What a rounding lost --------------------------------------------------------------------
 def _larger_first(a: np.floating, b: np.floating) -> tuple[np.floating, np.floating]:
     s = a + b
@@ -203,7 +208,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _sum_in_fp64,
-                "For two numbers of float64 there is nothing wider: use their own operations.",
+                _NOTHING_WIDER,
             ),
         ),
     ),
@@ -216,7 +221,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _product_in_fp64,
-                "For two numbers of float64 there is nothing wider: use their own operations.",
+                _NOTHING_WIDER,
             ),
             (
                 _turned_round,

@@ -49,7 +49,7 @@ _FINITE = "_mplab_finite"
 
 _NONE: tuple[None, None] = (None, None)
 
-LOW = (torch.float16, torch.bfloat16)
+_LOW = (torch.float16, torch.bfloat16)
 
 _current_node = torch._C._current_autograd_node
 
@@ -128,7 +128,7 @@ def low_format_of(t: Tensor) -> Format | None:
     rounder = low_format(t)
     if rounder is not None:
         return rounder.fmt
-    return format_of_dtype(t.dtype) if t.dtype in LOW else None
+    return format_of_dtype(t.dtype) if t.dtype in _LOW else None
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -212,7 +212,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._harmlessly():
             self._look_after(name, *found, out)
             # a simulation casts by a product with 1
-            product = name == "mul" and type(args[1]) is int and args[1] == 1
+            product = name == "mul" and type(args[-1]) is int and args[-1] == 1
             if (name == "_to_copy" or product) and isinstance(out, Tensor):
                 self._measure_cast(args[0], out, self._place()[1])
         return out
@@ -244,7 +244,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
-            self.low = self.low or t.dtype in LOW
+            self.low = self.low or t.dtype in _LOW
             empty = name.startswith(_EMPTY)
             what = known[0].what if empty and known else "" if empty else what_of(t)
             if what == "NaN" and not known and _overflows(inputs, t):
@@ -405,7 +405,7 @@ def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
     tag = tag_of(t) if is_plain(t) else None
     return (
-        t.requires_grad or t.dtype in LOW or (tag is not None and tag.into is not None)
+        t.requires_grad or t.dtype in _LOW or (tag is not None and tag.into is not None)
     )
 
 

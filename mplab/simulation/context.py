@@ -26,7 +26,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils._pytree import tree_leaves
 
 from mplab.numbers.formats import (
@@ -255,7 +259,14 @@ class simulated(ContextDecorator):
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
         self._mode.functions.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        # Torch removes the mode on top, whichever it is. A watch that was entered within this
+        # context and is still open lies there, and stays.
+        above = []
+        while _get_current_dispatch_mode() not in (self._mode, None):
+            above.append(_pop_mode())
         self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        for mode in reversed(above):
+            _push_mode(mode)
 
     def _guard_backward(self) -> None:
         """Make `backward()` through a result that outlives the context raise an error.

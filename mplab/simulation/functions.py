@@ -279,7 +279,7 @@ mode again instead of running."""
 def _take_float64(
     functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    """A function that computes in float64 on the way."""
+    """Run a function of torch's whose parts may take float64."""
     rules = rules_in(functions.mode.rules.scope._replace(part=True))
     return functions.by(rules, func, args, kwargs)
 

@@ -12,6 +12,7 @@ from networks import Within
 from sick_runs import half, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab import FP16, pictures
 from mplab.health import Health
@@ -375,3 +376,14 @@ def test_a_simulation_around_the_watch_or_within_it_shows_what_the_real_run_show
 
     (found,) = [f for f in trained().findings if f.code == "hidden-infinity"]
     assert "Operation mul outside modules made an infinity" in found.observed
+
+
+def test_a_watch_that_outlives_the_simulation_around_it_leaves_nothing_behind():
+    """Torch removed the tracer in place of the simulation's mode, which stayed for good."""
+    model = seeded(mlp)
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        health = Health(model).__enter__()
+    expected = model(torch.ones(2, 8))
+    health.step(expected.sum().detach())
+    health.close()
+    assert not health.seen.error and _get_current_dispatch_mode() is None
