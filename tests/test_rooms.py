@@ -61,7 +61,7 @@ TOKENS = {
     "mplab/explorers": 6_400,
     "mplab/commands": 13_200,
     "mplab": 209_800,
-    "mplab lessons data": 334_450,
+    "mplab lessons data": 334_470,
     "tests": 368_400,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, Stream, round_to
 from mplab.arithmetic import cumsum, sum
 from mplab.explorers.chart import Bar, Scale, bars
 from mplab.explorers.widget import Explorer, choice, stops
@@ -22,6 +22,7 @@ class Lane(NamedTuple):
     name: str
     fmt: Format
     order: str = "sequential"
+    rounding: Rounding = Rounding.TIES_TO_EVEN
 
 
 LANES = (
@@ -30,6 +31,7 @@ LANES = (
     Lane("FP16 one by one", FP16),
     Lane("BF16 pairwise", BF16, "pairwise"),
     Lane("BF16 Kahan", BF16, "kahan"),
+    Lane("BF16 stochastic", BF16, rounding=Rounding.STOCHASTIC),
     Lane("FP32 one by one", FP32),
 )
 
@@ -82,7 +84,7 @@ class AccumulatorRace(Explorer):
         >>> race = AccumulatorRace()
         >>> race.length.value = 4096
         >>> [standing.total for standing in race.standings]
-        [16.0, 256.0, 2048.0, 4096.0, 4096.0, 4096.0]
+        [16.0, 256.0, 2048.0, 4096.0, 4096.0, 3856.0, 4096.0]
     """
 
     def __init__(self, *, seed: int = 0) -> None:
@@ -158,7 +160,14 @@ def _race(terms: np.ndarray) -> list[tuple[np.ndarray, int | None]]:
             ]
             found.append((np.array(sums), None))
             continue
-        running = cumsum(terms, accumulator_format=lane.fmt, order=lane.order)
+        stream = Stream(0) if lane.rounding is Rounding.STOCHASTIC else None
+        running = cumsum(
+            terms,
+            accumulator_format=lane.fmt,
+            order=lane.order,
+            rounding=lane.rounding,
+            stream=stream,
+        )
         last = int(np.flatnonzero(np.diff(running, prepend=0.0))[-1]) + 1
         found.append((running[places], last if last < MOST // 2 else None))
     return found

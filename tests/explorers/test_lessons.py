@@ -84,6 +84,10 @@ def test_the_race_of_ones_ends_where_loops_end():
         assert (standing.total, standing.stalled) == (total, moved)
         assert f"{name} one by one at term {moved:,}" in race.state.value
     assert by_name["FP32 one by one"].words == "4,096, exact"
+    # By chance, the sum goes on past the number at which the loop stops, with an error.
+    chance = by_name["BF16 stochastic"]
+    assert chance.stalled is None
+    assert 2**11 < chance.total < 2**13
     race.length.value = 256
     # BF16 holds 256 ones, and has not failed yet.
     assert race.standings[1].stalled is None
@@ -108,7 +112,9 @@ def test_the_bars_of_the_race_are_as_long_as_their_sums():
     svg = ElementTree.fromstring(race.picture.value)
     widths = [float(bar.get("width")) for bar in svg.iter("rect")][1:]
     shares = [width / widths[-1] for width in widths]  # FP32 is exact
-    assert np.allclose(shares, [16 / 4096, 256 / 4096, 0.5, 1, 1, 1], atol=0.001)
+    chance = race.standings[5].total / 4096
+    expected = [16 / 4096, 256 / 4096, 0.5, 1, 1, chance, 1]
+    assert np.allclose(shares, expected, atol=0.001)
 
 
 # One step --------------------------------------------------------------------------------
