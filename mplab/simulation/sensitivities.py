@@ -25,9 +25,6 @@ from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, policy_named
 from mplab.simulation.tags import rounding_parameters, this_graph
 
-FEW = 4
-"""The number of batches if `steps` is not given."""
-
 
 class Measure(NamedTuple):
     """Results of a step with some layers low, and their distance from the same step in FP32."""
@@ -104,9 +101,7 @@ def sensitivity(
     formats: Iterable[Format],
     *,
     policy: Policy | str = CUDA_AUTOCAST,
-    layers: Iterable[str] | None = None,
-    steps: int | None = None,
-    loss_scale: float = 1.0,
+    steps: int = 4,
     progress: bool = True,
 ) -> Sensitivity:
     """Measure what each layer costs when it alone runs in a low format, forward and backward.
@@ -120,13 +115,12 @@ def sensitivity(
     Args:
         model: any float32 module that can be copied, on one device.
         batches: the batches for `loss`, such as a `DataLoader`.
-        loss: loss(model, batch) returns a scalar; it must use the model that it is given.
+        loss: loss(model, batch) returns a scalar, perhaps times a loss scale; it must use the model
+            that it is given.
         formats: the low formats to try.
         policy: which operations of a layer are low, or its name in `POLICIES`; layers that it puts
-            in FP32 stay there.
-        layers: names of the layers to try; None tries all.
-        steps: how many of the batches to take; None takes up to `FEW`.
-        loss_scale: the loss is multiplied by it before the backward pass, as `GradScaler` does.
+            in FP32 stay there, and are not tried.
+        steps: how many of the batches to take, at most.
         progress: show a bar.
 
     Returns:
@@ -135,9 +129,8 @@ def sensitivity(
         `simulated` with `policy.with_layers({…})`.
 
     Raises:
-        ValueError: a format that lacks signs or zero, or does not fit in float32; no batch, or
-            fewer than `steps`; a layer that the model does not have; a model with an `Fp8Linear`;
-            in FP32, a loss or a gradient that is not finite.
+        ValueError: a format that lacks signs or zero, or does not fit in float32; no batch; a model
+            with an `Fp8Linear`; in FP32, a loss or a gradient that is not finite.
         RuntimeError: called inside `simulated`.
 
     Exactness:
@@ -170,18 +163,15 @@ def sensitivity(
     for fmt in tried:
         rounding_parameters("sensitivity", fmt)
     with _own_randomness(model):
-        stored = _stored(batches, steps)
-    step = _Step(model, stored, loss, policy, loss_scale)
-    low_layers = step.low_layers()
-    names = low_layers if layers is None else dict.fromkeys(layers)
-    unknown = [name for name in names if name not in low_layers]
-    if unknown:
+        stored = list(islice(batches, steps))
+    if not stored:
         raise ValueError(
-            f"sensitivity: layers must be names of modules with operations that {policy.constant} "
-            f"runs low; got {unknown[0]!r}. It has {', '.join(low_layers[:9])}."
+            "sensitivity: batches must hold at least one; got none. A generator that was used up "
+            "must be made anew."
         )
+    step = _Step(model, stored, loss, policy)
+    every = [(name, fmt) for name in step.low_layers() for fmt in tried]
     fp32 = step.measure({})
-    every = [(name, fmt) for name in names for fmt in tried]
     runs = counted(every, "sensitivity", progress=progress)
     measures = {(name, fmt): step.measure({name: fmt}) for name, fmt in runs}
     return Sensitivity(type(model).__name__, policy, len(stored), fp32, measures)
@@ -192,16 +182,11 @@ class _Step:
     """A forward and a backward pass over stored batches, each time on a copy of the model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        batches: Any,
-        loss: Any,
-        policy: Policy,
-        loss_scale: float,
+        self, model: nn.Module, batches: list[Any], loss: Any, policy: Policy
     ) -> None:
         self.model, self.batches, self.loss = copy.deepcopy(model), batches, loss
         self.model.zero_grad()
-        self.policy, self.loss_scale = policy, loss_scale
+        self.policy = policy
         self.outputs: list[Tensor] = []
         self.gradients: dict[str, list[Tensor]] = {}
 
@@ -229,8 +214,8 @@ class _Step:
         if wrong or not self.gradients:
             raise ValueError(
                 f"sensitivity: loss must be finite in FP32, and give the parameters finite "
-                f"gradients; got {wrong[0] if wrong else 'no gradient'} with loss_scale="
-                f"{self.loss_scale:g}. Let it call the model that it is given; lower the scale."
+                f"gradients; got {wrong[0] if wrong else 'no gradient'}. Let it call the model that it "
+                f"is given, and multiply by no scale that is too large."
             )
         own_names = {name or type(model).__name__ for name, _ in model.named_modules()}
         return [name for name in found if name in own_names]
@@ -272,7 +257,7 @@ class _Step:
         with _own_randomness(model), torch.enable_grad(), within:
             for batch in copy.deepcopy(self.batches):  # a loss may change them
                 loss = self.loss(model, batch)
-                torch.autograd.backward(loss * self.loss_scale)
+                torch.autograd.backward(loss)
                 losses.append(loss.detach())
         gradients = dict[str, list[Tensor]]()
         for name, module in model.named_modules():
@@ -296,17 +281,6 @@ def _own_randomness(model: nn.Module) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(0)
         yield
-
-
-def _stored(batches: Iterable[Any], steps: int | None) -> list[Any]:
-    """The first few batches."""
-    stored = list(islice(batches, FEW if steps is None else steps))
-    if len(stored) < (steps or 1):
-        raise ValueError(
-            f"sensitivity: batches must hold at least {steps or 1}; got {len(stored)}. Lower "
-            f"steps; a generator that was used up must be made anew."
-        )
-    return stored
 
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:
