@@ -214,8 +214,8 @@ class _Step:
         if wrong or not self.gradients:
             raise ValueError(
                 f"sensitivity: loss must be finite in FP32, and give the parameters finite "
-                f"gradients; got {wrong[0] if wrong else 'no gradient'}. Let it call the model that it "
-                f"is given, and multiply by no scale that is too large."
+                f"gradients; got {wrong[0] if wrong else 'no gradient'}. Let it call the model "
+                f"that it is given, and multiply by no scale that is too large."
             )
         own_names = {name or type(model).__name__ for name, _ in model.named_modules()}
         return [name for name in found if name in own_names]

@@ -74,8 +74,9 @@ FAULTS = {
     "nonfinite-buffers": {"buffer": math.inf},
     "clip-before-unscale": {"clips_scaled": True},
     "step-beside-scaler": {"beside": True},
+    "unscaled-twice": {"twice": True},
 }
-OF_SCALERS = {"clip-before-unscale", "step-beside-scaler"}
+OF_SCALERS = {"clip-before-unscale", "step-beside-scaler", "unscaled-twice"}
 """These faults need a gradient scaler, which a run in FP64 or in complex numbers has not."""
 
 ALSO = {
@@ -84,6 +85,7 @@ ALSO = {
     "loss-spike": {"tiny-updates"},
     "gradient-underflow": {"tiny-updates"},
     "clip-before-unscale": {"tiny-updates"},
+    "unscaled-twice": {"tiny-updates"},
 }
 """Findings that come with the fault by right: nothing skips, or the updates are tiny."""
 
@@ -100,6 +102,7 @@ def run(
     *, simulate=False, dtype=torch.float32, ends=False, optimizers=1, parts=1, clip=False,
     within=lambda x: x, steps=STEPS, loss=lambda loss, i: loss, rate=0.01, zero=True,
     steps_optimizer=True, forgets=False, buffer=0.0, clips_scaled=False, beside=False, scaled=True,
+    twice=False,
 ):  # fmt: skip
     layers = nn.Linear(8, 16), nn.Tanh(), Within(within), nn.Linear(16, 4)
     model = seeded(lambda: nn.Sequential(*layers)).to(dtype)
@@ -140,6 +143,9 @@ def run(
             if clips_scaled:
                 nn.utils.clip_grad_norm_(parameters, 1e-3)
             for stepper in steppers if steps_optimizer else ():
+                if twice:  # as for each of several micro-batches
+                    scaler.unscale_(stepper)
+                    scaler.update()
                 if clip or clips_scaled:
                     scaler.unscale_(stepper)
                 if clip:

@@ -13,7 +13,6 @@ import sick_runs
 import torch
 from legible import assert_legible
 from sick_runs import half, mlp, regression, seeded
-from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,6 +21,7 @@ from mplab.health import Digest, Health, measures, watch
 from mplab.health.measures import casts_of
 from mplab.health.records import Shares
 from mplab.health.tracing import Tracer
+from mplab.lessons.l13.clinic import CASES
 from mplab.numbers.formats import FORMATS
 from mplab.numbers.tensors import round_tensor
 from mplab.pictures import monitoring
@@ -332,18 +332,25 @@ def of_torchao(x, cast):
     return x, cast._data.float() / cast._scale, cast._scale
 
 
-def test_gradients_that_only_a_wider_range_would_hold_are_told_from_outliers():
+def test_why_an_operand_became_zero_is_told():
     gradient = torch.full((64, 32), 1e-3)
-    for large, fmt, codes in (
-        (1.0, FP8_E4M3, []), (1e5, FP8_E4M3, ["fp8-gradient-range"]), (1e5, FP8_E5M2, []),
-        (1e9, FP8_E4M3, ["fp8-outliers"]), (1e9, FP8_E5M2, ["fp8-outliers"]),
-    ):  # fmt: skip
+    for large, small, options, codes in (
+        (1.0, 1e-3, {}, []),
+        (1e5, 1e-3, {"backward_format": FP8_E4M3}, ["fp8-gradient-range"]),
+        (1e5, 1e-3, {"backward_format": FP8_E5M2}, []),
+        (1e9, 1e-3, {"backward_format": FP8_E4M3}, ["fp8-outliers"]),
+        (1e9, 1e-3, {"scaling": "mxfp8"}, []),
+        (1e-9, 1e-9, {"scaling": "none"}, ["no-fp8-scale"]),
+        (1e-9, 1e-9, {"scaling": "delayed"}, []),
+        (1e9, 1e-3, {}, ["fp8-outliers"]),
+    ):
+        gradient[:] = small
         gradient[:, 0] = large
-        layer = Fp8Linear(32, 32, backward_format=fmt)
+        layer = Fp8Linear(32, 32, **options)
         with Health(layer) as health:
             layer(torch.randn(64, 32)).backward(gradient)
             health.step(0.0)
-        assert health.report().codes == codes
+        assert health.report().codes == codes, (large, options)
     (found,) = health.report().findings
     assert found.observed.startswith("Fp8Linear grad_output lost more than half")
 
@@ -418,32 +425,26 @@ def test_a_watcher_begins_to_watch_when_it_is_given_a_model():
 
 
 def test_a_report_has_a_table_of_fp8_operands_where_there_are_some():
-    report = sick_runs.eight_bits("delayed", spike=3e5)
-    page, step = report._repr_html_(), report.steps[6]
+    report = CASES["stale-amax"].broken().report
+    page, step = report._repr_html_(), report.steps[12]
     assert page.count("<table>") == 1 + page.count("<thead>") == 4
     named = re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', page)
     assert {"steps", "loss", *step.layers, *step.fp8} <= set(named)
     name = "0 (Fp8Linear) input"
     line = next(line for line in repr(report).splitlines() if name in line)
     row = [cell.strip() for cell in line.split("  ") if cell]
-    assert [*row[:2], row[4]] == [name, "FP8_E4M3", "4 steps"]
+    assert [*row[:2], row[4]] == [name, "FP8_E4M3", "16 steps"]
     assert 2 * step.fp8[name].flushed > step.fp8[name].nonzero
-    other = sick_runs.large_feature(standardised=False)
+    other = CASES["endless-backoff"].broken().report
     assert "operand in FP8" not in repr(other) and "overflow-forward" in repr(other)
     assert "<b>problem: overflow-forward.</b>" in other._repr_html_()
 
 
 @pytest.mark.parametrize(
-    "name",
-    mostly_slow(["underflow", "overflow", "clip", "meter"], ["underflow", "clip"]),
+    "name", ["no-loss-scale", "endless-backoff", "clip-before-unscale", "loss-meter"]
 )
 def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
-    report = {
-        "underflow": sick_runs.small_gradients,
-        "overflow": lambda: sick_runs.large_feature(standardised=False),
-        "clip": lambda: sick_runs.clipped("before"),
-        "meter": lambda: sick_runs.meter(torch.bfloat16),
-    }[name]()
+    report = CASES[name].broken().report
     picture = pictures.health(report)
     assert_legible(picture)
     assert report.findings[0].observed.startswith(picture.claim)
