@@ -5,13 +5,13 @@ from replay import CPU_AUTOCAST, report
 from torch import nn
 
 
-def regression():
-    """A model, and a function that gives its loss of one batch in this run."""
+def regression(run):
+    """A model, and a function that gives its loss in a step."""
     model = nn.Linear(8, 1)
     x = torch.randn(64, 8)
     y = x.sum(1, keepdim=True)
 
-    def loss_of(run):
+    def loss_of(step):
         with run.autocast():
             out = model(x)
         return (out.float() - y).square().mean()
@@ -29,18 +29,15 @@ def clipped_while_scaled(run):
 
     norm that the optimizer gets
     """
-    model, loss_of = regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, loss_of = regression(run)
     amp = run.scaler(16384.0)
-    with run.watch(model, optimizer, amp) as health:
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = loss_of(run)
-            amp.scale(loss).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            amp.step(optimizer)
-            amp.update()
-            health.step(loss)
+
+    def update(optimizer):
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        amp.step(optimizer)
+        amp.update()
+
+    run.train(model, loss_of, scaler=amp, update=update)
     return nn.utils.get_total_norm([p.grad for p in model.parameters()])
 
 
@@ -52,12 +49,12 @@ def unscaled_for_each_part(run):
 
     norm of the gradients
     """
-    model, loss_of = regression()
+    model, loss_of = regression(run)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     amp = run.scaler(1024.0)
     with run.watch(model, optimizer, amp) as health:
         for part in range(4):
-            loss = loss_of(run) / 2
+            loss = loss_of(0) / 2
             amp.scale(loss).backward()
             amp.unscale_(optimizer)
             norm = nn.utils.clip_grad_norm_(model.parameters(), 5.0)
@@ -75,21 +72,19 @@ def skipped_by_hand(run):
 
     norm of the gradients
     """
-    model, loss_of = regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, loss_of = regression(run)
     amp = run.scaler(1024.0)
-    with run.watch(model, optimizer, amp) as health:
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = loss_of(run)
-            amp.scale(loss).backward()
-            amp.unscale_(optimizer)
-            norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            if norm < 2:
-                amp.step(optimizer)
-                amp.update()
-            health.step(loss)
-    return norm
+    norms = []
+
+    def update(optimizer):
+        amp.unscale_(optimizer)
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), 1.0))
+        if norms[-1] < 2:
+            amp.step(optimizer)
+            amp.update()
+
+    run.train(model, loss_of, scaler=amp, update=update)
+    return norms[-1]
 
 
 @report("Azure/MS-AMP#45", policy=CPU_AUTOCAST, rule="ended-by-exception")
@@ -98,17 +93,13 @@ def no_update(run):
 
     loss
     """
-    model, loss_of = regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, loss_of = regression(run)
     amp = run.scaler(1024.0)
-    with run.watch(model, optimizer, amp) as health:
-        for _ in range(3):
-            optimizer.zero_grad()
-            loss = loss_of(run)
-            amp.scale(loss).backward()
-            amp.step(optimizer)
-            health.step(loss)
-    return loss
+
+    def update(optimizer):
+        amp.step(optimizer)
+
+    return run.train(model, loss_of, scaler=amp, update=update)
 
 
 @report("IAHispano/Applio#860", policy=CPU_AUTOCAST, rule="step-beside-scaler")
@@ -117,18 +108,18 @@ def second_step(run):
 
     weights that are not finite, of 9
     """
-    model, loss_of = regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, loss_of = regression(run)
     amp = run.scaler(1024.0)
-    with run.watch(model, optimizer, amp) as health:
-        for step in range(6):
-            optimizer.zero_grad()
-            loss = loss_of(run) * (1e5 if step == 3 else 1)
-            amp.scale(loss).backward()
-            optimizer.step()
-            amp.step(optimizer)
-            amp.update()
-            health.step(loss)
+
+    def update(optimizer):
+        optimizer.step()
+        amp.step(optimizer)
+        amp.update()
+
+    def spiked(step):
+        return loss_of(step) * (1e5 if step == 3 else 1)
+
+    run.train(model, spiked, scaler=amp, update=update, steps=6)
     return sum((~p.isfinite()).sum() for p in model.parameters())
 
 
@@ -139,20 +130,20 @@ def updated_between_two(run):
 
     gradient of the second model, over what it should be
     """
-    first, loss_of = regression()
-    second, other = regression()
+    first, loss_of = regression(run)
+    second, other = regression(run)
     pair = nn.ModuleList([first, second])
     one, two = (torch.optim.SGD(m.parameters(), lr=1e-3) for m in pair)
     amp = run.scaler(1024.0)
     with run.watch(pair, two, amp) as health:
         pair.zero_grad()
-        loss = 1e5 * loss_of(run) + other(run)
+        loss = 1e5 * loss_of(0) + other(0)
         amp.scale(loss).backward()
         wanted = second.weight.grad / amp.get_scale()
         for optimizer in (one, two):
             amp.step(optimizer)
             amp.update()
-        health.step(other(run))
+        health.step(other(0))
     return (second.weight.grad / wanted).mean()
 
 
@@ -162,7 +153,7 @@ def schedule_of_skipped_steps(run):
 
     learning rate of the first update, of a warm-up from 0.001
     """
-    model, loss_of = regression()
+    model, loss_of = regression(run)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.05, total_iters=20)
     amp = run.scaler(2.0**40)
@@ -171,7 +162,7 @@ def schedule_of_skipped_steps(run):
     with run.watch(model, optimizer, amp) as health:
         for _ in range(30):
             optimizer.zero_grad()
-            loss = loss_of(run)
+            loss = loss_of(0)
             amp.scale(loss).backward()
             amp.step(optimizer)
             amp.update()
@@ -186,19 +177,10 @@ def scale_not_saved(run):
 
     steps skipped after resuming, of 10
     """
-    model, loss_of = regression()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model, loss_of = regression(run)
     for _ in range(2):
-        amp = run.scaler(2.0**24)
-        with run.watch(model, optimizer, amp) as health:
-            for _ in range(10):
-                optimizer.zero_grad()
-                loss = loss_of(run)
-                amp.scale(loss).backward()
-                amp.step(optimizer)
-                amp.update()
-                health.step(loss)
-    return sum(step.skipped for step in health.steps)
+        run.train(model, loss_of, scaler=run.scaler(2.0**24), steps=10, lr=1e-3)
+    return sum(step.skipped for step in run.health.steps)
 
 
 @report("mlnomadpy/flaxchat#6")
@@ -208,7 +190,7 @@ def zeros_for_bad_gradients(run):
 
     way of the weights in a step whose gradients are not finite
     """
-    model, _ = regression()
+    model, _ = regression(run)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with run.watch(model, optimizer) as health:
         for step in range(3):
@@ -233,11 +215,11 @@ def autocast_around_the_loop(run):
 
     different losses in 8 steps
     """
-    model, loss_of = regression()
+    model, loss_of = regression(run)
     losses = []
 
     def recorded(step):
-        losses.append(loss_of(run))
+        losses.append(loss_of(step))
         return losses[-1]
 
     with run.autocast():

@@ -248,19 +248,19 @@ def sum_over_workers(run):
     weights that are not finite, of 8
     """
     model = nn.Linear(8, 1, bias=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    with run.watch(model, optimizer) as health:
-        for _ in range(2):
-            loss = (model(torch.full((4, 8), 100.0)) - 3.0).square().mean()
-            loss.backward()
-            message = model.weight.grad.to(run.dtype)
-            total = torch.zeros_like(message)
-            for _ in range(256):
-                total += message
-            model.weight.grad.copy_(total / 256)
-            optimizer.step()
-            optimizer.zero_grad()
-            health.step(loss)
+
+    def update(optimizer):
+        message = model.weight.grad.to(run.dtype)
+        total = torch.zeros_like(message)
+        for _ in range(256):
+            total += message
+        model.weight.grad.copy_(total / 256)
+        optimizer.step()
+
+    def loss_of(step):
+        return (model(torch.full((4, 8), 100.0)) - 3.0).square().mean()
+
+    run.train(model, loss_of, lr=1e-6, steps=2, update=update)
     return (~model.weight.isfinite()).sum()
 
 
