@@ -201,9 +201,11 @@ def together(parts: list[Tensor]) -> Tensor:
     return torch.stack([part.to(parts[0].device) for part in parts])
 
 
-def read(
-    counted: list[tuple[str, Any, Tensor]],
-) -> Iterator[tuple[str, Any, list[Any]]]:
+Rows = list[tuple[str, tuple[Any, ...], Tensor]]
+"""By layer: what is counted, and the counts, which are still on the device."""
+
+
+def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
     """Read all counts of a step from the device at once."""
     rows = together([counts for *_, counts in counted]).tolist() if counted else []
     return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))

@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,8 @@ def lightning_callback(
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
-    return kind(lightning_callback, say_every, told, on_nonfinite, digest, options)
+    settings = _Settings(say_every, told, on_nonfinite, digest, options)
+    return kind(lightning_callback, settings)
 
 
 def transformers_callback(
@@ -92,35 +93,28 @@ def transformers_callback(
     from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    return kind(transformers_callback, say_every, told, on_nonfinite, digest, options)
+    settings = _Settings(say_every, told, on_nonfinite, digest, options)
+    return kind(transformers_callback, settings)
+
+
+class _Settings(NamedTuple):
+    """The arguments of a callback."""
+
+    say_every: int
+    told: Callable[[str], None]
+    on_nonfinite: str
+    digest: str | os.PathLike[str] | None
+    options: dict[str, Any]
 
 
 class _Watching:
     """A watch from a trainer's callbacks; its errors never reach the trainer."""
 
-    def __init__(
-        self,
-        make: Callable[..., Any],
-        say_every: int,
-        told: Callable[[str], None],
-        on_nonfinite: str,
-        digest: Any,
-        options: dict[str, Any],
-    ) -> None:
-        one_of(make.__name__, "on_nonfinite", on_nonfinite, ("report", "raise"))
-        self._say_every = say_every
-        self._told = told
-        self._raises = on_nonfinite == "raise"
-        self._digest_path = digest
-        self._options = options
-        self._again = partial(
-            make,
-            say_every=say_every,
-            told=told,
-            on_nonfinite=on_nonfinite,
-            digest=digest,
-            **options,
-        )
+    def __init__(self, make: Callable[..., Any], settings: _Settings) -> None:
+        chosen = settings.on_nonfinite
+        one_of(make.__name__, "on_nonfinite", chosen, ("report", "raise"))
+        self._make = make
+        self._settings = settings
         self._first = rank() == 0
         self._digest: Digest | None = None
         self.health: Health | None = None
@@ -130,18 +124,20 @@ class _Watching:
 
     def __reduce__(self) -> Any:
         """Pickle as a fresh callback, for trainers that start processes."""
-        return self._again, ()
+        given = self._settings._asdict()
+        return partial(self._make, **given.pop("options"), **given), ()
 
     def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
         self.close()
-        options = dict(self._options)
+        options = dict(self._settings.options)
         if isinstance(scaler, torch.amp.GradScaler):
             options.setdefault("scaler", scaler)
         self.health = Health(model, optimizer, **options).__enter__()
         self.report = None
         self._losses = []
-        if self._digest_path is not None:
-            self._digest = Digest(model, optimizer, path=self._digest_path).__enter__()
+        path = self._settings.digest
+        if path is not None:
+            self._digest = Digest(model, optimizer, path=path).__enter__()
 
     def _step(self, divisor: int) -> None:
         """Record a step from the losses of its micro-batches."""
@@ -155,7 +151,7 @@ class _Watching:
         except Exception as error:  # in `told`
             health._stop(error)
         step = health.steps[-1]
-        if self._raises and not math.isfinite(step.loss):
+        if self._settings.on_nonfinite == "raise" and not math.isfinite(step.loss):
             origins = "; ".join(map(str, step.origins))
             self._end(gather=False)
             raise FloatingPointError(
@@ -165,12 +161,12 @@ class _Watching:
 
     def _say(self, health: Health) -> None:
         """Print a line every `say_every` steps."""
-        number = len(health.steps)
-        if self._first and self._say_every and number % self._say_every == 0:
+        number, every = len(health.steps), self._settings.say_every
+        if self._first and every and number % every == 0:
             codes = ", ".join(health.report().codes) or "no problems found"
             scalars = health.scalars()
             loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
-            self._told(
+            self._settings.told(
                 f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}"
             )
 
@@ -194,7 +190,7 @@ class _Watching:
         if report is None or not self._first:
             return
         try:
-            self._told(repr(report))
+            self._settings.told(repr(report))
         except Exception as error:
             report.evidence.error = f"{type(error).__name__}: {error}"
 

@@ -164,27 +164,6 @@ class Health(measures.Watch):
         self._scaled: set[int] = set()
         self._begin_step()
 
-    @classmethod
-    def watcher(
-        cls, **options: Any
-    ) -> Callable[[nn.Module, torch.optim.Optimizer], Health]:
-        """Make a function that begins to watch a model and an optimizer.
-
-        It returns a watch with `step(loss, scale, skipped)` and `close()`. All its watches are in
-        its attribute `watches`, for their reports.
-
-        Args:
-            options: options of `Health`.
-        """
-        watches: list[Health] = []
-
-        def watch(model: nn.Module, optimizer: torch.optim.Optimizer) -> Health:
-            watches.append(cls(model, optimizer, **options).__enter__())
-            return watches[-1]
-
-        watch.watches = watches  # type: ignore[attr-defined]
-        return watch
-
     # Beginning and end ----------------------------------------------------------------------
 
     def __enter__(self) -> Self:
@@ -254,10 +233,10 @@ class Health(measures.Watch):
     def _begin_step(self) -> None:
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
-        self._shares: list[tuple[str, tuple[str, bool], Tensor]] = []
-        self._outputs: list[tuple[str, tuple[str, bool], Tensor]] = []
-        self._gradients: list[tuple[str, tuple[str, bool], Tensor]] = []
-        self._casts: list[tuple[str, tuple[str, str], Tensor]] = []
+        self._shares: measures.Rows = []
+        self._outputs: measures.Rows = []
+        self._gradients: measures.Rows = []
+        self._casts: measures.Rows = []
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
@@ -619,11 +598,10 @@ class Health(measures.Watch):
             )
 
     def _in_order(
-        self, make: Callable[..., Counted], counted: list[tuple[str, Any, Tensor]]
+        self, make: Callable[..., Counted], rows: measures.Rows
     ) -> dict[str, Counted]:
         """Make the records of each layer and add them up, in the model's order."""
-        rows = measures.read(counted)
-        layers = added((name, make(*how, *row)) for name, how, row in rows)
+        layers = added((n, make(*how, *row)) for n, how, row in measures.read(rows))
         order = [_shown(name, module) for name, module, _ in self._watched]
         return {name: layers[name] for name in order if name in layers}
 

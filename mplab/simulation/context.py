@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,13 @@ from mplab.simulation.tags import (
 )
 
 _OPTIMIZER = "an optimizer of low parameters: widest format of its inputs"
+
+
+class _Layer(NamedTuple):
+    """A module's name, and the choice for it: the key that fits it, as text, and the format."""
+
+    name: str
+    choice: tuple[str, Format] | None
 
 
 class simulated(ContextDecorator):
@@ -157,11 +164,8 @@ class simulated(ContextDecorator):
         }
         see = partial(Functions, rounders=self._into)
         self._mode = Mode(self._into[fmt], policy, tally=tally, functions=see)
-        self._names: weakref.WeakKeyDictionary[nn.Module, str] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._choices: weakref.WeakKeyDictionary[nn.Module, tuple[str, Format]]
-        self._choices = weakref.WeakKeyDictionary()
+        self._layers: weakref.WeakKeyDictionary[nn.Module, _Layer]
+        self._layers = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[
             nn.Module, tuple[LayerContext, LayerContext]
         ]
@@ -171,7 +175,6 @@ class simulated(ContextDecorator):
         self._outer: Mode | None = None
         self._fastpath = True
         self._stance: Any = None  # torch.compile's
-        self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
         self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
@@ -368,7 +371,7 @@ class simulated(ContextDecorator):
         around = mode.place
         known = self._places.get(module)
         if known is None or known[0] is not around:
-            if module not in self._names:
+            if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
         mode.enter(known[1])
@@ -379,46 +382,41 @@ class simulated(ContextDecorator):
 
     def _place(self, module: nn.Module, around: LayerContext) -> LayerContext:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
-        chosen, policy = self._choices.get(module), self._mode.policy
-        if chosen is None:
+        layer, policy = self._layers[module], self._mode.policy
+        if layer.choice is None:
             scope: Scope = around.rules.scope
             scope = scope if scope.inside else Scope(policy, inside=True)
-            return LayerContext(self._names[module], rules_in(scope), around.into)
-        key, fmt = chosen
+            return LayerContext(layer.name, rules_in(scope), around.into)
+        key, fmt = layer.choice
         wide = fmt == FP32
         choice = f"layer choice {key!r}" + (": FP32" if wide else "")
         scope = Scope(policy, True, choice, Run.WIDE if wide else None)
-        return LayerContext(self._names[module], rules_in(scope), self._into[fmt])
+        return LayerContext(layer.name, rules_in(scope), self._into[fmt])
 
     def _name(self, root: nn.Module) -> None:
-        """Name the modules in `root`; a second model's names begin with its class."""
-        taken = set(self._names.values())
+        """Name the modules in `root`, and find the choice for each: its own, or an outer one's.
+
+        A second model's names begin with its class.
+        """
+        taken = {layer.name for layer in self._layers.values()}
         prefix, number = "", 1
         names = dict(root.named_modules())
         while any(prefix + name in taken for name in names):
             number += 1
             prefix = f"{type(root).__name__} {number}: "
         for name, module in names.items():
-            if module not in self._names:
-                self._names[module] = prefix + (name or type(root).__name__)
-                self._choose(name, module, names)
-
-    def _choose(
-        self, name: str, module: nn.Module, names: dict[str, nn.Module]
-    ) -> None:
-        """Remember the choice for a module: its own, else that of the module it is in."""
-        full = name or type(module).__name__
-        own = self._mode.policy.choice(full, module)
-        self._seen = True
-        self._unfit = [key for key in self._unfit if not fits(key, full, module)]
-        if own is None and name:
-            own = self._choices.get(names[name.rpartition(".")[0]])
-        if own is not None:
-            self._choices[module] = own
+            if module not in self._layers:
+                full = name or type(root).__name__
+                choice = self._mode.policy.choice(full, module)
+                if choice is None and name:
+                    around = names[name.rpartition(".")[0]]
+                    choice = self._layers[around].choice
+                self._layers[module] = _Layer(prefix + full, choice)
+                self._unfit = [k for k in self._unfit if not fits(k, full, module)]
 
     def _require_choices(self) -> None:
         for key in self._unfit:
-            names = ", ".join(repr(name) for name in self._names.values())
+            names = ", ".join(repr(layer.name) for layer in self._layers.values())
             raise ValueError(
                 f"simulated: policy must choose formats for layers that the model has; got "
                 f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
@@ -426,7 +424,7 @@ class simulated(ContextDecorator):
 
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
-        if self._seen and self._unfit:
+        if self._layers and self._unfit:
             warnings.warn(
                 f"simulated: the policy's names {', '.join(map(repr, self._unfit))} fitted no "
                 f"layer that was called. Give model=, to see its names.",
@@ -440,8 +438,7 @@ def explain(
     *inputs: Any,
     fmt: FormatLike = FP16,
     policy: Policy | str = CUDA_AUTOCAST,
-    target: Any = None,
-    loss: Callable[..., Tensor] | None = None,
+    loss: Callable[[Any], Tensor] | None = None,
     **named: Any,
 ) -> Explanation:
     """List the format in which each operation of a training step ran, and why.
@@ -453,15 +450,14 @@ def explain(
         inputs: the model's positional arguments.
         fmt: the low format.
         policy: which operation and which layer runs in which format.
-        target: the second argument of `loss`, if it takes one; only together with `loss`.
-        loss: a function of output and target; if omitted, the backward pass starts from ones.
+        loss: a function of the output; if omitted, the backward pass starts from ones.
         named: the model's keyword arguments, such as `input_ids=…, labels=…`.
 
     Returns:
         The operations, to print, to show in Jupyter, or for `mplab.pictures.precision_map`.
 
     Raises:
-        ValueError: as in `simulated`; a target without a loss.
+        ValueError: as in `simulated`.
 
     Exactness:
         Recorded where the operation ran, by the same code that ran it.
@@ -474,10 +470,6 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
-    if target is not None and loss is None:
-        raise ValueError(
-            "explain: target must come with a loss; got none. Pass a loss, such as F.mse_loss."
-        )
     fmt, policy = format_of(fmt, function="explain"), policy_named("explain", policy)
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
@@ -486,7 +478,7 @@ def explain(
     with torch.random.fork_rng(), torch.enable_grad(), within:
         output = model(*inputs, **named)
         if loss is not None:
-            output = loss(output) if target is None else loss(output, target)
+            output = loss(output)
         tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
         ends = [t for t in tensors if t.requires_grad]
         if ends:

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mplab.numbers.formats import FP32
 from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
+    COMPOSITE,
     Rule,
     Scope,
     common_format,
@@ -57,8 +58,6 @@ _current_node = torch._C._current_autograd_node
 _grad_enabled = torch._C.is_grad_enabled
 
 _graph_task = torch._C._current_graph_task_id
-
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
@@ -103,19 +102,10 @@ class RuleTable(dict[int, Rule]):
 
     def of(self, operation: Any) -> Rule:
         """Return the rule of an operation; it is made on first use."""
-        # `Mode` looks first, for speed.
-        return self.get(id(operation)) or self._make(operation)
-
-    def _make(self, operation: Any) -> Rule:
-        # not func._can_decompose(), which also includes decompositions for compilers alone, and
-        # operations with a kernel, such as silu_backward
-        has = torch._C._dispatch_has_kernel_for_dispatch_key
-        composite = has(operation.name(), _COMPOSITE) and not has(
-            operation.name(), "CPU"
-        )
-        rule = rule_of(operation, self.scope, composite=composite)
-        self._operations.append(operation)
-        self[id(operation)] = rule
+        rule = self.get(id(operation))  # `Mode` looks first, for speed
+        if rule is None:
+            self._operations.append(operation)
+            rule = self[id(operation)] = rule_of(operation, self.scope)
         return rule
 
 
@@ -267,7 +257,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.rules = rules_in(Scope(self.policy, True, rule.reason, rule.run))
         try:
             with self:
-                return func._op_dk(_COMPOSITE, *args, **kwargs)
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         finally:
             self.rules = before
 

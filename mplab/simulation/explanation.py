@@ -10,7 +10,7 @@ from torch import Tensor
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.simulation.dispatch import OUTSIDE, Mode, Ran
-from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, results_of
+from mplab.simulation.operations import CONVERSIONS, COPIES, results_of
 from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import Rounder, is_plain, tag_of
 
@@ -88,11 +88,7 @@ class Recorder:
         ]
         if not numbers or not before or rule.name in _MEMORY:
             return
-        why = _forward(rule, ran.run, into) if node is None else _backward(ran.run)
-        if ran.reason:
-            why = ran.reason
-        elif not numbers[0].dim() and rule.keeps_scalars_fp32:
-            why = "a result without dimensions stays FP32"
+        why = _why(ran, scalar=not numbers[0].dim())
         if rule.mark and into is not None:
             why = f"{why}; {rule.mark}"
         phase = "forward" if node is None else "backward"
@@ -104,25 +100,24 @@ class Recorder:
         self.rows.append(Row(phase, module, rule.name, fmt, inputs, cast, shape, why))
 
 
-def _forward(rule: Rule, run: Run | None, into: Rounder | None) -> str:
-    """Why a forward operation ran in its format."""
-    name = FP32.name if into is None else into.fmt.name
+def _why(ran: Ran, *, scalar: bool) -> str:
+    """Why an operation ran in its format."""
+    rule, run = ran.rule, ran.run
+    name = FP32.name if ran.into is None else ran.into.fmt.name
+    if ran.reason:
+        return ran.reason
+    if scalar and rule.keeps_scalars_fp32:
+        return "a result without dimensions stays FP32"
+    if ran.node is not None:
+        own = "a backward of one's own: widest input"
+        return "as its forward operation" if run is None else own
     if rule.written is not None:
         return f"writes to memory in {name}"
     if run is Run.WIDEST:
         return f"{rule.reason}, {name}"
-    if run is Run.LOWER and into is None:
+    if run is Run.LOWER and ran.into is None:
         return "of gradients or scalars alone: FP32"
     return rule.reason
-
-
-def _backward(run: Run | None) -> str:
-    """Why an operation of a backward pass ran in its format."""
-    return (
-        "as its forward operation"
-        if run is None
-        else "a backward of one's own: widest input"
-    )
 
 
 def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:

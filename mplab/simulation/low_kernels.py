@@ -186,6 +186,11 @@ def _places(x: Tensor) -> Tensor:
     return torch.arange(x.numel(), dtype=torch.int64, device=x.device).view(x.shape)
 
 
+def _each(index: Any, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    """The parts of an index after a change; None, for all places, becomes a slice."""
+    return tuple(slice(None) if i is None else change(i) for i in index)
+
+
 def _put_at(
     call: Call,
     into: Rounder,
@@ -202,7 +207,7 @@ def _put_at(
         rows = index[0].reshape(-1) % len(x)
         source = values.expand(*index[0].shape, *x.shape[1:])
         return add_up(into, x, rows, source.reshape(len(rows), *x.shape[1:]))
-    at = _places(x)[tuple(slice(None) if i is None else i for i in index)]
+    at = _places(x)[_each(index, lambda i: i)]
     return _scatter(into, x, at, values.expand(at.shape))
 
 
@@ -210,7 +215,7 @@ def _put_at_by_width(
     call: Call, into: Rounder, x: Tensor, index: Any, values: Any, *how: Any
 ) -> Any:
     """On CUDA only slices of more than 32 elements are rounded after each addition."""
-    one = x[tuple(slice(None) if i is None else i.reshape(-1)[:1] for i in index)]
+    one = x[_each(index, lambda i: i.reshape(-1)[:1])]
     if one.numel() <= 32:
         return call(x, index, values, *how)
     return _put_at(call, into, x, index, values, *how)
@@ -220,7 +225,7 @@ def _put_where(
     call: Call, into: Rounder, x: Tensor, mask: Any, index: Any, values: Any
 ) -> Any:
     """`_unsafe_masked_index_put_accumulate`: places outside the mask get nothing."""
-    at = _places(x)[tuple(slice(None) if i is None else i.clamp(0) for i in index)]
+    at = _places(x)[_each(index, lambda i: i.clamp(0))]
     mask = mask.expand(at.shape)
     return _scatter(into, x, at[mask], values.expand(at.shape)[mask])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -180,14 +180,15 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
     return run, f"{choice}not listed: {run.value}", False
 
 
-@lru_cache(maxsize=1 << 14)
-def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def rule_of(operation: Any, scope: Scope) -> Rule:
     """Return the rule of an operation.
 
     Args:
         operation: a `torch._ops.OpOverload`.
         scope: where it runs.
-        composite: whether torch decomposes it.
 
     Examples:
         >>> import torch
@@ -202,19 +203,23 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
     library, _, name = schema.name.partition("::")
     base = name.removesuffix("_")
     tensors = [
-        (i, a) for i, a in enumerate(schema.arguments) if "Tensor" in str(a.type)
+        (i, a)
+        for i, a in enumerate(schema.arguments)
+        if "Tensor" in str(a.type) and a.name != "logsumexp"
     ]
     if base in LIKE_INPUT:
         tensors = [
             (i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")
         ]
-    tensors = [(i, a) for i, a in tensors if a.name != "logsumexp"]
     positions = tuple(i for i, a in tensors if not a.kwarg_only)
     writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
     written = [a.name if a.kwarg_only else i for i, a in writes]
     aliases = [result.alias_info for result in schema.returns]
     single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
     run, reason, listed = run_of(name, scope=scope, written=bool(written))
+    # not operation._can_decompose(), which also includes decompositions for compilers alone, and
+    # operations with a kernel, such as silu_backward
+    has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
     kernels = KERNELS[scope.policy.kernels]
     numbers = [
         (i, a.name)
@@ -228,7 +233,7 @@ def rule_of(operation: Any, scope: Scope, *, composite: bool = False) -> Rule:
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
         view=name in UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
-        composite=composite,
+        composite=has(COMPOSITE) and not has("CPU"),
         run=run,
         reason=reason,
         listed=listed,
