@@ -175,6 +175,7 @@ class simulated(ContextDecorator):
         self._outer: Mode | None = None
         self._fastpath = True
         self._stance: Any = None  # torch.compile's
+        self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
         self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
@@ -398,6 +399,7 @@ class simulated(ContextDecorator):
 
         A second model's names begin with its class.
         """
+        self._seen = True
         taken = {layer.name for layer in self._layers.values()}
         prefix, number = "", 1
         names = dict(root.named_modules())
@@ -424,7 +426,7 @@ class simulated(ContextDecorator):
 
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
-        if self._layers and self._unfit:
+        if self._seen and self._unfit:
             warnings.warn(
                 f"simulated: the policy's names {', '.join(map(repr, self._unfit))} fitted no "
                 f"layer that was called. Give model=, to see its names.",

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab import BF16, FP16, FP32
+from mplab import BF16, FP16, FP32, TF32
 from mplab.simulation import (
     CPU_AUTOCAST,
     CUDA_AUTOCAST,
@@ -125,21 +125,14 @@ def test_what_is_fp32_is_not_copied_when_float32_is_asked_for():
         assert x.to(torch.float32) is x
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
-def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fmt):
-    for fill in (torch.Tensor.masked_fill, torch.Tensor.masked_fill_):
-        with simulated(fmt):
-            scores = torch.randn(2, 3).mm(torch.randn(3, 3))
-            filled = fill(
-                scores,
-                torch.ones(2, 3, dtype=torch.bool),
-                torch.finfo(scores.dtype).min,
-            )
-            shares = filled.softmax(-1)
-        assert torch.equal(filled, torch.full((2, 3), -fmt.max_finite))
-        assert torch.equal(shares, torch.full((2, 3), 1 / 3)), (
-            "not NaN: no row is empty"
-        )
+@pytest.mark.parametrize("fill", [torch.Tensor.masked_fill, torch.Tensor.masked_fill_])
+def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fill):
+    """Torch lacks TF32: the dtype that is seen is float32, whose limit TF32 lacks."""
+    with simulated(TF32):
+        scores = torch.randn(2, 3).mm(torch.randn(3, 3))
+        everywhere = torch.ones(2, 3, dtype=torch.bool)
+        filled = fill(scores, everywhere, torch.finfo(scores.dtype).min)
+    assert filled.eq(-TF32.max_finite).all()
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU], ids=lambda kind: kind.__name__)
