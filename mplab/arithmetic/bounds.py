@@ -10,7 +10,7 @@ from mplab.numbers.formats import FormatLike, format_of
 def roundings(n: int, order: str = "sequential") -> int:
     """Return the largest number of additions that any term of a sum of n terms passes through.
 
-    Compensated orders count as 2, the leading term of their bound.
+    Kahan's order counts as 2, the leading term of its bound.
 
     Examples:
         >>> [
@@ -20,7 +20,7 @@ def roundings(n: int, order: str = "sequential") -> int:
         [1023, 62, 10, 2]
     """
     n, (name, block) = integer("roundings", "n", n), parsed_order("roundings", order)
-    if name in ("kahan", "neumaier"):
+    if name == "kahan":
         return min(2, max(n - 1, 0))
     if name == "pairwise":
         return max(n - 1, 0).bit_length()

@@ -40,14 +40,9 @@ class Order(IntEnum):
     SEQUENTIAL = 0
     PAIRWISE = 1
     KAHAN = 2
-    NEUMAIER = 3
 
 
-_PAIRWISE, _KAHAN, _NEUMAIER = (
-    int(Order.PAIRWISE),
-    int(Order.KAHAN),
-    int(Order.NEUMAIER),
-)
+_PAIRWISE = int(Order.PAIRWISE)
 
 
 class Step(NamedTuple):
@@ -201,9 +196,9 @@ def _one_in_sequence(a, b, block, rounded, out, trace, index, rule, of_product):
 
 # Plans: any other order is a list of steps on the rows of a workspace, so that only one addition
 # is compiled. A step is (kind, x, y, out): see `_follow`.
-_TOTAL, _LOST, _TERM, _PART, _AFTER, _LARGE, _SMALL, _NOTHING, _LEVELS = range(9)
+_TOTAL, _LOST, _TERM, _AFTER, _GONE, _NOTHING, _LEVELS = range(7)
 
-_PLUS, _MINUS, _SORT, _COPY = range(4)
+_PLUS, _MINUS, _COPY = range(3)
 
 _DEPTH = 40
 """Levels of a tree: no memory holds more than 2^40 terms."""
@@ -216,7 +211,7 @@ def _plan_step(steps, count, kind, x, y, out):
 
 
 @njit
-def _plan_term(steps, order, k, traced):
+def _plan_term(steps, order, k):
     """Plan the steps that add term k; return their number."""
     n = 0
     if order == _PAIRWISE:  # neighbours are added as a binary counter carries
@@ -226,21 +221,12 @@ def _plan_term(steps, order, k, traced):
             n = _plan_step(steps, n, _PLUS, _LEVELS + level, _TERM, _TERM)
             level += 1
         steps[n - 1, 3] = _LEVELS + level
-    elif order == _KAHAN:  # Kahan 1965: the lost part of a term corrects the next term
+    else:  # Kahan 1965: the lost part of a term corrects the next term
         n = _plan_step(steps, n, _MINUS, _TERM, _LOST, _TERM)
         n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
-        n = _plan_step(steps, n, _MINUS, _AFTER, _TOTAL, _LARGE)
-        n = _plan_step(steps, n, _MINUS, _LARGE, _TERM, _LOST)
+        n = _plan_step(steps, n, _MINUS, _AFTER, _TOTAL, _GONE)
+        n = _plan_step(steps, n, _MINUS, _GONE, _TERM, _LOST)
         n = _plan_step(steps, n, _COPY, _AFTER, _AFTER, _TOTAL)
-    else:  # Neumaier 1974: lost parts are summed separately
-        n = _plan_step(steps, n, _SORT, _TOTAL, _TERM, _LARGE)
-        n = _plan_step(steps, n, _PLUS, _TOTAL, _TERM, _AFTER)
-        n = _plan_step(steps, n, _MINUS, _LARGE, _AFTER, _LARGE)
-        n = _plan_step(steps, n, _PLUS, _LARGE, _SMALL, _LARGE)
-        n = _plan_step(steps, n, _PLUS, _LOST, _LARGE, _LOST)
-        n = _plan_step(steps, n, _COPY, _AFTER, _AFTER, _TOTAL)
-        if traced:
-            n = _plan_step(steps, n, _PLUS, _TOTAL, _LOST, _PART)
     return n
 
 
@@ -253,8 +239,6 @@ def _plan_end(steps, order, depth):
             if (depth >> level) & 1:
                 kind = _PLUS if n else _COPY
                 n = _plan_step(steps, n, kind, _LEVELS + level, _TOTAL, _TOTAL)
-    elif order == _NEUMAIER:
-        n = _plan_step(steps, n, _PLUS, _TOTAL, _LOST, _TOTAL)
     return n
 
 
@@ -275,11 +259,6 @@ def _follow(steps, count, rows, fresh, index, rule):
             sign = 1.0 if kind == _PLUS else -1.0
             _add(x, y, sign, fresh, index, _salt(n), rule)
             out[:] = fresh
-        elif kind == _SORT:
-            for j in range(x.size):
-                swap = not abs(x[j]) >= abs(y[j])
-                out[j] = y[j] if swap else x[j]
-                rows[_SMALL, j] = x[j] if swap else y[j]
         else:
             out[:] = x
 
@@ -323,12 +302,12 @@ def _loop(
                 at = ((row + i) * (depth + 1) + k) * lanes
                 if k < depth:
                     _multiply(a[i, k], b[k], rows[_TERM], rounded, at, product)
-                    count = _plan_term(steps, order, k, trace.size > 0)
+                    count = _plan_term(steps, order, k)
                 else:
                     count = _plan_end(steps, order, depth)
                 _follow(steps, count, rows, fresh, at, rule)
                 if trace.size and k < depth:
-                    trace[k] = rows[_TOTAL if order == _KAHAN else _PART]
+                    trace[k] = rows[_TOTAL]
             out[i] = rows[_TOTAL]
 
     return Compiled(in_sequence if sequential else planned)

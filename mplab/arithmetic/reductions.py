@@ -48,7 +48,7 @@ class Accumulation(TypedDict, total=False):
     pairwise order, are rounded once to the accumulator. `output_format`: the format of the
     result; None: that of the accumulator. `order`: "sequential" (the default), "reversed",
     "pairwise" (neighbours, then neighbouring sums), "blocked(k)" (k terms each, then their sums),
-    "kahan" or "neumaier" (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
+    "kahan" (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
     """
 
     accumulator_format: Required[FormatLike]
@@ -60,7 +60,7 @@ class Accumulation(TypedDict, total=False):
     stream: Stream | None
 
 
-ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan", "neumaier")
+ORDERS = ("sequential", "reversed", "pairwise", "blocked(k)", "kahan")
 
 _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
@@ -209,7 +209,7 @@ def cumsum(
         x: values of FP32 or narrower, any shape.
         axis: the axis to sum along; None: all elements, in row-major order.
         **how: see `Accumulation`; the order must be sequential, reversed (running sums from
-            the end), kahan or neumaier (each running sum with the correction so far).
+            the end) or kahan.
 
     Returns:
         float64 of the shape of `x`; flat if `axis` is None.
@@ -220,7 +220,7 @@ def cumsum(
     """
     lanes, shape = _lanes("cumsum", x, axis)
     order = how.get("order", "sequential")
-    one_of("cumsum", "order", order, ("sequential", "reversed", "kahan", "neumaier"))
+    one_of("cumsum", "order", order, ("sequential", "reversed", "kahan"))
     running = _summed("cumsum", lanes, how, traced=True)[1]
     running = running[::-1] if order == "reversed" else running
     if axis is None:
