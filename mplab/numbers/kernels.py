@@ -290,17 +290,6 @@ def _random_bits(index, key0, key1):
     return _mix(np.uint32(index), np.uint32(key0), np.uint32(key1), dropped)  # type: ignore[call-arg]
 
 
-def _random_at(index, key0, key1):
-    """Return 32 random bits for an element: from its index, or those that the caller passed."""
-
-
-@overload(_random_at)
-def _random_at_typed(index, key0, key1):
-    if isinstance(key0, types.Array):
-        return lambda index, key0, key1: key0[index]
-    return lambda index, key0, key1: _random_bits(index, key0, key1)
-
-
 @njit(forceinline=True)
 def _unpack(p):
     """Unpack the array of `rounding_parameters` into local variables, which SIMD needs."""
@@ -339,7 +328,7 @@ def _round_one(bits, i, start, key0, key1, mode, special_cases, known, kind):
     """Round `bits[i]`, element `start + i` of its call."""
     random = np.uint32(0)
     if mode == _STOCHASTIC:
-        random = _random_at(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
+        random = _random_bits(_add(np.uint32(start), np.uint32(i)), key0, key1)  # type: ignore[call-arg]
     return _round_bits(bits[i], mode, special_cases, random, known, kind)
 
 

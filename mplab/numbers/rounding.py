@@ -177,7 +177,7 @@ class RoundingRules(TypedDict, total=False):
     overflow: Overflow
     flush_inputs: bool
     flush_outputs: bool
-    stream: Stream | np.ndarray | None
+    stream: Stream | None
 
 
 def round_to(
@@ -188,7 +188,7 @@ def round_to(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | np.ndarray | None = None,
+    stream: Stream | None = None,
     out: np.ndarray | None = None,
     tally: Tally | None = None,
 ) -> Any:
@@ -215,10 +215,7 @@ def round_to(
         overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits for `STOCHASTIC`; each call takes the next ones. Or the bits
-            themselves, an array of the shape of `x`: uint8, uint16 or uint32 for 8, 16 or 32 bits
-            per element. Fewer random bits belong in the highest bits of each element: the
-            comparison with the fraction begins there.
+        stream: source of random bits for `STOCHASTIC`; each call takes the next ones.
         out: array of the dtype and shape of the result to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -398,7 +395,7 @@ _IEEE = Overflow.IEEE
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
-_Keys = Callable[[int], tuple[Any, int]]
+_Keys = Callable[[int], tuple[int, int]]
 """The keys of the k-th 2^32 elements; see `Stream.keys`."""
 
 
@@ -487,7 +484,7 @@ class _Source:
         """Return the numbers for the loops, in float64 if need be, and the loops' options."""
         fmt = format_of(fmt, function=self.function)
         dtype = self.array.dtype
-        how = loop_options(self.function, fmt, dtype, self.shape, **options)
+        how = loop_options(self.function, fmt, dtype, **options)
         wide = how["parameters"].numbers.itemsize > dtype.itemsize
         return widen(self.array) if wide else self.array, how
 
@@ -531,13 +528,12 @@ def loop_options(
     function: str,
     fmt: Format,
     dtype: np.dtype[Any],
-    shape: tuple[int, ...] | None = None,
     *,
     rounding: Rounding = Rounding.TIES_TO_EVEN,
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | np.ndarray | None = None,
+    stream: Stream | None = None,
     tininess: Tininess = Tininess.AFTER,
 ) -> LoopOptions:
     """Check the options of a call, and return those of its loop.
@@ -546,7 +542,7 @@ def loop_options(
     """
     rules = (overflow, flush_inputs, flush_outputs, tininess)
     parameters = checked_parameters(function, fmt, dtype, rounding, *rules)
-    keys = checked_keys(function, rounding, stream, shape)
+    keys = checked_keys(function, rounding, stream)
     if parameters is None:
         parameters = rounding_parameters(fmt, np.dtype(np.float64), *rules)
         assert parameters is not None  # float64 holds every format
@@ -554,16 +550,9 @@ def loop_options(
 
 
 def checked_keys(
-    function: str,
-    rounding: Rounding,
-    stream: Stream | np.ndarray | None,
-    shape: tuple[int, ...] | None = None,
+    function: str, rounding: Rounding, stream: Stream | None
 ) -> _Keys | None:
-    """Return the random keys of this call, or None if the mode needs no random bits.
-
-    If the caller passed the random bits, an array of the given `shape`, they replace the first key
-    of each run of 2^32 elements, shifted to the top of uint32.
-    """
+    """Return the random keys of this call, or None if the mode needs no random bits."""
     if rounding is not Rounding.STOCHASTIC:
         if stream is not None:
             raise ValueError(
@@ -571,25 +560,12 @@ def checked_keys(
                 f"with {rounding!r}. Leave it out, or pass rounding=Rounding.STOCHASTIC."
             )
         return None
-    if isinstance(stream, Stream):
-        return stream.keys()
-    if not (
-        type(stream) is np.ndarray
-        and (stream.dtype.kind, stream.shape) == ("u", shape)
-        and stream.itemsize <= 4
-    ):
-        given: Any = stream
-        if isinstance(stream, np.ndarray):
-            given = f"{stream.dtype}, {stream.shape}"
-        or_bits = ""
-        if shape is not None:
-            or_bits = f", or an array of uint8, uint16 or uint32 of shape {shape}"
+    if not isinstance(stream, Stream):
         raise ValueError(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC{or_bits}; got "
-            f"{given}. Pass stream=Stream(seed) and reuse it from call to call."
+            f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got "
+            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
         )
-    top = stream.astype(np.uint32).reshape(-1) << np.uint32(32 - 8 * stream.itemsize)
-    return lambda run: (top[run << 32 :], 0)
+    return stream.keys()
 
 
 def checked_parameters(

@@ -36,7 +36,7 @@ def round_tensor(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
-    stream: Stream | np.ndarray | Tensor | None = None,
+    stream: Stream | None = None,
     out: Tensor | None = None,
     tally: Tally | None = None,
 ) -> Tensor:
@@ -53,7 +53,7 @@ def round_tensor(
         overflow: the result past the largest finite value.
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
-        stream: source of random bits, or the bits themselves, as in `round_to`.
+        stream: source of random bits.
         out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
         tally: counters to add this call's counts to.
 
@@ -79,12 +79,11 @@ def round_tensor(
         "round_tensor",
         fmt,
         np.dtype(f"f{x.itemsize}"),
-        tuple(x.shape),
         rounding=rounding,
         overflow=overflow,
         flush_inputs=flush_inputs,
         flush_outputs=flush_outputs,
-        stream=stream.detach().cpu().numpy() if isinstance(stream, Tensor) else stream,
+        stream=stream,
     )
     wide = how["parameters"].numbers.itemsize > x.itemsize
     source = _widen(x) if wide else x
@@ -198,10 +197,8 @@ def _run_expression(
             )
 
 
-def _random_bits(like: Tensor, key0: Any, key1: int) -> Tensor:
-    """Return 32 random bits per element, as int64: `kernels._random_at` on tensors."""
-    if isinstance(key0, np.ndarray):
-        return torch.from_numpy(key0[: like.numel()].astype(np.int64)).to(like.device)
+def _random_bits(like: Tensor, key0: int, key1: int) -> Tensor:
+    """Return 32 random bits per element, as int64: `kernels._random_bits` on tensors."""
     h = torch.arange(like.numel(), dtype=torch.int64, device=like.device) ^ (
         key0 & _MASK32
     )
