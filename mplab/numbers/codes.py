@@ -19,6 +19,7 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_float64, on_tensors, widen
+from mplab.numbers.rounding import require_values, round_to
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
@@ -250,25 +251,16 @@ def encode(x: object, fmt: FormatLike) -> Any:
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
     if (codes := _quickly(array, fmt)) is not None:
         return codes
+    array = require_values("encode", "x", x, fmt)
+    nan = np.isnan(array)
+    if nan.any() and not fmt.has_nan:
+        raise ValueError(refusal("encode", "x", np.nan, fmt, "nan"))
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & _MAGNITUDE
-    nan, infinite = magnitude > _INFINITY, magnitude == _INFINITY
-    codes, exact = _magnitude_codes(magnitude, fmt)
-    exact &= codes <= fmt.max_code
-    if not fmt.signed:
-        exact &= bits >= 0
-    if not fmt.has_negative_zero:
-        exact &= ~((bits < 0) & (magnitude == 0))
-    reached = fmt.has_infinity & (fmt.signed | (bits > 0))
-    exact = np.where(nan, fmt.has_nan, np.where(infinite, reached, exact))
-    if not exact.all():
-        first = float(np.atleast_1d(array)[~exact].flat[0])
-        given = integer(x) if type(x) is int else str(first if array.ndim else x)
-        raise ValueError(refusal("encode", "x", first, fmt, given=given))
-    codes = np.where(infinite, fmt.infinity_code or 0, codes)
-    codes = _joined(bits < 0, codes, fmt)
-    codes = np.where(nan, fmt.nan_code or 0, codes)
-    return codes.astype(code_dtype(fmt)).reshape(array.shape)[()]
+    codes = _magnitude_codes(magnitude, fmt)
+    codes = np.where(magnitude == _INFINITY, fmt.infinity_code or 0, codes)
+    codes = _joined(bits < 0, codes, fmt).reshape(array.shape)
+    return np.where(nan, fmt.nan_code or 0, codes).astype(code_dtype(fmt))[()]
 
 
 def _quickly(array: np.ndarray, fmt: Format) -> Any:
@@ -324,13 +316,10 @@ def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
 _INFINITY, _MAGNITUDE = 0x7FF << 52, (1 << 63) - 1
 
 
-def _magnitude_codes(
-    magnitude: np.ndarray, fmt: Format
-) -> tuple[np.ndarray, np.ndarray]:
-    """Compute codes from finite float64 magnitude bits, and whether each code is exact.
+def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> np.ndarray:
+    """Compute the codes of finite values from the bits of their magnitudes in float64.
 
-    Uses integers only, so it also works where the CPU treats subnormals as zero. A number below
-    the range of a format without zero is not exact.
+    Uses integers only, so it also works where the CPU treats subnormals as zero.
     """
     biased = magnitude >> 52
     implicit = (biased > 0).astype(np.int64) << 52
@@ -339,15 +328,11 @@ def _magnitude_codes(
     # A float64 subnormal can only be met where both formats share emin = -1022.
     below = np.minimum(np.maximum(fmt.emin - exponent, 0), 63)
     shift = np.minimum(53 - fmt.precision + below, 63)
-    scaled = significand >> shift
-    exact = (scaled << shift) == significand
-    hidden = 1 << (fmt.precision - 1)
     biased = np.maximum(exponent, fmt.emin) + fmt.bias
-    codes = (biased - 1) * hidden + scaled
-    return codes, exact & (fmt.has_zero | (scaled >= hidden))
+    return ((biased - 1) << (fmt.precision - 1)) + (significand >> shift)
 
 
-def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) -> str:
+def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> str:
     """Write the message that a number is not a value of `fmt`, with its two neighbours if any.
 
     Args:
@@ -360,15 +345,9 @@ def refusal(function: str, argument: str, x: float, fmt: Format, *, given: str) 
     what = given
     least = 0.0 if fmt.has_zero else fmt.min_normal
     if least < abs(x) < fmt.max_finite and (x > 0 or fmt.signed):
-        magnitude = np.abs(np.array([x])).view(np.int64)
-        low = int(_magnitude_codes(magnitude, fmt)[0][0])
-        codes = [low, low + 1]
-        if x < 0:
-            codes = [
-                int(_joined(low + k or fmt.has_negative_zero, low + k, fmt))
-                for k in (1, 0)
-            ]
-        names = (f"{float(decode(c, fmt))!r} ({in_hex(c, fmt)})" for c in codes)
+        sides = (Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE)
+        beside = [float(round_to(x, fmt, rounding=side)) for side in sides]
+        names = [f"{y!r} ({in_hex(int(encode(y, fmt)), fmt)})" for y in beside]
         what += ", between " + " and ".join(names)
     elif abs(x) > fmt.max_finite:
         what += f", past the largest finite value {fmt.max_finite!r}"
@@ -429,8 +408,6 @@ def next_down(x: object, fmt: FormatLike) -> Any:
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
     """Take one step along the values of `fmt`: go on by two float64, and round onwards."""
-    from mplab.numbers.rounding import require_values, round_to
-
     fmt = format_of(fmt, function=function)
     if fmt.bits == 64:
         return np.nextafter(

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from mplab.numbers.checks import integer, quoted
-from mplab.numbers.codes import encode, refusal
 from mplab.numbers.formats import (
     FP32,
     Event,
@@ -382,8 +381,11 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
     kept = np.asarray(round_to(array, fmt))
     same = kept.view(np.int64) == array.view(np.int64)
     if not same.all() and not (same := same | np.isnan(array)).all():
+        from mplab.numbers.codes import refusal  # which needs this file
+
         first = float(array[~same].flat[0])
-        raise ValueError(refusal(function, argument, first, fmt, given=repr(first)))
+        written = x if array.ndim == 0 and not isinstance(x, float) else first
+        raise ValueError(refusal(function, argument, first, fmt, quoted(written)))
     return array
 
 
@@ -507,6 +509,8 @@ def bits_of(array: np.ndarray) -> np.ndarray:
 
 def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
     """Convert float64 to float32 without rounding, also where the CPU flushes subnormals."""
+    from mplab.numbers.codes import encode  # which needs this file
+
     try:
         return np.asarray(encode(wide, FP32)).view(np.float32)
     except ValueError:
