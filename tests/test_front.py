@@ -55,7 +55,7 @@ FRONTS = {
     "pictures": """
         Picture RunningSum Window bit_fields by_seed code_table decimal_digits follow
         gradient_exponents headroom health loss_curves loss_meter loss_scale memory
-        number_lines parting precision_map recorded_runs report results_table
+        number_lines parting precision_map recorded_runs results_table
         rounding_profile running_sums scaling_windows sensitivity
     """,
     "explorers": """

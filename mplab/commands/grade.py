@@ -510,7 +510,7 @@ def _gradescope(course: Course, options: argparse.Namespace) -> int:
 
 def _statistics(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.statistics import bars_of, statistics, write_statistics
-    from mplab.pictures.pages import class_parts
+    from mplab.pictures.grades import class_parts
 
     name = _one(course, options)
     people, counts = statistics(course, name)

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch
 
 from mplab.commands.errors import UserError
-from mplab.course.files import replace_file
 from mplab.training.history import History
 from mplab.training.parallel import process_group, rank
 from mplab.training.recipes import RECIPES, Recipe
@@ -35,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
     for path in options.plot:  # check it now, not after training
-        if path.suffix not in (".png", ".svg", ".html") or not path.parent.is_dir():
+        if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
             parser.error(
-                f"--plot must be a .png, .svg or .html in a folder that is; got {path}"
+                f"--plot must be a .png or .svg in a folder that is; got {path}"
             )
     if options.device:
         _require_device(options.device)
@@ -160,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         action="append",
         default=[],
-        help="a figure (.png, .svg) or page (.html)",
+        help="a figure, .png or .svg",
     )
     add(
         "--save-every",
@@ -175,15 +174,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(runs: list[History], options: argparse.Namespace) -> None:
     """Print the table, and draw what was asked for."""
-    from mplab.pictures.pages import report, results_table
-    from mplab.pictures.training import loss_curves
+    from mplab.pictures.training import loss_curves, results_table
 
     print(results_table(runs))
     for path in options.plot:
-        if path.suffix == ".html":
-            replace_file(path, report(runs, source=options.out).encode())
-        else:
-            loss_curves(runs).save(path)
+        loss_curves(runs).save(path)
         print(f"Written: {path}")
 
 

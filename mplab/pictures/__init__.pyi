@@ -6,7 +6,6 @@ from .formats import (
     number_lines as number_lines,
 )
 from .monitoring import headroom as headroom, health as health, parting as parting
-from .pages import report as report, results_table as results_table
 from .performance import memory as memory
 from .precision import precision_map as precision_map, sensitivity as sensitivity
 from .recordings import recorded_runs as recorded_runs
@@ -26,4 +25,5 @@ from .training import (
     gradient_exponents as gradient_exponents,
     loss_curves as loss_curves,
     loss_scale as loss_scale,
+    results_table as results_table,
 )

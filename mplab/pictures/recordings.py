@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from mplab.hardware import recordings
 from mplab.pictures import canvas as c
-from mplab.pictures.pages import METRICS
-from mplab.pictures.training import by_seed
+from mplab.pictures.training import METRICS, by_seed
 
 NAMES = {
     "fp32": "FP32",

@@ -1,4 +1,4 @@
-"""The figures of training runs: losses, gradients over a format's range, loss scales and seeds."""
+"""The table of training runs, and their figures: losses, gradients, loss scales and seeds."""
 
 import math
 from collections import Counter
@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from matplotlib.typing import FillStyleType
 from numpy.typing import NDArray
 
+from mplab.common.tables import Table
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.pictures import canvas as c
 from mplab.training.exponents import (
@@ -486,3 +487,59 @@ def _range(values: np.ndarray, *, sign: str = "") -> str:
     ends = [f"{value:{sign}.3f}" for value in (values.min(), values.max())]
     words = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
     return words.replace("-", "−").replace("+0.000", "0.000").replace("−0.000", "0.000")
+
+
+# The table -------------------------------------------------------------------------------
+METRICS = {"r2": "test R²", "accuracy": "test accuracy"}
+
+
+def results_table(histories: Sequence[History]) -> Table:
+    """Tabulate how runs ended: loss, metrics, skipped steps, and the last step's loss scale.
+
+    Runs that differ only by their seeds share a row: the median, and in brackets the range.
+    """
+    keys = list(dict.fromkeys(key for run in histories for key in run.metrics))
+    names = tuple(METRICS.get(key, key) for key in keys)
+    header = (
+        "run",
+        "where",
+        "training loss",
+        *names,
+        "skipped steps",
+        "last loss scale",
+    )
+    rows = tuple(
+        (
+            name,
+            place,
+            _middle([final_loss(run) for run in runs], ".4f"),
+            *(
+                _middle([run.metrics[k] for run in runs if k in run.metrics], ".3f")
+                for k in keys
+            ),
+            _middle([int(run.skipped.sum()) for run in runs], ".0f")
+            + f" of {len(runs[0].skipped)}",
+            _last_scales(runs),
+        )
+        for (name, place), runs in alike(histories).items()
+    )
+    seeds = sorted({run.seed for run in histories})
+    which = f"seed{'s' if len(seeds) > 1 else ''} {c.listed(map(str, seeds))}"
+    return Table(f"{histories[0].task}, {which}", header, rows)
+
+
+def _middle(values: Sequence[float], digits: str) -> str:
+    """Write the median, and the range if there is one."""
+    if not values:
+        return "–"
+    middle = format(np.median(values), digits)
+    low = format(np.min(values), digits)
+    high = format(np.max(values), digits)
+    return middle if low == high else f"{middle} ({low} to {high})"
+
+
+def _last_scales(runs: Sequence[History]) -> str:
+    if not any(np.any(run.loss_scale != 1) for run in runs):
+        return "none"
+    words = [*map(scale_words, sorted({float(run.loss_scale[-1]) for run in runs}))]
+    return words[0] if len(words) == 1 else f"{words[0]} to {words[-1]}"
