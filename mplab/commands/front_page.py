@@ -193,7 +193,7 @@ def draw_digits() -> str:
         buttons=[],
         positions=len(states),
         start=states[0],
-        packed=str(pack(states, {})),
+        packed=pack(states, {}),
     )
     return frozen_explorer_html(frozen)
 

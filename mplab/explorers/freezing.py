@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import ipywidgets
@@ -33,8 +34,8 @@ _KINDS = {
     ipywidgets.Checkbox: "tick",
 }
 
-_FIRST, _LAST = 0x20, 0xD7FF
-"""The range of characters that may stand for parts of a picture."""
+_FIRST = 0x20
+"""The character that stands for the first part of a picture; 55,000 others follow it."""
 
 _SILENT = (ipywidgets.HTML, ipywidgets.Output, Keys)
 
@@ -137,28 +138,22 @@ def freeze(explorer: Explorer) -> Frozen | None:
         ]
         for control, grid, at in zip(controls, grids, start, strict=True)
     ]
-    while math.prod(map(len, kept)) > MOST:
-        kept = _coarser(kept, controls, start)
-    drawn: dict[tuple[int, ...], tuple[str, str]] = {}
-    leads_to: dict[str, dict[tuple[int, ...], tuple[int, ...]]] = {
-        b.description: {} for b in buttons
-    }
+
+    @cache
+    def state(place: tuple[int, ...]) -> tuple[str, str]:
+        _set_positions(controls, grids, place)
+        return explorer.draw()
+
     with _without_redrawing(explorer, controls):
-        for place in itertools.product(*kept):
-            for button in buttons:
-                _set_positions(controls, grids, place)
-                button.click()
-                leads_to[button.description][place] = _positions(controls, grids)
-            _set_positions(controls, grids, place)
-            drawn[place] = explorer.draw()
+        while True:
+            if math.prod(map(len, kept)) <= MOST:
+                places = list(itertools.product(*kept))
+                moves = _moves(buttons, controls, grids, places)
+                packed = pack([state(place) for place in places], moves)
+                if len(packed) <= ROOM:
+                    break
+            kept = _coarser(kept, controls, start)
         _set_positions(controls, grids, start)
-    while True:
-        places = list(itertools.product(*kept))
-        moves = _moves(places, leads_to)
-        packed = pack([drawn[place] for place in places], moves)
-        if packed is not None and len(packed) <= ROOM:
-            break
-        kept = _coarser(kept, controls, start)
     on_page = [
         Control(
             _KINDS[type(control)],
@@ -170,7 +165,7 @@ def freeze(explorer: Explorer) -> Frozen | None:
         for control, grid, left, first in zip(controls, grids, kept, start, strict=True)
     ]
     return Frozen(
-        explorer.question, on_page, list(moves), positions, drawn[start], packed
+        explorer.question, on_page, list(moves), positions, state(start), packed
     )
 
 
@@ -225,24 +220,27 @@ def _without_redrawing(explorer: Explorer, controls: _Controls) -> Iterator[None
 
 
 def _moves(
+    buttons: _Controls,
+    controls: _Controls,
+    grids: _Grids,
     places: Sequence[tuple[int, ...]],
-    leads_to: dict[str, dict[tuple[int, ...], tuple[int, ...]]],
 ) -> dict[str, list[int]]:
     """Return the states that each button leads to; a button that leaves the grid is left out."""
     numbers = {place: number for number, place in enumerate(places)}
-    ways = {
-        name: [numbers.get(there[place]) for place in places]
-        for name, there in leads_to.items()
-    }
-    return {
-        name: [i for i in way if i is not None]
-        for name, way in ways.items()
-        if None not in way
-    }
+    moves: dict[str, list[int]] = {}
+    for button in buttons:
+        reached = []
+        for place in places:
+            _set_positions(controls, grids, place)
+            button.click()
+            reached.append(_positions(controls, grids))
+        if numbers.keys() >= set(reached):
+            moves[button.description] = [numbers[place] for place in reached]
+    return moves
 
 
-def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str | None:
-    """Pack all states into text; None if there are more parts than characters."""
+def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str:
+    """Pack all states into text."""
     parts: dict[str, str] = {}
     rows: dict[tuple[str, str], list[str]] = {}
     for state in states:
@@ -254,8 +252,6 @@ def pack(states: Sequence[tuple[str, str]], moves: dict[str, list[int]]) -> str 
                 )
                 for text in state
             ]
-            if _FIRST + len(parts) > _LAST:
-                return None
     numbers = {state: number for number, state in enumerate(rows)}
     record = {
         "parts": list(parts),
