@@ -46,31 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--lesson", type=int, action="append", help="only this one (repeatable)"
     )
-    parser.add_argument(
-        "--fresh", action="store_true", help="run lessons again though up to date"
-    )
-    parser.add_argument(
-        "--no-reference", action="store_true", help="leave it out; it needs pdoc"
-    )
     options = parser.parse_args(argv)
-    export(
-        options.out,
-        lessons=options.lesson,
-        fresh=options.fresh,
-        reference=not options.no_reference,
-    )
+    export(options.out, lessons=options.lesson)
     print(f"Open {options.out / 'index.html'} in a browser.")
     return 0
 
 
-def export(
-    out: Path,
-    *,
-    lessons: Sequence[int] | None = None,
-    fresh: bool = False,
-    reference: bool = True,
-) -> None:
-    """Write the pages of the course to a folder.
+def export(out: Path, *, lessons: Sequence[int] | None = None) -> None:
+    """Write the pages of the course to a folder, and the reference to the folder `api` in it.
 
     Pages are written one by one, each whole or not at all: the next run continues an
     interrupted one.
@@ -78,17 +61,14 @@ def export(
     Args:
         out: the folder; made if it is not there. Other files in it are left alone.
         lessons: numbers of the lessons to export; None for all.
-        fresh: run a lesson again even if its page is up to date.
-        reference: write the reference of the library to the folder `api` in it.
 
     Raises:
         UserError: there is no such lesson, or a lesson fails.
         ModuleNotFoundError: pdoc is missing for the reference; raised before any lesson runs.
         OSError: the folder cannot be written.
     """
-    if reference:
-        require_packages("the reference", "pdoc")
-    from mplab.commands import front_page as front
+    require_packages("the reference", "pdoc")
+    from mplab.commands import front_page as front, reference
     from mplab.commands.frame import first_figure
     from mplab.commands.lesson_page import title_of
 
@@ -109,22 +89,19 @@ def export(
         print(f"{number} of {len(wanted)}: {path.stem}", file=sys.stderr)
         exported = out / f"{path.stem}.html"
         stamp = _fingerprint(path, words="".join(titles.values()))
-        if fresh or stamp not in _text_of(exported):
+        if stamp not in _text_of(exported):
             html = lesson_page(path, titles)
             replace_file(exported, (html + stamp).encode())
             if data := first_figure(html):
                 replace_file(out / f"{path.stem}.png", data)
             replace_file(out / path.name, path.read_bytes())
-    if reference:
-        from mplab.commands.reference import write_reference
-
-        write_reference(out / "api")
+    reference.write_reference(out / "api")
     guide = _text_of(course_folder("lessons") / "README.md")
     stamp = _fingerprint()
     last = _text_of(out / "index.html")
-    kept = front.first_explorer(last) if stamp in last and not fresh else ""
+    kept = front.first_explorer(last) if stamp in last else ""
     digits = kept or front.draw_digits()
-    first = front.front_page(out, [*titles], guide, digits=digits, reference=reference)
+    first = front.front_page(out, [*titles], guide, digits=digits)
     others = {"index.html": first + stamp, "teaching.html": front.teaching_page(guide)}
     for name, html in (others | front.other_pages(out)).items():
         replace_file(out / name, html.encode())

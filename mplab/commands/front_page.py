@@ -53,9 +53,7 @@ _ABOUT = (
 )
 
 
-def front_page(
-    out: Path, lessons: Sequence[Path], guide: str, *, digits: str, reference: bool
-) -> str:
+def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -> str:
     """Make the page that links to the others; a lesson that is not exported has no link.
 
     Args:
@@ -63,7 +61,6 @@ def front_page(
         lessons: the notebooks.
         guide: the instructor's guide, whose table has the minutes of each lesson.
         digits: the first explorer, from `draw_digits`.
-        reference: whether there is a reference of the library.
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
     begin = ""
@@ -87,12 +84,14 @@ def front_page(
             clone=f"git clone {repository()}\n" if repository() else "",
             lessons="\n".join(cards),
             spans="; ".join(spans),
-            reference=_REFERENCE if reference else "",
         )
     )
-    names = {"#lessons": "Lessons", "#run": "Run it", "teaching.html": "Teach with it"}
-    if reference:
-        names["api/mplab.html"] = "Reference"
+    names = {
+        "#lessons": "Lessons",
+        "#run": "Run it",
+        "teaching.html": "Teach with it",
+        "api/mplab.html": "Reference",
+    }
     ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
     title = "mplab: training in few bits"
     return page(title, shrink_pictures(body), ways=ways, kind="front", about=_ABOUT)
@@ -259,6 +258,3 @@ def _thumbnail(html: str) -> str:
     image.thumbnail((_THUMB, _THUMB))
     source = image_address(image, "webp", quality=15, method=6)
     return f'<img class="thumb mplab-card" alt="" src="{source}">'
-
-
-_REFERENCE = '<p>Every function has its contract in the <a href="api/mplab.html">reference</a>.</p>'

@@ -52,6 +52,7 @@ def lessons(tmp_path, monkeypatch):
     folder = tmp_path / "lessons"
     folder.mkdir()
     monkeypatch.setattr(export_html, "course_folder", lambda name: folder)
+    monkeypatch.setattr("mplab.commands.reference.write_reference", str)
     write(folder / "01_nothing.ipynb", CELLS)
     return folder, tmp_path / "out"
 
@@ -71,7 +72,7 @@ ASKED = r'<(script|link|img)[^>]*(src|href)="(https?:)?//'
 
 def test_a_page_shows_its_explorers_and_asks_for_nothing(lessons):
     _, out = lessons
-    export_html.export(out, reference=False)
+    export_html.export(out)
     page = (out / "01_nothing.html").read_text(encoding="utf-8")
     assert (
         "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
@@ -133,7 +134,7 @@ def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(
     exec(install.replace("%pip", "raise AssertionError #"))
     assert with_buttons(lesson, name) == lesson
     nbformat.write(lesson, lessons[0] / name)
-    export_html.export(lessons[1], reference=False)
+    export_html.export(lessons[1])
     page = (lessons[1] / "01_nothing.html").read_text(encoding="utf-8")
     assert f'Or open it in <a href="{colab}">Colab</a> or <a href="{binder}">' in page
     assert "%pip" not in page and "Open in" not in page
@@ -145,16 +146,16 @@ def test_a_page_is_kept_until_its_lesson_changes_and_while_the_lesson_fails(
     folder, out = lessons
     page = out / "01_nothing.html"
     write(folder / "01_nothing.ipynb", CELLS[:1])
-    export_html.export(out, reference=False)
+    export_html.export(out)
     first = page.stat().st_mtime_ns
-    export_html.export(out, reference=False)
+    export_html.export(out)
     assert page.stat().st_mtime_ns == first
     write(folder / "01_nothing.ipynb", [CELLS[0], "print('changed')"])
-    export_html.export(out, reference=False)
+    export_html.export(out)
     changed = page.read_bytes()
     assert b"changed" in changed
     write(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
-    assert main.main(["export-html", "--out", str(out), "--no-reference"]) == 2
+    assert main.main(["export-html", "--out", str(out)]) == 2
     assert "01_nothing.ipynb fails: ZeroDivisionError" in capfd.readouterr().err
     assert page.read_bytes() == changed
 
@@ -170,7 +171,7 @@ def test_a_lesson_that_ctrl_c_broke_off_is_not_written(lessons, monkeypatch, err
 
     monkeypatch.setattr("nbclient.NotebookClient.execute", execute)
     with pytest.raises(KeyboardInterrupt):
-        export_html.export(lessons[1], reference=False)
+        export_html.export(lessons[1])
     assert not list(lessons[1].glob("*.html"))
 
 
@@ -183,7 +184,7 @@ def test_an_unknown_lesson_is_an_error(lessons):
 def reference(tmp_path_factory, digits):
     """The folder of the reference."""
     out = tmp_path_factory.mktemp("pages")
-    export_html.export(out, lessons=[], reference=True)
+    export_html.export(out, lessons=[])
     return out / "api"
 
 
