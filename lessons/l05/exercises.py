@@ -7,7 +7,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, round_to
-from mplab.course.exercise import Arguments, Exercise, known
+from mplab.course.exercise import Exercise, known
 
 
 def _rounded(x: float) -> float:
@@ -112,10 +112,10 @@ def _turned_round(a: np.floating, b: np.floating) -> tuple[np.floating, np.float
     return p, 0 - e
 
 
-def _cases(*pairs: tuple[float, float]) -> tuple[Arguments, ...]:
+def _cases(*pairs: tuple[float, float]) -> tuple[tuple[np.floating, ...], ...]:
     """Each pair in each type. Only in float64 is there nothing wider in which to find the loss."""
     return tuple(
-        Arguments((kind(a), kind(b)))
+        (kind(a), kind(b))
         for kind in (np.float16, np.float64, np.float32)
         for a, b in pairs
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import mplab.lessons.solutions as solutions
-from mplab.course.exercise import Arguments, Exercise, known
+from mplab.course.exercise import Exercise, known
 
 
 # The logarithm of summed exponentials ----------------------------------------------------
@@ -58,17 +58,15 @@ def _not_divided(a: np.ndarray, b: np.ndarray, result: float) -> float:
 
 
 _PRODUCT_CASES = (
-    Arguments((np.array([2.0]), np.array([3.0]), 6.0)),
-    Arguments((np.array([2.0]), np.array([3.0]), 6.75)),
-    Arguments((np.array([1.0, 2.0]), np.array([4.0, 3.0]), 9.0)),
-    Arguments(
-        (np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0)
-    ),  # all digits cancelled
-    Arguments((np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5)),
-    Arguments((np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0)),
-    Arguments((np.array([0.0]), np.array([8.0]), 1.0)),  # no relative change of 0 helps
-    Arguments((np.array([1.0, 2.0**-30]), np.ones(2), 1.0)),  # float32 has no such sum
-    Arguments((np.arange(1.0, 9.0), np.array([1.0, -2.0] * 4), -60.0)),
+    (np.array([2.0]), np.array([3.0]), 6.0),
+    (np.array([2.0]), np.array([3.0]), 6.75),
+    (np.array([1.0, 2.0]), np.array([4.0, 3.0]), 9.0),
+    (np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0),  # all digits cancelled
+    (np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5),
+    (np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0),
+    (np.array([0.0]), np.array([8.0]), 1.0),  # no relative change of 0 helps
+    (np.array([1.0, 2.0**-30]), np.ones(2), 1.0),  # float32 has no such sum
+    (np.arange(1.0, 9.0), np.array([1.0, -2.0] * 4), -60.0),
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP16, arithmetic
-from mplab.course.exercise import Arguments, Exercise, known
+from mplab.course.exercise import Exercise, known
 
 Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 
@@ -37,17 +37,15 @@ def _euclidean(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
 _SKEW = np.array([[1.0, -8.0], [2.0, 4.0]])
 
 _JUDGED = (
-    Arguments((np.array([[2.0]]), np.array([3.0]), np.array([7.0]))),
-    Arguments((np.array([[2.0]]), np.array([3.0]), np.array([6.0]))),
-    Arguments((_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0]))),
-    Arguments(
-        (_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0]))
-    ),  # negative residual
-    Arguments((_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0]))),
-    Arguments((_SKEW, np.zeros(2), np.zeros(2))),  # exact, and nothing to compare with
-    Arguments((np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3]))),
-    Arguments((_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, np.array([-6.0, 8.0]))),
-    Arguments((np.arange(9.0).reshape(3, 3), np.array([1.0, -2.0, 1.5]), np.ones(3))),
+    (np.array([[2.0]]), np.array([3.0]), np.array([7.0])),
+    (np.array([[2.0]]), np.array([3.0]), np.array([6.0])),
+    (_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0])),
+    (_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0])),  # negative residual
+    (_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0])),
+    (_SKEW, np.zeros(2), np.zeros(2)),  # exact, and nothing to compare with
+    (np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3])),
+    (_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, np.array([-6.0, 8.0])),
+    (np.arange(9.0).reshape(3, 3), np.array([1.0, -2.0, 1.5]), np.ones(3)),
 )
 
 
@@ -75,7 +73,7 @@ def _unscaled(
     return np.asarray(x + solve(upper, y, FP16, lower=False))
 
 
-def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
+def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> tuple[np.ndarray, ...]:
     """A system, a solution with this residual, and FP16 factors of the matrix, without pivoting."""
     rest = _half(a)
     lower = np.eye(len(a))
@@ -85,10 +83,10 @@ def _given(a: np.ndarray, x: np.ndarray, off: np.ndarray) -> Arguments:
             rest[k + 1 :] - _half(np.outer(lower[k + 1 :, k], rest[k]))
         )
         rest[k + 1 :, k] = 0.0
-    return Arguments((a, a @ x + off, x, lower, rest))
+    return (a, a @ x + off, x, lower, rest)
 
 
-def _correction_cases() -> list[Arguments]:
+def _correction_cases() -> list[tuple[np.ndarray, ...]]:
     """Numbers of so few bits that every residual is exact in float64."""
     rng = np.random.default_rng(15)
     small = np.array([[4.0, 2.0], [1.0, 3.0]])

@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP4_E2M1, FP8_E4M3, round_to
-from mplab.course.exercise import Arguments, Exercise, known
+from mplab.course.exercise import Exercise, known
 
 LARGEST = FP4_E2M1.max_finite
 LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal
@@ -73,23 +73,17 @@ def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 _DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
 
 _ROUNDED_CASES = (
-    Arguments((np.array([1.25]), np.array([0.25]))),
-    Arguments(
-        (np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0]))
+    (np.array([1.25]), np.array([0.25])),
+    (np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0])),
+    (np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5)),
+    (
+        np.array([2.25, 2.75, 3.25, 4.5, 5.5]),
+        np.array([0.5, 0.5, 0.125, 0.125, 0.5]),
     ),
-    Arguments((np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5))),
-    Arguments(
-        (
-            np.array([2.25, 2.75, 3.25, 4.5, 5.5]),
-            np.array([0.5, 0.5, 0.125, 0.125, 0.5]),
-        )
-    ),
-    Arguments(
-        (np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25]))
-    ),
-    Arguments((np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875]))),
-    *(Arguments((np.linspace(-6.5, 6.5, 105), np.full(105, u))) for u in _DRAWS),
-    Arguments((np.full(16, 2.5), np.arange(16) / 16)),
+    (np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25])),
+    (np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875])),
+    *((np.linspace(-6.5, 6.5, 105), np.full(105, u)) for u in _DRAWS),
+    (np.full(16, 2.5), np.arange(16) / 16),
 )
 
 EXERCISES: dict[str, Exercise] = {

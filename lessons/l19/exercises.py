@@ -8,7 +8,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, round_to
-from mplab.course.exercise import Arguments, Exercise, known
+from mplab.course.exercise import Exercise, known
 
 
 # Orders ----------------------------------------------------------------------------------
@@ -46,20 +46,16 @@ def _distinct_orders(a: np.ndarray, b: np.ndarray) -> dict[float, int]:
 _ONES = np.ones(5)
 
 _SUMS = (
-    Arguments((np.array([256.0, 1.0, 1.0]), _ONES[:3])),
-    Arguments((np.array([256.0, 1.0, -256.0]), _ONES[:3])),
-    Arguments((np.array([1.0, 2.0, 3.0, 4.0]), _ONES[:4])),
-    Arguments((np.array([256.0, 1.0, 1.0, 1.0, 1.0]), _ONES)),
-    Arguments((np.array([129.0, 1.0, -128.0]), np.array([1.0078125, 0.5, 1.0]))),
-    Arguments((np.array([512.0, 1024.0, -3.0]), np.array([512.0, 1.0, 64.0]))),
-    Arguments(
-        (np.array([3.0, 129.0, 1.0, -2.0]), np.array([85.0, 1.0078125, 0.5, 64.0]))
-    ),
-    Arguments(
-        (
-            np.array([512.0, 3.0, 1.0, -512.0, 0.75]),
-            np.array([1.0, 0.5, 1.25, 1.0, 3.0]),
-        )
+    (np.array([256.0, 1.0, 1.0]), _ONES[:3]),
+    (np.array([256.0, 1.0, -256.0]), _ONES[:3]),
+    (np.array([1.0, 2.0, 3.0, 4.0]), _ONES[:4]),
+    (np.array([256.0, 1.0, 1.0, 1.0, 1.0]), _ONES),
+    (np.array([129.0, 1.0, -128.0]), np.array([1.0078125, 0.5, 1.0])),
+    (np.array([512.0, 1024.0, -3.0]), np.array([512.0, 1.0, 64.0])),
+    (np.array([3.0, 129.0, 1.0, -2.0]), np.array([85.0, 1.0078125, 0.5, 64.0])),
+    (
+        np.array([512.0, 3.0, 1.0, -512.0, 0.75]),
+        np.array([1.0, 0.5, 1.25, 1.0, 3.0]),
     ),
 )
 
@@ -105,7 +101,7 @@ _X = _RNG.standard_normal((37, 64)).astype(np.float32)
 
 _W = _RNG.standard_normal((64, 6)).astype(np.float32)
 
-_PRODUCTS = tuple(Arguments((Kernel(), _X[:rows], _W)) for rows in (8, 1, 3, 9, 16, 37))
+_PRODUCTS = tuple((Kernel(), _X[:rows], _W) for rows in (8, 1, 3, 9, 16, 37))
 
 # The first difference --------------------------------------------------------------------
 Record = list[tuple[str, np.ndarray]]
@@ -165,19 +161,17 @@ _MILLI = np.array([0.001], np.float32)
 _NAN = (1, np.array([1, np.nan, 3, 4, 5]))
 
 _RECORDS = (
-    Arguments((_recorded(), _recorded((2, -np.ones(5))))),
-    Arguments((_recorded(), _recorded())),
-    Arguments((_recorded(), _recorded(_near(8), _near(9), _near(11)))),
-    Arguments((_recorded(), _recorded(_near(5), _near(6), _near(7), _near(8)))),
-    Arguments((_recorded(_NAN), _recorded(_NAN, _near(4), _near(11)))),
-    Arguments((_recorded((1, np.zeros(5))), _recorded((1, -np.zeros(5)), _near(10)))),
-    Arguments((_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9)))),
-    Arguments((_recorded(), _recorded(_near(0, 4)))),
-    Arguments(
-        (
-            _recorded((3, _MILLI)),
-            _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)),
-        )
+    (_recorded(), _recorded((2, -np.ones(5)))),
+    (_recorded(), _recorded()),
+    (_recorded(), _recorded(_near(8), _near(9), _near(11))),
+    (_recorded(), _recorded(_near(5), _near(6), _near(7), _near(8))),
+    (_recorded(_NAN), _recorded(_NAN, _near(4), _near(11))),
+    (_recorded((1, np.zeros(5))), _recorded((1, -np.zeros(5)), _near(10))),
+    (_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9))),
+    (_recorded(), _recorded(_near(0, 4))),
+    (
+        _recorded((3, _MILLI)),
+        _recorded((3, np.nextafter(_MILLI, np.float32(1))), _near(8)),
     ),
 )
 

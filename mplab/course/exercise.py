@@ -37,7 +37,7 @@ _SHOWN = 12
 
 
 class Arguments(tuple[Any, ...]):
-    """A case of several arguments: `Arguments((code, 5))` calls `answer(code, 5)`."""
+    """A case of several arguments: the same as a plain tuple; earlier assignments use the name."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ import numpy as np
 
 from mplab.course.calls import refusal
 from mplab.course.exercise import (
-    Arguments,
     Exercise,
     HashedValue,
     Misconception,
@@ -469,9 +468,7 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
         answer=reference,
         # One argument is shown as itself; one that is a tuple would be taken for several.
         cases=tuple(
-            case[0]
-            if len(case) == 1 and type(case[0]) is not tuple
-            else Arguments(case)
+            case[0] if len(case) == 1 and type(case[0]) is not tuple else case
             for case in cases
         ),
         misconceptions=tuple(Misconception(function, text) for text, function in wrong),

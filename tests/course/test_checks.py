@@ -28,7 +28,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import EXERCISES, Arguments, Exercise, HashedValue, equal, practice
+from mplab.course import EXERCISES, Exercise, HashedValue, equal, practice
 from mplab.course.exercise import TIME_LIMIT, misconception_of, verdict_on
 from mplab.course.files import course_folder
 
@@ -192,7 +192,7 @@ def in_e4m3(x):
             "[0.1, 8.0] | [-0.1, -8.0] | [0.1, 8.0]",
         ),
         (np.ravel, list, np.eye(1), "[1.0] of shape (1, 1) | [1.0] | [[1.0]]"),
-        (lambda a, b: b, lambda a, b: 0, Arguments(((8, 11), 2)), "(8, 11), 2 | 2 | 0"),
+        (lambda a, b: b, lambda a, b: 0, ((8, 11), 2), "(8, 11), 2 | 2 | 0"),
         (len, min, [[np.float32([1, math.nan])], []], "[[[1.0, nan]], []] | 2 | []"),
         (
             len,
@@ -292,7 +292,7 @@ def test_an_answer_cannot_change_what_lies_inside_a_case():
         state["scale"] = arrays[0][0] = 0.0
         arrays.clear()
 
-    case = Arguments(({"scale": 8.0}, [np.array([3.0]), np.array([4.0])]))
+    case = ({"scale": 8.0}, [np.array([3.0]), np.array([4.0])])
     exercise = Exercise(
         answer=lambda s, a: s["scale"] + len(a) + a[0][0], reason="", cases=[case]
     )

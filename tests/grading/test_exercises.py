@@ -13,7 +13,7 @@ from corpus import grade_exercise
 from tiers import mostly_full
 
 import mplab
-from mplab.course import EXERCISES, Arguments, Exercise, Misconception, equal
+from mplab.course import EXERCISES, Exercise, Misconception, equal
 from mplab.course.files import course_folder
 from mplab.grading import Graded, Part, load_public
 from mplab.grading.exercises import load_assignment, public_table, seed_for
@@ -66,14 +66,14 @@ def graded(**changes):
     exercise = Exercise(
         answer=lambda a, b: a / b,
         reason="Divide.",
-        cases=[Arguments((1.0, 2.0))],
+        cases=[(1.0, 2.0)],
         misconceptions=(Misconception(lambda a, b: a * b, "That multiplies."),),
         **changes,
     )
     parts = (
         Part("shown", 1, "Look again."),
         Part("hidden", 2, "Think of zero.",
-             lambda rng: [Arguments((rng.normal(), 4.0)), Arguments((1.0, 0.0))]),
+             lambda rng: [(rng.normal(), 4.0), (1.0, 0.0)]),
     )  # fmt: skip
     return Graded("quotient", exercise, parts)
 
@@ -234,9 +234,7 @@ def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
 
 
 def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
-    exercise = Exercise(
-        lambda pair: pair[0], "The first.", cases=[Arguments(((2, 3),))]
-    )
+    exercise = Exercise(lambda pair: pair[0], "The first.", cases=[((2, 3),)])
     (tmp_path / "checks.json").write_text(
         public_table({"first": Graded("first", exercise, ())})
     )

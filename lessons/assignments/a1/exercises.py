@@ -7,7 +7,7 @@ import math
 from functools import cache, partial
 
 from mplab import Format, decode, encode, fields, round_to
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -36,12 +36,12 @@ def codes_of(rng, widths, *, low=0.0, high=1.0):
         code = int(
             rng.integers(int(low * size), max(int(high * size), int(low * size) + 1))
         )
-        cases.append(Arguments((code, exponent_bits, trailing_bits)))
+        cases.append((code, exponent_bits, trailing_bits))
     return cases
 
 
 def negative(cases):
-    return [Arguments((c + 2 ** (e + t), e, t)) for c, e, t in cases]
+    return [(c + 2 ** (e + t), e, t) for c, e, t in cases]
 
 
 # Fields ----------------------------------------------------------------------------------
@@ -65,10 +65,7 @@ FIELDS = Exercise(
     answer=fields_of,
     reason="From the left: one sign bit, then the exponent field, then the trailing significand.",
     argument="code, exponent_bits, trailing_bits",
-    cases=[
-        Arguments(c)
-        for c in [(0, 5, 2), (1, 5, 2), (0x3C, 5, 2), (0xBC, 5, 2), (0xFF, 4, 3)]
-    ],
+    cases=[(0, 5, 2), (1, 5, 2), (0x3C, 5, 2), (0xBC, 5, 2), (0xFF, 4, 3)],
     misconceptions=(
         Misconception(unbiased, "The stored exponent is asked for, before any bias."),
         Misconception(unmasked, "The exponent field ends below the sign bit."),
@@ -100,15 +97,13 @@ def value_formula(
 
 def smallest_normal(rng):
     """Codes whose exponent field is 1, where the implicit 1 begins."""
-    return [
-        Arguments((2**t + int(rng.integers(2**t)), e, t)) for e, t in formats(rng, 8)
-    ]
+    return [(2**t + int(rng.integers(2**t)), e, t) for e, t in formats(rng, 8)]
 
 
 def specials(rng):
     """Both infinities, and NaN of both signs with significands drawn for one student."""
     return [
-        Arguments(((sign << (e + t)) + ((2**e - 1) << t) + trailing, e, t))
+        ((sign << (e + t)) + ((2**e - 1) << t) + trailing, e, t)
         for e, t in formats(rng, 8)
         for sign in (0, 1)
         for trailing in (0, int(rng.integers(1, 2**t)))
@@ -117,7 +112,7 @@ def specials(rng):
 
 def widths(rng):
     """All widths up to those of FP32, in an order drawn for one student."""
-    every = [Arguments((e, t)) for e in range(2, 9) for t in range(1, 24)]
+    every = [(e, t) for e in range(2, 9) for t in range(1, 24)]
     return [every[i] for i in rng.permutation(len(every))[:100]]
 
 
@@ -126,18 +121,15 @@ VALUE = Exercise(
     reason="Three kinds of exponent field: all zeros, all ones, and the others.",
     argument="code, exponent_bits, trailing_bits",
     cases=[
-        Arguments(c)
-        for c in [
-            (0x3C, 5, 2),
-            (0x40, 5, 2),
-            (0xBD, 5, 2),
-            (0x38, 4, 3),
-            (0x80, 5, 2),
-            (0x03, 5, 2),
-            (0x7C, 5, 2),
-            (0xFC, 5, 2),
-            (0x7D, 5, 2),
-        ]
+        (0x3C, 5, 2),
+        (0x40, 5, 2),
+        (0xBD, 5, 2),
+        (0x38, 4, 3),
+        (0x80, 5, 2),
+        (0x03, 5, 2),
+        (0x7C, 5, 2),
+        (0xFC, 5, 2),
+        (0x7D, 5, 2),
     ],
     misconceptions=(
         but(
@@ -177,7 +169,7 @@ MAX_FINITE = Exercise(
     answer=max_finite,
     reason="The largest exponent that is not all ones, and a significand of ones.",
     argument="exponent_bits, trailing_bits",
-    cases=[Arguments(c) for c in [(3, 2), (5, 10), (8, 7)]],
+    cases=[(3, 2), (5, 10), (8, 7)],
     misconceptions=(
         Misconception(
             past_the_end, "That is the first power of two beyond the format."
@@ -219,7 +211,7 @@ def tie_cases(rng):
         fmt = ieee(e, t)
         code = int(rng.integers(0, 2 ** (e + t) - 2**t - 1))
         middle = (float(decode(code, fmt)) + float(decode(code + 1, fmt))) / 2
-        cases.append(Arguments((middle if rng.integers(2) else -middle, e, t)))
+        cases.append((middle if rng.integers(2) else -middle, e, t))
     return cases
 
 
@@ -228,11 +220,11 @@ def subnormal_cases(rng):
     cases = []
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
-        cases.append(Arguments((float(rng.uniform(-1, 1)) * fmt.min_normal, e, t)))
+        cases.append((float(rng.uniform(-1, 1)) * fmt.min_normal, e, t))
     return [
         *cases,
-        Arguments((-0.0, 4, 3)),
-        Arguments((ieee(4, 3).min_normal * 0.999, 4, 3)),
+        (-0.0, 4, 3),
+        (ieee(4, 3).min_normal * 0.999, 4, 3),
     ]
 
 
@@ -250,7 +242,7 @@ def overflow_cases(rng):
             math.inf,
             -math.inf,
         ):
-            cases.append(Arguments((x, e, t)))
+            cases.append((x, e, t))
     return cases
 
 
@@ -259,23 +251,20 @@ ENCODE = Exercise(
     reason="Find the two neighbours in the format; nearest wins, and a tie goes to the even code.",
     argument="x, exponent_bits, trailing_bits",
     cases=[
-        Arguments(c)
-        for c in [
-            (1.0, 5, 2),
-            (1.75, 5, 2),
-            (-3.3, 5, 2),
-            (0.1, 4, 3),
-            (1.125, 5, 2),
-            (1.375, 5, 2),
-            (1.99, 5, 2),
-            (3 * 2.0**-16, 5, 2),
-            (1.6 * 2.0**-16, 5, 2),
-            (-0.0, 5, 2),
-            (59000.0, 5, 2),
-            (61440.0, 5, 2),
-            (-1e6, 5, 2),
-            (math.inf, 5, 2),
-        ]
+        (1.0, 5, 2),
+        (1.75, 5, 2),
+        (-3.3, 5, 2),
+        (0.1, 4, 3),
+        (1.125, 5, 2),
+        (1.375, 5, 2),
+        (1.99, 5, 2),
+        (3 * 2.0**-16, 5, 2),
+        (1.6 * 2.0**-16, 5, 2),
+        (-0.0, 5, 2),
+        (59000.0, 5, 2),
+        (61440.0, 5, 2),
+        (-1e6, 5, 2),
+        (math.inf, 5, 2),
     ],
     misconceptions=(
         but(
@@ -331,7 +320,7 @@ GRADED = {
                               *smallest_normal(rng)]),
             Part("subnormal numbers and zeros", 2, "Look at codes whose exponent field is 0.",
                  lambda rng: [*(a := codes_of(rng, [(3, t) for t in range(2, 9)] * 2, high=0.125)),
-                              *negative(a), Arguments((8, 2, 1)), Arguments((32, 2, 3))]),
+                              *negative(a), (8, 2, 1), (32, 2, 3)]),
             Part("infinity and NaN", 1, "Look at codes whose exponent field is all ones.",
                  specials),
         ),
@@ -344,7 +333,7 @@ GRADED = {
         ENCODE,
         (
             Part("numbers of middling size", 1, ENCODE.reason,
-                 lambda rng: [Arguments((float(rng.uniform(-7, 7)), int(rng.integers(4, 6)), t))
+                 lambda rng: [(float(rng.uniform(-7, 7)), int(rng.integers(4, 6)), t)
                               for t in range(2, 8) for _ in range(6)]),
             Part("ties", 2, "Exactly halfway, the neighbour whose code is even wins.", tie_cases),
             Part("subnormal numbers and zeros", 2, "Below min_normal the spacing stays the same.",

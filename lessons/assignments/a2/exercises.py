@@ -19,7 +19,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -36,7 +36,7 @@ def but(answer, sentence, **changes):
 
 def shown(*cases):
     """Cases of E4M3, whose codes a counterexample can print."""
-    return [Arguments((x, E4M3, *more)) for x, *more in cases]
+    return [(x, E4M3, *more) for x, *more in cases]
 
 
 def drawn(rng, fmt, *, low=None, high=None):
@@ -47,15 +47,15 @@ def drawn(rng, fmt, *, low=None, high=None):
 
 
 def some(rng, fmts, count):
-    return [Arguments((drawn(rng, fmt), fmt)) for fmt in fmts for _ in range(count)]
+    return [(drawn(rng, fmt), fmt) for fmt in fmts for _ in range(count)]
 
 
 def subnormal(rng):
     """Below the smallest normal number, at it, and around half of the smallest one."""
-    cases = [Arguments((drawn(rng, f, low=f.emin - f.precision - 1, high=f.emin), f))
+    cases = [(drawn(rng, f, low=f.emin - f.precision - 1, high=f.emin), f)
              for f in ALL for _ in range(8)]  # fmt: skip
-    half = [Arguments((s * f.min_subnormal * 0.5, f)) for f in ALL for s in (-1, 1)]
-    return [*cases, *half, *(Arguments((f.min_normal, f)) for f in ALL)]
+    half = [(s * f.min_subnormal * 0.5, f) for f in ALL for s in (-1, 1)]
+    return [*cases, *half, *((f.min_normal, f) for f in ALL)]
 
 
 def middles(rng, fmts=ALL, *, aside=(0,)):
@@ -72,7 +72,7 @@ def middles(rng, fmts=ALL, *, aside=(0,)):
                 -1: math.nextafter(middle, -math.inf),
                 1: math.nextafter(middle, math.inf),
             }
-            cases += [Arguments((beside.get(side, middle), fmt)) for side in aside]
+            cases += [(beside.get(side, middle), fmt) for side in aside]
     return cases
 
 
@@ -91,9 +91,9 @@ def overflow(rng, *, infinite=True):
             top + gap * float(rng.uniform(0.51, 3)),
             2 * top,
         ):
-            cases += [Arguments((x, fmt)), Arguments((-x, fmt))]
+            cases += [(x, fmt), (-x, fmt)]
         if infinite:
-            cases += [Arguments((x, fmt)) for x in (math.inf, -math.inf, math.nan)]
+            cases += [(x, fmt) for x in (math.inf, -math.inf, math.nan)]
     return cases  # fmt: skip
 
 
@@ -224,8 +224,8 @@ TWICE = Exercise(
     uses=("round_to",),
     reason="It differs if the first rounding reaches a tie, and the tie goes to the other side.",
     argument="x, wide, fmt",
-    cases=[Arguments((x, FP16, E4M3)) for x in (1.0, 17.0, 17.004, 17.3, 18.996, 19.004, -17.004,
-                                                1.1, 500.0)],
+    cases=[(x, FP16, E4M3) for x in (1.0, 17.0, 17.004, 17.3, 18.996, 19.004, -17.004, 1.1,
+                                     500.0)],
     misconceptions=(
         Misconception(with_equal_nan, "NaN is not equal to itself: ask math.isnan."),
         Misconception(first_inexact, "An inexact first step alone does no harm, as for 1.1."),
@@ -245,17 +245,17 @@ def beside_ties(rng):
     cases = []
     for wide, fmt in pairs:
         for x, _ in middles(rng, (fmt,), aside=(-1, 0, 1)):
-            cases.append(Arguments((x, wide, fmt)))
+            cases.append((x, wide, fmt))
     return cases
 
 
 def ordinary(rng):
-    return [Arguments((drawn(rng, fmt, low=-6, high=6), wide, fmt))
+    return [(drawn(rng, fmt, low=-6, high=6), wide, fmt)
             for wide, fmt in ((FP32, FP16), (BF16, FP8_E5M2), (FP16, E4M3), (TF32, FP8_E5M2))
             for _ in range(25)] + [
-        Arguments((float(s * rng.uniform(500, 6e4)), FP32, E4M3)) for s in (1, -1)
-    ] + [Arguments((math.nextafter(m, 99), FP32, E4M3)) for m in (17.0, 19.0)] + [
-        Arguments((s * math.nextafter(m, far), FP32, fmt))  # one of the two results is NaN
+        (float(s * rng.uniform(500, 6e4)), FP32, E4M3) for s in (1, -1)
+    ] + [(math.nextafter(m, 99), FP32, E4M3) for m in (17.0, 19.0)] + [
+        (s * math.nextafter(m, far), FP32, fmt)  # one of the two results is NaN
         for m, far, fmt in ((464.0, 999, E4M3), (248.0, 0, FP8_E4M3FNUZ)) for s in (1, -1)
     ]  # fmt: skip
 
@@ -290,9 +290,7 @@ RANDOM = Exercise(
 
 
 def chances(rng, cases):
-    return [
-        Arguments((x, fmt, float(r))) for x, fmt in cases for r in (rng.random(), 0.0)
-    ]
+    return [(x, fmt, float(r)) for x, fmt in cases for r in (rng.random(), 0.0)]
 
 
 def at_fraction(rng):
@@ -302,7 +300,7 @@ def at_fraction(rng):
         for k in rng.integers(1, 8, 6):
             x = (1 + fmt.epsilon * float(k) / 8) * float(rng.choice((-1, 1)))
             r = float(k) / 8
-            cases += [Arguments((x, fmt, r)), Arguments((x, fmt, math.nextafter(r, 0)))]
+            cases += [(x, fmt, r), (x, fmt, math.nextafter(r, 0))]
     return cases
 
 
@@ -314,10 +312,10 @@ GRADED = {
             Part("other formats", 1, "Use precision and emin of the format that is given.",
                  lambda rng: some(rng, OTHERS, 12)),
             Part("powers of two", 1, "At a power of two the gap is that of the numbers above it.",
-                 lambda rng: [Arguments((2.0 ** int(k), f)) for f in OTHERS
+                 lambda rng: [(2.0 ** int(k), f) for f in OTHERS
                               for k in rng.integers(f.emin, f.emax + 1, 6)]),
             Part("subnormal numbers", 1, "Look at numbers below min_normal.",
-                 lambda rng: [*subnormal(rng), *(Arguments((0.0, f)) for f in OTHERS)]),
+                 lambda rng: [*subnormal(rng), *((0.0, f) for f in OTHERS)]),
         ),
     ),
     "round_even": Graded(
@@ -329,7 +327,7 @@ GRADED = {
                  "Exactly halfway, even wins; the smallest distance from there decides otherwise.",
                  lambda rng: middles(rng, aside=(-1, 0, 1))),
             Part("subnormal numbers and zeros", 2, "Look at numbers below min_normal, and at -0.0.",
-                 lambda rng: [*subnormal(rng), *(Arguments((-0.0, f)) for f in OTHERS)]),
+                 lambda rng: [*subnormal(rng), *((-0.0, f) for f in OTHERS)]),
             Part("overflow", 1, "Look around max_finite, at infinity and at NaN.", overflow),
         ),
     ),
@@ -339,7 +337,7 @@ GRADED = {
         (
             Part("other formats", 1, UP.reason,
                  lambda rng: [*some(rng, OTHERS, 20),
-                              *(Arguments((2.0 ** int(rng.integers(-6, 6)), f)) for f in OTHERS)]),
+                              *((2.0 ** int(rng.integers(-6, 6)), f) for f in OTHERS)]),
             Part("subnormal numbers and zeros", 2, "Look at numbers below min_normal, both signs.",
                  subnormal),
             Part("overflow", 1, "Look beyond max_finite on both sides.",
@@ -359,7 +357,7 @@ GRADED = {
         RANDOM,
         (
             Part("other formats", 1, RANDOM.reason,
-                 lambda rng: chances(rng, [*some(rng, OTHERS, 12), Arguments((1.0, FP16))])),
+                 lambda rng: chances(rng, [*some(rng, OTHERS, 12), (1.0, FP16)])),
             Part("r at the fraction", 1, "r equal to the fraction does not go up.", at_fraction),
             Part("subnormal numbers", 1, "Look at numbers below min_normal.",
                  lambda rng: chances(rng, subnormal(rng))),

@@ -20,7 +20,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -87,10 +87,10 @@ STALL = Exercise(
     reason="Compare the step with half the gap at the total, and look at ties.",
     argument="start, step, fmt",
     fmt=E4M3,
-    cases=[Arguments((start, step, E4M3)) for start, step in (
+    cases=[(start, step, E4M3) for start, step in (
         (0.0, 1.0), (0.0, 0.25), (0.0, 1.5), (3.0, 1.0), (0.0, 5.0), (20.0, 1.0), (18.0, 1.0),
         (30.0, 1.0), (64.0, 1.0), (0.0, 2.0**-9), (0.0, 32.0), (416.0, 16.0), (448.0, 16.0))]
-        + [Arguments((0.0, 1.0, FP32))],
+        + [(0.0, 1.0, FP32)],
     misconceptions=(
         but(stall_of, "Half a gap is a tie, and an even total wins it: it stops there already.",
             power=power_beyond),
@@ -111,7 +111,7 @@ def ordinary_stalls(rng):
             start = rounded(
                 step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt
             )
-            cases.append(Arguments((start, step, fmt)))
+            cases.append((start, step, fmt))
     return cases
 
 
@@ -121,10 +121,8 @@ def powers_of_two(rng):
     for fmt in (*each(rng), FP32):
         least, most = fmt.emin - fmt.precision + 1, fmt.emax - fmt.precision - 1
         some = [least, *rng.integers(least, min(most, 60), 6)]
-        cases += [Arguments((0.0, 2.0 ** int(k), fmt)) for k in some]
-    return cases + [
-        Arguments((0.0, 2.0 ** int(k), FP32)) for k in rng.integers(-60, 60, 30)
-    ]
+        cases += [(0.0, 2.0 ** int(k), fmt) for k in some]
+    return cases + [(0.0, 2.0 ** int(k), FP32) for k in rng.integers(-60, 60, 30)]
 
 
 def large_totals(rng):
@@ -138,7 +136,7 @@ def large_totals(rng):
             step = rounded(
                 gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt
             )
-            cases.append(Arguments((start, step, fmt)))
+            cases.append((start, step, fmt))
     return cases
 
 
@@ -149,7 +147,7 @@ def last_totals(rng):
         gap = float(ulp(fmt.max_finite, fmt))
         step = rounded(gap * float(rng.uniform(0.55, 3)), fmt)
         for start in (0.0, fmt.max_finite - gap, fmt.max_finite):
-            cases += [Arguments((start, s, fmt)) for s in (gap / 2, gap / 4, step)]
+            cases += [(start, s, fmt) for s in (gap / 2, gap / 4, step)]
     return cases
 
 
@@ -186,7 +184,7 @@ LANES = Exercise(
     reason="Which lane takes a term, and which totals meet, decides the roundings.",
     argument="x, lanes, fmt",
     fmt=E4M3,
-    cases=[Arguments((np.array(x), lanes, E4M3)) for x, lanes in (
+    cases=[(np.array(x), lanes, E4M3) for x, lanes in (
         ([1.0, 2.0], 2), ([1.5], 4), ([], 2), ([16.0, 1.0, 16.0, 1.0], 2),
         ([16.0, 1.0, 1.0, 0.5], 4), ([1.0, 16.0, 1.0, 18.0], 4), ([1.0] * 20, 4),
         (_SHORT, 2), (_SHORT, 4), (_LONG, 8), (_LONG, 1))],
@@ -199,20 +197,20 @@ LANES = Exercise(
 
 
 def lane_cases(rng, fmts, counts, lanes=(2, 4, 8), **kind):
-    return [Arguments((terms(rng, fmt, int(rng.integers(*counts)), **kind),
-                       int(rng.choice(lanes)), fmt)) for fmt in fmts]  # fmt: skip
+    return [(terms(rng, fmt, int(rng.integers(*counts)), **kind),
+             int(rng.choice(lanes)), fmt) for fmt in fmts]  # fmt: skip
 
 
 def full_lanes(rng):
-    return [Arguments((terms(rng, fmt, lanes * int(rng.integers(4, 8)), signed=bool(lanes % 3 - 1)),
-                       lanes, fmt)) for fmt in each(rng, 4) for lanes in (4, 8)]  # fmt: skip
+    return [(terms(rng, fmt, lanes * int(rng.integers(4, 8)), signed=bool(lanes % 3 - 1)),
+             lanes, fmt) for fmt in each(rng, 4) for lanes in (4, 8)]  # fmt: skip
 
 
 def ragged(rng):
     fmts = each(rng, 4)
     few = lane_cases(rng, fmts, (1, 7), (8,))
     return [*lane_cases(rng, fmts, (9, 12), (4,)), *lane_cases(rng, fmts, (17, 24), (8,)), *few,
-            Arguments((np.zeros(0), 4, FP16))]  # fmt: skip
+            (np.zeros(0), 4, FP16)]  # fmt: skip
 
 
 def stagnating(rng):
@@ -243,7 +241,7 @@ COMPENSATED = Exercise(
     reason="Four operations for each term, each rounded; the loss goes to the next term.",
     argument="total, lost, x, fmt",
     fmt=E4M3,
-    cases=[Arguments((*state, np.array(x), E4M3)) for state, x in (
+    cases=[(*state, np.array(x), E4M3) for state, x in (
         ((0.0, 0.0), [1.5]), ((0.0, 0.0), [1.0, 2.0, 4.0]), ((16.0, 0.0), [1.0]),
         ((16.0, 1.0), [1.0]), ((16.0, 0.0), [1.0, 1.0, 1.0]), ((2.0, 0.0), []),
         ((-16.0, 0.0), [1.25, 0.5]), ((16.0, 1.0), [1.125]), ((0.0, 0.0), _CURVED),
@@ -265,7 +263,7 @@ def state_of(rng, fmt, total):
 
 
 def from_nothing(rng):
-    return [Arguments((0.0, 0.0, terms(rng, fmt, 12, signed=bool(i % 2)), fmt))
+    return [(0.0, 0.0, terms(rng, fmt, 12, signed=bool(i % 2)), fmt)
             for i, fmt in enumerate(each(rng, 7))]  # fmt: skip
 
 
@@ -274,10 +272,10 @@ def resumed(rng):
     cases = []
     for fmt in each(rng, 7):
         state = state_of(rng, fmt, value(rng, fmt, 3, 7))
-        cases.append(Arguments((*state, terms(rng, fmt, 6), fmt)))
+        cases.append((*state, terms(rng, fmt, 6), fmt))
     return [
         *cases,
-        Arguments((*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16)),
+        (*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16),
     ]
 
 
@@ -287,7 +285,7 @@ def small_beside_large(rng):
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
         total = rounded(2.0 ** int(rng.integers(3, 6)) * float(rng.uniform(1, 2)), fmt)
         x = round_to(float(ulp(total, fmt)) * rng.uniform(0.05, 0.45, 24), fmt)
-        cases.append(Arguments((total * float(rng.choice((-1, 1))), 0.0, x, fmt)))
+        cases.append((total * float(rng.choice((-1, 1))), 0.0, x, fmt))
     return cases
 
 
@@ -319,7 +317,7 @@ PROMOTED = Exercise(
     uses=("round_to", "ulp"),
     reason="Product, partial sum and total have a rounding each; look at where a group ends.",
     argument="a, b, every, fmt, wide",
-    cases=[Arguments((np.array(a), np.array(b), every, E4M3, wide)) for a, b, every, wide in (
+    cases=[(np.array(a), np.array(b), every, E4M3, wide) for a, b, every, wide in (
         ([1.5], [2.0], 1, FP16), ([1.125], [1.125], 1, FP16), ([16.0, 1.0], [1.0, 1.0], 2, FP16),
         ([16.0, 1.0], [1.0, 1.0], 1, FP16), ([2.0, 2.0, 2.0], [1.0, 1.0, 1.0], 2, FP16),
         ([], [], 4, FP16), (_ONES, _ONES, 8, FP16), (_ONES, _ONES, 20, FP16),
@@ -347,7 +345,7 @@ def promotions(rng, counts, groups, *, rest=0, signed=False):
         every = int(rng.integers(*groups))
         count = every * int(rng.integers(*counts)) + rest % every
         a, b = products(rng, fmt, count, low=-1, high=2, signed=signed)
-        cases.append(Arguments((a, b, every, fmt, wide)))
+        cases.append((a, b, every, fmt, wide))
     return cases
 
 
@@ -355,7 +353,7 @@ def ends_of_promotion(rng):
     """Narrow products in a wide accumulator, and a narrow accumulator."""
     cases = []
     for a, b, _, fmt, wide in promotions(rng, (1, 2), (20, 30)):
-        cases += [Arguments((a, b, every, fmt, wide)) for every in (1, len(a))]
+        cases += [(a, b, every, fmt, wide) for every in (1, len(a))]
     return cases
 
 
@@ -397,7 +395,7 @@ MEANS = Exercise(
     reason="Three roundings for each term: the difference, its n-th part, the new mean.",
     argument="x, fmt",
     fmt=E4M3,
-    cases=[Arguments((np.array(x), E4M3)) for x in (
+    cases=[(np.array(x), E4M3) for x in (
         [1.5], [1.0, 2.0], [], [384.0, 448.0], [0.5, 9.0], [1.0, 0.5, 6.5], [1.0, 0.5, 15.0],
         [-7.0, 2.0, 0.5, 1.125], [448.0] * 5, [2.0, 3.5, 1.0, 0.75, 5.0, 1.75], _LOSSES)],
     misconceptions=(
@@ -417,7 +415,7 @@ def meters(rng):
         x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(
             0.8, 1.2, n
         )
-        cases.append(Arguments((round_to(x, fmt), fmt)))
+        cases.append((round_to(x, fmt), fmt))
     return cases
 
 
@@ -425,12 +423,12 @@ def near_overflow(rng):
     cases = []
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
         x = fmt.max_finite * rng.uniform(0.5, 1, int(rng.integers(6, 12)))
-        cases.append(Arguments((round_to(x, fmt), fmt)))
+        cases.append((round_to(x, fmt), fmt))
     return cases
 
 
 def both_signs(rng):
-    return [Arguments((terms(rng, fmt, 10, signed=True), fmt))
+    return [(terms(rng, fmt, 10, signed=True), fmt)
             for fmt in (*each(rng, 6), E4M3, E4M3)]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -62,7 +62,7 @@ ROWS = (
     ([3e5, 1.0, 2.0**-26], FP16),
     ([0.9, -0.01, 2.0**-11], FP8_E4M3),
 )
-CASES = [Arguments((np.array(row), fmt)) for row, fmt in ROWS]
+CASES = [(np.array(row), fmt) for row, fmt in ROWS]
 
 SCALE = Exercise(
     answer=best_scale,
@@ -83,7 +83,7 @@ def gradients_of(rng, fmt, top, *, low):
     """From 2^low up to about 2^top, both signs, one of them 0; the largest is negative."""
     some = 2.0 ** rng.uniform(low, top - 0.1, 30) * rng.choice((-1, 1), 30)
     some[int(rng.integers(30))] = 0.0
-    return Arguments((rng.permutation(np.append(some, -(2.0**top))), fmt))
+    return (rng.permutation(np.append(some, -(2.0**top))), fmt)
 
 
 def ordinary_gradients(rng):
@@ -118,7 +118,7 @@ def edges(rng):
             k = int(rng.integers(3, 15))
             zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
             both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
-            cases.append(Arguments((np.array(both), fmt)))
+            cases.append((np.array(both), fmt))
     return cases
 
 
@@ -181,24 +181,21 @@ RUN = Exercise(
     reason="An overflow moves the scale at each step, good steps once per full interval.",
     argument="state, found_inf, steps",
     cases=[
-        Arguments(case)
-        for case in (
-            (state_of(), False, 1),
-            (state_of(tracker=2), False, 1),
-            (state_of(tracker=2), True, 1),
-            (state_of(), True, 1),
-            (state_of(tracker=1), False, 7),
-            (state_of(65536.0, 1990, 2000), False, 9),
-            (state_of(65536.0, 1990, 2000), False, 12),
-            (state_of(1.0, 5, 10), True, 3),
-            (state_of(96.0, 1, 2, 1.5, 0.125), False, 1),
-            (state_of(96.0, 1, 2, 1.5, 0.125), True, 1),
-            (state_of(1234.0, 0, 1, 1.1), False, 1),
-            (state_of(2.0**24, 2, 3), False, 1),
-            (state_of(2.0**127, 1, 2), False, 1),
-            (state_of(2.0**-148, 0, 5), True, 4),
-            (state_of(64.0, 7, 2_000_000), False, 9_999_999),
-        )
+        (state_of(), False, 1),
+        (state_of(tracker=2), False, 1),
+        (state_of(tracker=2), True, 1),
+        (state_of(), True, 1),
+        (state_of(tracker=1), False, 7),
+        (state_of(65536.0, 1990, 2000), False, 9),
+        (state_of(65536.0, 1990, 2000), False, 12),
+        (state_of(1.0, 5, 10), True, 3),
+        (state_of(96.0, 1, 2, 1.5, 0.125), False, 1),
+        (state_of(96.0, 1, 2, 1.5, 0.125), True, 1),
+        (state_of(1234.0, 0, 1, 1.1), False, 1),
+        (state_of(2.0**24, 2, 3), False, 1),
+        (state_of(2.0**127, 1, 2), False, 1),
+        (state_of(2.0**-148, 0, 5), True, 4),
+        (state_of(64.0, 7, 2_000_000), False, 9_999_999),
     ],
     misconceptions=(
         Misconception(keeping_the_count,
@@ -231,11 +228,7 @@ def some_factors(rng):
 
 
 def one_step(rng):
-    return [
-        Arguments((any_state(rng), bool(found), 1))
-        for found in (0, 1)
-        for _ in range(20)
-    ]
+    return [(any_state(rng), bool(found), 1) for found in (0, 1) for _ in range(20)]
 
 
 def other_factors(rng):
@@ -247,18 +240,15 @@ def other_factors(rng):
         (any_state(rng, interval=1, growth=1.1, backoff=0.9), found, 5)
         for found in (False, True)
     ]
-    return [Arguments(case) for case in (*grown, *backed, *each)]
+    return [*grown, *backed, *each]
 
 
 def ends_of_float32(rng):
     """Just below 2^128 and around 2^-149, where a factor of 0.9 no longer moves anything."""
-    up = [Arguments((state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k))
+    up = [(state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k)
           for k in range(1, 7) for f in (1.0, single(rng.uniform(1, 1.9)))]  # fmt: skip
-    there = [
-        Arguments((state_of(2.0**127, 4, 5), False, n))
-        for n in (1, int(rng.integers(2, 9)))
-    ]
-    down = [Arguments((state_of(2.0 ** -int(rng.integers(100, 149)), 0, 3, backoff=b), True, n))
+    there = [(state_of(2.0**127, 4, 5), False, n) for n in (1, int(rng.integers(2, 9)))]
+    down = [(state_of(2.0 ** -int(rng.integers(100, 149)), 0, 3, backoff=b), True, n)
             for b in (0.5, 0.9, 0.3) for n in (2, 60, 2_000)]  # fmt: skip
     return [*up, *there, *down]
 
@@ -271,7 +261,7 @@ def long_runs(rng):
             state = state_of(
                 power(rng), 0 if found else int(rng.integers(interval)), interval
             )
-            cases.append(Arguments((state, found, int(rng.integers(10**9, 10**12)))))
+            cases.append((state, found, int(rng.integers(10**9, 10**12))))
     return cases
 
 
@@ -308,20 +298,17 @@ WINDOW = Exercise(
     argument="micro, scale, max_norm",
     tolerance=1e-5,
     cases=[
-        Arguments(case)
-        for case in (
-            (floats((0.25, -0.5)), 1.0, 1.0),
-            (floats((6.0, 8.0)), 1.0, 1.0),
-            (floats((256.0, -512.0)), 1024.0, 1.0),
-            (floats((6144.0, 8192.0)), 1024.0, 1.0),
-            (floats((0.0, 0.0)), 1024.0, 1.0),
-            (floats((256.0, 0.0), (256.0, 512.0), (-128.0, 64.0), (0.0, 64.0)), 1024.0, 1.0),
-            (floats((12288.0, 0.0), (0.0, -8192.0)), 1024.0, 2.0),
-            (floats((math.inf, 1.0)), 65536.0, 1.0),
-            (floats((1.0, 2.0), (-math.inf, 1.0), (1.0, 3.0)), 65536.0, 1.0),
-            (floats((1.0, 2.0), (1.0, 1.0), (math.nan, 3.0)), 65536.0, 1.0),
-            (floats((3.0, -4.0)), 0.125, 5.0),
-        )
+        (floats((0.25, -0.5)), 1.0, 1.0),
+        (floats((6.0, 8.0)), 1.0, 1.0),
+        (floats((256.0, -512.0)), 1024.0, 1.0),
+        (floats((6144.0, 8192.0)), 1024.0, 1.0),
+        (floats((0.0, 0.0)), 1024.0, 1.0),
+        (floats((256.0, 0.0), (256.0, 512.0), (-128.0, 64.0), (0.0, 64.0)), 1024.0, 1.0),
+        (floats((12288.0, 0.0), (0.0, -8192.0)), 1024.0, 2.0),
+        (floats((math.inf, 1.0)), 65536.0, 1.0),
+        (floats((1.0, 2.0), (-math.inf, 1.0), (1.0, 3.0)), 65536.0, 1.0),
+        (floats((1.0, 2.0), (1.0, 1.0), (math.nan, 3.0)), 65536.0, 1.0),
+        (floats((3.0, -4.0)), 0.125, 5.0),
     ],
     misconceptions=(
         but(window_gradient, "Clipped while scaled, gradients come out max_norm / scale long.",
@@ -343,21 +330,19 @@ def long_enough(rng, *, count):
     micro = whole(rng, count, 5, 500)
     norm = float(np.linalg.norm(np.mean(micro, axis=0)))
     scale = 2.0 ** (math.floor(math.log2(norm)) - int(rng.integers(2, 6)))
-    return Arguments((micro, scale, float(rng.uniform(0.5, 0.9)) * norm / scale))
+    return (micro, scale, float(rng.uniform(0.5, 0.9)) * norm / scale)
 
 
 def short_enough(rng, *, count):
     micro, scale, max_norm = long_enough(rng, count=count)
-    return Arguments((micro, scale, 4 * max_norm))
+    return (micro, scale, 4 * max_norm)
 
 
 def rescaled(rng, case):
     """The same window with another scale, from 2^-8 to 2^24."""
     micro, scale, max_norm = case
     factor = 2.0 ** int(rng.integers(-8, 25)) / scale
-    return Arguments(
-        ([g * np.float32(factor) for g in micro], scale * factor, max_norm)
-    )
+    return ([g * np.float32(factor) for g in micro], scale * factor, max_norm)
 
 
 def one_batch(rng):
@@ -379,22 +364,22 @@ def spoilt_windows(rng):
         )
         place = int(rng.integers(5))
         micro[int(rng.integers(len(micro)))][place] = bad
-        cases.append(Arguments((micro, scale, max_norm)))
+        cases.append((micro, scale, max_norm))
     both = whole(rng, 3, 4, 9)
     both[0][1], both[2][1] = math.inf, -math.inf
-    return [*cases, Arguments((both, 8.0, 1.0)), short_enough(rng, count=3)]
+    return [*cases, (both, 8.0, 1.0), short_enough(rng, count=3)]
 
 
 def zeros_and_edges(rng):
     silent = [np.zeros(3, np.float32)] * int(rng.integers(1, 5))
-    at = [Arguments(([np.float32([3 * k, 0, -4 * k])], float(s), 5.0 * k / s))
+    at = [([np.float32([3 * k, 0, -4 * k])], float(s), 5.0 * k / s)
           for k, s in ((1, 1), (int(rng.integers(2, 9)), 64), (2, 0.25))]  # fmt: skip
     cancelling = whole(rng, 2, 4, 99)
     cancelling += [-g for g in cancelling] + [np.float32([4, 0, 3, 0])]
     sparse = [np.zeros(4, np.float32) for _ in range(3)]
     sparse[int(rng.integers(3))][int(rng.integers(4))] = 96.0
-    return [Arguments((silent, power(rng), 1.0)), *at, Arguments((cancelling, 0.0625, 2.0)),
-            Arguments((sparse, 16.0, 0.5)), Arguments((sparse, 16.0, 8.0))]  # fmt: skip
+    return [(silent, power(rng), 1.0), *at, (cancelling, 0.0625, 2.0),
+            (sparse, 16.0, 0.5), (sparse, 16.0, 8.0)]  # fmt: skip
 
 
 # Several optimizers ------------------------------------------------------------------------
@@ -429,7 +414,7 @@ END = Exercise(
     reason="Each optimizer looks at its own gradients; the scale moves once for all.",
     argument="state, gradients",
     cases=[
-        Arguments((state_of(tracker=tracker), gradients))
+        (state_of(tracker=tracker), gradients)
         for tracker, gradients in (
             (0, [GOOD]),
             (2, [GOOD]),
@@ -470,7 +455,7 @@ def optimizers(rng, count, bad, *, at=None):
 
 
 def one_optimizer(rng):
-    return [Arguments((fresh(any_state(rng)), optimizers(rng, 1, bad)))
+    return [(fresh(any_state(rng)), optimizers(rng, 1, bad))
             for bad in (None, INF, -INF, NAN) for _ in range(6)]  # fmt: skip
 
 
@@ -483,11 +468,11 @@ def several_optimizers(rng):
             (fresh(any_state(rng)), optimizers(rng, count, INF, at=at))
             for at in ({0}, {count - 1})
         ]
-    return [Arguments(case) for case in cases]
+    return cases
 
 
 def all_or_none(rng):
-    return [Arguments((any_state(rng), optimizers(rng, count, NAN, at=at)))
+    return [(any_state(rng), optimizers(rng, count, NAN, at=at))
             for count in (2, 3) for at in (set(), set(range(count))) for _ in range(4)]  # fmt: skip
 
 
@@ -529,16 +514,13 @@ JOB = Exercise(
     argument="state, log, warmup",
     tolerance=1e-9,
     cases=[
-        Arguments(case)
-        for case in (
-            (state_of(1024.0), [ANY, ANY, ANY, ANY], 2),
-            (state_of(1024.0), [256.0, 256.0, 256.0, 256.0], 4),
-            (state_of(1024.0), [1024.0, 1023.0, ANY], 1),
-            (state_of(4.0), [ANY, "save", ANY, ANY, "crash", ANY, ANY, ANY], 10),
-            (state_of(1024.0), [512.0, 512.0, "save", ANY, "crash", 512.0, ANY, ANY], 8),
-            (state_of(1024.0), [512.0, ANY, ANY, "crash", 512.0, ANY], 4),
-            (state_of(64.0, 1), ["save", ANY, ANY, "save", ANY, "crash", ANY, "crash", ANY], 9),
-        )
+        (state_of(1024.0), [ANY, ANY, ANY, ANY], 2),
+        (state_of(1024.0), [256.0, 256.0, 256.0, 256.0], 4),
+        (state_of(1024.0), [1024.0, 1023.0, ANY], 1),
+        (state_of(4.0), [ANY, "save", ANY, ANY, "crash", ANY, ANY, ANY], 10),
+        (state_of(1024.0), [512.0, 512.0, "save", ANY, "crash", 512.0, ANY, ANY], 8),
+        (state_of(1024.0), [512.0, ANY, ANY, "crash", 512.0, ANY], 4),
+        (state_of(64.0, 1), ["save", ANY, ANY, "save", ANY, "crash", ANY, "crash", ANY], 9),
     ],
     misconceptions=(
         but(replay, "After a crash the scaler goes on with the saved scale, not with 65536.",
@@ -563,15 +545,13 @@ def bare_logs(rng):
     for _ in range(10):
         state = any_state(rng, interval=int(rng.integers(2, 6)))
         limits = windows(rng, state, 40)
-        cases.append(
-            Arguments((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60))))
-        )
+        cases.append((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60))))
     return cases
 
 
 def hopeless_logs(rng):
     """The infinity comes from the forward pass, so no scale helps for some time."""
-    return [Arguments((any_state(rng, interval=4), [ANY] * 3 + [0.0] * n + [ANY] * 9, 20))
+    return [(any_state(rng, interval=4), [ANY] * 3 + [0.0] * n + [ANY] * 9, 20)
             for n in (5, int(rng.integers(6, 40)))]  # fmt: skip
 
 
@@ -594,13 +574,13 @@ def jobs(rng, *, crashes):
                 "crash",
                 *some,
             ]
-        cases.append(Arguments((state, log, int(rng.integers(30, 90)))))
+        cases.append((state, log, int(rng.integers(30, 90))))
     return cases
 
 
 def crash_first(rng):
     state = any_state(rng, interval=3)
-    return [Arguments((state, [state["scale"] / 2, ANY, ANY, "crash", *windows(rng, state, 9)], 30))
+    return [(state, [state["scale"] / 2, ANY, ANY, "crash", *windows(rng, state, 9)], 30)
             for _ in range(4)]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from mplab import BF16, FP16, round_to
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy, torch, torch._dynamo, mplab.training, mplab.pictures"  # torch.optim's own
@@ -100,17 +100,17 @@ LOST = Exercise(
     reason="Run both backward passes; count entries that are zero in the second alone.",
     argument="weights, inputs, targets",
     cases=[
-        Arguments(([ONE], ONE, [[2.0]])),
-        Arguments(([ONE], ONE, [[0.5]])),
-        Arguments(([[[0.0]]], ONE, [[TINY]])),
-        Arguments(([[[0.0]]], ONE, [[2.0**-20]])),
-        Arguments(([[[0.0]]], [[64.0]], [[TINY]])),
-        Arguments(([[[0.0]]], ONE, [[2.0**-50]])),
-        Arguments(([[[0.0, 0.0]]], [[1.0, 0.0]], [[0.5]])),
-        Arguments(([[[0.0, 0.0]]], [[1.0, 2.0**-10]], [[2.0**-20]])),
-        Arguments(([[[1.0]], [[2.0**-10]]], ONE, [[2.0**-10 + 2.0**-18]])),
-        Arguments(([[[-1.0]], [[1.0]]], ONE, [[1.0]])),
-        Arguments(([[[1.0], [-1.0]], [[2.0**-8, 1.0]]], ONE, [[2.0**-8 + 2.0**-19]])),
+        ([ONE], ONE, [[2.0]]),
+        ([ONE], ONE, [[0.5]]),
+        ([[[0.0]]], ONE, [[TINY]]),
+        ([[[0.0]]], ONE, [[2.0**-20]]),
+        ([[[0.0]]], [[64.0]], [[TINY]]),
+        ([[[0.0]]], ONE, [[2.0**-50]]),
+        ([[[0.0, 0.0]]], [[1.0, 0.0]], [[0.5]]),
+        ([[[0.0, 0.0]]], [[1.0, 2.0**-10]], [[2.0**-20]]),
+        ([[[1.0]], [[2.0**-10]]], ONE, [[2.0**-10 + 2.0**-18]]),
+        ([[[-1.0]], [[1.0]]], ONE, [[1.0]]),
+        ([[[1.0], [-1.0]], [[2.0**-8, 1.0]]], ONE, [[2.0**-8 + 2.0**-19]]),
     ],
     tolerance=1e-6,
     misconceptions=(
@@ -153,7 +153,7 @@ def a_network(rng, depth, *, input_exponent=0, deaths=False):
     gap = positive(rng, *out.shape) * 2.0 ** rng.uniform(-24, -12)
     weights[-1] = weights[-1] * min(1.0, gap.min() / out.max() * 4)
     targets = outputs(weights, inputs) + gap
-    return Arguments(([plain(w) for w in weights], plain(inputs), plain(targets)))
+    return ([plain(w) for w in weights], plain(inputs), plain(targets))
 
 
 def negated(rows):
@@ -162,7 +162,7 @@ def negated(rows):
 
 def mirrored(cases):
     """The same networks with outputs, targets and hence gradients of the other sign."""
-    return [Arguments(([*weights[:-1], negated(weights[-1])], inputs, negated(targets)))
+    return [([*weights[:-1], negated(weights[-1])], inputs, negated(targets))
             for weights, inputs, targets in cases]  # fmt: skip
 
 
@@ -271,14 +271,14 @@ STEP = Exercise(
     reason="Clear, forward in autocast, scaled backward, unscale, clip, step, update.",
     argument="weights, batches, max_norm, scale",
     cases=[
-        Arguments((ZERO, [single()], 10.0, 1024.0)),
-        Arguments((ZERO, [single()], 1.0, 1024.0)),
-        Arguments((ZERO, [single()], 10.0, 65536.0)),
-        Arguments((ZERO, [single()] * 2, 10.0, 2.0)),
-        Arguments((ZERO, [single()] * 3, 10.0, 1024.0)),
-        Arguments((ZERO, [single()] * 4, 1.0, 32768.0)),
-        Arguments(([[[0.0, 0.0]]], [([[0.75, 1.0]], [[2.0]])], 1.0, 256.0)),
-        Arguments(([[[0.5]], [[0.5]]], [single(), single(1.0, 3.0)], 1.0, 256.0)),
+        (ZERO, [single()], 10.0, 1024.0),
+        (ZERO, [single()], 1.0, 1024.0),
+        (ZERO, [single()], 10.0, 65536.0),
+        (ZERO, [single()] * 2, 10.0, 2.0),
+        (ZERO, [single()] * 3, 10.0, 1024.0),
+        (ZERO, [single()] * 4, 1.0, 32768.0),
+        ([[[0.0, 0.0]]], [([[0.75, 1.0]], [[2.0]])], 1.0, 256.0),
+        ([[[0.5]], [[0.5]]], [single(), single(1.0, 3.0)], 1.0, 256.0),
     ],
     tolerance=TOLERANCE,
     misconceptions=(
@@ -328,7 +328,7 @@ def runs(rng, count, *, scales=(4, 11), norms=(0.05, 20.0), length=(1, 4),
         steps_ = int(rng.integers(*length, endpoint=True))
         batches = [batch_of(rng, width, out, reach=4.0) for _ in range(steps_)]
         norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
-        case = Arguments((weights, batches, norm, 2.0 ** int(rng.integers(*scales))))
+        case = (weights, batches, norm, 2.0 ** int(rng.integers(*scales)))
         if some(steps(*case)) and alike(steps, case):
             cases.append(case)
     return cases  # fmt: skip
@@ -368,8 +368,8 @@ def partly(rng):
                 plain(positive(rng, 2, 2) * 2.0**-6),
                 plain(positive(rng, 1, 2) * 8),
             ]
-        case = Arguments((weights, [batch_of(rng, 2, 1, reach=4.0) for _ in range(5)], 0.25,
-                          2.0 ** int(rng.integers(11, 16))))  # fmt: skip
+        case = (weights, [batch_of(rng, 2, 1, reach=4.0) for _ in range(5)], 0.25,
+                2.0 ** int(rng.integers(11, 16)))  # fmt: skip
         arrays_ = [np.asarray(w) for w in weights]
         first = backward(arrays_, *arrays(case[1][0]), scale=case[3])
         one = finite(first[:1]) != finite(first[1:])
@@ -414,14 +414,14 @@ WINDOW = Exercise(
     reason="Each micro-batch counts by its rows; unscale, clip, step and update once a window.",
     argument="weights, windows, max_norm, scale",
     cases=[
-        Arguments((ZERO, [[single()]], 10.0, 256.0)),
-        Arguments((ZERO, [[single(), single(1.0, 4.0)]], 10.0, 256.0)),
-        Arguments((ZERO, [[single(1.0, 6.0), THREE]], 10.0, 256.0)),
-        Arguments((ZERO, [[single(), single(1.0, 4.0)]], 0.5, 256.0)),
-        Arguments((ZERO, [[single(), single(1.0, 8.0)]], 10.0, 16384.0)),
-        Arguments((ZERO, [[single(1.0, 8.0), single()]] * 3, 10.0, 16384.0)),
-        Arguments((ZERO, [[single(), single(1.0, 4.0)]] * 2, 10.0, 2.0)),
-        Arguments((ZERO, [[single(), single(1.0, 6.0), THREE]] * 3, 1.0, 256.0)),
+        (ZERO, [[single()]], 10.0, 256.0),
+        (ZERO, [[single(), single(1.0, 4.0)]], 10.0, 256.0),
+        (ZERO, [[single(1.0, 6.0), THREE]], 10.0, 256.0),
+        (ZERO, [[single(), single(1.0, 4.0)]], 0.5, 256.0),
+        (ZERO, [[single(), single(1.0, 8.0)]], 10.0, 16384.0),
+        (ZERO, [[single(1.0, 8.0), single()]] * 3, 10.0, 16384.0),
+        (ZERO, [[single(), single(1.0, 4.0)]] * 2, 10.0, 2.0),
+        (ZERO, [[single(), single(1.0, 6.0), THREE]] * 3, 1.0, 256.0),
     ],
     tolerance=TOLERANCE,
     misconceptions=(
@@ -446,7 +446,7 @@ def cut(rng, count, *, sizes, length=(1, 3), norms=(50.0, 99.0)):
                 [batch_of(rng, width, out, rows=int(n), reach=4.0) for n in rows]
             )
         norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
-        case = Arguments((weights, parts, norm, 2.0 ** int(rng.integers(4, 9))))
+        case = (weights, parts, norm, 2.0 ** int(rng.integers(4, 9)))
         if alike(windows, case):
             cases.append(case)
     return cases
@@ -464,7 +464,7 @@ def one_infinite(rng):
         at = len(cases) % 3
         inputs, targets = parts[0][at]
         parts[0][at] = (inputs, plain(np.asarray(targets) * 64))
-        case = Arguments((weights, parts, 0.25, 2.0 ** int(rng.integers(11, 14))))
+        case = (weights, parts, 0.25, 2.0 ** int(rng.integers(11, 14)))
         seen = skipped(windows(*case))
         if seen[0] and not any(seen[1:]) and alike(windows, case):
             cases.append(case)
@@ -503,14 +503,14 @@ MASTER = Exercise(
     reason="Widen and unscale, look for infinity and NaN, then velocity, master, working copy.",
     argument="start, targets, fmt, scale, lr, momentum",
     cases=[
-        Arguments(([1.0], [[0.5]], BF16, 1.0, 0.25, 0.0)),
-        Arguments(([1.0], [[0.5]], BF16, 256.0, 0.25, 0.0)),
-        Arguments(([1.0], [[0.5]] * 2, BF16, 1.0, 0.25, 0.0)),
-        Arguments(([1.0], [[0.5]] * 4, BF16, 1.0, 2.0**-9, 0.0)),
-        Arguments(([1.0], [[0.5]] * 2, FP16, 1.0, 0.25, 0.5)),
-        Arguments(([0.0], [[2.0**-28]], FP16, 65536.0, 0.5, 0.0)),
-        Arguments(([1.0], [[0.5], [INF], [0.5]], FP16, 1024.0, 0.25, 0.5)),
-        Arguments(([1.0], [[NAN], [0.5]], BF16, 1024.0, 0.25, 0.5)),
+        ([1.0], [[0.5]], BF16, 1.0, 0.25, 0.0),
+        ([1.0], [[0.5]], BF16, 256.0, 0.25, 0.0),
+        ([1.0], [[0.5]] * 2, BF16, 1.0, 0.25, 0.0),
+        ([1.0], [[0.5]] * 4, BF16, 1.0, 2.0**-9, 0.0),
+        ([1.0], [[0.5]] * 2, FP16, 1.0, 0.25, 0.5),
+        ([0.0], [[2.0**-28]], FP16, 65536.0, 0.5, 0.0),
+        ([1.0], [[0.5], [INF], [0.5]], FP16, 1024.0, 0.25, 0.5),
+        ([1.0], [[NAN], [0.5]], BF16, 1024.0, 0.25, 0.5),
     ],
     misconceptions=(
         but(masters, "Half a gap or less changes nothing in the working copy: step the master.",
@@ -552,7 +552,7 @@ def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponen
             targets[at][int(rng.integers(size))] = NAN if len(cases) % 4 == 3 else INF
             targets[at + 1][0] = -INF
         scale, lr = 2.0 ** int(rng.integers(*scales)), 2.0 ** -int(rng.integers(*rate))
-        case = Arguments((first, targets, fmt, scale, lr, float(rng.choice(momentum))))
+        case = (first, targets, fmt, scale, lr, float(rng.choice(momentum)))
         if exact(case):
             cases.append(case)
     return cases
@@ -634,7 +634,7 @@ LIGHT = [[[0.3]]]
 def one_layer_overflows():
     """The gradient of the first layer is infinite and that of the last is not, and conversely."""
     pairs = ((0.01, 64.0), (2.0, 0.32))
-    return [Arguments((state_of([[[first]], [[last]]], scale=65536.0), [single(1.0, 1.0)], []))
+    return [(state_of([[[first]], [[last]]], scale=65536.0), [single(1.0, 1.0)], [])
             for first, last in pairs]  # fmt: skip
 
 
@@ -644,15 +644,15 @@ RESUME = Exercise(
     reason="All that the next step depends on comes from the state, and goes into the next one.",
     argument="state, batches, cuts",
     cases=[
-        Arguments((state_of(LIGHT), [single()], [])),
-        Arguments((state_of(LIGHT, velocity=[[[-1.0]]]), [single()], [])),
-        Arguments((state_of(LIGHT, updates=0), [single()], [])),
-        Arguments((state_of(LIGHT, updates=1), [single()] * 2, [])),
-        Arguments((state_of(LIGHT, good=2), [single()], [])),
-        Arguments((state_of(LIGHT, scale=65536.0, updates=1), [single(1.0, 4.0)] * 3, [])),
-        Arguments((state_of(LIGHT, good=1), [single()] * 3, [1])),
-        Arguments((state_of([[[0.3, 0.7, 0.9]]]), [([[1.0, 0.5, 0.25]], [[4.0]])] * 4, [1, 2])),
-        Arguments((state_of(LIGHT, scale=16384.0, updates=0), [single(1.0, 4.0)] * 4, [2, 2, 3])),
+        (state_of(LIGHT), [single()], []),
+        (state_of(LIGHT, velocity=[[[-1.0]]]), [single()], []),
+        (state_of(LIGHT, updates=0), [single()], []),
+        (state_of(LIGHT, updates=1), [single()] * 2, []),
+        (state_of(LIGHT, good=2), [single()], []),
+        (state_of(LIGHT, scale=65536.0, updates=1), [single(1.0, 4.0)] * 3, []),
+        (state_of(LIGHT, good=1), [single()] * 3, [1]),
+        (state_of([[[0.3, 0.7, 0.9]]]), [([[1.0, 0.5, 0.25]], [[4.0]])] * 4, [1, 2]),
+        (state_of(LIGHT, scale=16384.0, updates=0), [single(1.0, 4.0)] * 4, [2, 2, 3]),
     ],
     tolerance=TOLERANCE,
     misconceptions=(
@@ -677,7 +677,7 @@ def states(rng, count, *, length=(2, 4), scales=(4, 9), pieces=0,
         batches = [batch_of(rng, width, out, reach=4.0)
                    for _ in range(int(rng.integers(*length, endpoint=True)))]  # fmt: skip
         cuts = sorted(int(c) for c in rng.integers(1, len(batches), pieces))
-        case = Arguments((state, batches, cuts))
+        case = (state, batches, cuts)
         skips = []
         went_on(state, batches, skips=skips)
         if some(skips) and alike(resumed, case):
@@ -699,9 +699,9 @@ GRADED = {
                  "Compare with FP32, entry by entry.",
                  lambda rng: [*networks(rng, 3, deaths=True, some=unlike("all")),
                               *networks(rng, 2, some=unlike("normal")),
-                              Arguments(([[[1 + 2.0**-12]]], ONE, ONE)),  # 1.0 in 16 bits
-                              Arguments(([plain(-positive(rng, 2, 2)), plain(positive(rng, 1, 2))],
-                                         plain(positive(rng, 3, 2)), plain(positive(rng, 3, 1))))]),
+                              ([[[1 + 2.0**-12]]], ONE, ONE),  # 1.0 in 16 bits
+                              ([plain(-positive(rng, 2, 2)), plain(positive(rng, 1, 2))],
+                               plain(positive(rng, 3, 2)), plain(positive(rng, 3, 1)))]),
         ),
     ),
     "amp_step": Graded(

@@ -21,7 +21,7 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP8_E4M3)"
@@ -81,7 +81,7 @@ SCALE = Exercise(
     answer=scale_of,
     reason="The largest power of two s for which headroom * amax * s is at most max_finite.",
     argument="x, fmt, headroom",
-    cases=[Arguments((floats(*x), fmt, headroom)) for x, fmt, headroom in (
+    cases=[(floats(*x), fmt, headroom) for x, fmt, headroom in (
         ((1.0,), E4M3, 1.0), ((1.0,), E5M2, 1.0), ((0.5, -3.0), E4M3, 1.0), ((1.8,), E4M3, 1.0),
         ((1.75,), E4M3, 1.0), ((3.5,), E5M2, 1.0), ((1.0,), E4M3, 2.0), ((1.25,), E4M3, 1.5),
         ((448.0, 1e5), E4M3, 1.0), ((0.0, -0.0), E4M3, 1.0), ((1e-40,), E4M3, 1.0),
@@ -94,7 +94,7 @@ SCALE = Exercise(
 
 
 def scales(rng, fmts):
-    return [Arguments((normal(rng, 5, power=rng.integers(-60, 60)), fmt, pick(rng, HEADROOMS)))
+    return [(normal(rng, 5, power=rng.integers(-60, 60)), fmt, pick(rng, HEADROOMS))
             for fmt in fmts for _ in range(12)]  # fmt: skip
 
 
@@ -108,8 +108,8 @@ def at_the_edge(rng):
                 amax = (
                     np.nextafter(np.float32(edge), np.float32(away)) if away else edge
                 )
-                cases += [Arguments((floats(-amax, amax / 3), fmt, headroom))]
-            cases += [Arguments((floats(edge, edge / 3), fmt, headroom))]
+                cases += [(floats(-amax, amax / 3), fmt, headroom)]
+            cases += [(floats(edge, edge / 3), fmt, headroom)]
     return cases
 
 
@@ -121,15 +121,15 @@ def nothing_and_too_much(rng):
             for bad in (math.inf, -math.inf, math.nan):
                 y = x.copy()
                 y[int(rng.integers(4))] = bad
-                cases.append(Arguments((y, fmt, headroom)))
-            cases.append(Arguments((np.zeros(3, np.float32), fmt, headroom)))
-            cases.append(Arguments((normal(rng, 3, power=-140), fmt, headroom)))
-            cases.append(Arguments((np.zeros(0, np.float32), fmt, headroom)))
+                cases.append((y, fmt, headroom))
+            cases.append((np.zeros(3, np.float32), fmt, headroom))
+            cases.append((normal(rng, 3, power=-140), fmt, headroom))
+            cases.append((np.zeros(0, np.float32), fmt, headroom))
     # Times 2^-126 the most that FP4 still holds.
     largest = floats(rng.uniform(2.9, 3.1) * 1e38)
     return [
         *cases,
-        *(Arguments((largest, FP4_E2M1, headroom)) for headroom in HEADROOMS),
+        *((largest, FP4_E2M1, headroom) for headroom in HEADROOMS),
     ]
 
 
@@ -152,7 +152,7 @@ CODES = Exercise(
     uses=("round_to", "overflow", "encode"),
     reason="Multiply in float64, clamp what is finite to ±max_finite, then round once and encode.",
     argument="x, scale, fmt",
-    cases=[Arguments((floats(*x), scale, fmt)) for x, scale, fmt in (
+    cases=[(floats(*x), scale, fmt) for x, scale, fmt in (
         ((1.0, -3.0), 16.0, E4M3), ((0.001,), 2.0**17, E4M3), ((300.0,), 1.0, E4M3),
         ((29.0, -30.0), 16.0, E4M3), ((1e5, -7e4), 1.0, E5M2), ((2.0**20,), 2.0**-15, E4M3),
         ((-0.0, -1e-9), 1.0, E4M3), ((1e38,), 2.0**10, E4M3),
@@ -187,7 +187,7 @@ def fitting(rng):
                 * 2.0 ** (fmt.emax - exponent)
                 * 2.0 ** -rng.integers(0, 9, 12)
             )
-            cases.append(Arguments((x.astype(np.float32), 2.0**exponent, fmt)))
+            cases.append((x.astype(np.float32), 2.0**exponent, fmt))
     return cases
 
 
@@ -203,9 +203,9 @@ def too_large(rng):
                 * rng.uniform(0.5, 2.5, 8)
                 * rng.choice((-1, 1), 8)
             )
-            cases.append(Arguments((x.astype(np.float32), scale, fmt)))
+            cases.append((x.astype(np.float32), scale, fmt))
         huge = floats(*(rng.uniform(1, 3, 2) * 1e38), -1e38)
-        cases.append(Arguments((huge, power(rng, 4, 20), fmt)))
+        cases.append((huge, power(rng, 4, 20), fmt))
     return cases
 
 
@@ -227,7 +227,7 @@ def rare(rng):
                 -least,
                 least,
             ]
-            cases.append(Arguments((floats(*rng.permutation(x)), scale, fmt)))
+            cases.append((floats(*rng.permutation(x)), scale, fmt))
     return cases
 
 
@@ -245,16 +245,14 @@ def beside_ties(rng):
             product = float(x) * float(scale)
             up = code % 2 == 0  # then the tie itself goes down
             if np.float32(product) == tie and (product > tie if up else product < tie):
-                found.append(Arguments((floats(x, -x), float(scale), fmt)))
+                found.append((floats(x, -x), float(scale), fmt))
         ties = [
             (table[c] + table[c + 1]) / 2 for c in rng.integers(0, fmt.max_code, 12)
         ]
         exponent = int(rng.integers(-20, 20))
         cases += [
             *found,
-            Arguments(
-                (np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt)
-            ),
+            (np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt),
         ]
     return cases
 
@@ -287,7 +285,7 @@ DELAYED = Exercise(
     reason="The scale follows from at most `length` useful tensors before this one.",
     argument="tensors, fmt, length, headroom",
     tolerance=1e-6,  # shares may be float32
-    cases=[Arguments(case) for case in (
+    cases=[
         (stack((1, 0.5), (1, 0.25), (1, 0.5)), E4M3, 2, 1.0),
         (stack((448, 449), (2.0**-9, 2.0**-10), (0, 470)), E4M3, 1, 1.0),
         (stack((4, 2.0**-11), (1, 0), (2, 0.001), (1, 1e-5), (1, 1e-9)), E4M3, 2, 1.0),
@@ -295,7 +293,7 @@ DELAYED = Exercise(
         (stack((1, 0.5), (1, 0.5), (3, 2)), E5M2, 4, 3.0),
         (stack((8, 1), (0, 0), (0, 0), (9, 0.1)), E4M3, 2, 1.0),
         (stack((1, 0.5), (math.inf, 7), (1, math.nan), (1, 0.5)), E4M3, 2, 1.0),
-    )],
+    ],
     misconceptions=(
         but(delayed, "This tensor's magnitude is not known before its cast.", own=True),
         but(delayed, "The largest of the history decides, not the latest.",
@@ -315,7 +313,7 @@ def formats_and_rooms(rng, count=6):
 
 
 def wandering(rng):
-    return [Arguments((rows_of(rng, 14, 8, spread=5.0), fmt, int(rng.integers(1, 7)), headroom))
+    return [(rows_of(rng, 14, 8, spread=5.0), fmt, int(rng.integers(1, 7)), headroom)
             for fmt, headroom in formats_and_rooms(rng)]  # fmt: skip
 
 
@@ -326,7 +324,7 @@ def spiked(rng):
         length = int(rng.integers(2, 7))
         tensors = rows_of(rng, 20, 6)
         tensors[int(rng.integers(3, 8))] *= np.float32(2.0 ** rng.integers(8, 40))
-        cases.append(Arguments((tensors, fmt, length, headroom)))
+        cases.append((tensors, fmt, length, headroom))
     return cases
 
 
@@ -339,7 +337,7 @@ def interrupted(rng):
         tensors[[first, second]] = 0
         tensors[third, int(rng.integers(5))] = pick(rng, (math.inf, -math.inf))
         tensors[fourth, int(rng.integers(5))] = math.nan
-        cases.append(Arguments((tensors, fmt, int(rng.integers(2, 4)), headroom)))
+        cases.append((tensors, fmt, int(rng.integers(2, 4)), headroom))
     return cases
 
 
@@ -355,7 +353,7 @@ def at_both_ends(rng):
             row = floats(*rng.choice(near, 24))
             row[:11] = near
             tensors = np.stack([row, normal(rng, 24)])
-            cases.append(Arguments((tensors, fmt, 2, headroom)))
+            cases.append((tensors, fmt, 2, headroom))
     return cases
 
 
@@ -390,7 +388,7 @@ BLOCKS = Exercise(
     uses=("round_to", "overflow", "encode"),
     reason="For each block: the code of 2^(floor(log2 amax) - emax), then x divided by it.",
     argument="x, fmt, block",
-    cases=[Arguments((floats(*x), fmt, block)) for x, fmt, block in (
+    cases=[(floats(*x), fmt, block) for x, fmt, block in (
         ((1.0, -0.5, 0.25, 0.0), E4M3, 4), ((3.0, 1.0), E4M3, 2), ((-4.0, 1.0), E4M3, 2),
         ((1.0, 2.0, 64.0, 100.0), E4M3, 2), ((1.0, 1.0, 5.0), E4M3, 2), ((1.9, -0.1), E4M3, 2),
         ((1.9, 0.3), E5M2, 2), ((5.0, 0.7), FP4_E2M1, 2), ((0.0, -0.0), E4M3, 2),
@@ -412,13 +410,13 @@ def blocks(rng, fmts):
         for block in (32, 16):
             powers = np.exp2(rng.integers(-20, 20, (3, 1)))
             x = rng.normal(size=(3, block)) * powers
-            cases.append(Arguments((x.astype(np.float32).ravel(), fmt, block)))
+            cases.append((x.astype(np.float32).ravel(), fmt, block))
     return cases
 
 
 def with_a_rest(rng):
     """The last block is shorter: it may hold one element, or be the only block."""
-    return [Arguments((normal(rng, size, power=rng.integers(-20, 20)), pick(rng, (E4M3, E5M2)), 32))
+    return [(normal(rng, size, power=rng.integers(-20, 20)), pick(rng, (E4M3, E5M2)), 32)
             for size in (33, 63, int(rng.integers(34, 60)), int(rng.integers(2, 31)), 1)
             for _ in range(2)]  # fmt: skip
 
@@ -437,7 +435,7 @@ def tops(rng):
         ):
             x = top * rng.uniform(-0.9, 0.9, 8)
             x[int(rng.integers(8))] = float(rng.choice((-1, 1))) * top
-            cases.append(Arguments((x.astype(np.float32), fmt, 8)))
+            cases.append((x.astype(np.float32), fmt, 8))
     return cases
 
 
@@ -451,7 +449,7 @@ def strange_blocks(rng):
             x[1, int(rng.integers(8))] = pick(rng, (math.inf, -math.inf))
             x[2, int(rng.integers(8))] = math.nan
             x[3] = np.ldexp(x[3], -130)
-            cases.append(Arguments((x[rng.permutation(5)].ravel(), fmt, 8)))
+            cases.append((x[rng.permutation(5)].ravel(), fmt, 8))
     return cases
 
 
@@ -487,9 +485,9 @@ PRODUCT = Exercise(
     reason="Scale each tensor and cast it to its format, sum the products, undo both scales.",
     argument="which, x, w, g",
     cases=[
-        Arguments(("output", stack((3.0, 0.4)), stack((0.1, 0.0)), stack((1e-6,)))),
-        *(Arguments((which, X, W, G)) for which in ROLES),
-        Arguments(("grad_weight", X, W, stack((math.nan, 0.0), (1.0, 1.0)))),
+        ("output", stack((3.0, 0.4)), stack((0.1, 0.0)), stack((1e-6,))),
+        *((which, X, W, G) for which in ROLES),
+        ("grad_weight", X, W, stack((math.nan, 0.0), (1.0, 1.0))),
     ],
     misconceptions=(
         but(product, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
@@ -509,14 +507,14 @@ def layers(rng, which, *, count=4):
         x, w, g = (normal(rng, *shape, power=rng.integers(-12, 6)) for shape in shapes)
         g[-1, :] *= np.float32(2.0**-26)
         g[:, -1] *= np.float32(2.0**-26)
-        cases.append(Arguments((which, x, w, np.ldexp(g, -12))))
+        cases.append((which, x, w, np.ldexp(g, -12)))
     return cases
 
 
 def far_apart(rng, which):
     """Sums that float64 holds exactly, and float32 has to round."""
     small = 2.0 ** -int(rng.integers(7, 10))
-    return Arguments((which, *[stack((448.0, small), (small, 448.0))] * 3))
+    return (which, *[stack((448.0, small), (small, 448.0))] * 3)
 
 
 def spoilt_layers(rng):
@@ -530,7 +528,7 @@ def spoilt_layers(rng):
             )
             _, *others = layers(rng, which, count=1)[0]
             others[name][:] = 0
-            cases += [Arguments((which, *tensors)), Arguments((which, *others))]
+            cases += [(which, *tensors), (which, *others)]
     return cases
 
 

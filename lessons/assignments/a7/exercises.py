@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from mplab import BF16, FP16, FP32, round_to
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = """
@@ -163,7 +163,7 @@ PATIENTS = {
 def patients(rng, names, *, each=3):
     """Some of each kind, of several lengths, in an order drawn for one student."""
     cases = [
-        Arguments((PATIENTS[name](rng, int(rng.integers(6, 13))),))
+        PATIENTS[name](rng, int(rng.integers(6, 13)))
         for name in names
         for _ in range(each)
     ]
@@ -184,9 +184,7 @@ def step(rng, *, loss=None, skipped=False, zeros=0.0, moved=1.0, bad=0):
 
 def recorded(*steps):
     columns = {key: [row[key] for row in steps] for key in steps[0]}
-    return Arguments(
-        ({"weights": "float32", "scale": [1024.0] * len(steps)} | columns,)
-    )
+    return {"weights": "float32", "scale": [1024.0] * len(steps)} | columns
 
 
 def first_alarms(rng):
@@ -283,8 +281,7 @@ def shown_patients():
     lengths = {"healthy but for the first scale": 5, "updates after skips": 6, "second step": 4,
                "copies after skips": 6}  # fmt: skip
     return [
-        Arguments((PATIENTS[kind](np.random.default_rng(7), lengths.get(kind, 3)),))
-        for kind in kinds
+        PATIENTS[kind](np.random.default_rng(7), lengths.get(kind, 3)) for kind in kinds
     ]
 
 
@@ -344,20 +341,16 @@ def narrow_rows(rng, count, low, high, *, widths=(5, 33), centre=0.0):
         exact = np.float64(norm(x, eps))
         error = np.abs(np.float64(norm(x, eps, wide=np.float32)) - exact)
         if np.all((error <= 1e-3 * np.abs(exact)) & (np.abs(exact) > 2.0**-12)):
-            cases.append(Arguments((x, eps)))
+            cases.append((x, eps))
     return cases
 
 
 def constant_rows(rng):
     """All elements are equal, so that only eps is under the root."""
     return [
-        Arguments(
-            (
-                np.full(
-                    (2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16
-                ),
-                eps,
-            )
+        (
+            np.full((2, 2 ** int(rng.integers(1, 5))), rng.uniform(-9, 9), np.float16),
+            eps,
         )
         for eps in (1e-5, 1e-10)
         for _ in range(3)
@@ -370,7 +363,7 @@ NORM = Exercise(
     argument="x, eps",
     tolerance=2.0**-8,
     cases=[
-        Arguments((np.float16(x), eps))
+        (np.float16(x), eps)
         for x, eps in [
             ([[1.0, -1.0, 3.0, 1.0]], 1e-6),
             ([[5.0, 5.0]], 1e-10),
@@ -453,7 +446,7 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
         if garbage:
             v[columns - padding :] = rng.choice((np.nan, np.inf, -np.inf), (padding, 3))
             k[columns - padding :] = rng.choice((np.nan, np.inf, 6e4), (padding, width))
-        cases.append(Arguments((q, k, v, keep)))
+        cases.append((q, k, v, keep))
     return cases
 
 
@@ -463,7 +456,7 @@ def small_heads():
     nan = np.float16([[1.0], [np.nan]])
 
     def case(q, k, keep, v=v):
-        return Arguments((np.float16(q), np.float16(k), v, np.array(keep, bool)))
+        return (np.float16(q), np.float16(k), v, np.array(keep, bool))
 
     four = [0.0] * 3
     return [
@@ -587,7 +580,7 @@ def runs(rng, count, *, steps=8, rows=8, inputs=4, scales=(6, 12), odd=0, limits
             bool(rng.choice(fused)),
         )
         if training(*arguments)[1] > 0.02:
-            cases.append(Arguments(arguments))
+            cases.append(arguments)
     return cases
 
 
@@ -687,9 +680,7 @@ def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):
             2.0 ** int(rng.integers(*sizes)),
             2.0 ** int(rng.integers(*scales)),
         )
-        cases.append(
-            Arguments((claim, str(rng.choice(tuple(FORMATS))), weight, x, size, scale))
-        )
+        cases.append((claim, str(rng.choice(tuple(FORMATS))), weight, x, size, scale))
     return cases
 
 
@@ -714,7 +705,7 @@ EVIDENCE = Exercise(
     argument="claim, dtype, weight, x, size, scale",
     tolerance=1e-3,
     cases=[
-        Arguments((claim, dtype, np.float32([[1, 2, 3]]), np.float32([x]), size, scale))
+        (claim, dtype, np.float32([[1, 2, 3]]), np.float32([x]), size, scale)
         for claim, dtype, x, size, scale in [
             ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-20, 1.0),
             ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-26, 1.0),
@@ -780,11 +771,11 @@ GRADED = {
                  lambda rng: narrow_rows(rng, 12, 8, 15.5)),
             Part("small, constant and distant rows", 1, "What are eps, and the digits left?",
                  lambda rng: [*narrow_rows(rng, 8, -16, -6), *constant_rows(rng),
-                              Arguments((np.zeros((2, 4), np.float16), 1e-6)),
+                              (np.zeros((2, 4), np.float16), 1e-6),
                               *narrow_rows(rng, 8, 0, 2, centre=2000.0)]),
             Part("wide rows", 1, "A long row has a large sum.",
                  lambda rng: [*narrow_rows(rng, 6, 9, 11, widths=(300, 500), centre=500.0),
-                              *(Arguments((np.stack([x, -x]), eps))  # rows along the last axis
+                              *((np.stack([x, -x]), eps)  # rows along the last axis
                                 for x, eps in narrow_rows(rng, 2, 8, 12))]),
         ),
     ),

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to, ulp
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.BF16)"
@@ -66,7 +66,7 @@ def one_pass(x, fmt):
 
 def readings(rng, fmt, count, *, mean=0.0, sd=1.0):
     x = mean * (1 if rng.random() < 0.5 else -1) + sd * rng.standard_normal(count)
-    return Arguments((np.asarray(round_to(x, fmt)), fmt))
+    return (np.asarray(round_to(x, fmt)), fmt)
 
 
 VARIANCE = Exercise(
@@ -76,13 +76,13 @@ VARIANCE = Exercise(
     argument="x, fmt",
     tolerance=1e-12,
     cases=[
-        Arguments((np.array([1.0, 3.0]), FP16)),
-        Arguments((np.array([-2.0, 2.0, 3.0]), BF16)),
-        Arguments((np.array([5.0, 5.0, 5.0]), FP8_E4M3)),
-        Arguments((np.array([-1.5, -9.0, 9.0, 9.0]), FP8_E4M3)),  # each rounding counts
-        Arguments((np.array([-1.0, 0.40625, 0.8125, -0.34375, 0.8125, 0.1015625]), FP8_E4M3)),
-        Arguments((np.array([64.0, 64.5, 63.25, 65.0, 64.25, 63.5, 66.0]), BF16)),
-        Arguments((np.asarray(round_to(-9 + np.sin(np.arange(12.0)), BF16)), BF16)),
+        (np.array([1.0, 3.0]), FP16),
+        (np.array([-2.0, 2.0, 3.0]), BF16),
+        (np.array([5.0, 5.0, 5.0]), FP8_E4M3),
+        (np.array([-1.5, -9.0, 9.0, 9.0]), FP8_E4M3),  # each rounding counts
+        (np.array([-1.0, 0.40625, 0.8125, -0.34375, 0.8125, 0.1015625]), FP8_E4M3),
+        (np.array([64.0, 64.5, 63.25, 65.0, 64.25, 63.5, 66.0]), BF16),
+        (np.asarray(round_to(-9 + np.sin(np.arange(12.0)), BF16)), BF16),
     ],
     misconceptions=(
         Misconception(one_pass, "The mean of squares cancels against the square of the mean."),
@@ -152,7 +152,7 @@ def cups(rng, fmts, count, *, heating=False):
         )
         plain, kahan = finest(*arguments)
         if arguments[2] != arguments[3] and plain < 1 and kahan < plain:
-            cases.append(Arguments(arguments))
+            cases.append(arguments)
     return cases
 
 
@@ -162,19 +162,19 @@ FREEZING = Exercise(
     reason="Follow the run: it is at its goal, or in a state in which it has been before.",
     argument="k, room, start, goal, halvings, fmt",
     cases=[
-        Arguments((0.25, 20.0, 60.0, 30.0, 5, BF16)),
-        Arguments((0.5, 20.0, 88.0, 32.0, 6, FP8_E4M3)),
-        Arguments((0.25, 20.0, 60.0, 21.0, 4, FP8_E4M3)),
-        Arguments((0.5, 16.0, 64.0, 24.0, 6, FP8_E5M2)),
-        Arguments((0.375, 28.0, -20.0, 20.0, 6, FP8_E4M3)),
-        Arguments((0.5, 16.0, 48.0, 20.0, 6, FP8_E4M3)),
-        Arguments((0.75, 20.0, 56.0, 26.0, 6, FP8_E4M3)),
-        Arguments((0.5, 0.0, 30.0, 36.0, 2, FP8_E4M3)),
-        Arguments((0.25, 36.0, 8.0, 32.0, 6, FP8_E4M3)),
-        Arguments((0.5, 20.0, 30.0, 28.0, 8, FP8_E4M3)),
-        Arguments((0.5, -20.0, -30.0, -28.0, 8, FP8_E4M3)),
-        Arguments((0.25, 20.0, 30.5, 30.0, 8, BF16)),
-        Arguments((0.25, 20.0, 30.0, 30.0, 2, BF16)),
+        (0.25, 20.0, 60.0, 30.0, 5, BF16),
+        (0.5, 20.0, 88.0, 32.0, 6, FP8_E4M3),
+        (0.25, 20.0, 60.0, 21.0, 4, FP8_E4M3),
+        (0.5, 16.0, 64.0, 24.0, 6, FP8_E5M2),
+        (0.375, 28.0, -20.0, 20.0, 6, FP8_E4M3),
+        (0.5, 16.0, 48.0, 20.0, 6, FP8_E4M3),
+        (0.75, 20.0, 56.0, 26.0, 6, FP8_E4M3),
+        (0.5, 0.0, 30.0, 36.0, 2, FP8_E4M3),
+        (0.25, 36.0, 8.0, 32.0, 6, FP8_E4M3),
+        (0.5, 20.0, 30.0, 28.0, 8, FP8_E4M3),
+        (0.5, -20.0, -30.0, -28.0, 8, FP8_E4M3),
+        (0.25, 20.0, 30.5, 30.0, 8, BF16),
+        (0.25, 20.0, 30.0, 30.0, 2, BF16),
     ],
     misconceptions=(
         but(finest, "A tie at an odd significand still moves: half a gap is not always lost.",
@@ -249,9 +249,7 @@ def rough(rng, fmts, count):
     while len(cases) < count:
         n, fmt = int(rng.integers(4, 7)), pick(rng, fmts)
         lower, upper = -rng.uniform(0.4, 0.7, (2, n - 1))
-        case = Arguments(
-            (lower, rng.uniform(1, 1.3, n), upper, rng.standard_normal(n), fmt)
-        )
+        case = (lower, rng.uniform(1, 1.3, n), upper, rng.standard_normal(n), fmt)
         why = solve(*case)["why"]
         if why == "stuck":
             helped = solve(*case, patience=math.inf, most=60)["why"] == "converged"
@@ -273,9 +271,7 @@ def rods(rng, fmt, count, *, power=(0, 1)):
             size * rng.uniform(0.1, 0.45, n - 1) * rng.choice((-1, 1), n - 1)
             for _ in range(2)
         )
-        cases.append(
-            Arguments((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt))
-        )
+        cases.append((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt))
     return cases
 
 
@@ -291,12 +287,12 @@ def singular(rng, fmt, count):
             diagonal[place] = pick(rng, (0.0 if place == 0 else 3e38, -3e38))
         if i % 3 == 2:  # nearly: rounding decides the last pivot
             diagonal[1] = lower[0] * upper[0] / diagonal[0] * (1 + fmt.unit_roundoff)
-        cases.append(Arguments((lower, diagonal, upper, b, fmt)))
+        cases.append((lower, diagonal, upper, b, fmt))
     return cases
 
 
 def rod(low, main, up, b, fmt):
-    return Arguments((*(np.array(part, float) for part in (low, main, up, b)), fmt))
+    return (*(np.array(part, float) for part in (low, main, up, b)), fmt)
 
 
 SYSTEM = Exercise(
@@ -356,7 +352,7 @@ def tasks(rng, count, *, n=(10, 5000), p=(3, 12), held=(13, 25), q=(20, 64)):
     cases = []
     while len(cases) < count:
         width = int(rng.integers(*p)), int(rng.integers(*held)), int(rng.integers(*q))
-        cases.append(Arguments((int(rng.integers(*n)), *width)))
+        cases.append((int(rng.integers(*n)), *width))
     return cases
 
 
@@ -365,14 +361,11 @@ PLAN = Exercise(
     reason="For each width: the longest exact sum, the sums in n, the pairs; the least product.",
     argument="n, p, held, q",
     cases=[
-        Arguments(case)
-        for case in (
-            (64, 11, 24, 53), (1024, 4, 14, 53), (4096, 11, 24, 53), (1000, 4, 14, 53),
-            (1, 11, 24, 53), (100, 8, 24, 53), (300, 11, 24, 50), (5000, 3, 12, 40),
-            (16, 11, 9, 30), (64, 6, 31, 53), (3, 24, 24, 60), (2048, 11, 21, 24),
-            (1025, 4, 14, 24), (37, 11, 20, 11), (20, 3, 6, 8), (7, 3, 24, 53), (70, 5, 30, 24),
-            (1, 11, 8, 53), (1, 3, 6, 8),
-        )
+        (64, 11, 24, 53), (1024, 4, 14, 53), (4096, 11, 24, 53), (1000, 4, 14, 53),
+        (1, 11, 24, 53), (100, 8, 24, 53), (300, 11, 24, 50), (5000, 3, 12, 40),
+        (16, 11, 9, 30), (64, 6, 31, 53), (3, 24, 24, 60), (2048, 11, 21, 24),
+        (1025, 4, 14, 24), (37, 11, 20, 11), (20, 3, 6, 8), (7, 3, 24, 53), (70, 5, 30, 24),
+        (1, 11, 8, 53), (1, 3, 6, 8),
     ],
     misconceptions=(
         but(plan, "A sum may be promoted in between, and then slices may be wider.",
@@ -432,8 +425,8 @@ def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), 
         )
         x, y = (v * (rng.choice((-1, 1), n) if sign else 1) for v in (x, y))
         p, held = pick(rng, units)
-        cases.append(Arguments((x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,
-                                int(rng.integers(*q)))))  # fmt: skip
+        cases.append((x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,
+                      int(rng.integers(*q))))  # fmt: skip
     return cases
 
 
@@ -442,7 +435,7 @@ def hidden_rows(rng, count):
     cases = []
     for x, y, *unit in rows(rng, count):
         power = rng.integers(0, 24, len(x))
-        cases.append(Arguments((np.ldexp(x, power), np.ldexp(y, -power), *unit)))
+        cases.append((np.ldexp(x, power), np.ldexp(y, -power), *unit))
     return cases
 
 
@@ -452,7 +445,7 @@ DOT = Exercise(
     reason="One grid for each row, pairs up to slices + 1, sums of m products, exact to the end.",
     argument="x, y, p, held, q",
     cases=[
-        Arguments((np.array(x), np.array(y), *unit))
+        (np.array(x), np.array(y), *unit)
         for x, y, unit in (
             ([0.75, 0.171875], [0.5, -0.25], (4, 14, 8)),
             ([1.0, 0.5, -0.3], [1.0, 1.0, 1.0], (3, 12, 12)),

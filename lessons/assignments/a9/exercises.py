@@ -22,7 +22,7 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.course import Arguments, Exercise, Misconception
+from mplab.course import Exercise, Misconception
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP4_E2M1)"
@@ -171,7 +171,7 @@ def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
         if all(clear(v) for v in (x, y, spread(x, signs), spread(y, signs))) and min(
             abs(found)
         ) > 0.1 * np.abs(x) @ np.abs(y):
-            cases.append(Arguments((x, y, signs)))
+            cases.append((x, y, signs))
     return cases
 
 
@@ -184,9 +184,9 @@ SPREAD = Exercise(
     argument="x, y, signs",
     tolerance=1e-9,
     cases=[
-        Arguments((np.ones(16), np.ones(16), np.ones(16))),
-        Arguments((np.ones(16), np.arange(16.0), SIGNS)),
-        Arguments((np.array([48.0] + [1.0] * 15), np.array([2.0, 0.5] * 8), SIGNS)),
+        (np.ones(16), np.ones(16), np.ones(16)),
+        (np.ones(16), np.arange(16.0), SIGNS),
+        (np.array([48.0] + [1.0] * 15), np.array([2.0, 0.5] * 8), SIGNS),
         *pairs(np.random.default_rng(1), 1, length=(2, 3)),
         *pairs(np.random.default_rng(2), 1, outlier=20.0, length=(3, 4)),
     ],
@@ -236,9 +236,7 @@ def scaled(rng, count, *, size=(0.0, 5.9), exact=False):
         magnitude = (
             rng.choice(values(FP4_E2M1)[:8], 8) if exact else rng.uniform(*size, 8)
         )
-        cases.append(
-            Arguments((magnitude * scale * rng.choice((-1, 1), 8) + 0.0, scale))
-        )
+        cases.append((magnitude * scale * rng.choice((-1, 1), 8) + 0.0, scale))
     return cases
 
 
@@ -249,7 +247,7 @@ CHANCE = Exercise(
     argument="x, scale",
     tolerance=1e-9,
     cases=[
-        Arguments((np.array(x), scale))
+        (np.array(x), scale)
         for x, scale in (
             ([1.25], 1.0), ([0.125, 2.25, 4.5], 1.0), ([2.5, -2.5], 0.5), ([0.0, 1.0, 6.0], 1.0),
             ([-0.1, -3.3, -5.0], 2.0), ([7.0, -9.0], 1.0), ([5.9, 0.01, 3.01], 1.0),
@@ -309,7 +307,7 @@ def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), most=12):
             arrivals.append(0 if rng.random() < 0.1 else int(rng.integers(1, most)))
         arrivals[-1] -= sum(arrivals) - n
         terms = np.asarray(round_to(rng.standard_normal(n) + 0.5, fmt))
-        cases.append(Arguments((terms, arrivals, int(rng.integers(3, 10)), fmt)))
+        cases.append((terms, arrivals, int(rng.integers(3, 10)), fmt))
     return cases
 
 
@@ -321,18 +319,18 @@ STREAM = Exercise(
     reason="Blocks are counted from the first term; only finished ones of one level are merged.",
     argument="terms, arrivals, size, fmt",
     cases=[
-        Arguments((np.array([1.0, 2.0, 3.0]), [3], 2, BF16)),
-        Arguments((np.array([256.0, 1.0, 1.0, 1.0]), [1, 1, 1, 1], 2, BF16)),
-        Arguments((np.array([256.0, 1.0, 1.0, 1.0]), [4], 4, BF16)),
-        Arguments((np.array([16.0, 1.0, 1.0, 1.0, 1.0, 1.0]), [0, 2, 0, 1, 3], 3, FP8_E4M3)),
-        Arguments((_TERMS, [5, 1, 7, 2, 9], 4, BF16)),
-        Arguments((_TERMS, [24], 2, BF16)),
-        Arguments((_TERMS, [3] * 8, 8, BF16)),
-        Arguments((np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16)),
-        Arguments((np.array([11.0, 24.0, 6.0, 14.0, 8.0, 1.0, 20.0]), [7], 2, FP8_E4M3)),
-        Arguments((np.array([8.0, 13, 20, 6, 1, 2, 28, 22, 8, 3]), [10], 2, FP8_E4M3)),
+        (np.array([1.0, 2.0, 3.0]), [3], 2, BF16),
+        (np.array([256.0, 1.0, 1.0, 1.0]), [1, 1, 1, 1], 2, BF16),
+        (np.array([256.0, 1.0, 1.0, 1.0]), [4], 4, BF16),
+        (np.array([16.0, 1.0, 1.0, 1.0, 1.0, 1.0]), [0, 2, 0, 1, 3], 3, FP8_E4M3),
+        (_TERMS, [5, 1, 7, 2, 9], 4, BF16),
+        (_TERMS, [24], 2, BF16),
+        (_TERMS, [3] * 8, 8, BF16),
+        (np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16),
+        (np.array([11.0, 24.0, 6.0, 14.0, 8.0, 1.0, 20.0]), [7], 2, FP8_E4M3),
+        (np.array([8.0, 13, 20, 6, 1, 2, 28, 22, 8, 3]), [10], 2, FP8_E4M3),
         *(
-            Arguments((np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3))
+            (np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3)
             for terms in (
                 [13, 26, 28, 9, 4, 18, 20, 24, 20, 20, 28, 28, 28, 24, 20],
                 [26, 12, 7, 20, 26, 9, 11, 3, 28, 28, 20, 16, 16, 20, 22],
@@ -417,7 +415,7 @@ def runs(rng, count, *, odd=0.0, length=(5, 12)):
                                       )[kind]  # fmt: skip
                 if kind == 1 and rng.random() < 0.5:
                     y.view(np.int32)[place] ^= 1
-        cases.append(Arguments((reads, a, b)))
+        cases.append((reads, a, b))
     return cases
 
 
@@ -433,22 +431,22 @@ CULPRITS = Exercise(
     reason="Compare bits; what differs made it if all it reads is equal; ulps count floats.",
     argument="reads, a, b",
     cases=[
-        Arguments(([[], [0]], tensors([1, 2], [3, 4]), tensors([1, 2], [3, 4]))),
-        Arguments(([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
-                   tensors([1, 2], [3, 5], [5, 7]))),
-        Arguments(([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
-                   tensors([_NEXT, 2], [3, 4], [5, 7]))),
-        Arguments(([[], [], [0], [0, 1]], tensors([1, 2], [1, 3], [1, 2], [1, 4]),
-                   tensors([1, 2], [_NEXT, 3], [1, 2], [1 - 2.0**-24, 4]))),
-        Arguments(([[], [0], [1]], tensors([0, 1], [np.nan, 1], [_TINY, 1]),
-                   tensors([-0.0, 1], [np.nan, 1], [-_TINY, 1]))),
-        Arguments(([[], [0], [0]], tensors([np.nan, 1], [np.inf, 1], [2, 8]),
-                   tensors([1, 1], [3.4028234663852886e38, 1], [1, 16]))),
-        Arguments(([[], [], [0]], tensors([1, 2], [1, 2], [3, 3]),
-                   tensors([1, 2], [1, 4], [3, 3.5]))),
-        Arguments(([[], [], []], tensors([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
-                   tensors([4, 1], [1, 1], [np.nan, 1]))),
-        Arguments(([[]], tensors([-2e30, 1]), tensors([1e30, 1]))),  # more than 2^31 apart
+        ([[], [0]], tensors([1, 2], [3, 4]), tensors([1, 2], [3, 4])),
+        ([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
+         tensors([1, 2], [3, 5], [5, 7])),
+        ([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
+         tensors([_NEXT, 2], [3, 4], [5, 7])),
+        ([[], [], [0], [0, 1]], tensors([1, 2], [1, 3], [1, 2], [1, 4]),
+         tensors([1, 2], [_NEXT, 3], [1, 2], [1 - 2.0**-24, 4])),
+        ([[], [0], [1]], tensors([0, 1], [np.nan, 1], [_TINY, 1]),
+         tensors([-0.0, 1], [np.nan, 1], [-_TINY, 1])),
+        ([[], [0], [0]], tensors([np.nan, 1], [np.inf, 1], [2, 8]),
+         tensors([1, 1], [3.4028234663852886e38, 1], [1, 16])),
+        ([[], [], [0]], tensors([1, 2], [1, 2], [3, 3]),
+         tensors([1, 2], [1, 4], [3, 3.5])),
+        ([[], [], []], tensors([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
+         tensors([4, 1], [1, 1], [np.nan, 1])),
+        ([[]], tensors([-2e30, 1]), tensors([1e30, 1])),  # more than 2^31 apart
     ],
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",
