@@ -35,7 +35,7 @@ FRONTS = {
         MX_BLOCK Quantized amax_of quantize dequantize fake_quantize hadamard
     """,
     "course": """
-        check EXERCISES Exercise Misconception Arguments HashedValue Verdict equal Digits
+        check EXERCISES Exercise Misconception but Arguments HashedValue Verdict equal Digits
         load_digits
     """,
     "simulation": """

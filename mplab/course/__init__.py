@@ -7,6 +7,7 @@ from mplab.course.exercise import (
     HashedValue as HashedValue,
     Misconception as Misconception,
     Verdict as Verdict,
+    but as but,
     equal as equal,
 )
 from mplab.course.lessons import EXERCISES as EXERCISES, check as check

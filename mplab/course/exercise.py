@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from itertools import starmap
 from traceback import extract_tb
@@ -63,6 +64,11 @@ class Misconception(NamedTuple):
 
     answer: Any
     sentence: str
+
+
+def but(answer: Callable[..., Any], sentence: str, **changes: Any) -> Misconception:
+    """Make a misconception of an answer: the same function, with these options changed."""
+    return Misconception(partial(answer, **changes), sentence)
 
 
 def known(*pairs: tuple[Any, str]) -> tuple[Misconception, ...]:
@@ -375,8 +381,6 @@ def _text(value: Any, fmt: Format | None) -> str:
         return ", ".join(inner)
     if isinstance(value, dict):  # a record: a line for each entry
         return "".join(f"\n    {key:<8} {_text(v, fmt)}" for key, v in value.items())
-    if isinstance(value, list) and any(isinstance(v, list | np.ndarray) for v in value):
-        return "[" + ", ".join(_text(v, fmt) for v in value) + "]"
     if isinstance(value, np.ndarray) and value.ndim:
         first = value.ravel()[:_SHOWN]
         shown = [

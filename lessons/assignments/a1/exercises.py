@@ -4,10 +4,10 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from functools import cache, partial
+from functools import cache
 
 from mplab import Format, decode, encode, fields, round_to
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, Misconception, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -16,11 +16,6 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 @cache
 def ieee(exponent_bits, trailing_bits):
     return Format("toy", exponent_bits=exponent_bits, precision=trailing_bits + 1)
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def formats(rng, count):

@@ -4,7 +4,6 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from functools import partial
 
 from mplab import (
     BF16,
@@ -19,7 +18,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
@@ -27,11 +26,6 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 E4M3 = FP8_E4M3
 OTHERS = (FP8_E5M2, FP16, BF16, TF32)
 ALL = (*OTHERS, E4M3)
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def shown(*cases):
@@ -227,9 +221,9 @@ TWICE = Exercise(
     cases=[(x, FP16, E4M3) for x in (1.0, 17.0, 17.004, 17.3, 18.996, 19.004, -17.004, 1.1,
                                      500.0)],
     misconceptions=(
-        Misconception(with_equal_nan, "NaN is not equal to itself: ask math.isnan."),
-        Misconception(first_inexact, "An inexact first step alone does no harm, as for 1.1."),
-        Misconception(lands_on_tie, "A tie reached from the side where it goes does no harm."),
+        but(with_equal_nan, "NaN is not equal to itself: ask math.isnan."),
+        but(first_inexact, "An inexact first step alone does no harm, as for 1.1."),
+        but(lands_on_tie, "A tie reached from the side where it goes does no harm."),
     ),
 )  # fmt: skip
 

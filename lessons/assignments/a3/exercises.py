@@ -4,7 +4,6 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from functools import partial
 
 import numpy as np
 
@@ -20,18 +19,13 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
 E4M3 = FP8_E4M3
 OTHERS = (FP8_E5M2, FP16, BF16)
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the reference with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def rounded(x, fmt):
@@ -399,7 +393,7 @@ MEANS = Exercise(
         [1.5], [1.0, 2.0], [], [384.0, 448.0], [0.5, 9.0], [1.0, 0.5, 6.5], [1.0, 0.5, 15.0],
         [-7.0, 2.0, 0.5, 1.125], [448.0] * 5, [2.0, 3.5, 1.0, 0.75, 5.0, 1.75], _LOSSES)],
     misconceptions=(
-        Misconception(total_over_count, "The mean is in range, but the total is not, or stops."),
+        but(total_over_count, "The mean is in range, but the total is not, or stops."),
         but(means_of, "Difference, quotient and new mean are rounded, each of them.",
             step=rounded_once),
         but(means_of, "n counts the new term as well: it is 1 at the first one.", first=2),

@@ -5,20 +5,14 @@ tests/grading/test_a4.py holds the references against `torch.amp.GradScaler`.
 """
 
 import math
-from functools import partial
 
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def sign(rng):
@@ -198,9 +192,9 @@ RUN = Exercise(
         (state_of(64.0, 7, 2_000_000), False, 9_999_999),
     ],
     misconceptions=(
-        Misconception(keeping_the_count,
+        but(keeping_the_count,
             "After an overflow the count of good steps begins at 0 again."),
-        Misconception(one_step_late,
+        but(one_step_late,
             "The step that completes the interval grows the scale, not the one after it."),
     ),
 )  # fmt: skip
@@ -428,9 +422,9 @@ END = Exercise(
         )
     ],
     misconceptions=(
-        Misconception(once_for_each,
+        but(once_for_each,
             "One window is one step of the scale, however many optimizers there are."),
-        Misconception(all_together,
+        but(all_together,
             "An optimizer skips for its own gradients, not for those of another."),
     ),
 )  # fmt: skip

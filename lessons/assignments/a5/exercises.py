@@ -7,24 +7,18 @@ such that nothing cancels, and results are compared to one part in a hundred.
 """
 
 import math
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
 
 from mplab import BF16, FP16, round_to
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy, torch, torch._dynamo, mplab.training, mplab.pictures"  # torch.optim's own
 
 TOLERANCE, STEADY = 1e-2, 8e-3
 RATE = 0.125
-
-
-def but(answer, sentence, slip):
-    """A misconception: the reference with one slip."""
-    return Misconception(partial(answer, slip=slip), sentence)
 
 
 # One backward pass -----------------------------------------------------------------------
@@ -114,9 +108,11 @@ LOST = Exercise(
     ],
     tolerance=1e-6,
     misconceptions=(
-        but(lost, "Rounding FP32's result comes too late: they were lost on the way back.", "end"),
-        but(lost, "What is zero in FP32, too, is not lost.", "all"),
-        but(lost, "Below 2^-14 FP16 has subnormal numbers: those are small, not lost.", "normal"),
+        but(lost, "Rounding FP32's result comes too late: they were lost on the way back.",
+            slip="end"),
+        but(lost, "What is zero in FP32, too, is not lost.", slip="all"),
+        but(lost, "Below 2^-14 FP16 has subnormal numbers: those are small, not lost.",
+            slip="normal"),
     ),
 )  # fmt: skip
 
@@ -282,10 +278,10 @@ STEP = Exercise(
     ],
     tolerance=TOLERANCE,
     misconceptions=(
-        but(steps, "The clip saw gradients times the scale: unscale them first.", "early"),
-        but(steps, "The optimizer's own step also takes gradients that are infinite.", "raw"),
+        but(steps, "The clip saw gradients times the scale: unscale them first.", slip="early"),
+        but(steps, "The optimizer's own step also takes gradients that are infinite.", slip="raw"),
         but(steps, "Gradients of the step before are still there; infinite ones stay for ever.",
-            "zero"),
+            slip="zero"),
     ),
 )  # fmt: skip
 
@@ -426,9 +422,10 @@ WINDOW = Exercise(
     tolerance=TOLERANCE,
     misconceptions=(
         but(windows, "A micro-batch with fewer rows counts less, by its share of the rows.",
-            "equal"),
-        but(windows, "The losses are means: as they are, their sum is too long.", "sum"),
-        but(windows, "A step in each micro-batch makes many short steps of one long one.", "each"),
+            slip="equal"),
+        but(windows, "The losses are means: as they are, their sum is too long.", slip="sum"),
+        but(windows, "A step in each micro-batch makes many short steps of one long one.",
+            slip="each"),
     ),
 )  # fmt: skip
 
@@ -514,9 +511,10 @@ MASTER = Exercise(
     ],
     misconceptions=(
         but(masters, "Half a gap or less changes nothing in the working copy: step the master.",
-            "low"),
-        but(masters, "Divided in 16 bits the gradient is flushed again: widen it first.", "narrow"),
-        but(masters, "A gradient that is infinite or NaN must change nothing.", "blind"),
+            slip="low"),
+        but(masters, "Divided in 16 bits the gradient is flushed again: widen it first.",
+            slip="narrow"),
+        but(masters, "A gradient that is infinite or NaN must change nothing.", slip="blind"),
     ),
 )  # fmt: skip
 
@@ -656,9 +654,10 @@ RESUME = Exercise(
     ],
     tolerance=TOLERANCE,
     misconceptions=(
-        but(resumed, "A scaler that begins anew has another scale and another interval.", "scaler"),
-        but(resumed, "Without its velocity the optimizer begins again from rest.", "velocity"),
-        but(resumed, "A skipped step is no update: the warm-up must not count it.", "skips"),
+        but(resumed, "A scaler that begins anew has another scale and another interval.",
+            slip="scaler"),
+        but(resumed, "Without its velocity the optimizer begins again from rest.", slip="velocity"),
+        but(resumed, "A skipped step is no update: the warm-up must not count it.", slip="skips"),
     ),
 )  # fmt: skip
 

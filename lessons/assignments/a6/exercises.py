@@ -4,7 +4,6 @@ For the teacher and the grader only; the notebook gets `checks.json`, which is m
 """
 
 import math
-from functools import partial
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP8_E4M3)"
@@ -31,11 +30,6 @@ E5M2 = FP8_E5M2
 OTHERS = (E5M2, FP8_E4M3FNUZ, FP8_E5M2FNUZ)
 SCALES = [2.0**k for k in range(-126, 127)]
 HEADROOMS = (1.0, 1.5, 2.0, 3.0)
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def floats(*numbers):
@@ -88,7 +82,7 @@ SCALE = Exercise(
         ((1.0, math.inf), E4M3, 1.0), ((1.0, math.nan), E4M3, 1.0), ((math.nan, 1.0), E5M2, 1.0),
     )],
     misconceptions=(
-        Misconception(by_exponents, "Exponents alone do not tell: 1.8 * 2^8 lies past 448."),
+        but(by_exponents, "Exponents alone do not tell: 1.8 * 2^8 lies past 448."),
     ),
 )  # fmt: skip
 

@@ -6,12 +6,11 @@ with them, so the two have no code in common.
 """
 
 import math
-from functools import partial
 
 import numpy as np
 
 from mplab import BF16, FP16, FP32, round_to
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = """
@@ -25,11 +24,6 @@ with torch.autocast("cpu", dtype=torch.float16):
 
 quiet = np.errstate(all="ignore")
 """Silences warnings, because these exercises are about infinities."""
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def low(x, fmt):
@@ -295,11 +289,11 @@ TRIAGE = Exercise(
         *near_skips(np.random.default_rng(7)),
     ],
     misconceptions=(
-        Misconception(
+        but(
             alarmed_by_skips,
             "A skipped step is no fault in itself: ask whether the unscaled loss is finite.",
         ),
-        Misconception(
+        but(
             any_nan_is_forward,
             "NaN weights make every later loss NaN: ask what was still finite before.",
         ),
@@ -660,7 +654,7 @@ def believing(sentence, claim, **changes):
     def answer(asked, *rest):
         return evidence(asked, *rest, **(changes if asked == claim else {}))
 
-    return Misconception(answer, sentence)
+    return but(answer, sentence)
 
 
 def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):

@@ -10,15 +10,10 @@ from functools import partial
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to, ulp
-from mplab.course import Exercise, Misconception
+from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
 WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.BF16)"
-
-
-def but(answer, sentence, **changes):
-    """A misconception: the formula with these changes."""
-    return Misconception(partial(answer, **changes), sentence)
 
 
 def fl(x, fmt):
@@ -85,7 +80,7 @@ VARIANCE = Exercise(
         (np.asarray(round_to(-9 + np.sin(np.arange(12.0)), BF16)), BF16),
     ],
     misconceptions=(
-        Misconception(one_pass, "The mean of squares cancels against the square of the mean."),
+        but(one_pass, "The mean of squares cancels against the square of the mean."),
         but(running, "Of n readings, n - 1 distances are free: divide by n - 1.",
             divide=lambda n: n),
         but(running, "One distance is from the old mean, the other from the new one; not twice "
