@@ -29,11 +29,11 @@ def cured(program, *changes):
     return program
 
 
-@pytest.mark.parametrize("kind", MODULE["PATIENTS"])
+@pytest.mark.parametrize("kind", MODULE["FAULTS"])
 def test_the_diagnosis_is_the_fault_with_which_a_patient_was_made(kind):
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        record = MODULE["PATIENTS"][kind](rng, int(rng.integers(6, 13)))
+        record = MODULE["patient_with"](kind, rng, int(rng.integers(6, 13)))
         diagnosis = MODULE["diagnosis"](record)
         assert diagnosis == next(d for d in (diagnosis, "-") if kind.startswith(d)), (
             record
@@ -44,7 +44,7 @@ def test_no_single_entry_of_a_record_gives_the_diagnosis_away():
     """Look-alikes: the same skips, scales, zero shares, or repeated losses under two names."""
 
     def seen(kind, steps=8):
-        return MODULE["PATIENTS"][kind](np.random.default_rng(1), steps)
+        return MODULE["patient_with"](kind, np.random.default_rng(1), steps)
 
     twin, patient = seen("healthy but for the first scale", 3), seen("forward", 3)
     assert twin["skipped"] == patient["skipped"] == [True] * 3

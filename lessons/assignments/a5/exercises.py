@@ -192,7 +192,7 @@ class Run:
 
     def __init__(self, weights, scale, *, interval=2, good=0):
         self.weights = [np.asarray(w, np.float64) for w in weights]
-        self.grads = [np.zeros_like(w) for w in self.weights]
+        self.clear()
         self.scale, self.good, self.interval, self.calls = scale, good, interval, 0
 
     def clear(self):
@@ -238,22 +238,37 @@ class Run:
         self.update(found)
         return norm
 
-    def row(self, norm, *more):
-        return [norm if math.isfinite(norm) else math.inf, float(self.calls), self.scale, *more,
-                *flat(self.weights)]  # fmt: skip
-
 
 @np.errstate(all="ignore")
-def steps(weights, batches, max_norm, scale, *, slip="", nudge=1.0):
-    """Norm, optimizer's steps, scale and weights after each batch."""
+def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
+    """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
     run = Run(weights, scale)
     rows = []
-    for inputs, targets in batches:
+    for window in parts:
+        total = sum(len(x) for x, _ in window)
         if slip != "zero":
             run.clear()
-        run.add((np.asarray(inputs) * nudge, targets))
-        rows.append(run.row(run.finish(max_norm, slip)))
+        for inputs, targets in window:
+            if slip == "each":
+                run.clear()
+            share = {"equal": 1 / len(window), "sum": 1.0}.get(
+                slip, len(inputs) / total
+            )
+            run.add((np.asarray(inputs) * nudge, targets), share=share)
+            if slip == "each":
+                norm = run.finish(max_norm)
+        if slip != "each":
+            norm = run.finish(max_norm, slip)
+        norm = norm if math.isfinite(norm) else math.inf
+        most = float(max(len(x) for x, _ in window))
+        rows.append([norm, float(run.calls), run.scale, most, *flat(run.weights)])
     return rows
+
+
+def steps(weights, batches, *rest, **changes):
+    """Norm, optimizer's steps, scale and weights after each batch: windows of one batch each."""
+    rows = windows(weights, [[batch] for batch in batches], *rest, **changes)
+    return [[*row[:3], *row[4:]] for row in rows]
 
 
 def single(x=1.0, y=2.0):
@@ -366,41 +381,15 @@ def partly(rng):
             ]
         case = (weights, [batch_of(rng, 2, 1, reach=4.0) for _ in range(5)], 0.25,
                 2.0 ** int(rng.integers(11, 16)))  # fmt: skip
-        arrays_ = [np.asarray(w) for w in weights]
-        first = backward(arrays_, *arrays(case[1][0]), scale=case[3])
-        one = finite(first[:1]) != finite(first[1:])
+        run = Run(weights, case[3])
+        run.add(case[1][0])
+        one = finite(run.grads[:1]) != finite(run.grads[1:])
         if one and going_on(steps(*case)) and alike(steps, case):
             cases.append(case)
     return cases
 
 
 # Windows of micro-batches ----------------------------------------------------------------
-
-
-@np.errstate(all="ignore")
-def windows(weights, parts, max_norm, scale, *, slip="", nudge=1.0):
-    """Norm, optimizer's steps, scale, most rows at once and weights after each window."""
-    run = Run(weights, scale)
-    rows = []
-    for window in parts:
-        window = [(np.asarray(x) * nudge, y) for x, y in window]
-        norm = window_of(run, window, max_norm, slip)
-        rows.append(run.row(norm, float(max(len(x) for x, _ in window))))
-    return rows
-
-
-def window_of(run, window, max_norm, slip):
-    """Accumulate one window, and step or skip."""
-    total = sum(len(x) for x, _ in window)
-    run.clear()
-    for batch in window:
-        share = {"equal": 1 / len(window), "sum": 1.0}.get(slip, len(batch[0]) / total)
-        if slip == "each":
-            run.clear()
-        run.add(batch, share=share)
-        if slip == "each":
-            norm = run.finish(max_norm)
-    return norm if slip == "each" else run.finish(max_norm)
 
 
 THREE = ([[1.0], [1.0], [1.0]], [[2.0], [2.0], [2.0]])
@@ -561,9 +550,7 @@ def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponen
 
 def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates=4):
     """A checkpoint as the notebook describes it."""
-    velocity = (
-        [plain(np.zeros_like(w)) for w in weights] if velocity is None else velocity
-    )
+    velocity = velocity or [plain(np.zeros_like(w)) for w in weights]
     scaler = {"scale": scale, "growth_factor": 2.0, "backoff_factor": 0.5,
               "growth_interval": interval, "_growth_tracker": good}  # fmt: skip
     return {
@@ -574,9 +561,9 @@ def state_of(weights, *, velocity=None, scale=256.0, good=0, interval=3, updates
     }
 
 
-def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
-    """The state after more batches; `skips` collects whether each was skipped."""
-    skips = [] if skips is None else skips
+def went_on(state, batches, slip="", nudge=1.0):
+    """The state after more batches, and whether each was skipped."""
+    skips = []
     known, updates = state["scaler"], state["updates"]
     run = Run(state["weights"], known["scale"], interval=known["growth_interval"],
               good=known["_growth_tracker"])  # fmt: skip
@@ -602,12 +589,13 @@ def went_on(state, batches, slip="", nudge=1.0, *, skips=None):
     scaler = {
         **known, "scale": run.scale, "growth_interval": run.interval, "_growth_tracker": run.good
     }  # fmt: skip
-    return {
+    after = {
         "weights": run.weights,
         "velocity": velocity,
         "scaler": scaler,
         "updates": updates,
     }
+    return after, skips
 
 
 def numbers_of(state):
@@ -619,9 +607,9 @@ def numbers_of(state):
 @np.errstate(all="ignore")
 def resumed(state, batches, cuts, *, slip="", nudge=1.0):
     """Whether pieces end as the whole does, and the numbers of the last checkpoint."""
-    whole = went_on(state, batches, slip, nudge)
+    whole, _ = went_on(state, batches, slip, nudge)
     for first, last in zip([0, *cuts], [*cuts, len(batches)], strict=True):
-        state = went_on(state, batches[first:last], slip, nudge)
+        state, _ = went_on(state, batches[first:last], slip, nudge)
     numbers = numbers_of(state)
     return [float(numbers == numbers_of(whole)), *numbers]
 
@@ -677,8 +665,7 @@ def states(rng, count, *, length=(2, 4), scales=(4, 9), pieces=0,
                    for _ in range(int(rng.integers(*length, endpoint=True)))]  # fmt: skip
         cuts = sorted(int(c) for c in rng.integers(1, len(batches), pieces))
         case = (state, batches, cuts)
-        skips = []
-        went_on(state, batches, skips=skips)
+        _, skips = went_on(state, batches)
         if some(skips) and alike(resumed, case):
             cases.append(case)
     return cases

@@ -62,8 +62,7 @@ def patient(
     seen = low(w, fmt)
     moments = [np.zeros(8, np.float32)] * 2
     now = scale or 1.0
-    record = {"weights": {FP32: "float32", FP16: "float16", BF16: "bfloat16"}[weights]}
-    record |= {key: [] for key in ("loss", "scale", "skipped", "zeros", "moved", "bad")}
+    rows = []
     for step in range(steps):
         seen = seen if stale else low(w, fmt)
         inputs = low(x * (1e6 if step == flood else 1.0), fmt)
@@ -79,87 +78,85 @@ def patient(
             w = low(w - rate * gradient, weights)
         if beside:
             w = low(w - rate * gradient, weights)
-        for key, value in (
-            ("loss", float(f"{loss:.8g}")),
-            ("scale", now),
-            ("skipped", skipped),
-            ("zeros", float(np.mean(gradient == 0))),
-            (
-                "moved",
-                float(np.mean((w != before) & ~(np.isnan(w) & np.isnan(before)))),
-            ),
-            ("bad", int(np.sum(~np.isfinite(w)))),
-        ):
-            record[key].append(value)
+        moved = (w != before) & ~(np.isnan(w) & np.isnan(before))
+        rows.append(
+            {
+                "loss": float(f"{loss:.8g}"),
+                "scale": now,
+                "skipped": skipped,
+                "zeros": float(np.mean(gradient == 0)),
+                "moved": float(np.mean(moved)),
+                "bad": int(np.sum(~np.isfinite(w))),
+            }
+        )
         now *= 0.5 if skipped else 1.0
-    return record
+    held = {FP32: "float32", FP16: "float16", BF16: "bfloat16"}[weights]
+    return {"weights": held} | columns(rows)
+
+
+def columns(rows):
+    return {key: [row[key] for row in rows] for key in rows[0]}
 
 
 def sixteen(rng):
     return {"fmt": (fmt := (FP16, BF16)[int(rng.integers(2))]), "weights": fmt}
 
 
-PATIENTS = {
-    "healthy": lambda rng, n: patient(rng, n, scale=1024.0),
-    "healthy with dead inputs": lambda rng, n: patient(
-        rng, n, scale=256.0, dead=int(rng.integers(1, 4))
+FAULTS = {
+    "healthy": lambda rng, n: dict(scale=1024.0),
+    "healthy with dead inputs": lambda rng, n: dict(
+        scale=256.0, dead=int(rng.integers(1, 4))
     ),
-    "healthy in sixteen bits": lambda rng, n: patient(rng, n, **sixteen(rng)),
-    "healthy in FP16": lambda rng, n: patient(rng, n, weights=FP16),
-    "healthy but for the first scale": lambda rng, n: patient(rng, n, scale=2.0**18),
-    "healthy and still skipping": lambda rng, n: patient(rng, n, scale=2.0 ** (20 + n)),
-    "healthy but for an odd batch": lambda rng, n: patient(
-        rng, n, scale=1024.0, spike=int(rng.integers(n))
+    "healthy in sixteen bits": lambda rng, n: sixteen(rng),
+    "healthy in FP16": lambda rng, n: dict(weights=FP16),
+    "healthy but for the first scale": lambda rng, n: dict(scale=2.0**18),
+    "healthy and still skipping": lambda rng, n: dict(scale=2.0 ** (20 + n)),
+    "healthy but for an odd batch": lambda rng, n: dict(
+        scale=1024.0, spike=int(rng.integers(n))
     ),
-    "forward": lambda rng, n: patient(
-        rng, n, scale=65536.0, column=True, start=float(rng.uniform(1, 2))
+    "forward": lambda rng, n: dict(
+        scale=65536.0, column=True, start=float(rng.uniform(1, 2))
     ),
-    "forward without a scaler": lambda rng, n: patient(rng, n, column=True, start=1.0),
-    "forward in one batch": lambda rng, n: patient(
-        rng, n, scale=1024.0, start=0.5, flood=int(rng.integers(1, n))
+    "forward without a scaler": lambda rng, n: dict(column=True, start=1.0),
+    "forward in one batch": lambda rng, n: dict(
+        scale=1024.0, start=0.5, flood=int(rng.integers(1, n))
     ),
-    "gradients": lambda rng, n: patient(
-        rng, n, size=float(10 ** rng.uniform(-9, -7.7))
+    "gradients": lambda rng, n: dict(size=float(10 ** rng.uniform(-9, -7.7))),
+    "gradients but for a few": lambda rng, n: dict(
+        size=5e-3, faint=int(rng.integers(6, 8))
     ),
-    "gradients but for a few": lambda rng, n: patient(
-        rng, n, size=5e-3, faint=int(rng.integers(6, 8))
+    "updates": lambda rng, n: dict(start=1.0, rate=2e-5, **sixteen(rng)),
+    "updates after skips": lambda rng, n: dict(
+        start=1.0, rate=2e-5, scale=2.0**18, fmt=FP16, weights=BF16
     ),
-    "updates": lambda rng, n: patient(rng, n, start=1.0, rate=2e-5, **sixteen(rng)),
-    "updates after skips": lambda rng, n: patient(
-        rng, n, start=1.0, rate=2e-5, scale=2.0**18, fmt=FP16, weights=BF16
-    ),
-    "copies": lambda rng, n: patient(
-        rng, n, stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]
-    ),
-    "copies after skips": lambda rng, n: patient(rng, n, scale=2.0**18, stale=True),
-    "half": lambda rng, n: patient(
-        rng,
-        n,
+    "copies": lambda rng, n: dict(stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]),
+    "copies after skips": lambda rng, n: dict(scale=2.0**18, stale=True),
+    "half": lambda rng, n: dict(
         weights=FP16,
         adam=True,
         dead=int(rng.integers(1, 4)),
         start=float(rng.integers(2)),
     ),
-    "second step": lambda rng, n: patient(
-        rng,
-        n,
+    "second step": lambda rng, n: dict(
         scale=float(2 ** rng.integers(6, 12)),
         beside=True,
         spike=int(rng.integers(1, n)),
     ),
-    "second step at once": lambda rng, n: patient(
-        rng, n, scale=1024.0, beside=True, spike=0
-    ),
+    "second step at once": lambda rng, n: dict(scale=1024.0, beside=True, spike=0),
 }
-"""Runs by their fault: the diagnosis first, then how the run differs."""
+"""The options of `patient` by the fault: the diagnosis first, then how the run differs."""
 
 
-def patients(rng, names, *, each=3):
-    """Some of each kind, of several lengths, in an order drawn for one student."""
+def patient_with(fault, rng, steps):
+    return patient(rng, steps, **FAULTS[fault](rng, steps))
+
+
+def patients(rng, names):
+    """Three of each kind, of several lengths, in an order drawn for one student."""
     cases = [
-        PATIENTS[name](rng, int(rng.integers(6, 13)))
+        patient_with(name, rng, int(rng.integers(6, 13)))
         for name in names
-        for _ in range(each)
+        for _ in range(3)
     ]
     return [cases[i] for i in rng.permutation(len(cases))]
 
@@ -177,8 +174,8 @@ def step(rng, *, loss=None, skipped=False, zeros=0.0, moved=1.0, bad=0):
 
 
 def recorded(*steps):
-    columns = {key: [row[key] for row in steps] for key in steps[0]}
-    return {"weights": "float32", "scale": [1024.0] * len(steps)} | columns
+    scales = {"weights": "float32", "scale": [1024.0] * len(steps)}
+    return scales | columns(steps)
 
 
 def first_alarms(rng):
@@ -275,7 +272,8 @@ def shown_patients():
     lengths = {"healthy but for the first scale": 5, "updates after skips": 6, "second step": 4,
                "copies after skips": 6}  # fmt: skip
     return [
-        PATIENTS[kind](np.random.default_rng(7), lengths.get(kind, 3)) for kind in kinds
+        patient_with(kind, np.random.default_rng(7), lengths.get(kind, 3))
+        for kind in kinds
     ]
 
 
