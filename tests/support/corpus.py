@@ -1,8 +1,8 @@
 """Answers that students give, and what the checks of the assignments say to them.
 
 A wrong answer is the notebook's own solution with one piece of its text replaced, as
-`(before, after, hint)`: it goes on being the program that the notebook holds. An empty hint stands
-for the reason of the exercise. A right one is another program.
+`(before, after)`: it goes on being the program that the notebook holds. The mistakes that have a
+sentence of their own are the misconceptions of the exercise. A right one is another program.
 """
 
 import sys

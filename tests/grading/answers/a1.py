@@ -54,92 +54,50 @@ WRONG = {
         (
             "code >> (exponent_bits + trailing_bits), ",
             "0, ",
-            "",
         ),
-        (
-            "% 2**exponent_bits\n",
-            "% 2**exponent_bits - 2**(exponent_bits - 1) + 1\n",
-            "before any",
-        ),
-        (" % 2**exponent_bits\n", "\n", "ends below the sign bit"),
         (
             ", exponent, trailing",
             ", trailing, exponent",
-            "",
         ),
         (
             "trailing = ",
             "exponent_bits, trailing_bits = 5, 2; trailing = ",
-            "",
         ),
     ],
     "value": [
-        ("elif exponent == 0:", "elif False:", "there is no implicit 1"),
         (
             "if exponent == 2**exponent_bits - 1:",
             "if False:",
-            "",
         ),
-        (
-            "(exponent_bits - 1) - 1\n",
-            "(exponent_bits - 1)\n",
-            "one less than half the codes",
-        ),
-        (
-            "1 - bias - trailing_bits",
-            "-bias - trailing_bits",
-            "of the smallest normal number",
-        ),
-        ("-magnitude if sign else magnitude", "magnitude", ""),
+        ("-magnitude if sign else magnitude", "magnitude"),
     ],
     "max_finite": [
-        ("2 - 2.0**-trailing_bits", "2.0", "first power of two beyond"),
-        (
-            "(exponent_bits - 1) - 1",
-            "(exponent_bits - 1)",
-            "all ones is not for numbers",
-        ),
         (
             "(exponent_bits - 1) - 1",
             "(exponent_bits - 1) - 2",
-            "",
         ),
         (
             "**-trailing_bits",
             "**-(trailing_bits + 1)",
-            "",
         ),
         (
             "emax = 2 ** (exponent_bits - 1) - 1",
             "emax = 2 - 2 ** (exponent_bits - 1)",
-            "",
         ),
     ],
     "encode": [
-        ("steps = round(", "steps = int(", "rounds toward zero"),
-        ("min(code, infinity)", "code", ""),
-        ("steps = round(", "steps = math.floor(0.5 + ", "not away from zero"),
+        ("min(code, infinity)", "code"),
         (
             "    steps = ",
             "    if abs(x) < 2.0 ** (1 - bias):\n        return sign\n    steps = ",
-            "",
         ),
         (
             "= (2**exponent_bits - 1) << trailing_bits",
             "= ((2**exponent_bits - 1) << trailing_bits) - 1",
-            "",
-        ),
-        (
-            "math.isinf(x)",
-            "abs(x) > max_finite(exponent_bits, trailing_bits)",
-            "59000 rounds",
         ),
     ],
     "finite_codes": [
-        ("2 * (2**8 - 2**3)", "2**9", "some of them are not finite"),
-        ("2 * (2**8 - 2**3)", "495", ""),
-        ("2 * (2**8 - 2**3)", "248", "The sign doubles"),
-        ("2 * (2**8 - 2**3)", "510", "many of them"),
-        ("2 * (2**8 - 2**3)", "2 * (2**8 - 2**5)", ""),
+        ("2 * (2**8 - 2**3)", "495"),
+        ("2 * (2**8 - 2**3)", "2 * (2**8 - 2**5)"),
     ],
 }

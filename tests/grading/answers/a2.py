@@ -59,89 +59,42 @@ def round_random(x, fmt, r):
 
 WRONG = {
     "gap_at": [
-        ("precision + 1", "precision", ""),
-        ("[1] - 1 if", "[1] if", ""),
-        ("max(exponent, fmt.emin)", "exponent", "Below the smallest normal"),
-        (
-            "return math.ldexp",
-            "return abs(x) * fmt.epsilon\n    math.ldexp",
-            "one power of two to",
-        ),
-        ("max(exponent, fmt.emin)", "0", ""),
+        ("precision + 1", "precision"),
+        ("[1] - 1 if", "[1] if"),
+        ("max(exponent, fmt.emin)", "0"),
     ],
     "round_even": [
-        ("round(abs(x) / gap)", "int(abs(x) / gap)", "toward zero"),
-        ("round(abs(x) / gap)", "math.floor(abs(x) / gap + 0.5)", "not away from zero"),
-        (
-            "gap = gap_at(x, fmt)",
-            "gap = 2.0 ** ((math.frexp(x)[1] - 1 if x else fmt.emin) - fmt.precision + 1)",
-            "Below the smallest normal",
-        ),
-        ("math.inf if fmt.has_infinity else math.nan", "fmt.max_finite", ""),
+        ("math.inf if fmt.has_infinity else math.nan", "fmt.max_finite"),
         (
             "math.copysign(magnitude, x)",
             "magnitude if x > 0 else -magnitude + 0.0",
-            "",
         ),
     ],
     "round_up": [
         (
-            "math.ceil(x / gap)",
-            "math.copysign(math.ceil(abs(x) / gap), x)",
-            "number comes nearer to zero",
-        ),
-        ("math.ceil(x / gap)", "(x // gap + 1)", "stays where it is"),
-        (
             "    rounded = max(rounded, -fmt.max_finite) if rounded < 0 else rounded",
             "    if rounded < -fmt.max_finite:\n"
             "        rounded = -math.inf if fmt.has_infinity else math.nan",
-            "",
         ),
-        ("math.copysign(rounded, x)", "rounded", ""),
+        ("math.copysign(rounded, x)", "rounded"),
         (
             "gap = gap_at(x, fmt)",
             "gap = 2.0 ** (math.frexp(x)[1] - fmt.precision)",
-            "",
         ),
     ],
     "round_twice": [
-        ("return once != twice and", "return False and", ""),
-        (
-            " and not (math.isnan(once) and math.isnan(twice))",
-            "",
-            "not equal to itself",
-        ),
-        (
-            "once, twice = round_even(x, fmt), round_even(round_even(x, wide), fmt)",
-            "once, twice = x, round_even(x, wide)",
-            "does no harm, as for 1.1",
-        ),
+        ("return once != twice and", "return False and"),
         (
             "round_even(round_even(x, wide), fmt)",
             "round_even(x, wide)",
-            "",
-        ),
-        (
-            "return once",
-            "y = round_even(x, wide)\n"
-            "    return y != x and abs(y) / gap_at(y, fmt) % 1 == 0.5\n    return once",
-            "from the side where it goes",
         ),
     ],
     "round_random": [
-        ("(r < steps", "(r <= steps", "must not move"),
-        ("(r < steps - lower)", "(0 < steps - lower <= r)", "likelier"),
-        ("(lower + (r < steps - lower))", "math.floor(steps + r)", ""),
-        (
-            "gap_at(x, fmt)",
-            "2.0 ** (math.frexp(x)[1] - fmt.precision)",
-            "Below the smallest normal",
-        ),
+        ("(lower + (r < steps - lower))", "math.floor(steps + r)"),
         (
             "    return math.copysign(",
             "    lower = math.floor(x / gap)\n"
             "    return (lower + (r < x / gap - lower)) * gap\n    (",
-            "",
         ),
     ],
 }

@@ -88,83 +88,24 @@ def replay(state, log, warmup):
     ],
 }
 
-FINITE = "np.isfinite(micro).all()"
-LENGTHS = (
-    "    norm = np.linalg.norm(gradient)\n"
-    "    if norm > max_norm:\n"
-    "        gradient = gradient * (max_norm / norm)\n"
-    "    return gradient"
-)
-QUIET = (
-    "    with np.errstate(all='ignore'):\n"
-    "        norm = np.linalg.norm(gradient)\n"
-    "        return gradient * (max_norm / norm) if norm > max_norm else gradient"
-)
-WINDOW = (
-    "    if not np.isfinite(micro).all():\n"
-    "        return None\n"
-    "    gradient = np.sum(micro, axis=0) / len(micro)\n"
-    "    gradient = gradient / scale\n"
-)
-
-SAVED = (
-    "    saved = state, updates\n"
-    "    scales, rates = [], []\n"
-    "    for entry in log:\n"
-    '        if entry == "save":\n'
-    "            saved = state, updates\n"
-    '        elif entry == "crash":\n'
-    "            state, updates = saved\n"
-)
-
-
-def blind(test):
-    """A window that overlooks some bad numbers, and the edit that puts it in place."""
-    seen = WINDOW.replace(f"not {FINITE}", test)
-    return WINDOW + LENGTHS, seen + QUIET
-
-
 WRONG = {
     "best_scale": [
-        (
-            "np.isfinite(mplab.round_to(largest * 2.0**k, fmt))",
-            "largest * 2.0**k <= fmt.max_finite",
-            "less than half a gap",
-        ),
-        ("np.abs(gradients).max()", "gradients.max()", ""),
-        ("(scaled != 0) & ", "", ""),
-        (
-            "mplab.round_to(scaled, fmt) == 0",
-            "abs(scaled) < fmt.min_normal",
-            "nearest to 0 becomes 0",
-        ),
-        ("zeros(gradients), ", "zeros(gradients * 2.0**k), ", ""),
+        ("np.abs(gradients).max()", "gradients.max()"),
+        ("(scaled != 0) & ", ""),
+        ("zeros(gradients), ", "zeros(gradients * 2.0**k), "),
     ],
     "after_run": [
-        ("steps, 0\n", "steps, state['_growth_tracker']\n", "begins at 0 again"),
-        (
-            'divmod(total, state["growth_interval"])',
-            'divmod(total, state["growth_interval"] + 1)',
-            "not the one after it",
-        ),
         (
             'divmod(total, state["growth_interval"])',
             'max(total - state["growth_interval"] + 1, 0), total',
-            "",
         ),
         (
             "    for _",
             "    factor = 0.5 if found_inf else 2.0\n    for _",
-            "",
         ),
-        ("float(mplab.round_to(scale * factor, mplab.FP32))", "scale * factor", ""),
+        ("float(mplab.round_to(scale * factor, mplab.FP32))", "scale * factor"),
     ],
     "window_gradient": [
-        (
-            "    gradient = gradient / scale\n" + LENGTHS,
-            LENGTHS.replace("return gradient", "return gradient / scale"),
-            "Clipped while scaled",
-        ),
         (
             "    gradient = np.sum(micro, axis=0) / len(micro)\n    gradient = gradient / scale",
             "    gradient = np.zeros(len(micro[0]))\n"
@@ -172,38 +113,22 @@ WRONG = {
             "        gradient += one\n"
             "        gradient /= scale\n"
             "    gradient = gradient / len(micro)",
-            "",
         ),
-        ("np.sum(micro, axis=0) / len(micro)", "np.sum(micro, axis=0)", "is the mean of"),
-        (LENGTHS, "    return np.clip(gradient, -max_norm, max_norm)", "bends the direction"),
-        (*blind("np.any(np.equal(micro, math.nan) | np.isinf(micro))"), ""),
+        (
+            "not np.isfinite(micro).all()",
+            "np.any(np.equal(micro, math.nan) | np.isinf(micro))",
+        ),
     ],
     "end_window": [
-        (
-            "    return stepped, after_run(state, found_inf, 1)",
-            "    for good in stepped:\n"
-            "        state = after_run(state, not good, 1)\n"
-            "    return stepped, state",
-            "however many optimizers",
-        ),
-        ("return stepped,", "return [not found_inf] * len(stepped),", "not for those of another"),
-        ("found_inf, 1", "False, 1", ""),
+        ("found_inf, 1", "False, 1"),
         (
             "np.isfinite(g).all()",
             "not any(x == math.nan or abs(x) == math.inf for x in g)",
-            "",
         ),
-        ("for g in own)", "for g in own[:1])", ""),
+        ("for g in own)", "for g in own[:1])"),
     ],
     "replay": [
-        (
-            "state, updates = saved",
-            'state, updates = {**saved[0], "scale": 65536.0, "_growth_tracker": 0}, saved[1]',
-            "not with 65536",
-        ),
-        ("state, updates = saved", "updates = saved[1]", ""),
-        ("state, updates = saved", "state = saved[0]", "and their warm-up"),
-        ("updates += not found_inf", "updates += 1", "must not count it"),
-        ("(updates + 1) / warmup", "updates / warmup", ""),
+        ("state, updates = saved", "updates = saved[1]"),
+        ("(updates + 1) / warmup", "updates / warmup"),
     ],
 }  # fmt: skip

@@ -106,75 +106,34 @@ def go_on(state, batches):
     ],
 }
 
-CLIP = "    norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n"
-FINISH = f"    scaler.unscale_(optimizer)\n{CLIP}    scaler.step(optimizer)\n    scaler.update()\n"
-
 WRONG = {
     "lost_shares": [
-        (
-            "gradients += [p.grad for p in model.parameters()]",
-            "gradients += [p.grad for p in model.parameters()]\n    low = [g.half() for g in wide]",
-            "on the way back",
-        ),
-        ("b[a != 0] == 0", "b.flatten() == 0", "zero in FP32, too"),
-        ("b[a != 0] == 0", "b[a != 0].abs() < 2.0**-14", "subnormal numbers"),
-        ("        model.zero_grad()\n", "", ""),
-        (" if len(gone) else 0.0", "", ""),
+        ("        model.zero_grad()\n", ""),
+        (" if len(gone) else 0.0", ""),
     ],
     "amp_step": [
-        ("    scaler.unscale_(optimizer)\n", "", "unscale them first"),
-        ("scaler.step(optimizer)", "optimizer.step()", "that are infinite"),
-        ("    scaler.update()\n", "", ""),
-        ("    optimizer.zero_grad()\n", "", "stay for ever"),
-        ("return norm", "return min(norm, max_norm)", ""),
+        ("    scaler.update()\n", ""),
+        ("return norm", "return min(norm, max_norm)"),
     ],
     "window_step": [
-        ("(len(inputs) / rows)", "(1 / len(micro_batches))", "by its share"),
-        (" * (len(inputs) / rows)", "", "sum is too long"),
         (
             "(loss).backward()\n    scaler.unscale_(optimizer)\n",
             "(loss).backward()\n        scaler.unscale_(optimizer)\n",
-            "",
-        ),
-        (
-            FINISH,
-            FINISH.replace("    ", "        ") + "        optimizer.zero_grad()\n",
-            "many short steps",
         ),
         (
             "    for inputs, targets in micro_batches:\n",
             "    for inputs, targets in micro_batches:\n        optimizer.zero_grad()\n",
-            "",
         ),
     ],
     "master_step": [
-        (
-            "    master.sub_(lr * velocity)\n    low.copy_(master)",
-            "    low.sub_(lr * velocity)\n    master.copy_(low)",
-            "step the master",
-        ),
-        ("    low.copy_(master)\n", "", ""),
-        ("low.grad.float() / scale", "(low.grad / scale).float()", "widen it first"),
-        (
-            "    if not torch.isfinite(gradient).all():\n        return False\n",
-            "",
-            "must change nothing",
-        ),
+        ("    low.copy_(master)\n", ""),
         (
             "velocity.mul_(momentum).add_(gradient)",
             "velocity = momentum * velocity + gradient",
-            "",
         ),
     ],
     "go_on": [
-        (
-            '    scaler.load_state_dict(state["scaler"])\n',
-            '    scaler = torch.amp.GradScaler("cpu")\n',
-            "begins anew",
-        ),
-        ("= torch.tensor(rows)\n", "= torch.zeros_like(p)\n", "again from rest"),
-        ('updates = state["updates"]', "updates = 0", ""),
-        ("updates += scaler.get_scale() >= scale", "updates += 1", "must not count it"),
-        ("p.tolist() for p", "p.half().tolist() for p", ""),
+        ('updates = state["updates"]', "updates = 0"),
+        ("p.tolist() for p", "p.half().tolist() for p"),
     ],
 }

@@ -83,96 +83,44 @@ WRONG = {
             "    return math.ldexp(1.0",
             "    power = math.ceil(math.log2(fmt.max_finite / (headroom * amax)))\n"
             "    return math.ldexp(1.0",
-            "",
-        ),
-        (
-            "power = exponent - e - (c > top)",
-            "power = fmt.emax - (e - 1)",
-            "Exponents alone",
         ),
         (
             "    if amax == 0:\n        return 1.0\n",
             "    fmt.max_finite / (headroom * amax)\n",
-            "",
         ),
-        ("np.max(np.abs(x)", "np.max(np.nan_to_num(np.abs(x))", ""),
-        ("min(max(power, -126), 126)", "power", ""),
+        ("np.max(np.abs(x)", "np.max(np.nan_to_num(np.abs(x))"),
+        ("min(max(power, -126), 126)", "power"),
     ],
     "codes": [
         (
-            "astype(np.float64) * scale",
-            "astype(np.float64) / scale",
-            "dividing undoes it",
-        ),
-        ("np.where(np.isfinite(x), clamped, product)", "product", "by itself"),
-        (
             "np.where(np.isfinite(x), clamped, product)",
             "clamped",
-            "",
         ),
-        (
-            "    clamped",
-            "    with np.errstate(over='ignore'):\n"
-            "        product = np.float64(np.float32(product))\n"
-            "    clamped",
-            "rounded to float32",
-        ),
-        ("round_to(kept, fmt)", "round_to(kept + 0.0, fmt) + 0.0", ""),
+        ("round_to(kept, fmt)", "round_to(kept + 0.0, fmt) + 0.0"),
     ],
     "delayed": [
-        (
-            "        scale = scale_of(",
-            "        own = float(np.max(np.abs(x)))\n"
-            "        if 0 < own < math.inf:\n"
-            "            history.append(own)\n"
-            "            amax = math.nan\n"
-            "        scale = scale_of(",
-            "not known before its cast",
-        ),
-        ("history[-length:]", "history", ""),
-        ("history[-length:]", "history[-1:]", "not the latest"),
-        ("0 < amax < math.inf", "amax > 0", ""),
-        ("<= fmt.min_subnormal / 2", "< fmt.min_subnormal", ""),
+        ("history[-length:]", "history"),
+        ("0 < amax < math.inf", "amax > 0"),
+        ("<= fmt.min_subnormal / 2", "< fmt.min_subnormal"),
     ],
     "blocks": [
-        (
-            "floor_log2 = math.frexp(amax)[1] - 1",
-            "floor_log2 = math.ceil(math.log2(amax)) if amax else 0",
-            "not ceil",
-        ),
-        ("floor_log2 - fmt.emax", "floor_log2", "Take off emax"),
-        ("2.0**-exponent", "2.0**exponent", ""),
-        ("len(x), block)", "len(x) // block * block, block)", ""),
+        ("2.0**-exponent", "2.0**exponent"),
+        ("len(x), block)", "len(x) // block * block, block)"),
         (
             "        amax = float",
             "        part = np.nan_to_num(part, posinf=0.0, neginf=0.0)\n        amax = float",
-            "",
         ),
     ],
     "product": [
-        ("cast(g, FP8_E5M2)", "cast(g, FP8_E4M3)", "Gradients want range"),
-        (
-            "    product = {",
-            "    x_scale = w_scale = g_scale = 1.0\n    product = {",
-            "carries both",
-        ),
         (
             "    product = {",
             "    w_scale = 1.0\n    x_scale = x_scale if which == 'output' else 1.0\n"
             "    product = {",
-            "",
         ),
         (
             "cast(w, FP8_E4M3)",
             "to_codes(w.ravel(), x_scale, FP8_E4M3).reshape(w.shape), x_scale\n"
             "    w = mplab.decode(w, FP8_E4M3)",
-            "",
-        ),
-        (
-            "    x, x_scale = cast(x, FP8_E4M3)\n    w, w_scale = cast(w, FP8_E4M3)\n",
-            "    x_scale = w_scale = 1.0\n    if which == 'output':\n"
-            "        (x, x_scale), (w, w_scale) = cast(x, FP8_E4M3), cast(w, FP8_E4M3)\n",
-            "read FP8 too",
         ),
     ],
 }

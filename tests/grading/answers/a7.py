@@ -108,145 +108,62 @@ def evidence(claim, dtype, weight, x, size, scale):
     ],
 }
 
-_CALLS = """hook = optimizer.register_step_post_hook(lambda *_: called.append(1))
-        called = []
-        scaler.step(optimizer)
-        scaler.update()
-        hook.remove()
-        updates += len(called)"""
-
 WRONG = {
     "triage": [
-        ("np.mean", "np.median", ""),
+        ("np.mean", "np.median"),
         (
             "after and all(loss[i] == loss[i + 1] for i in after)",
             "after and len(set(loss)) == 1",
-            "",
         ),
         (
             "loss[i] == loss[i + 1]",
             "math.isclose(loss[i], loss[i + 1], rel_tol=1e-6)",
-            "",
-        ),
-        (
-            "    if not applied:",
-            '    if any(record["skipped"]):\n        return "forward"\n    if not applied:',
-            "is no fault in itself",
-        ),
-        (
-            "    for i in steps:",
-            "    if not all(map(math.isfinite, loss)):\n"
-            '        return "forward"\n    for i in steps:',
-            "what was still finite before",
         ),
         (
             "    for i in steps:",
             '    if record["weights"] == "float16":\n        return "half"\n    for i in steps:',
-            "",
         ),
-        ('if not record["skipped"][i]]', "if True]", ""),
-        (
-            '    if np.mean([record["zeros"]',
-            '    if np.mean([record["moved"][i] for i in applied]) < 0.5:\n'
-            '        return "updates"\n    if np.mean([record["zeros"]',
-            "ask for the gradients first",
-        ),
+        ('if not record["skipped"][i]]', "if True]"),
     ],
     "norm": [
-        ("np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)", ""),
-        ("x.astype(np.float32)", "x", "infinite from 256 on"),
+        ("np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)"),
         (
             "wide = x.astype(np.float32)",
             "wide, eps = x, max(eps, 1e-3)",
-            "",
-        ),
-        (
-            "(centred * centred)",
-            "(centred.astype(np.float16) * centred.astype(np.float16)).astype(np.float32)",
-            "before it is widened",
         ),
         (
             "mean = wide.mean(-1, keepdims=True)",
             "mean = x.sum(-1, keepdims=True) / np.float16(x.shape[-1])",
-            "",
-        ),
-        (
-            "(centred * centred).mean(-1, keepdims=True)",
-            "(wide * wide).mean(-1, keepdims=True) - mean * mean",
-            "their digits cancel",
         ),
     ],
     "attention": [
-        ("hidden.max(-1, keepdims=True)", "hidden.max()", ""),
-        (
-            "(q.astype(np.float32) @ k.astype(np.float32).T)",
-            "(q @ k.T).astype(np.float32)",
-            "the softmax sees inf - inf",
-        ),
-        ("logits, -np.inf)", "logits, -1e9)", "A row that sees nothing"),
-        ("logits, -np.inf)", "logits, -65504.0)", ""),
-        ("np.exp(hidden - peak)", "np.exp(hidden)", "exp overflows FP32"),
+        ("hidden.max(-1, keepdims=True)", "hidden.max()"),
+        ("logits, -np.inf)", "logits, -65504.0)"),
         (
             "np.maximum(hidden.max(-1, keepdims=True), -1e30)",
             "hidden.max(-1, keepdims=True)",
-            "",
         ),
     ],
     "train": [
-        ("scaler.get_scale() >= now", "bool((layer.weight != before).any())", ""),
-        (
-            "scaler.unscale_(optimizer)\n        torch.nn.utils.clip_grad_norm_("
-            "layer.parameters(), limit)",
-            "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
-            "before unscale_",
-        ),
-        (
-            "scaler.step(optimizer)",
-            "scaler.step(optimizer)\n        optimizer.step()",
-            "A second step",
-        ),
-        (
-            "updates += scaler.get_scale() >= now",
-            "updates += 1",
-            "a skipped step makes none",
-        ),
+        ("scaler.get_scale() >= now", "bool((layer.weight != before).any())"),
         (
             "updates += scaler.get_scale() >= now",
             "updates += scaler.get_scale() == now",
-            "",
         ),
         (
             "torch.nn.utils.clip_grad_norm_(layer.parameters(), limit)",
             "pass",
-            "",
         ),
     ],
     "evidence": [
         (
-            "dtype=low):\n            out",
-            'dtype=low, enabled=claim != "fp32 backward"):\n            out',
-            "zeros in it were made before",
-        ),
-        (
-            "    if claim ==",
-            '    low = torch.float16 if claim == "rescue" else low\n    if claim ==',
-            "nothing for a scale to rescue",
-        ),
-        (
             "~scaled.isfinite()",
             "~scaled.isfinite() | (scaled == 0)",
-            "",
-        ),
-        (
-            "layer.weight.nbytes + layer.weight.grad.nbytes",
-            "weight.size * 4",
-            "four bytes each",
         ),
         (
             "return layer(inputs).float().sum().item()",
             'pass\n        with torch.autocast("cpu", dtype=low):\n'
             "            return layer(inputs).float().sum().item()",
-            "",
         ),
     ],
 }

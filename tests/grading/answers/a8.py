@@ -120,32 +120,23 @@ def unit_dot(x, y, p, held, q):
 
 WRONG = {
     "running": [
-        ("m / (n - 1)", "m / n", "divide by n - 1"),
-        (
-            "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
-            "product = rounded(distance * distance, fmt)",
-            "from the old.",
-        ),
-        ("2 * abs(mean)", "abs(mean)", ""),
+        ("2 * abs(mean)", "abs(mean)"),
         (
             "    mean, m, columns",
             "    rounded = lambda v, _: float(np.float32(v))\n    mean, m, columns",
-            "",
         ),
-        ("rounded(distance / n, fmt)", "distance / n", ""),
+        ("rounded(distance / n, fmt)", "distance / n"),
         (
             "* rounded(reading - mean, fmt)",
             "* (reading - mean)",
-            "",
         ),
         (
             "product = rounded(distance * rounded(reading - mean, fmt), fmt)",
             "product = distance * rounded(reading - mean, fmt)",
-            "",
         ),
     ],
     "freezing": [
-        ("(room - t)", "(0 - t)", ""),
+        ("(room - t)", "(0 - t)"),
         (
             "due = rounded(due + rest, fmt)\n"
             "            new = rounded(t + due, fmt)\n"
@@ -155,43 +146,16 @@ WRONG = {
             "            new = rounded(t + due, fmt)\n"
             "            if compensated:\n"
             "                rest = due - (new - t)",
-            "",
         ),
-        (
-            "    def arrives(dt, compensated):\n",
-            "    def arrives(dt, compensated):\n        if not compensated:\n"
-            "            gap = mplab.ulp(rounded(goal, fmt), fmt)\n"
-            "            return abs(dt * k * (room - rounded(goal, fmt))) > gap / 2\n",
-            "A tie at an odd",
-        ),
-        (
-            "    def arrives(dt, compensated):\n",
-            "    def arrives(dt, compensated):\n        if not compensated:\n"
-            "            gap = mplab.ulp(rounded(goal, fmt), fmt)\n"
-            "            return abs(dt * k * (room - rounded(goal, fmt))) >= gap / 2\n",
-            "A tie at an even",
-        ),
-        ("min((dt", "max((dt", ""),
+        ("min((dt", "max((dt"),
     ],
     "system": [
         (
-            "        largest = np.max",
-            "        r = np.array([rounded(v, fmt) for v in r])\n        largest = np.max",
-            "made of rounding errors",
-        ),
-        ("scale = 2.0 ** (1 - math.frexp(largest)[1])", "scale = 1.0", "Unscaled"),
-        (
             "scale = 2.0 ** (1 - math.frexp(largest)[1])",
             "scale = 1 / largest",
-            "",
         ),
-        ("norm * np.max(np.abs(x)) + ", "", ""),
-        (
-            'return {"x": best, "steps": steps, "error": least,',
-            'return {"x": x, "steps": steps, "error": error,',
-            "not the last",
-        ),
-        ("if waited == 3", "if waited == 1", ""),
+        ("norm * np.max(np.abs(x)) + ", ""),
+        ("if waited == 3", "if waited == 1"),
         (
             "        if error < least:\n"
             "            best, least, waited = x, error, 0\n"
@@ -200,32 +164,20 @@ WRONG = {
             "        waited = 0 if error < least / 2 else 3\n"
             "        if error < least:\n"
             "            best, least = x, error\n",
-            "",
         ),
     ],
     "plan": [
-        ("if m:", "if m == n:", "promoted in between"),
-        ("range(1, p + 2)", "[min(p + 1, held // 2 + 1)]", "compare all widths"),
-        ("p + 2", "p + 1", ""),
-        ("s * (s + 1) // 2", "s * s", ""),
-        ("-(-n // m)", "max(n // m, 1)", ""),
+        ("p + 2", "p + 1"),
+        ("s * (s + 1) // 2", "s * s"),
+        ("-(-n // m)", "max(n // m, 1)"),
     ],
     "dot": [
-        ("*map(abs, sums)", "*sums", ""),
-        ("np.rint(rest)", "np.trunc(rest)", "Cut instead"),
-        ("range(slices - s)", "range(slices)", ""),
+        ("*map(abs, sums)", "*sums"),
+        ("range(slices - s)", "range(slices)"),
         (
             "b, m, _ = cheapest_plan(len(x), p, held, q)",
             "(b, _, _), m = cheapest_plan(len(x), p, held, q), len(x)",
-            "",
         ),
-        (
-            "            total += sum(sums) << b * (2 * slices - 2 - s - t)\n"
-            "    return np.array([math.ldexp(total, e + f - 2 * b * slices), largest])",
-            "            total += math.ldexp(sum(sums), e + f - b * (s + t + 2))\n"
-            "    return np.array([total, largest])",
-            "rounding comes at the end",
-        ),
-        ("np.rint(rest)", "np.floor(rest)", ""),
+        ("np.rint(rest)", "np.floor(rest)"),
     ],
 }
