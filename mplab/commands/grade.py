@@ -200,7 +200,6 @@ def _parser() -> argparse.ArgumentParser:
     option(
         "watch", "--every", type=float, default=20, help="seconds to wait (default: 20)"
     )
-    option("export", "--to", choices=("csv", "canvas", "moodle"), default="csv")
     option(
         "export",
         "--into",
@@ -213,13 +212,6 @@ def _parser() -> argparse.ArgumentParser:
         "--column",
         default="",
         help="with --into, of Canvas's gradebook (default: ASSIGNMENT)",
-    )
-    option("export", "--output", type=Path, help="file (default: grades[-TO].csv)")
-    option(
-        "gradescope",
-        "--output",
-        type=Path,
-        help="file (default: autograder-ASSIGNMENT.zip)",
     )
     option(
         "gradescope",
@@ -455,44 +447,40 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exporting import BY_HAND, export, fill_in_grades, grades
+    from mplab.grading.exporting import BY_HAND, fill_in_grades, grades, write_grades
 
-    name = "grades.csv" if options.to == "csv" else f"grades-{options.to}.csv"
-    path = options.output or course.root / name
+    every = grades(course, options.assignment)
     if options.into:
-        if options.to == "csv" or len(options.assignment) != 1:
-            raise ValueError("--into needs --to moodle or canvas, and one assignment.")
-        (assignment,) = options.assignment
-        into, column = options.into, options.column
-        found, others = fill_in_grades(
-            course, assignment, into=into, path=path, column=column
+        if len(options.assignment) != 1 or not every:
+            raise ValueError("--into needs one assignment, and students.")
+        path, found, others = fill_in_grades(
+            course, every, options.into, column=options.column
         )
         if others:
             names = ", ".join(grade.student.id for grade in others)
-            print(f"not in {into}, so not in the file ({len(others)}): {names}")
+            print(f"not in {options.into}, so not in the file ({len(others)}): {names}")
     else:
-        found = export(course, options.assignment, to=options.to, path=path)
+        path, found = course.root / "grades.csv", every
+        write_grades(found, path)
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")
     for remark in course.roster_file().remarks:
         print(remark)
-    every = grades(course, options.assignment)
     if refused := [grade.student.id for grade in found if grade.refused]:
         print(
             f"not graded, and so with no points ({len(refused)}): {', '.join(refused)}"
         )
     if waiting := [grade.student.id for grade in every if grade.by_hand]:
-        left = "" if options.to == "csv" else " They are not in the file."
+        left = " They are not in the file." if options.into else ""
         print(
             f"{len(waiting)} of the scores are not complete ({', '.join(waiting)}): "
             f"{BY_HAND}, with mplab grade serve.{left}"
         )
-    absent = sorted({grade.student.id for grade in every} - inside)
-    if absent:
-        why = "an empty cell would delete a grade on Moodle"
-        if options.into:
-            why = "they have no grade yet, or are not in it"
-        print(f"left out, because {why} ({len(absent)}): {', '.join(absent)}")
+    if absent := sorted({grade.student.id for grade in every} - inside):
+        print(
+            "left out, because they have no grade yet, or are not in it "
+            f"({len(absent)}): {', '.join(absent)}"
+        )
     return 0
 
 
@@ -500,7 +488,7 @@ def _gradescope(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.gradescope import write_autograder
 
     name = _one(course, options)
-    path = options.output or course.root / f"autograder-{name}.zip"
+    path = course.root / f"autograder-{name}.zip"
     write_autograder(course, name, path, visibility=options.visibility)
     print(
         f"{path} holds the hidden cases and the key: upload it, and show it to nobody"

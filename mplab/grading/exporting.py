@@ -1,8 +1,9 @@
-"""Export grades as CSV: for people, for Canvas, for Moodle. No cell is a formula."""
+"""Export grades: as CSV for people, or into the file of Moodle or Canvas."""
 
 import html
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,11 @@ class Grade(NamedTuple):
     def refused(self) -> bool:
         """Whether the submission has no points because it could not be graded."""
         return self.remark.startswith("not graded: ")
+
+    @property
+    def final(self) -> float | None:
+        """The score, if a platform may take it: None while a person still has to grade."""
+        return None if self.by_hand else self.score
 
 
 def grades(course: Course, assignments: list[str]) -> list[Grade]:
@@ -109,63 +115,47 @@ def _parts(submission: Any) -> str:
     return "; ".join(texts)
 
 
-def export(
-    course: Course, assignments: list[str], *, to: str, path: Path
-) -> list[Grade]:
-    """Write the grades of some or all assignments.
-
-    Args:
-        course: the course.
-        assignments: names; all if empty.
-        to: "csv", "canvas" or "moodle".
-        path: the file to write.
-
-    Returns:
-        The grades in the file. For Moodle, where an empty cell deletes a grade, students are left
-        out who have none yet in one of the assignments.
-
-    Raises:
-        ValueError: an assignment is not in the gradebook.
-    """
-    tables = {"csv": _plain_table, "canvas": _canvas_table, "moodle": _moodle_table}
-    found = grades(course, assignments)
-    if to == "moodle":
-        gaps = {grade.student.id for grade in found if _final(grade) is None}
-        found = [grade for grade in found if grade.student.id not in gaps]
-    write_table(path, tables[to](found, course.roster_file().head))
-    return found
+def write_grades(found: Sequence[Grade], path: Path) -> None:
+    """Write grades as CSV, a line for each."""
+    head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
+    rows: list[Sequence[str | float | None]] = [head]
+    for grade in found:
+        points = (grade.score, grade.max_score)
+        words = (grade.remark, grade.parts)
+        rows.append([grade.assignment, *grade.student[:4], *points, *words])
+    write_table(path, rows)
 
 
 def fill_in_grades(
-    course: Course, assignment: str, *, into: Path, path: Path, column: str = ""
-) -> tuple[list[Grade], list[Grade]]:
-    """Write an assignment's grades into a copy of the platform's own file.
+    course: Course, of_class: Sequence[Grade], into: Path, *, column: str = ""
+) -> tuple[Path, list[Grade], list[Grade]]:
+    """Write the grades of one assignment into a copy of the platform's own file.
 
     Only the cells of final grades change, and on Moodle empty cells for comments.
 
     Args:
-        course: the course.
-        assignment: its name.
+        course: the course, in which `grades-moodle.csv` or `grades-canvas.csv` is written.
+        of_class: the grades.
         into: Moodle's grading worksheet, or Canvas's gradebook.
-        path: the file to write.
         column: the head of the column in Canvas's gradebook, with or without its number; the
             assignment's name if not given.
 
     Returns:
-        The grades that were written, and the final grades of people who are not in the file.
+        The copy, the grades in it, and the final grades of people who are not in the file.
 
     Raises:
         ValueError: the file is neither, or its maximum is not the assignment's.
     """
     table = read_table(into)
+    assignment = of_class[0].assignment
     place = _grade_column(table, into, column or assignment)
-    found = {grade.student.id: grade for grade in grades(course, [assignment])}
+    found = {grade.student.id: grade for grade in of_class}
     match = Matching(table, [grade.student for grade in found.values()])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
     identifier, comments = table.column("identifier"), table.column("comments")
     maximum = table.column("maximum")
-    points = max(grade.max_score for grade in found.values())
+    points = of_class[0].max_score
     sign = "."
     cells: dict[tuple[int, int], str] = {}
     written = []
@@ -183,23 +173,23 @@ def fill_in_grades(
                 f"{listed}: this is the worksheet of another assignment."
             )
         grade = found.get(who or "")
-        score = _final(grade) if grade else None
         excused = line[table.columns[place]].strip() in ("EX", "N/A")  # on Canvas
-        if grade is None or score is None or excused:
+        if grade is None or grade.final is None or excused:
             continue
-        cells[index, place] = f"{score:g}".replace(".", sign)
+        cells[index, place] = f"{grade.final:g}".replace(".", sign)
         if comments and grade.remark and not line[comments].strip():
             where = table.columns.index(comments)
             cells[index, where] = html.escape(grade.remark)
         written.append(grade)
+    path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    others = [g for g in found.values() if g not in written and _final(g) is not None]
-    return written, others
+    others = [g for g in of_class if g not in written and g.final is not None]
+    return path, written, others
 
 
 def _grade_column(table: Table, into: Path, wanted: str) -> int:
     """Find the column of the grades: Moodle's, or that of the assignment in Canvas's gradebook."""
-    if table.column("identifier") and table.column("modified"):
+    if table.is_worksheet:
         return table.columns.index(table.column("grade"))
     possible = [head for head in table.heads if re.search(r"\(\d+\)\s*$", head)]
     for head in possible:
@@ -222,64 +212,3 @@ def _check_maximum(text: str, assignment: str, points: float, where: str) -> Non
         f"{where}: the maximum must be that of {assignment}, {points:g}; got {text}. Set it on "
         "the platform, and download the file again."
     )
-
-
-def _final(grade: Grade) -> float | None:
-    """Return a score for a platform, which takes it as final: None until it is."""
-    return None if grade.by_hand else grade.score
-
-
-_Table = list[list[str | float | None]]
-
-
-def _plain_table(found: list[Grade], _: str) -> _Table:
-    head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
-    rows: _Table = [[*head]]
-    for grade in found:
-        points = [grade.score, grade.max_score]
-        words = [grade.remark, grade.parts]
-        rows.append([grade.assignment, *grade.student[:4], *points, *words])
-    return rows
-
-
-def _by_student(found: list[Grade]) -> dict[Student, dict[str, Grade]]:
-    table: dict[Student, dict[str, Grade]] = {}
-    for grade in found:
-        table.setdefault(grade.student, {})[grade.assignment] = grade
-    return table
-
-
-def _canvas_table(found: list[Grade], ids: str) -> _Table:
-    """Make the table for Canvas's gradebook; ids are the SIS ids, unless the roster says other."""
-    points = {grade.assignment: grade.max_score for grade in found}
-    head = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *points]
-    rows: _Table = [
-        [*head],
-        ["    Points Possible", "", "", "", "", *points.values()],
-    ]
-    for student, own in _by_student(found).items():
-        name = f"{student.last_name}, {student.first_name}"
-        sis = "" if ids in ("SIS Login ID", "ID") else student.id
-        who = [name, student.number, sis, student.email, ""]
-        rows.append([*who, *(_final(own[name]) for name in points)])
-    return rows
-
-
-def _moodle_table(found: list[Grade], ids: str) -> _Table:
-    """Make the table for Moodle's grade import; its ids bear the head of the roster's."""
-    names = list(dict.fromkeys(grade.assignment for grade in found))
-    head = [
-        "ID number" if ids == "id" else ids,
-        "First name",
-        "Last name",
-        "Email address",
-    ]
-    for name in names:
-        head += [name, f"{name} feedback"]
-    rows: _Table = [[*head]]
-    for student, own in _by_student(found).items():
-        row: list[str | float | None] = [*student[:4]]
-        for name in names:
-            row += [_final(own[name]), own[name].remark]
-        rows.append(row)
-    return rows

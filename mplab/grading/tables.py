@@ -5,10 +5,9 @@ import io
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mplab.course.files import replace_file
 
@@ -100,6 +99,16 @@ class Table(NamedTuple):
         """Return the column that holds a field; "" if there is none, which no line has."""
         return next((head for head in _FIELDS[field] if head in self.columns), "")
 
+    @property
+    def is_worksheet(self) -> bool:
+        """Whether it is Moodle's grading worksheet."""
+        return bool(self.column("identifier") and self.column("modified"))
+
+    @property
+    def is_canvas(self) -> bool:
+        """Whether it is Canvas's gradebook."""
+        return "student" in self.columns or "lastname" in self.columns
+
 
 class Student(NamedTuple):
     """A line of the roster; the number is the platform's, which appears in its downloads."""
@@ -116,18 +125,40 @@ def is_student_id(name: str) -> bool:
     return _ID.fullmatch(name) is not None
 
 
-def decoded(content: bytes) -> tuple[str, str]:
-    """Return the text of a table, byte-order mark included, and its encoding.
+class _Text(NamedTuple):
+    """The text of a table; what stands before its first line is a byte-order mark or for Excel."""
+
+    before: str
+    body: str
+    encoding: str
+    separator: str
+
+    @property
+    def reader(self) -> Any:
+        """A reader of its rows."""
+        file = io.StringIO(self.body, newline="")
+        return csv.reader(file, delimiter=self.separator, strict=True)
+
+
+def _read_text(path: Path) -> _Text:
+    """Read the text of a table.
 
     Raises:
         ValueError: it is in none of the encodings that platforms and spreadsheets write.
     """
-    for encoding in ("utf-16-le", "utf-16-be"):
-        if content.startswith("\ufeff".encode(encoding)):
-            return content.decode(encoding), encoding
-    with suppress(UnicodeDecodeError):
-        return content.decode(), "utf-8"
-    return content.decode("cp1252"), "cp1252"
+    content = path.read_bytes()
+    encoding = "utf-8"
+    for wide in ("utf-16-le", "utf-16-be"):
+        if content.startswith("\ufeff".encode(wide)):
+            encoding = wide
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError:
+        encoding = "cp1252"
+        text = content.decode(encoding)
+    body = re.sub(r"\A\ufeff?(?:sep=.*\n)?", "", text)
+    separator = separator_of(body.partition("\n")[0])
+    return _Text(text.removesuffix(body), body, encoding, separator)
 
 
 def separator_of(first_line: str) -> str:
@@ -155,20 +186,13 @@ def read_table(path: Path, *needed: str) -> Table:
     if not path.is_file():
         return Table([*needed], [*needed], [])
     try:
-        text, encoding = decoded(path.read_bytes())
-        rows = text.removeprefix("\ufeff").splitlines(keepends=True)
-        skipped = bool(rows) and rows[0].strip().startswith("sep=")  # for Excel
-        separator = separator_of(rows[skipped]) if len(rows) > skipped else ","
-        reader = csv.reader(
-            io.StringIO("".join(rows[skipped:]), newline=""),
-            delimiter=separator,
-            strict=True,
-        )
+        text = _read_text(path)
+        reader = text.reader
         heads = next(reader, [*needed])
         columns = [normalized_head(head) for head in heads]
         lines = []
         for cells in reader:
-            number = reader.line_num + skipped
+            number = reader.line_num + text.before.count("\n")
             if any(cells[len(columns) :]):
                 raise ValueError(f"more cells in line {number} than in the first")
             if cells:
@@ -182,8 +206,8 @@ def read_table(path: Path, *needed: str) -> Table:
             f"{','.join(needed) or 'of its columns'}; got {error}. Save it so."
         ) from error
     remark = ""
-    if encoding == "cp1252":
-        word = re.search(r"[^\r\n,;\t]*[^\x00-\x7f][^\r\n,;\t]*", text)
+    if text.encoding == "cp1252":
+        word = re.search(r"[^\r\n,;\t]*[^\x00-\x7f][^\r\n,;\t]*", text.body)
         remark = (
             f"{path.name} is not in UTF-8; read as Windows-1252: {word and word[0]}"
         )
@@ -191,34 +215,24 @@ def read_table(path: Path, *needed: str) -> Table:
 
 
 def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
-    """Return a table's file with some cells changed, and all else byte for byte.
+    """Return a table's file with some cells changed; all others keep their text.
 
     Args:
         path: the table, which `read_table` has read.
         cells: the new texts, by the index of the line in `Table.lines` and of the column.
     """
-    text, encoding = decoded(path.read_bytes())
-    before = re.match(r"\ufeff?(?:sep=.*\r?\n)?", text)
-    start = before.end() if before else 0
-    separator = separator_of(text[start:].partition("\n")[0])
-    cell = re.compile(
-        rf'((?:"(?:[^"]|"")*")?[^{separator}\r\n]*)({separator}|\r?\n|\r|$)'
-    )
-    parts = [text[:start]]
-    line, column = -1, 0
-    for old, end in cell.findall(text, start):
-        new = cells.get((line, column))
-        if new is not None:
-            old = new
-            if re.search(rf'[{separator}"\r\n]', new):
-                old = '"' + new.replace('"', '""') + '"'
-        parts += [old, end]
-        if end == separator:
-            column += 1
-        else:
-            line += bool(column or old)  # an empty line is none of the table's
-            column = 0
-    return "".join(parts).encode(encoding)
+    text = _read_text(path)
+    rows = list(text.reader)
+    filled = [row for row in rows if row]  # the first has the heads
+    for (line, column), new in cells.items():
+        row = filled[line + 1]
+        row += [""] * (column + 1 - len(row))
+        row[column] = new
+    file = io.StringIO(text.before)
+    file.seek(0, io.SEEK_END)
+    end = "\r\n" if "\r\n" in text.body else "\n"
+    csv.writer(file, delimiter=text.separator, lineterminator=end).writerows(rows)
+    return file.getvalue().encode(text.encoding)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str | float | None]]) -> None:
@@ -252,12 +266,10 @@ class Roster(NamedTuple):
 
     Args:
         students: one for each line.
-        head: the head of the column that their ids come from, as it stands there.
         remarks: what a person should know about the file.
     """
 
     students: list[Student]
-    head: str = "id"
     remarks: tuple[str, ...] = ()
 
 
@@ -272,7 +284,7 @@ def read_roster(path: Path) -> Roster:
             name in plain letters.
     """
     table = read_table(path)
-    canvas = bool({"student", "lastname"} & {*table.columns})
+    canvas = table.is_canvas
     fields = ("id_number", "username", "email")
     if canvas:
         possible = [head for head in _CANVAS_IDS if head in table.columns]
@@ -302,7 +314,7 @@ def read_roster(path: Path) -> Roster:
     remarks = [table.remark] if table.remark else []
     if head != "id" or canvas:
         remarks.append(f"ids are those of the column {_shown(table, head)}")
-    return Roster([*students.values()], _shown(table, head), tuple(remarks))
+    return Roster([*students.values()], tuple(remarks))
 
 
 def _shown(table: Table, head: str) -> str:

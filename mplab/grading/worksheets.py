@@ -74,7 +74,7 @@ def read_list(
             table = read_table(path)
             if table.remark:
                 found.remarks.append(table.remark)
-            if table.column("identifier") and table.column("modified"):
+            if table.is_worksheet:
                 _read_moodle(table, roster, zone, found)
             else:
                 for _, line in read_table(path, "id", "time").lines:
@@ -178,14 +178,13 @@ class Matching:
     def student(self, line: Mapping[str, str]) -> str | None:
         """Return the student's id; None if nobody or more than one fits."""
         table = self._table
-        canvas = {"student", "lastname"} & {*table.columns}
         for column, kinds in (
             (table.column("id_number"), ("id",)),
             ("sis user id", ("id",)),
             (table.column("username"), ("id", "email")),
             ("sis login id", ("id", "email")),
             (table.column("email"), ("email", "id")),
-            ("id" if canvas else "", ("number", "id")),
+            ("id" if table.is_canvas else "", ("number", "id")),
             (table.column("full_name"), ("name",)),
             ("student", ("sortable", "name")),
         ):

@@ -8,7 +8,7 @@ import pytest
 import stage
 from payloads import ATTACKS, CLASSES, SECRET
 
-from mplab.grading.exporting import export
+from mplab.grading.exporting import grades, write_grades
 from mplab.grading.sandbox import sandbox_problem
 
 pytestmark = pytest.mark.skipif(
@@ -79,7 +79,7 @@ def grade_and_judge(root, attacks, monkeypatch):
     assert tree(course.root / "source") | tree(course.root / "checks") == before
     assert list(root.rglob("HARMED")) == []
     assert stage.survivors(marker) == []
-    export(course, ["a1"], to="csv", path=root / "grades.csv")
+    write_grades(grades(course, ["a1"]), root / "grades.csv")
     assert not any(
         cell.startswith(("=", "+", "-", "@"))
         for line in (root / "grades.csv").read_text().splitlines()
