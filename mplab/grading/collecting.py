@@ -13,7 +13,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, tzinfo
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -46,9 +46,6 @@ _LINES = 20  # problems reported per student
 _NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
 
-_TOGETHER = timedelta(minutes=10)
-"""Dates in a zip that lie so near are those of the download, or of packing."""
-
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 _NOTHING = "nothing"
@@ -68,9 +65,9 @@ class _File(NamedTuple):
     Args:
         path: its path in the download.
         open: opens it; raises `RejectedSubmission` with the reason if it must not be read.
-        time: its date in the download; None if there is none.
-        clock: the date's source: "zip", "folder" or "exchange"; ANOTHER if it belongs to
-            another account; empty if it must not be read.
+        time: its date in the download, which orders deliveries; None if there is none.
+        clock: the date's source: "download", or "exchange"; ANOTHER if it belongs to another
+            account; empty if it must not be read.
     """
 
     path: PurePosixPath
@@ -131,9 +128,9 @@ def collect(
     times, the newest counts. What the teacher has changed in `submitted` stays until the student
     hands in something else.
 
-    The time of a submission comes from `times`; else, for the exchange, from the file system;
-    else, as the last resort, from the dates in the zip, unless they lie together as those of a
-    download do. Canvas's names say only who was late. A student's own `timestamp.txt` is ignored.
+    The time of a submission comes from `times`, or for the exchange from the file system. Dates in
+    a zip are those of the download, or of packing: they say only which of several deliveries is
+    newer. Canvas's names say only who was late. A student's own `timestamp.txt` is ignored.
 
     Args:
         course: the course, with its roster.
@@ -162,17 +159,14 @@ def collect(
     people = People(roster, teams, listed)
     sources: dict[str, str] = {}
     with ExitStack() as stack:
-        files = _without_top(list(_files(place, stack, zone)), roster)
+        files = _without_top(list(_files(place, stack)), roster)
         deliveries, found, left_out = _deliveries(files, course, assignment, people)
         problems += found
         strangers = [name for name in left_out if not _EXCHANGE.fullmatch(name)]
         if strangers and not deliveries:
             problems.append(f"nobody was recognised; known are {', '.join(FORMS)}")
-        together = _lie_together(deliveries)
         for owner in sorted(deliveries):
-            source, found = _bring_in(
-                course, assignment, deliveries[owner], listed, together=together
-            )
+            source, found = _bring_in(course, assignment, deliveries[owner], listed)
             sources[owner] = source
             problems += found[:_LINES]
             if len(found) > _LINES:
@@ -197,14 +191,8 @@ def _about_times(
     sources: Mapping[str, str], listed: PlatformList, zone: tzinfo
 ) -> list[str]:
     """Say whose clock it was, and when nobody's."""
-    from_zip = [owner for owner, source in sources.items() if source == "zip"]
     unknown = [owner for owner, source in sources.items() if source == _UNKNOWN]
     lines = []
-    if from_zip:
-        lines.append(
-            f"when {len(from_zip)} came in is known only from the dates in the zip, read as "
-            f"times in {zone}; --times takes the platform's list"
-        )
     if unknown and listed.times:
         lines.append(f"no time in the platform's list: {', '.join(unknown)}")
     elif unknown:
@@ -357,15 +345,8 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
     return max(begins, key=len, default=None)
 
 
-def _lie_together(deliveries: Mapping[str, Sequence[_Delivery]]) -> bool:
-    """Whether all dates of a download lie within minutes, so that they are its own."""
-    every = [delivery.time for several in deliveries.values() for delivery in several]
-    times = [time for time in every if time > _LONG_AGO]
-    return not times or max(times) - min(times) < _TOGETHER
-
-
 # What is in it? ------------------------------------------------------------------------------
-def _files(place: Path, stack: ExitStack, zone: tzinfo) -> Iterator[_File]:
+def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
     """List the files of a download.
 
     Raises:
@@ -374,7 +355,7 @@ def _files(place: Path, stack: ExitStack, zone: tzinfo) -> Iterator[_File]:
     if place.is_dir():
         return _folder_files(place)
     try:
-        return _zip_files(stack.enter_context(zipfile.ZipFile(place)), zone)
+        return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
     except Exception as error:  # zipfile lets through whatever its parts raise
         raise ValueError(
             f"PLACE must be a folder or a zip file; got {place} "
@@ -407,7 +388,7 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             # Only the file system sets the time of an inode's change; anybody can set the others.
             seconds = status.st_ctime if exchange else status.st_mtime
             opener = partial(open_regular, path, whose.st_uid if exchange else None)
-            clock = "exchange" if exchange else "folder"
+            clock = "exchange" if exchange else "download"
             yield _File(name, opener, datetime.fromtimestamp(seconds, UTC), clock)
 
 
@@ -423,7 +404,7 @@ def _is_of(status: os.stat_result, user: str) -> bool:
         return True
 
 
-def _zip_files(archive: zipfile.ZipFile, zone: tzinfo = UTC) -> Iterator[_File]:
+def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
     for info in archive.infolist():
         text = info.filename.replace("\\", "/")
         name = PurePosixPath(text)
@@ -434,7 +415,7 @@ def _zip_files(archive: zipfile.ZipFile, zone: tzinfo = UTC) -> Iterator[_File]:
             yield _File(PurePosixPath(name.name or "?"), refused)
         else:
             opener = partial(_open_entry, archive, info)
-            yield _File(name, opener, _zip_time(info, zone), "zip")
+            yield _File(name, opener, _zip_time(info), "download")
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
@@ -448,13 +429,11 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     return archive.open(info)
 
 
-def _zip_time(info: zipfile.ZipInfo, zone: tzinfo) -> datetime | None:
-    """Return an entry's date, which has no time zone; None for 1980, the format's first year."""
-    if info.date_time[0] <= 1980:
-        return None
+def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
+    """Return an entry's date, as if it were in UTC; None if it is no date."""
     try:
-        return datetime(*info.date_time, tzinfo=zone).astimezone(UTC)
-    except (ValueError, OverflowError):
+        return datetime(*info.date_time, tzinfo=UTC)
+    except ValueError:
         return None
 
 
@@ -574,8 +553,6 @@ def _bring_in(
     assignment: str,
     deliveries: Sequence[_Delivery],
     listed: PlatformList,
-    *,
-    together: bool,
 ) -> tuple[str, list[str]]:
     """Store a student's newest delivery that has files to take.
 
@@ -607,10 +584,7 @@ def _bring_in(
     if label and not counts.team:
         stamp = stamp or listed.times.get(("number", label.number))
     source = "list" if stamp else _UNKNOWN
-    canvas = label is not None and label.platform == "Canvas"
-    trusted = clock == "exchange" or (clock == "zip" and not canvas and not together)
-    dated = any(file.time for file in counts.files.values())
-    if not stamp and trusted and dated:
+    if not stamp and clock == "exchange":
         stamp = counts.time
         source = clock
     record = {
@@ -624,7 +598,7 @@ def _bring_in(
     problems += _store(course, assignment, owner, files, record)
     if not files:
         return _NOTHING, problems
-    return source or (clock if clock == "folder" else _UNKNOWN), problems
+    return source, problems
 
 
 def _store(

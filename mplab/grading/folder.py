@@ -194,8 +194,7 @@ class Course:
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for;
-        `platform` (of no student: "list"), numbers and teams of the assignment; `due` (of no
-        student: "set"), the due date that `mplab grade due` set.
+        `platform` (of no student: "list"), numbers and teams of the assignment.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"
 

@@ -124,7 +124,6 @@ def set_due(course: Course, assignment: str, text: str) -> str:
     with course.gradebook() as book:
         naive = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
         book.update_or_create_assignment(assignment, duedate=naive)
-    course.write("due", assignment, "set", {"time": naive.isoformat()})
     return due_words(course, assignment)
 
 
@@ -135,11 +134,7 @@ def due_words(course: Course, assignment: str) -> str:
     naive = dates.get(assignment)
     if naive is None:
         return ""
-    words = f"{assignment} is due {show_time(naive, course.zone())}"
-    ours = course.read("due", assignment, "set").get("time")
-    if ours != naive.isoformat():
-        words += f", set by nbgrader, which read it as {naive:%Y-%m-%d %H:%M} UTC"
-    return words
+    return f"{assignment} is due {show_time(naive, course.zone())}"
 
 
 def renew_penalties(course: Course, assignment: str) -> None:
