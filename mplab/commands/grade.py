@@ -362,8 +362,8 @@ def _summary(
 
 def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import publish_feedback
+    from mplab.grading.feedback import write_feedback, write_zip
     from mplab.grading.journal import submitted_students
-    from mplab.grading.pages import write_feedback, write_zip
 
     name = _one(course, options)
     course.assignment(name)
@@ -408,7 +408,7 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
     from mplab.grading.collecting import collect
     from mplab.grading.exchanging import inbound, publish_feedback
-    from mplab.grading.pages import without_page, write_feedback
+    from mplab.grading.feedback import without_page, write_feedback
 
     name, place = _one(course, options), options.place or inbound(course)
     trusted, printed = options.trust_submissions, set[str]()

@@ -30,7 +30,14 @@ import numpy as np
 from sqlalchemy.exc import OperationalError
 
 from mplab.common.words import plural
-from mplab.grading.execute import close_sandboxes
+from mplab.grading.execute import (
+    GradedNotebooks,
+    Job,
+    close_sandboxes,
+    grade_submission,
+    start_worker,
+    stop_worker,
+)
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import renew_penalties, save
 from mplab.grading.journal import (
@@ -40,13 +47,6 @@ from mplab.grading.journal import (
     superseded,
 )
 from mplab.grading.sandbox import NoSandbox, require_sandbox
-from mplab.grading.worker import (
-    GradedNotebooks,
-    Job,
-    grade_submission,
-    start_worker,
-    stop_worker,
-)
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 

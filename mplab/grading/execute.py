@@ -1,14 +1,27 @@
-"""Run a notebook in the sandbox and grade it outside."""
+"""Run a submission in the sandbox and grade it outside, in a worker of any executor.
+
+A worker reads the course and writes nothing: the process that gave it the work owns the gradebook.
+"""
+
+from __future__ import annotations
 
 import atexit
+import copy
+import logging
+import multiprocessing.util
 import re
+import signal
+import threading
+import time
 import unicodedata
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_output
 
 from mplab.grading.exercises import (
     ALL_INTERRUPTS,
@@ -18,9 +31,19 @@ from mplab.grading.exercises import (
     Reply,
     ask_parts,
     outcomes_of,
+    seed_for,
 )
+from mplab.grading.folder import Course
+from mplab.grading.isolation import die_with_parent
+from mplab.grading.journal import digest
 from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sandbox
-from mplab.grading.submissions import image_kind
+from mplab.grading.submissions import (
+    RejectedSubmission,
+    add_note,
+    escape_html_in_markdown,
+    image_kind,
+    read_submission,
+)
 
 _OUTCOME_TEXT = re.compile(
     r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
@@ -67,7 +90,7 @@ class NotebookResult(NamedTuple):
 
 
 def run_notebook(
-    notebook: nbformat.NotebookNode,
+    notebook: NotebookNode,
     sessions: Callable[[], AbstractContextManager[Session]],
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
@@ -122,7 +145,7 @@ def run_notebook(
 
 
 def _run(
-    notebook: nbformat.NotebookNode,
+    notebook: NotebookNode,
     session: Session,
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
@@ -152,7 +175,7 @@ def _run(
             if name is None:
                 skipped.add(number)
                 text = f"{ended} What follows ran without this cell.\n"
-                cell.outputs = [nbformat.v4.new_output("stream", text=text)]
+                cell.outputs = [new_output("stream", text=text)]
             else:
                 known = replies[name]
                 again = any(reply.message.startswith(_ENDED) for reply in known)
@@ -162,20 +185,18 @@ def _run(
     return ""
 
 
-def _outputs(session: Session, source: str) -> list[nbformat.NotebookNode]:
+def _outputs(session: Session, source: str) -> list[NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
     before = session.interrupts
     if before >= ALL_INTERRUPTS:
-        return [nbformat.v4.new_output("stream", text=f"{NOT_ASKED}\n")]
+        return [new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [_output(o) for o in session.run(source).outputs]
     if session.interrupts > before:
-        outputs.append(
-            nbformat.v4.new_output("stream", text="Stopped: it ran too long.\n")
-        )
+        outputs.append(new_output("stream", text="Stopped: it ran too long.\n"))
     return outputs
 
 
-def graded_name(cell: nbformat.NotebookNode) -> str | None:
+def graded_name(cell: NotebookNode) -> str | None:
     """Return the id of a cell whose points come from its exercise; None for any other cell."""
     mark = cell.metadata.get("nbgrader", {})
     if cell.cell_type == "code" and mark.get("grade") and not mark.get("solution"):
@@ -188,7 +209,7 @@ def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
     return [Outcome(part.name, part.points, 0.0, reason) for part in graded.parts]
 
 
-def write_outcomes(cell: nbformat.NotebookNode, outcomes: list[Outcome]) -> None:
+def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     """Write the points into a check cell: as text for people, for nbgrader, and as a record.
 
     nbgrader takes the first result of a grade cell as its points, and gives no points if there is
@@ -205,12 +226,12 @@ def write_outcomes(cell: nbformat.NotebookNode, outcomes: list[Outcome]) -> None
     earned = sum(part.earned for part in outcomes)
     cell.metadata["mplab"] = {"outcomes": [part._asdict() for part in outcomes]}
     cell.outputs = [
-        nbformat.v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
-        nbformat.v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
+        new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
+        new_output("execute_result", {"text/plain": repr(float(earned))}),
     ]
 
 
-def read_outcomes(cell: nbformat.NotebookNode) -> list[Outcome]:
+def read_outcomes(cell: NotebookNode) -> list[Outcome]:
     """Read the outcomes that `write_outcomes` wrote into a cell; none from any other cell."""
     record = cell.metadata.get("mplab")
     if record is not None:
@@ -239,20 +260,160 @@ def one_line(message: str) -> str:
     return " ".join(kept.split())
 
 
-def _output(raw: Mapping[str, Any]) -> nbformat.NotebookNode:
+def _output(raw: Mapping[str, Any]) -> NotebookNode:
     """Convert a student's output to one of the few kinds that feedback shows."""
     text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
     if image_kind(raw.get("image")) == "image/png":
         data = {"image/png": raw["image"], "text/plain": text.get("text", "")}
-        return nbformat.v4.new_output("display_data", data)
+        return new_output("display_data", data)
     if "error" in text:
-        return nbformat.v4.new_output(
+        return new_output(
             "error",
             ename=text["error"],
             evalue=text.get("message", ""),
             traceback=text.get("trace", "").split("\n"),
         )
     if "shown" in text:
-        return nbformat.v4.new_output("display_data", {"text/plain": text["shown"]})
+        return new_output("display_data", {"text/plain": text["shown"]})
     name = "stderr" if raw.get("stream") == "stderr" else "stdout"
-    return nbformat.v4.new_output("stream", name=name, text=text.get("text", ""))
+    return new_output("stream", name=name, text=text.get("text", ""))
+
+
+# A submission, in a worker of any executor ------------------------------------------------
+_ONE = threading.Lock()
+"""A process has one sandbox, so its threads take turns."""
+
+
+class Job(NamedTuple):
+    """The settings that all submissions of one command share; `run` names the command."""
+
+    root: str
+    assignment: str
+    trusted: bool
+    run: str
+    account: bool = False
+
+
+class GradedNotebooks(NamedTuple):
+    """A submission that has run: its notebooks with points in their checks."""
+
+    student: str
+    digest: str
+    notebooks: dict[str, NotebookNode]
+    remark: str
+    seconds: float
+
+
+def start_worker() -> None:
+    """Prepare a process of a local pool: it ends with its parent, and its sandbox with it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
+    die_with_parent()
+    multiprocessing.util.Finalize(None, close_sandboxes, exitpriority=1)
+
+
+def stop_worker() -> None:
+    """End the sandbox of an idle worker."""
+    if _ONE.acquire(blocking=False):
+        try:
+            close_sandboxes()
+            _load_job.cache_clear()
+        finally:
+            _ONE.release()
+
+
+def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebooks:
+    """Grade a submission after a pause.
+
+    Any submission comes back with its points, or with none and the reason. An exception is a
+    technical failure, and no fault of the submission.
+    """
+    time.sleep(pause)
+    with _ONE:
+        return _load_job(job).grade(student)
+
+
+@lru_cache(1)
+def _load_job(job: Job) -> _Grader:
+    """Load what a command's submissions share, for each command anew: a release may change."""
+    close_sandboxes()
+    return _Grader(job)
+
+
+class _Grader:
+    def __init__(self, job: Job) -> None:
+        self._job, self._course = job, Course(Path(job.root))
+        self._skeletons = self._course.skeletons(job.assignment)
+        self._limits = Limits(**self._course.config().Limits)
+
+    def grade(self, student: str) -> GradedNotebooks:
+        start = time.perf_counter()
+        assignment = self._job.assignment
+        found = digest(self._course, assignment, student)
+        refused = ""
+        try:
+            folder = self._course.root / "submitted" / student / assignment
+            notebooks, remarks = read_submission(folder, self._skeletons)
+            missing = sorted(self._skeletons.keys() - notebooks.keys())
+            remarks += [f"{name}.ipynb is missing." for name in missing]
+            note = f"**Note:** {' '.join(remarks)}" if remarks else ""
+        except RejectedSubmission as reason:
+            # What `collect` could not take, or else what is wrong with what it took.
+            received = self._course.read("received", assignment, student)
+            refused = received.get("reason") or str(reason)
+            notebooks = copy.deepcopy(self._skeletons)
+            remarks = [f"not graded: {refused}"]
+            note = f"**Not graded:** {refused}."
+        if note:
+            for notebook in notebooks.values():
+                add_note(notebook, note)
+        remarks += [
+            self._run(book, student, refused) for _, book in sorted(notebooks.items())
+        ]
+        seconds = time.perf_counter() - start
+        return GradedNotebooks(
+            student, found, notebooks, " ".join(filter(None, remarks)), seconds
+        )
+
+    def _run(self, notebook: NotebookNode, student: str, refused: str) -> str:
+        """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
+
+        Args:
+            notebook: rebuilt from a submission, or from the release if the submission was refused.
+            student: whose it is.
+            refused: why it was refused, so that nothing is run; empty if it was not.
+
+        Returns:
+            A remark for the teacher; empty if there is nothing to say.
+
+        Raises:
+            NoSandbox: there is no sandbox, or it ended through no fault of the submission.
+        """
+        for cell in notebook.cells:
+            if cell.cell_type == "raw":  # copied into pages as it stands
+                cell.cell_type = "markdown"
+            if cell.cell_type == "markdown":
+                cell.source = escape_html_in_markdown(cell.source)
+        job, course = self._job, self._course
+        exercises = course.assignment(job.assignment)
+        if not refused:
+            seed = partial(seed_for, course.key(), job.assignment, student)
+            sandbox = warm_sandbox(
+                exercises.warm,
+                trusted=job.trusted,
+                account=job.account,
+                limits=self._limits,
+            )
+            files = course.files(job.assignment)
+            return run_notebook(
+                notebook,
+                lambda: sandbox.session(files),
+                exercises.graded,
+                seed,
+                seconds=self._limits.total_seconds,
+            ).remark
+        for cell in notebook.cells:
+            if name := graded_name(cell):
+                reason = f"Not graded: {refused}."
+                write_outcomes(cell, refused_outcomes(exercises.graded[name], reason))
+        return ""

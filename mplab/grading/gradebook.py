@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import nbformat
+from nbformat import NotebookNode
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
@@ -49,7 +50,7 @@ def save(
     course: Course,
     assignment: str,
     student: str,
-    notebooks: Mapping[str, nbformat.NotebookNode],
+    notebooks: Mapping[str, NotebookNode],
 ) -> tuple[float, float, bool]:
     """Save a graded submission: its points, its graded notebooks, and digests of its answers.
 
@@ -89,9 +90,7 @@ def save(
         return found
 
 
-def _save_points(
-    row: Any, notebook: nbformat.NotebookNode | None, same: set[str]
-) -> None:
+def _save_points(row: Any, notebook: NotebookNode | None, same: set[str]) -> None:
     """Save the points of a notebook; a missing notebook earns none."""
     cells = {} if notebook is None else marked(notebook)
     for grade in row.grades:

@@ -14,11 +14,17 @@ from nbformat import NotebookNode
 
 from mplab.course.files import replace_file
 from mplab.grading.collecting import collect
-from mplab.grading.execute import graded_name, read_outcomes, refused_outcomes
+from mplab.grading.execute import (
+    GradedNotebooks,
+    Job,
+    grade_submission,
+    graded_name,
+    read_outcomes,
+    refused_outcomes,
+)
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import NoSandbox, account_problem, sandbox_problem
 from mplab.grading.tables import is_student_id
-from mplab.grading.worker import GradedNotebooks, Job, grade_submission
 
 
 def student_of(

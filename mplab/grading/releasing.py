@@ -1,10 +1,15 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
+import base64
 import time
+import zlib
 from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
 
 import nbformat
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
 
 from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
 from mplab.grading.exercises import (
@@ -18,8 +23,23 @@ from mplab.grading.exercises import (
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.gradebook import due_words
 from mplab.grading.sandbox import Died, Session
-from mplab.grading.students import add_start
 from mplab.grading.submissions import marked, read_cells, rebuild
+
+_START = Path(__file__).parent / "course" / "START.md"
+
+_CELL = """\
+# Where nothing is installed, as in Colab: run this first.
+from importlib.util import find_spec
+from pathlib import Path
+
+if getattr(find_spec("mplab"), "origin", None) is None:
+    INSTALL
+if not Path("checks.json").exists():  # the notebook came alone; these are its public cases
+    import base64, zlib
+
+    Path("checks.json").write_bytes(zlib.decompress(base64.b64decode("CHECKS")))"""
+
+_UNKNOWN = 'raise ModuleNotFoundError("mplab is not installed here: START.md says how")'
 
 _DRAW_SECONDS = 60.0
 """Seconds after which no further draw begins; a part that hangs has its own limit."""
@@ -121,9 +141,33 @@ def _generate(course: Course, name: str) -> None:
             ) from error
 
 
-def _mismatches(
-    assignment: Assignment, notebooks: list[nbformat.NotebookNode]
-) -> list[str]:
+def add_start(course: Course, name: str) -> None:
+    """Put START.md and the first cell into `release/NAME`.
+
+    The cell installs `c.Course.install` of the settings, an address or a wheel. It writes the
+    public cases beside the notebook if they are not there, because Colab opens a notebook alone.
+    """
+    release = course.root / "release" / name
+    what = str(course.config().Course.get("install", "") or "")
+    command = f'%pip install --quiet "{what}"' if what else _UNKNOWN
+    table = (release / "checks.json").read_bytes()
+    packed = base64.b64encode(zlib.compress(table, 9)).decode()
+    source = _CELL.replace("INSTALL", command).replace("CHECKS", packed)
+    for path in sorted(release.glob("*.ipynb")):
+        notebook = nbformat.read(path, as_version=4)
+        mark = {"grade_id": f"{path.stem}-start", "schema_version": 3, "locked": True}
+        mark |= {"grade": False, "solution": False, "task": False}
+        metadata = {"nbgrader": mark, "jupyter": {"source_hidden": True}}
+        cell = new_code_cell(source, id="mplab-start", metadata=metadata)
+        others = [other for other in notebook.cells if other.id != cell.id]
+        notebook.cells = [cell, *others]
+        nbformat.write(notebook, path)
+    page = _START.read_text(encoding="utf-8").replace("NAME", name)
+    page = page.replace("INSTALL", what or "ask your teacher for the address of mplab")
+    (release / "START.md").write_text(page, encoding="utf-8")
+
+
+def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
     """List where grade cells and exercises do not match."""
     points: dict[str, float] = {}
     problems = []
@@ -153,7 +197,7 @@ def _mismatches(
     return problems
 
 
-def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
+def _by_hand(notebooks: Iterable[NotebookNode]) -> dict[str, float]:
     """Find the cells graded by hand, with their points."""
     points = {}
     for notebook in notebooks:
@@ -167,7 +211,7 @@ def _by_hand(notebooks: Iterable[nbformat.NotebookNode]) -> dict[str, float]:
 def _as_student(
     course: Course,
     name: str,
-    notebook: nbformat.NotebookNode,
+    notebook: NotebookNode,
     session: Session,
     draws: int,
 ) -> float:

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote
 
-import nbformat
 import nh3
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
 
 from mplab.grading.submissions import image_kind, images_in
@@ -98,7 +98,7 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         source = _text(cell.get("source"))
         mark = _mark(cell)
         if cell.get("cell_type") != "code":
-            rebuilt = nbformat.v4.new_markdown_cell(source)
+            rebuilt = new_markdown_cell(source)
             if images := images_in(cell.get("attachments")):
                 rebuilt.attachments = {
                     n: {image_kind(data): data} for n, data in images.items()
@@ -110,13 +110,13 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
             shown = [_output(output) for output in outputs]
             if hidden:
                 shown = _withheld(shown if mark else [])
-            rebuilt = nbformat.v4.new_code_cell(source, outputs=shown)
+            rebuilt = new_code_cell(source, outputs=shown)
             checked |= check
         rebuilt.id = f"cell-{number}"
         if mark:
             rebuilt.metadata["nbgrader"] = NotebookNode(mark)
         cells.append(rebuilt)
-    return nbformat.v4.new_notebook(cells=cells)
+    return new_notebook(cells=cells)
 
 
 def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,17 +152,13 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        return nbformat.v4.new_output(
-            "stream", name=name, text=_bounded(output.get("text"))
-        )
+        return new_output("stream", name=name, text=_bounded(output.get("text")))
     if kind == "error":
         lines = output.get("traceback")
         trace = "\n".join(map(_text, lines)) if isinstance(lines, list) else ""
         name, value = _text(output.get("ename")), _text(output.get("evalue"))
         trace = _bounded(trace if trace.strip() else f"{name}: {value}")
-        return nbformat.v4.new_output(
-            "error", ename=name, evalue=value, traceback=[trace]
-        )
+        return new_output("error", ename=name, evalue=value, traceback=[trace])
     given = output.get("data")
     data = given if isinstance(given, dict) else {}
     kept = {n: _text(data[n]) for n in _PICTURES if image_kind(_text(data.get(n))) == n}
@@ -172,7 +168,7 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
     kept = kept or {
         "text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"
     }
-    return nbformat.v4.new_output("display_data", kept)
+    return new_output("display_data", kept)
 
 
 def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -189,7 +185,7 @@ def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
         "This cell raised an exception. " * raised
         + "Its outputs are not shown: it ran after a check, whose inputs are not public.\n"
     )
-    return [nbformat.v4.new_output("stream", text=text)]
+    return [new_output("stream", text=text)]
 
 
 def clean(markup: str) -> str:

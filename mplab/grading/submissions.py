@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
@@ -443,8 +443,8 @@ def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
 
 def _new_cell(raw: RawCell) -> NotebookNode:
     if raw.kind == "code":
-        return nbformat.v4.new_code_cell(raw.source)
-    return nbformat.v4.new_markdown_cell(raw.source)
+        return new_code_cell(raw.source)
+    return new_markdown_cell(raw.source)
 
 
 def escape_html_in_markdown(text: str) -> str:
@@ -462,4 +462,4 @@ def escape_html_in_markdown(text: str) -> str:
 
 def add_note(notebook: NotebookNode, text: str) -> None:
     """Put a note of the grader on top, where the student reads it in the feedback."""
-    notebook.cells.insert(0, nbformat.v4.new_markdown_cell(text, id="mplab-note"))
+    notebook.cells.insert(0, new_markdown_cell(text, id="mplab-note"))

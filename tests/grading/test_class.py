@@ -8,9 +8,9 @@ from classroom import ROSTER, notebook, submit, with_walls
 
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
+from mplab.grading.feedback import write_feedback
 from mplab.grading.folder import Course
 from mplab.grading.journal import submitted_students, superseded, team_owners
-from mplab.grading.pages import write_feedback
 from mplab.grading.statistics import statistics
 from mplab.grading.worksheets import read_list
 

@@ -21,13 +21,12 @@ import mplab
 from mplab.commands.main import main
 from mplab.grading import autograding
 from mplab.grading.autograding import _lock, autograde
-from mplab.grading.execute import close_sandboxes
+from mplab.grading.execute import Job, close_sandboxes
 from mplab.grading.folder import Course, create_course
-from mplab.grading.worker import Job
 
 COUNTED = """
 import os
-from mplab.grading.worker import _Grader
+from mplab.grading.execute import _Grader
 
 def note(*words):  # appended whole, by any number of processes
     with open(LOG, "a") as file:

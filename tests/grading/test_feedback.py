@@ -8,9 +8,8 @@ import pytest
 from classroom import WALLS, configure, notebook, run, submit
 
 from mplab.grading.autograding import autograde
-from mplab.grading.feedback import FeedbackExporter
+from mplab.grading.feedback import FeedbackExporter, write_feedback
 from mplab.grading.folder import Course, captured_log
-from mplab.grading.pages import write_feedback
 
 HOSTILE = {
     "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),

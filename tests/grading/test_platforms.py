@@ -11,8 +11,8 @@ import pytest
 from classroom import configure, run, with_students
 
 from mplab.grading.collecting import collect
+from mplab.grading.feedback import write_zip
 from mplab.grading.journal import team_owners
-from mplab.grading.pages import write_zip
 from mplab.grading.tables import Student, read_roster
 from mplab.grading.worksheets import read_list
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from classroom import configure
 
-from mplab.grading.students import add_start
+from mplab.grading.releasing import add_start
 
 
 def first_cell(course):

@@ -15,8 +15,8 @@ import psutil
 from payloads import SECRET, Attack, code_cell, grade_id
 
 from mplab.grading.autograding import autograde
+from mplab.grading.feedback import write_feedback
 from mplab.grading.folder import Course, create_course
-from mplab.grading.pages import write_feedback
 from mplab.grading.releasing import release
 
 LIMITS = {
