@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
@@ -37,11 +37,12 @@ from mplab.grading.folder import Course
 from mplab.grading.isolation import die_with_parent
 from mplab.grading.journal import digest
 from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sandbox
+from mplab.grading.sanitise import rebuild_output
 from mplab.grading.submissions import (
     RejectedSubmission,
     add_note,
     escape_html_in_markdown,
-    image_kind,
+    mark_of,
     read_submission,
 )
 
@@ -49,8 +50,6 @@ _OUTCOME_TEXT = re.compile(
     r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
 )
 """An outcome in the text of a check: courses graded before version 1 have no other record."""
-
-_TEXT = 20_000  # characters of one output in the feedback
 
 _ENDED = "The kernel ended"
 
@@ -190,7 +189,7 @@ def _outputs(session: Session, source: str) -> list[NotebookNode]:
     before = session.interrupts
     if before >= ALL_INTERRUPTS:
         return [new_output("stream", text=f"{NOT_ASKED}\n")]
-    outputs = [_output(o) for o in session.run(source).outputs]
+    outputs = [rebuild_output(output) for output in session.run(source).outputs]
     if session.interrupts > before:
         outputs.append(new_output("stream", text="Stopped: it ran too long.\n"))
     return outputs
@@ -198,7 +197,7 @@ def _outputs(session: Session, source: str) -> list[NotebookNode]:
 
 def graded_name(cell: NotebookNode) -> str | None:
     """Return the id of a cell whose points come from its exercise; None for any other cell."""
-    mark = cell.metadata.get("nbgrader", {})
+    mark = mark_of(cell)
     if cell.cell_type == "code" and mark.get("grade") and not mark.get("solution"):
         return str(mark["grade_id"])
     return None
@@ -258,25 +257,6 @@ def one_line(message: str) -> str:
         else:
             kept += character
     return " ".join(kept.split())
-
-
-def _output(raw: Mapping[str, Any]) -> NotebookNode:
-    """Convert a student's output to one of the few kinds that feedback shows."""
-    text = {key: value[:_TEXT] for key, value in raw.items() if isinstance(value, str)}
-    if image_kind(raw.get("image")) == "image/png":
-        data = {"image/png": raw["image"], "text/plain": text.get("text", "")}
-        return new_output("display_data", data)
-    if "error" in text:
-        return new_output(
-            "error",
-            ename=text["error"],
-            evalue=text.get("message", ""),
-            traceback=text.get("trace", "").split("\n"),
-        )
-    if "shown" in text:
-        return new_output("display_data", {"text/plain": text["shown"]})
-    name = "stderr" if raw.get("stream") == "stderr" else "stdout"
-    return new_output("stream", name=name, text=text.get("text", ""))
 
 
 # A submission, in a worker of any executor ------------------------------------------------

@@ -33,7 +33,7 @@ from mplab.grading.folder import Course
 from mplab.grading.journal import select_students, submitted_students, team_owners
 from mplab.grading.platforms import moodle_prefix, read_label
 from mplab.grading.sanitise import rendered_markdown, sanitise
-from mplab.grading.submissions import marked
+from mplab.grading.submissions import mark_of, marked
 
 POLICY = (
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -369,7 +369,7 @@ def _with_points(graded: NotebookNode, about: Mapping[str, Any]) -> bytes:
     cells = [_words(f"{points:g} of {about['max_score']:g} points.")]
     for cell in found.cells:
         cells.append(cell)
-        mark = cell.metadata.get("nbgrader", {})
+        mark = mark_of(cell)
         if "score" in mark:
             given = "not read yet" if mark.score == NOT_READ else f"{mark.score:g}"
             cells.append(_words(f"{given} of {mark.points:g} points."))

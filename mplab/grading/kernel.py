@@ -59,7 +59,7 @@ def _exactly(channel: socket.socket, count: int) -> bytes:
 
 
 class Outputs:
-    """Records the outputs of a cell, within bounds."""
+    """Records the outputs of a cell as a notebook holds them, within bounds."""
 
     def __init__(self) -> None:
         self.clear()
@@ -75,10 +75,11 @@ class Outputs:
         kept = str(text)[: self._text_left]
         self._text_left -= len(kept)
         last = self.outputs[-1] if self.outputs else {}
-        if last.get("stream") == name:
+        if last.get("name") == name:
             last["text"] += kept
         elif kept:
-            self.outputs.append({"stream": name, "text": kept})
+            output = {"output_type": "stream", "name": name, "text": kept}
+            self.outputs.append(output)
 
     def show(self, data: dict[str, Any]) -> None:
         """Add a picture or a text that was displayed; other kinds are dropped."""
@@ -88,16 +89,16 @@ class Outputs:
             image = base64.b64encode(image).decode("ascii")
         if isinstance(image, str) and len(image) <= self._image_left:
             self._image_left -= len(image)
-            self.outputs.append({"image": image, "text": text[:200]})
+            kept = {"image/png": image, "text/plain": text[:200]}
         else:
-            self.outputs.append({"shown": text[: self._text_left]})
+            kept = {"text/plain": text[: self._text_left]}
+        self.outputs.append({"output_type": "display_data", "data": kept})
 
     def error(self, kind: str, message: str, lines: list[str]) -> None:
         """Add an error."""
+        about = {"ename": kind[:100], "evalue": message[:2000]}
         trace = "\n".join(lines)[-8000:]
-        self.outputs.append(
-            {"error": kind[:100], "message": message[:2000], "trace": trace}
-        )
+        self.outputs.append({"output_type": "error", "traceback": [trace], **about})
 
 
 class _Stream(io.TextIOBase):

@@ -23,7 +23,7 @@ from mplab.grading.exercises import (
 from mplab.grading.folder import Course, captured_log, write_public_checks
 from mplab.grading.gradebook import due_words
 from mplab.grading.sandbox import Died, Session
-from mplab.grading.submissions import marked, read_cells, rebuild
+from mplab.grading.submissions import mark_of, marked, read_cells, rebuild
 
 _START = Path(__file__).parent / "course" / "START.md"
 
@@ -224,13 +224,11 @@ def _as_student(
         ran = session.run(cell.source)
         exercise = graded_name(cell)
         if not ran.ok:
-            label = (
-                cell.metadata.get("nbgrader", {}).get("grade_id") or cell.source[:60]
-            )
-            raised = next((out for out in ran.outputs if "error" in out), {})
+            label = mark_of(cell).get("grade_id", cell.source[:60])
+            raised = next((out for out in ran.outputs if "ename" in out), {})
             raise ValueError(
                 f"release: a solved copy of the release must run; {label!a} gives "
-                f"{raised.get('error')}: {str(raised.get('message'))[:300]}"
+                f"{raised.get('ename')}: {str(raised.get('evalue'))[:300]}"
             )
         if exercise is None:
             continue

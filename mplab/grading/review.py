@@ -25,7 +25,6 @@ from urllib.parse import quote, unquote, urlsplit
 import nbformat
 from nbformat.v4 import new_notebook
 from nbgrader.api import Grade, MissingEntry
-from nbgrader.utils import is_grade
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
 from tornado import httpserver, web
@@ -34,7 +33,7 @@ from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import due_words, read_parts, with_parts
 from mplab.grading.sanitise import rendered_markdown, sanitise
-from mplab.grading.submissions import answers_before, marked
+from mplab.grading.submissions import answers_before, mark_of, marked
 
 _PAGE = Path(__file__).parent / "page"
 
@@ -99,8 +98,8 @@ def questions(course: Course, assignment: str) -> list[Question]:
         answers = answers_before(notebook)
         texts: list[str] = []
         for cell in notebook.cells:
-            mark = cell.metadata.get("nbgrader", {})
-            if is_grade(cell):
+            mark = mark_of(cell)
+            if mark.get("grade"):
                 name = mark["grade_id"]
                 by_hand = bool(mark.get("solution"))
                 answer = name if by_hand else answers.get(name, name)

@@ -82,7 +82,7 @@ class Limits:
 
 
 class CellResult(NamedTuple):
-    """The outputs of a cell, which are unchecked, and whether it ran without error."""
+    """The outputs of a cell as a notebook holds them, unchecked, and whether no error arose."""
 
     outputs: list[dict[str, Any]]
     ok: bool
@@ -383,9 +383,8 @@ class Session:
         if not isinstance(outputs, list) or len(outputs) > 1000:
             raise self._broken("its outputs are no list")
         if self._received > _OUTPUT_BYTES:
-            outputs = [
-                {"stream": "stdout", "text": "(the notebook shows too much to keep)\n"}
-            ]
+            text = "(the notebook shows too much to keep)\n"
+            outputs = [{"output_type": "stream", "text": text}]
         return CellResult(
             [o for o in outputs if isinstance(o, dict)], reply.get("ok") is True
         )

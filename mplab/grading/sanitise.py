@@ -20,7 +20,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
 
-from mplab.grading.submissions import image_kind, images_in
+from mplab.grading.submissions import as_attachments, image_kind, images_in, plain_text
 
 _TAGS = {
     "abbr",
@@ -67,7 +67,7 @@ _CLASSES = {
 }
 """The classes of highlighted code; others could look like, or act as, a part of the page."""
 
-_OUTPUT_CHARACTERS = 100_000
+_OUTPUT_CHARACTERS = 20_000
 
 _GRADE_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
 
@@ -95,19 +95,17 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
     cells = []
     checked = False
     for number, cell in enumerate(notebook.cells):
-        source = _text(cell.get("source"))
+        source = plain_text(cell.get("source"))
         mark = _mark(cell)
         if cell.get("cell_type") != "code":
             rebuilt = new_markdown_cell(source)
             if images := images_in(cell.get("attachments")):
-                rebuilt.attachments = {
-                    n: {image_kind(data): data} for n, data in images.items()
-                }
+                rebuilt.attachments = as_attachments(images)
         else:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
             outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
-            shown = [_output(output) for output in outputs]
+            shown = [rebuild_output(output) for output in outputs]
             if hidden:
                 shown = _withheld(shown if mark else [])
             rebuilt = new_code_cell(source, outputs=shown)
@@ -130,24 +128,16 @@ def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
         name: given[name] for name in _MARKS if isinstance(given.get(name), int | float)
     }
     if isinstance(given.get("comment"), str):
-        mark["comment"] = _text(given["comment"])
+        mark["comment"] = plain_text(given["comment"])
     return {**mark, "grade_id": given["grade_id"]}
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        value = "".join(line for line in value if isinstance(line, str))
-    return (
-        re.sub("[\0\ud800-\udfff]", "\ufffd", value) if isinstance(value, str) else ""
-    )
-
-
 def _bounded(value: Any) -> str:
-    text = _text(value)
+    text = plain_text(value)
     return text if len(text) <= _OUTPUT_CHARACTERS else text[:_OUTPUT_CHARACTERS] + "…"
 
 
-def _output(output: Mapping[str, Any]) -> NotebookNode:
+def rebuild_output(output: Mapping[str, Any]) -> NotebookNode:
     """Rebuild an output as text or as a picture; name the kind of anything else."""
     kind = output.get("output_type")
     if kind == "stream":
@@ -155,16 +145,20 @@ def _output(output: Mapping[str, Any]) -> NotebookNode:
         return new_output("stream", name=name, text=_bounded(output.get("text")))
     if kind == "error":
         lines = output.get("traceback")
-        trace = "\n".join(map(_text, lines)) if isinstance(lines, list) else ""
-        name, value = _text(output.get("ename")), _text(output.get("evalue"))
+        trace = "\n".join(map(plain_text, lines)) if isinstance(lines, list) else ""
+        name, value = _bounded(output.get("ename")), _bounded(output.get("evalue"))
         trace = _bounded(trace if trace.strip() else f"{name}: {value}")
         return new_output("error", ename=name, evalue=value, traceback=[trace])
     given = output.get("data")
     data = given if isinstance(given, dict) else {}
-    kept = {n: _text(data[n]) for n in _PICTURES if image_kind(_text(data.get(n))) == n}
+    kept = {
+        n: plain_text(data[n])
+        for n in _PICTURES
+        if image_kind(plain_text(data.get(n))) == n
+    }
     if "text/plain" in data:
         kept["text/plain"] = _bounded(data["text/plain"])
-    kinds = ", ".join(sorted(_text(name)[:80] for name in data)[:10])
+    kinds = ", ".join(sorted(plain_text(name)[:80] for name in data)[:10])
     kept = kept or {
         "text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"
     }

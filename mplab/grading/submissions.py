@@ -15,6 +15,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 from nbformat import NotebookNode
@@ -230,7 +231,7 @@ class RawCell(NamedTuple):
     kind: str
     source: str
     grade_id: str
-    images: tuple[tuple[str, str], ...] = ()
+    images: Mapping[str, str] = MappingProxyType({})
 
 
 def read_cells(content: bytes) -> list[RawCell]:
@@ -256,10 +257,7 @@ def read_cells(content: bytes) -> list[RawCell]:
 
 
 def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
-    source = cell.get("source", "")
-    if isinstance(source, list):
-        source = "".join(line for line in source if isinstance(line, str))
-    source = source if isinstance(source, str) else ""
+    source = plain_text(cell.get("source"))
     if len(source) > _CELL_CHARACTERS:
         raise RejectedSubmission(
             f"a cell has more than {_CELL_CHARACTERS:,} characters"
@@ -268,10 +266,21 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
     kind = "code" if cell.get("cell_type") == "code" else "markdown"
-    clean = source.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
     found = cell.get("attachments") if kind == "markdown" else None
-    images = tuple(images_in(found).items())
-    return RawCell(kind, clean, grade_id if isinstance(grade_id, str) else "", images)
+    images = images_in(found)
+    return RawCell(kind, source, grade_id if isinstance(grade_id, str) else "", images)
+
+
+def plain_text(value: Any) -> str:
+    """Return a text of a notebook, which may be a list of lines; empty if it is none.
+
+    Half of a surrogate pair, which no file in UTF-8 can hold, is replaced, and so is a zero byte.
+    """
+    if isinstance(value, list):
+        value = "".join(line for line in value if isinstance(line, str))
+    if not isinstance(value, str):
+        return ""
+    return re.sub("[\0\ud800-\udfff]", "\ufffd", value)
 
 
 def image_kind(data: Any) -> str:
@@ -298,6 +307,11 @@ def images_in(attachments: Any) -> dict[str, str]:
     return found
 
 
+def as_attachments(images: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return images by their names as a notebook holds those that were pasted into a cell."""
+    return {name: {image_kind(data): data} for name, data in images.items()}
+
+
 def _adopted(
     skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]
 ) -> list[RawCell]:
@@ -306,7 +320,7 @@ def _adopted(
     marks = {cell.grade_id for cell in cells}
     for name, cell in marked(skeleton).items():
         function = re.search(r"^def (\w+)\(", cell.source, re.MULTILINE)
-        if not function or not _mark(cell).get("solution"):
+        if not function or not mark_of(cell).get("solution"):
             continue
         # A stub that nobody touched: the answer may stand in a cell of its own.
         stubs = [
@@ -346,7 +360,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     for i, raw in enumerate(cells):
         if last.get(raw.grade_id) == i:
             order.append(raw.grade_id)
-        elif raw.grade_id not in roles or _mark(roles[raw.grade_id]).get("solution"):
+        elif raw.grade_id not in roles or mark_of(roles[raw.grade_id]).get("solution"):
             order.append(raw)
     _complete(order, list(roles), answers_before(skeleton))
     rebuilt = copy.copy(skeleton)
@@ -357,10 +371,10 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
             if isinstance(entry, RawCell)
             else copy.deepcopy(roles[entry])
         )
-        if isinstance(entry, str) and entry in last and _mark(cell).get("solution"):
+        if isinstance(entry, str) and entry in last and mark_of(cell).get("solution"):
             cell.source = cells[last[entry]].source
             if images := cells[last[entry]].images:
-                cell.attachments = {n: {image_kind(data): data} for n, data in images}
+                cell.attachments = as_attachments(images)
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt
@@ -372,7 +386,7 @@ def possible_lost_points(skeleton: NotebookNode, cells: Sequence[RawCell]) -> li
     An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
     copied with its marks may hold an older attempt.
     """
-    marks = [mark for cell in skeleton.cells if (mark := _mark(cell))]
+    marks = [mark for cell in skeleton.cells if (mark := mark_of(cell))]
     roles = [mark["grade_id"] for mark in marks]
     answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
     found = [cell.grade_id for cell in cells if cell.grade_id in roles]
@@ -407,11 +421,14 @@ def _complete(
 
 def marked(notebook: NotebookNode) -> dict[str, NotebookNode]:
     """Return the cells with nbgrader's marks, by their id."""
-    return {mark["grade_id"]: cell for cell in notebook.cells if (mark := _mark(cell))}
+    return {
+        mark["grade_id"]: cell for cell in notebook.cells if (mark := mark_of(cell))
+    }
 
 
-def _mark(cell: NotebookNode) -> dict[str, Any]:
-    mark: dict[str, Any] = cell.metadata.get("nbgrader", {})
+def mark_of(cell: NotebookNode) -> Any:
+    """Return the mark of nbgrader on a cell; an empty one if it has none."""
+    mark = cell.metadata.get("nbgrader", {})
     return mark if mark.get("grade_id") else {}
 
 
@@ -420,7 +437,7 @@ def answers_before(skeleton: NotebookNode) -> dict[str, str]:
     answers: dict[str, str] = {}
     answer = ""
     for cell in skeleton.cells:
-        mark = _mark(cell)
+        mark = mark_of(cell)
         if mark.get("solution"):
             answer = mark["grade_id"]
         elif mark.get("grade") and answer:
@@ -434,7 +451,7 @@ def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
     before = answers_before(notebook)
     answers = {}
     for name, cell in cells.items():
-        if _mark(cell).get("grade"):
+        if mark_of(cell).get("grade"):
             answer = cells[before.get(name, name)]
             text = f"{answer.source}{answer.get('attachments', '')}"
             answers[f"{stem}/{name}"] = hashlib.sha256(text.encode()).hexdigest()

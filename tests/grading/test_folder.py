@@ -321,5 +321,5 @@ def test_torch_numba_and_matplotlib_work_inside():
         shown = session.run(
             "import matplotlib.pyplot as plt\nplt.plot([1, 2]); None"
         ).outputs
-        assert "image" in shown[-1]
+        assert "image/png" in shown[-1]["data"]
         assert session.run("%timeit -n1 -r1 1").ok

@@ -42,7 +42,8 @@ def sandbox():
 
 
 def said(ran):
-    return "".join(o.get("text", "") + o.get("shown", "") for o in ran.outputs)
+    """The texts that a cell has shown, and nothing of its pictures."""
+    return "".join(o.get("text") or o["data"]["text/plain"] for o in ran.outputs)
 
 
 def test_a_cell_shows_what_ipython_would_show(sandbox):
@@ -50,7 +51,7 @@ def test_a_cell_shows_what_ipython_would_show(sandbox):
         assert said(session.run("print('out'); 6 * 7")) == "out\n42"
         failed = session.run("1 / 0")
         assert not failed.ok
-        assert failed.outputs[-1]["error"] == "ZeroDivisionError"
+        assert failed.outputs[-1]["ename"] == "ZeroDivisionError"
         assert said(session.run("%%capture x\nprint(3)\n")) == ""
         assert (
             said(session.run("await __import__('asyncio').sleep(0, 'awaited')"))
@@ -185,7 +186,7 @@ def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(sandbox):
         assert session.run(work.format(0.6), seconds=1).ok
         assert time.monotonic() - begun > 1, "the processor was not busy"
         assert (
-            session.run(work.format(60), seconds=1).outputs[-1]["error"]
+            session.run(work.format(60), seconds=1).outputs[-1]["ename"]
             == "KeyboardInterrupt"
         )
 
@@ -194,7 +195,7 @@ def test_time_in_line_for_a_busy_processor_is_not_the_submission_s(sandbox):
 def test_an_endless_cell_is_interrupted_and_the_next_one_runs(sandbox):
     with sandbox.session({}) as session:
         stopped = session.run("while True: pass", seconds=1)
-        assert stopped.outputs[-1]["error"] == "KeyboardInterrupt"
+        assert stopped.outputs[-1]["ename"] == "KeyboardInterrupt"
         assert said(session.run("2")) == "2"
         asked = session.run("def f(x):\n    while True: pass")
         assert asked.ok
@@ -362,7 +363,7 @@ def test_what_no_count_would_see_or_all_of_a_machine_share_is_denied(sandbox, co
     with sandbox.session({}) as session:
         ran = session.run(code)
         assert not ran.ok
-        assert ran.outputs[-1]["error"] in ("PermissionError", "OSError")
+        assert ran.outputs[-1]["ename"] in ("PermissionError", "OSError")
 
 
 @with_walls
@@ -401,7 +402,7 @@ def test_half_of_a_surrogate_pair_costs_this_character(sandbox):
             == "a?b 😀 \\ud800\n"
         )
         failed = session.run(r"raise ValueError('a\udfffb')").outputs[-1]
-        assert failed["message"] == "a?b"
+        assert failed["evalue"] == "a?b"
         json.dumps(failed, ensure_ascii=False).encode()
         session.run(r"def f(): raise KeyError('\ud800')")
         session.run(r"def g(): return '\ud800'")

@@ -169,7 +169,7 @@ def test_odd_cells_become_plain_text():
     assert read_cells(content) == [
         RawCell("markdown", "", ""),
         RawCell("markdown", "a\ufffdb", ""),
-        RawCell("markdown", "?", ""),
+        RawCell("markdown", "\ufffd", ""),
     ]
 
 
