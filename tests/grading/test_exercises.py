@@ -2,14 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 
+import corpus
 import numpy as np
 import pytest
-from corpus import grade_exercise
+from cases import run_script
 from tiers import mostly_full
 
 import mplab
@@ -38,28 +37,28 @@ def table_of(folder):
     return public_table(loaded(folder).graded)
 
 
-class Answering:
-    """A student's kernel without the kernel."""
+class Replying:
+    """A student's kernel without the kernel: what it replies to the cases."""
 
     interrupts = 0
 
-    def __init__(self, **names):
-        self.names, self.asked = names, []
+    def __init__(self, reply):
+        self.reply = reply
 
     def ask(self, name, cases, *, seconds=None, uses=None):
-        self.asked.append(cases)
-        if name not in self.names:
-            return {"missing": True}
-        answer = self.names[name]
+        return self.reply(cases)
+
+
+def answering(answer):
+    """A kernel whose notebook holds an answer, a function or a value."""
+    outcome = corpus.Answering(answer).outcome
+
+    def reply(cases):
         if cases is None:
             return {"values": [{"value": encode_value(answer)}]}
-        return {"values": [self.outcome(answer, decode_value(case)) for case in cases]}
+        return {"values": [outcome(answer, decode_value(case)) for case in cases]}
 
-    def outcome(self, answer, arguments):
-        try:
-            return {"value": encode_value(answer(*arguments))}
-        except Exception as error:
-            return {"raised": type(error).__name__, "message": str(error)}
+    return Replying(reply)
 
 
 def graded(**changes):
@@ -84,23 +83,22 @@ def graded(**changes):
 def test_a_name_that_a_submission_sends_is_printed_only_if_it_is_mplab_s(sent):
     """It printed 80 characters of the submission's choice: a hidden input at a time."""
 
-    class Sending(Answering):
-        def ask(self, *asked, **options):
-            return super().ask(*asked, **options) | {"called": [self.sent]}
-
     exercise = graded()
-    answering = Sending(quotient=exercise.exercise.answer)
-    answering.sent = sent
-    for outcome in grade_exercise(exercise, answering, len):
+    right = answering(exercise.exercise.answer)
+
+    def outcomes(called):
+        kernel = Replying(lambda cases: right.reply(cases) | {"called": [called]})
+        return corpus.grade_exercise(exercise, kernel, len)
+
+    for outcome in outcomes(sent):
         assert outcome.message.startswith("The answer calls mplab's functions; in this")
         assert outcome.earned == 0
-    answering.sent = "round_to with overflow"
-    message = grade_exercise(exercise, answering, len)[0].message
+    message = outcomes("round_to with overflow")[0].message
     assert message.startswith("The answer calls mplab's round_to with overflow; in")
 
 
-def earned(answering, exercise=None, seed=0):
-    outcomes = grade_exercise(exercise or graded(), answering, lambda part: seed)
+def earned(kernel, exercise=None, seed=0):
+    outcomes = corpus.grade_exercise(exercise or graded(), kernel, lambda part: seed)
     return [outcome.earned for outcome in outcomes], [
         outcome.message for outcome in outcomes
     ]
@@ -116,11 +114,11 @@ def earned(answering, exercise=None, seed=0):
      ["Look again.", "2 of 2 cases are wrong. Think of zero."]),
 ])  # fmt: skip
 def test_each_part_is_earned_alone_and_says_what_is_wrong(answer, points, messages):
-    assert earned(Answering(quotient=answer)) == (points, messages)
+    assert earned(answering(answer)) == (points, messages)
 
 
 def test_no_message_holds_a_hidden_case_or_its_answer():
-    _, messages = earned(Answering(quotient=lambda a, b: 77.0))
+    _, messages = earned(answering(lambda a, b: 77.0))
     case = np.random.default_rng(0).normal()
     assert not any(str(case)[:6] in m or str(case / 4)[:6] in m for m in messages)
 
@@ -129,70 +127,48 @@ def test_a_missing_answer_a_stub_and_a_value_for_a_function_say_so():
     def stub(a, b):
         raise NotImplementedError
 
-    assert earned(Answering()) == (
+    absent = Replying(lambda cases: {"missing": True})
+    assert earned(absent) == (
         [0, 0],
         ["The notebook defines no quotient at this point."] * 2,
     )
-    assert earned(Answering(quotient=stub)) == ([0, 0], ["Not attempted."] * 2)
+    assert earned(answering(stub)) == ([0, 0], ["Not attempted."] * 2)
     value = Graded(
         "n", Exercise(answer=2, reason="2 is right."), (Part("the value", 1, "?"),)
     )
-    [outcome] = grade_exercise(value, Answering(), len)
-    assert outcome.message == "Not attempted: nothing is called n at this point."
+    told = "Not attempted: nothing is called n at this point."
+    assert earned(absent, value) == ([0], [told])
 
 
+NO_NAMES = [
+    "SystemExit", "KeyboardInterrupt", "UnicodeDecodeError", "ExceptionGroup", "BaseException",
+    "print", "x" * 10_000, "_Unreadable", ["ZeroDivisionError"],
+]  # fmt: skip
 LIES = [
     {}, {"values": None}, {"values": {}}, {"values": [1] * 3}, {"values": []}, {"points": 3},
     {"values": [{"value": {"eval": "1"}}] * 2}, {"values": [{"raised": "ZeroDivisionError"}] * 2},
-    {"values": [{"raised": ["ZeroDivisionError"]}] * 2}, {"values": [{"value": True}] * 2},
-    {"interrupted": True}, {"values": [{"raised": "_Unreadable"}] * 2}, {"kind": {}},
+    {"values": [{"value": True}] * 2}, {"interrupted": True}, {"kind": {}},
     {"values": [{"value": {"float": "nan"}}] * 2}, {"values": [None, None]},
+    *({"values": [{"raised": name, "message": 5}] * 2} for name in NO_NAMES),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("lie", LIES, ids=range(len(LIES)))
-def test_a_reply_that_lies_earns_nothing(lie):
-    class Liar(Answering):
-        def ask(self, name, cases, *, seconds=None, uses=None):
-            return lie
-
-    assert earned(Liar())[0] == [0, 0]
-
-
-NAMES = [
-    "SystemExit",
-    "KeyboardInterrupt",
-    "UnicodeDecodeError",
-    "ExceptionGroup",
-    "BaseException",
-]
-
-
-@pytest.mark.parametrize("name", [*NAMES, "print", "x" * 10_000])
-def test_no_name_of_an_exception_hurts_the_grader(name):
-    class Raising(Answering):
-        def ask(self, asked, cases, *, seconds=None, uses=None):
-            return {"values": [{"raised": name, "message": 5}] * len(cases)}
-
-    assert earned(Raising())[0] == [0, 0]
+def test_a_reply_that_lies_earns_nothing_and_hurts_nobody(lie):
+    assert earned(Replying(lambda cases: lie))[0] == [0, 0]
 
 
 def test_after_two_things_that_ran_too_long_nothing_more_is_asked():
-    class Endless(Answering):
-        def ask(self, asked, cases, *, seconds=None, uses=None):
-            self.interrupts += 1
-            return {"interrupted": True}
+    def endless(cases):
+        stopped.interrupts += 1
+        return {"interrupted": True}
 
     exercise = Exercise(abs, "Because.", cases=[1.0])
     entry = Graded("f", exercise, [Part(str(i), 1, "Look.", [1.0]) for i in range(4)])
-    stopped = Endless()
-    said = [
-        outcome.message for outcome in grade_exercise(entry, stopped, lambda part: 0)
-    ]
-    assert (
-        stopped.interrupts == 2
-        and ["Stopped" in text for text in said] == [True] * 2 + [False] * 2
-    )
+    stopped = Replying(endless)
+    _, said = earned(stopped, entry)
+    assert stopped.interrupts == 2
+    assert ["Stopped" in text for text in said] == [True] * 2 + [False] * 2
     assert said[2].startswith("Not asked: what came before it ran too long")
 
 
@@ -229,8 +205,7 @@ def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
     assert "All." in mplab.check("count", 512).message
     for wrong in ("496", [496], 495, math.nan, None, {}):
         assert not mplab.check("count", wrong)
-    assert earned(Answering(count=496), entry)[0] == [1]
-    assert earned(Answering(count=497), entry)[0] == [0]
+    assert [earned(answering(n), entry)[0] for n in (496, 497)] == [[1], [0]]
 
 
 def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
@@ -244,9 +219,9 @@ def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
 
 def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     def cases(seed):
-        answering = Answering(quotient=lambda a, b: a / b)
-        earned(answering, seed=seed)
-        return answering.asked[1]
+        asked = []
+        earned(Replying(lambda cases: asked.append(cases) or {}), seed=seed)
+        return asked[1]
 
     seeds = [seed_for(b"key", "a1", student, "encode") for student in ("s01", "s02")]
     assert cases(seeds[0]) == cases(seeds[0]) != cases(seeds[1])
@@ -254,27 +229,23 @@ def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     assert seed_for(b"other", "a1", "s01", "encode") != seeds[0]
 
 
+IMPORTS = "from mplab.grading import *\nfrom mplab.course import *\n"
+
+
 @pytest.mark.parametrize("body", ["GRADED = {}", "x = 1",
-    "from mplab.grading import *\nfrom mplab.course import *\n"
     "GRADED = {'a': Graded('f', Exercise(abs, ''), ())}",
-    "from mplab.grading import *\nfrom mplab.course import *\n"
     "GRADED = {'a': Graded('f', Exercise(abs, '', cases=[1.0]), (Part('p', 1, ''),))}",
-    "from mplab.grading import *\nfrom mplab.course import *\n"
     "GRADED = {'a': Graded('f', Exercise(abs, ''), (Part('p', 0, '', [1.0]),))}"])  # fmt: skip
 def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
-    (tmp_path / "exercises.py").write_text(body)
+    (tmp_path / "exercises.py").write_text(IMPORTS + body)
     with pytest.raises(ValueError, match=r"exercises\.py: "):
         load_assignment(tmp_path / "exercises.py")
 
 
 def test_a_student_needs_nothing_of_nbgrader():
     code = "import mplab.grading, sys; print(*{n.split('.')[0] for n in sys.modules})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & set(
-        done.stdout.split()
-    )
+    loaded_there = set(run_script(code).split())
+    assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & loaded_there
 
 
 @every_assignment
@@ -313,11 +284,10 @@ def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, kno
 @pytest.mark.parametrize("folder", mostly_full(FOLDERS, SHORT), ids=lambda f: f.name)
 def test_each_misconception_loses_points_and_the_reference_none(folder, seed):
     for name, entry in load_assignment(folder / "exercises.py").graded.items():
-        right = Answering(**{entry.asks: entry.exercise.answer})
+        right = answering(entry.exercise.answer)
         assert sum(earned(right, entry, seed)[0]) == entry.points, name
         for wrong, _ in entry.exercise.misconceptions:
-            wrong_points = sum(earned(Answering(**{entry.asks: wrong}), entry, seed)[0])
-            assert wrong_points < entry.points, name
+            assert sum(earned(answering(wrong), entry, seed)[0]) < entry.points, name
 
 
 @pytest.mark.parametrize(
@@ -334,20 +304,6 @@ def test_a_file_that_is_no_public_table_is_refused_by_name(tmp_path, table):
 
 
 # What a message may tell -------------------------------------------------------------------
-class Raising(Answering):
-    """A submission whose every case ends in an exception that tells its argument."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def ask(self, name, cases, *, seconds=None, uses=None):
-        told = [
-            {"raised": self.name, "message": f"my secret {json.dumps(case)}"}
-            for case in cases
-        ]
-        return {"values": told}
-
-
 @pytest.mark.parametrize(
     "raised", ["ValueError", "KeyError", "OSError", "SecretError", "my secret"]
 )
@@ -356,27 +312,20 @@ def test_no_message_tells_what_the_submission_wrote_into_an_exception(raised):
     exercise = Exercise(lambda x: x, "Because.", cases=[1.0])
     parts = [Part("shown", 1, "Look."), Part("listed", 1, "Look.", [0.5]),
              Part("drawn", 1, "Look.", lambda rng: [rng.normal() for _ in range(2)])]  # fmt: skip
-    shown, *hidden = (
-        outcome.message
-        for outcome in grade_exercise(
-            Graded("f", exercise, parts), Raising(raised), lambda part: 0
-        )
-    )
+
+    def raising(cases):
+        told = [f"my secret {json.dumps(case)}" for case in cases]
+        return {"values": [{"raised": raised, "message": text} for text in told]}
+
+    _, messages = earned(Replying(raising), Graded("f", exercise, parts))
     known = raised if raised in ("ValueError", "KeyError") else "an exception"
-    assert shown == hidden[0] == f"The first of them raised {known}. Look."
-    assert (
-        hidden[1] == f"2 of 2 cases are wrong. The first of them raised {known}. Look."
-    )
+    one = f"The first of them raised {known}. Look."
+    assert messages == [one, one, f"2 of 2 cases are wrong. {one}"]
 
 
 def test_an_answer_that_is_no_value_is_told_in_words_of_ours():
-    class Foreigner(Answering):
-        def ask(self, name, cases, *, seconds=None, uses=None):
-            return {"values": [{"foreign": "a socket"}] * len(cases)}
-
     exercise = Exercise(abs, "Because.", cases=[1.0])
     entry = Graded("f", exercise, [Part("all", 1.0, "Look again.", [1.0])])
-    (outcome,) = grade_exercise(entry, Foreigner(), lambda part: 0)
-    assert outcome.message == (
-        "The first of them gave no value that can be handed in. Look again."
-    )
+    foreign = Replying(lambda cases: {"values": [{"foreign": "a socket"}]})
+    told = "The first of them gave no value that can be handed in. Look again."
+    assert earned(foreign, entry) == ([0], [told])
