@@ -74,30 +74,19 @@ def one_good_or_bad(bad):
     return [[np.float32([math.inf if bad else 1.0])]]
 
 
-def test_after_every_step_of_random_sequences_the_state_is_that_of_torch():
-    rng, ours = np.random.default_rng(0), both("after_run")
-    for _ in range(20):
+def test_after_every_run_of_random_sequences_the_state_is_that_of_torch():
+    rng, ours = np.random.default_rng(1), both("after_run")
+    for _ in range(30):
         state = random_state(rng)
         scaler = scaler_in(state)
         groups, optimizers, _ = network([[1]])
-        for found in rng.integers(0, 2, 25).astype(bool).tolist():
-            window(scaler, optimizers, groups, one_good_or_bad(found))
-            states = [after_run(state, found, 1) for after_run in ours]
-            assert states == [scaler.state_dict()] * 2, (state, found)
+        for found in rng.integers(0, 2, 10).astype(bool).tolist():
+            steps = int(rng.choice((1, 1, 2, 30)))
+            for _ in range(steps):
+                window(scaler, optimizers, groups, one_good_or_bad(found))
+            states = [after_run(state, found, steps) for after_run in ours]
+            assert states == [scaler.state_dict()] * 2, (state, found, steps)
             state = states[0]
-
-
-@pytest.mark.parametrize("found", [False, True])
-def test_a_run_is_as_many_steps_of_torch(found):
-    rng, ours = np.random.default_rng(1), both("after_run")
-    for _ in range(20):
-        state, steps = random_state(rng), int(rng.integers(1, 150))
-        scaler = scaler_in(state)
-        groups, optimizers, _ = network([[1]])
-        for _ in range(steps):
-            window(scaler, optimizers, groups, one_good_or_bad(found))
-        for after_run in ours:
-            assert after_run(state, found, steps) == scaler.state_dict(), (state, steps)
 
 
 def test_a_run_is_the_same_in_pieces():

@@ -94,6 +94,8 @@ def test_whole_blocks_are_those_of_quantize(name):
         * np.exp2(np.arange(-9, 9, 3))[:, None]
     )
     x[1] = 0
+    if fmt is FP8_E4M3:
+        x[2, 3], x[3, 5] = np.inf, np.nan
     tensor = torch.from_numpy(x.astype(np.float32).ravel())
     held = quantize(tensor, fmt, scale=ScaleRule.MX, block=(32,))
     wanted = torch.hstack(
@@ -101,19 +103,6 @@ def test_whole_blocks_are_those_of_quantize(name):
     ).numpy()
     packed = reference("blocks")(tensor.numpy(), fmt, 32)
     np.testing.assert_array_equal(packed.reshape(6, 33), wanted)
-
-
-def test_blocks_that_are_not_finite_are_those_of_quantize():
-    x = np.ones((3, 32), np.float32)
-    x[0, 3], x[2, 5] = np.inf, np.nan
-    held = quantize(
-        torch.from_numpy(x.ravel()), FP8_E4M3, scale=ScaleRule.MX, block=(32,)
-    )
-    wanted = torch.hstack(
-        [held.scale_codes[:, None], held.codes.reshape(3, 32)]
-    ).numpy()
-    packed = reference("blocks")(x.ravel(), FP8_E4M3, 32)
-    np.testing.assert_array_equal(packed.reshape(3, 33), wanted)
 
 
 def test_products_are_those_of_the_layer_where_float32_sums_them_exactly():
