@@ -26,6 +26,7 @@ from mplab.numbers.formats import (
     FormatLike,
     Overflow,
     Rounding,
+    Tininess,
     format_of,
 )
 from mplab.numbers.inputs import as_array
@@ -298,7 +299,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma`, `remainder` or an
             elementary function.
         *arguments: its operands, then the format.
-        **rules: its options.
+        **rules: its options, and `tininess` as in `mplab.events`.
 
     Returns:
         An `Event` for scalars; for arrays its bits, uint8 of the shape of the result.
@@ -321,11 +322,12 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         raise ValueError(
             f"raised: operation must be one of {names}; got {given}. Pass one."
         )
+    tininess = rules.pop("tininess", Tininess.AFTER)
     *operands, named = arguments
     fmt = format_of(named, function="raised")
     exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
-    flags = np.asarray(rounding.events(exact.wide, fmt, **rules))
+    flags = np.asarray(rounding.events(exact.wide, fmt, tininess=tininess, **rules))
     flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
     flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
     flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)

@@ -28,6 +28,7 @@ from mplab.numbers.formats import (
     FormatLike,
     Overflow,
     Rounding,
+    Tininess,
     format_of,
 )
 from mplab.numbers.rounding import (
@@ -482,8 +483,9 @@ def accumulate(
 
     def step(named: FormatLike) -> loops.Step:
         fmt = format_of(named, function=function)
+        rules = (overflow, False, False, Tininess.AFTER)
         facts = checked_parameters(
-            function, fmt, np.dtype(np.float64), rounding, overflow
+            function, fmt, np.dtype(np.float64), rounding, *rules
         )
         assert facts is not None  # float64 holds every format
         return loops.Step(facts, checked_keys(function, rounding, stream))

@@ -32,6 +32,7 @@ from mplab.numbers.formats import (
     Overflow as Overflow,
     Rounding as Rounding,
     Specials as Specials,
+    Tininess as Tininess,
     format_of as format_of,
 )
 from mplab.numbers.rounding import (

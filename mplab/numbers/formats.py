@@ -55,6 +55,13 @@ class Overflow(IntEnum):
     SATURATE = 1
 
 
+class Tininess(IntEnum):
+    """Whether tininess is detected before or after rounding (IEEE 754-2019 §7.5)."""
+
+    AFTER = 0
+    BEFORE = 1
+
+
 class Event(IntFlag):
     """The exceptions of IEEE 754-2019 §7, as bits of the array that `mplab.events` returns."""
 

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.formats import Format, Overflow, Rounding
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
 
 
 class RoundingParameters(NamedTuple):
@@ -26,6 +26,7 @@ def rounding_parameters(
     overflow: Overflow = Overflow.IEEE,
     flush_inputs: bool = False,
     flush_outputs: bool = False,
+    tininess: Tininess = Tininess.AFTER,
 ) -> RoundingParameters | None:
     """Compute the loop parameters of `fmt` for float32 or float64 input.
 
@@ -48,13 +49,13 @@ def rounding_parameters(
 
     saturate = overflow is Overflow.SATURATE or not fmt.has_nan
     beyond = fmt.max_finite if saturate else np.inf if fmt.has_infinity else np.nan
+    # With unbounded exponent the grid just below 2^emin is half as wide. If the format has the emin
+    # of the source, the source's numbers there are subnormal, on one grid: the shift must shrink.
+    tiny_shift = shift if gridded else max(shift - 1, 0)
     sign_bit = int(np.iinfo(integer).min)
     parameters = [
         shift,
-        # With unbounded exponent the grid just below 2^emin is half as wide. If the format has the
-        # emin of the source, the source's numbers there are subnormal, on one grid: the shift must
-        # shrink.
-        shift if gridded else max(shift - 1, 0),
+        0 if tininess is Tininess.BEFORE else tiny_shift,
         fmt.precision == 1,
         bits(fmt.min_normal) if gridded else 0,
         bits(2.0 ** (fmt.emin + shift)) if gridded else 0,

@@ -26,6 +26,7 @@ from mplab.numbers.formats import (
     FormatLike,
     Overflow,
     Rounding,
+    Tininess,
     format_of,
 )
 from mplab.numbers.inputs import as_array, as_float64, is_tensor, on_tensors, widen
@@ -316,19 +317,23 @@ nan=1, infinite=0)
 def events(
     x: Any,
     fmt: FormatLike,
+    *,
+    tininess: Tininess = Tininess.AFTER,
     **rules: Unpack[RoundingRules],
 ) -> Any:
     """Return the IEEE 754 exceptions that `round_to` with these arguments raises per element.
 
-    INEXACT: the result differs from x. UNDERFLOW: the result is inexact, and tiny: rounded with
-    unbounded exponent it lies below min_normal. OVERFLOW: x is finite and its rounded value, with
-    unbounded exponent, passes max_finite. INVALID: x is a signaling NaN, or a number for which
-    `fmt` has no better result than NaN (an infinity without saturation in a format without
-    infinity, a negative number in an unsigned format). Rounding never divides by zero.
+    INEXACT: the result differs from x. UNDERFLOW: the result is inexact and tiny. OVERFLOW: x
+    is finite and its rounded value, with unbounded exponent, passes max_finite. INVALID: x
+    is a signaling NaN, or a number for which `fmt` has no better result than NaN (an
+    infinity without saturation in a format without infinity, a negative number in an unsigned
+    format). Rounding never divides by zero.
 
     Args:
         x: as in `round_to`, shape `(...)`.
         fmt: the format to round to.
+        tininess: whether tiny is judged on the rounded result with unbounded exponent
+            (`AFTER`) or on x (`BEFORE`).
         **rules: `rounding`, `overflow`, `flush_inputs`, `flush_outputs` and `stream` as in
             `round_to`.
 
@@ -345,7 +350,7 @@ def events(
     from mplab.numbers import kernels
 
     source = _Source("events", x)
-    array, how = source.prepared(fmt, **rules)
+    array, how = source.prepared(fmt, tininess=tininess, **rules)
     flags = np.empty(array.size, np.uint8)
     kernels.run(bits_of(array), None, flags=flags, **how)
     flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
@@ -419,7 +424,7 @@ def _compile(
     """Build and cache the ufunc for these options; None where `_Source` must do the rounding."""
     from mplab.numbers.kernels import ufunc
 
-    rules = rounding, overflow, flush_inputs, flush_outputs
+    rules = rounding, overflow, flush_inputs, flush_outputs, Tininess.AFTER
     like = format_of(fmt, function="round_to")
     parameters = checked_parameters("round_to", like, dtype, *rules)
     if parameters is None:
@@ -533,12 +538,13 @@ def loop_options(
     flush_inputs: bool = False,
     flush_outputs: bool = False,
     stream: Stream | None = None,
+    tininess: Tininess = Tininess.AFTER,
 ) -> LoopOptions:
     """Check the options of a call, and return those of its loop.
 
     The parameters are those for float64 if float32 cannot serve; that changes no result.
     """
-    rules = (overflow, flush_inputs, flush_outputs)
+    rules = (overflow, flush_inputs, flush_outputs, tininess)
     parameters = checked_parameters(function, fmt, dtype, rounding, *rules)
     keys = checked_keys(function, rounding, stream)
     if parameters is None:
@@ -572,8 +578,9 @@ def checked_parameters(
     dtype: np.dtype[Any],
     rounding: Rounding,
     overflow: Overflow,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
+    flush_inputs: bool,
+    flush_outputs: bool,
+    tininess: Tininess,
 ) -> RoundingParameters | None:
     """Check the options, and return the parameters of the loops."""
     if fmt.bits > 32:
@@ -582,7 +589,7 @@ def checked_parameters(
             f"got {fmt.name}. Compute with Python's floats or NumPy's float64 themselves."
         )
     # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
-    options = rounding, overflow, flush_inputs, flush_outputs
+    options = rounding, overflow, flush_inputs, flush_outputs, tininess
     for (name, kind), given in zip(_OPTIONS.items(), options, strict=True):
         if type(given) is not kind:
             choices = (
@@ -599,4 +606,5 @@ _OPTIONS = {
     "overflow": Overflow,
     "flush_inputs": bool,
     "flush_outputs": bool,
+    "tininess": Tininess,
 }

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
-from mplab.numbers.formats import Format, Overflow, Rounding
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
 from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
@@ -58,8 +58,8 @@ def rounding_parameters(
     Raises:
         ValueError: the format does not fit in float32, or lacks signs or zero.
     """
-    dtype = np.dtype(np.float32)
-    parameters = checked_parameters(function, fmt, dtype, rounding, overflow)
+    rules = (rounding, overflow, False, False, Tininess.AFTER)
+    parameters = checked_parameters(function, fmt, np.dtype(np.float32), *rules)
     if parameters is None or not (fmt.signed and fmt.has_zero):
         raise ValueError(
             f"{function}: fmt must have signs and zero, and fit in float32; got {fmt.name}. "

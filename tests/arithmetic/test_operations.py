@@ -24,6 +24,7 @@ from mplab import (
     Overflow,
     Rounding,
     Stream,
+    Tininess,
 )
 from mplab.arithmetic import (
     add,
@@ -140,14 +141,17 @@ def test_events_of_every_pair_of_e5m2_are_those_of_the_oracle():
     for offset, rounding in enumerate(exact.DETERMINISTIC):
         for name in ("add", "multiply", "divide"):
             x, y = a[offset::23], b[offset::23]
-            got = raised(OPERATIONS[name], x, y, fmt, rounding=rounding)
-            want = [
-                exact.exceptions(name, pair, fmt, rounding)
-                for pair in zip(x.tolist(), y.tolist(), strict=True)
-            ]
-            assert_same_bits(got, np.array(want, np.uint8))
-            count += x.size
-    assert count > 25_000
+            for tininess in Tininess:
+                got = raised(
+                    OPERATIONS[name], x, y, fmt, rounding=rounding, tininess=tininess
+                )
+                want = [
+                    exact.exceptions(name, pair, fmt, rounding, tininess)
+                    for pair in zip(x.tolist(), y.tolist(), strict=True)
+                ]
+                assert_same_bits(got, np.array(want, np.uint8))
+                count += x.size
+    assert count > 50_000
 
 
 # Hard cases of the large formats --------------------------------------------------------
@@ -232,7 +236,7 @@ def test_events_of_hard_cases_are_those_of_the_oracle(fmt):
             operands = directed(name, fmt, rng, 300)
             got = raised(OPERATIONS[name], *operands, fmt, rounding=rounding)
             want = [
-                exact.exceptions(name, numbers, fmt, rounding)
+                exact.exceptions(name, numbers, fmt, rounding, Tininess.AFTER)
                 for numbers in zip(*(x.tolist() for x in operands), strict=True)
             ]
             assert_same_bits(got, np.array(want, np.uint8))
@@ -381,7 +385,7 @@ def test_a_signaling_nan_operand_is_invalid_in_every_operation_and_place(dtype, 
                 scalar = [
                     raised(operation, *(x[i] for x in operands), fmt) for i in range(4)
                 ]
-                how = fmt, Rounding.TIES_TO_EVEN
+                how = fmt, Rounding.TIES_TO_EVEN, Tininess.AFTER
                 wanted = [
                     exact.exceptions(
                         name, [float(x[i]) for x in operands], *how, signaling=i > 0

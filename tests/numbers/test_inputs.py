@@ -186,6 +186,8 @@ def test_strings_that_are_no_decimals_and_what_holds_no_numbers_are_refused():
             round_to(text, FP16)
     with pytest.raises(TypeError, match=r"^tally: x must be .*; got .*\. Convert"):
         tally(np.longdouble(1), FP16)
+    with pytest.raises(TypeError, match=r"^events: tininess must be a member of Ti"):
+        events(np.ones(2), FP16, tininess=0)
 
 
 def test_an_out_that_cannot_hold_the_result_is_refused():

@@ -36,7 +36,7 @@ from mplab import (
 from mplab.arithmetic import add, sum as long_sum
 from mplab.numbers import Stream, Tally, events, round_to, tally
 from mplab.numbers.codes import encode, next_down, next_up, ulp
-from mplab.numbers.formats import Event, Format, Overflow, Rounding, Specials
+from mplab.numbers.formats import Event, Format, Overflow, Rounding, Specials, Tininess
 from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.rounding import COUNTED
 from mplab.numbers.tensors import round_tensor
@@ -87,13 +87,19 @@ def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_prop
     options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
-        got = events(x, fmt, stream=stream_for(rounding), **rules)
-        expected = place.events(random=random, signaling=signaling, **rules)
-        assert_same_bits(got, expected, x)
-        result = place.round(random=random, **rules)
-        counts = tally(x, fmt, stream=stream_for(rounding), **rules)
-        assert counts == tally_by_definition(place.x, result, expected, fmt)
-    record_property("comparisons", x.size * len(RULES) * len(options))
+        for tininess in Tininess:
+            got = events(
+                x, fmt, stream=stream_for(rounding), tininess=tininess, **rules
+            )
+            expected = place.events(
+                tininess=tininess, random=random, signaling=signaling, **rules
+            )
+            assert_same_bits(got, expected, x)
+            if tininess is Tininess.AFTER:
+                result = place.round(random=random, **rules)
+                counts = tally(x, fmt, stream=stream_for(rounding), **rules)
+                assert counts == tally_by_definition(place.x, result, expected, fmt)
+    record_property("comparisons", 2 * x.size * len(RULES) * len(options))
 
 
 def tally_by_definition(x, result, raised, fmt):
@@ -128,11 +134,13 @@ def test_the_table_oracle_agrees_with_fractions(name):
         trials = list(zip(x.tolist(), random.tolist(), signaling.tolist(), strict=True))
         expected = [round_fraction(a, fmt, random=r, **rules) for a, r, _ in trials]
         assert_same_bits(place.round(random=random, **rules), np.array(expected), x)
-        expected = [
-            events_of(a, fmt, random=r, signaling=s, **rules) for a, r, s in trials
-        ]
-        got = place.events(random=random, signaling=signaling, **rules)
-        assert_same_bits(got, np.array(expected, np.uint8), x)
+        for tininess in Tininess:
+            more = {**rules, "tininess": tininess}
+            expected = [
+                events_of(a, fmt, random=r, signaling=s, **more) for a, r, s in trials
+            ]
+            got = place.events(random=random, signaling=signaling, **more)
+            assert_same_bits(got, np.array(expected, np.uint8), x)
 
 
 @pytest.mark.parametrize("name", cases.sized(cases.WIDER))
@@ -161,8 +169,8 @@ def test_wide_formats_raise_the_events_of_fractions(name):
     x = x[~np.isnan(x) & cases.near_the_ends(x, fmt)]
     x = x[np.linspace(0, x.size - 1, 1000).astype(int)]
     random = random_array(7, 0, x.size).tolist()
-    for rounding, overflow in RULES:
-        rules = {"rounding": rounding, "overflow": overflow}
+    for rounding, overflow, tininess in itertools.product(Rounding, Overflow, Tininess):
+        rules = {"rounding": rounding, "overflow": overflow, "tininess": tininess}
         pairs = zip(x.tolist(), random, strict=True)
         expected = [events_of(a, fmt, random=r, **rules) for a, r in pairs]
         got = events(x, fmt, stream=stream_for(rounding), **rules)
@@ -188,7 +196,7 @@ UNDER_FLUSHING = """
 import numpy as np, torch
 from cases import *
 from oracle import *
-from mplab import events, round_to
+from mplab import Tininess, events, round_to
 
 known = []
 for fmt in TABLED.values():
@@ -200,7 +208,7 @@ for fmt in TABLED.values():
         place, random = table.place(x), random_array(7, 0, x.size)
         for rounding, overflow in RULES if holds(fmt, dtype) else ():
             expected = place.round(rounding, overflow, random).astype(dtype)
-            raised = place.events(rounding, overflow, random, signaling=signaling)
+            raised = place.events(rounding, overflow, Tininess.AFTER, random, signaling=signaling)
             known.append((fmt, x, rounding, overflow, expected, raised))
 numbers = directed(FP32)
 numbers = numbers[~np.isnan(numbers)]
@@ -209,7 +217,7 @@ for rounding in Rounding:
     pairs = zip(numbers.tolist(), random_array(7, 0, numbers.size).tolist())
     expected = np.array([round_fraction(a, FP32, random=r, **rules) for a, r in pairs])
     raised = np.array([
-        events_of(a, FP32, random=r, **rules)
+        events_of(a, FP32, random=r, tininess=Tininess.AFTER, **rules)
         for a, r in zip(numbers.tolist(), random_array(7, 0, numbers.size).tolist())
     ], np.uint8)
     known.append((FP32, numbers, rounding, Overflow.IEEE, expected, raised))

@@ -10,7 +10,7 @@ import torch
 import mplab
 from mplab import FORMATS, FP8_E4M3, FP8_E8M0, FP16
 from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
-from mplab.numbers.formats import Rounding
+from mplab.numbers.formats import Rounding, Tininess
 from mplab.numbers.parameters import rounding_parameters
 from mplab.numbers.tensors import round_tensor
 
@@ -108,10 +108,17 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(
         fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
-    options = cases.FLUSHES if name in cases.SMALL else cases.FLUSHES[:1]
+    options = [
+        (flush, Tininess.AFTER)
+        for flush in (cases.FLUSHES if name in cases.SMALL else cases.FLUSHES[:1])
+    ]
+    if fmt.bits <= 16:
+        options.append((cases.FLUSHES[0], Tininess.BEFORE))
     compared = 0
-    for (rounding, overflow), flush in itertools.product(cases.RULES, options):
-        rules = {"overflow": overflow, **flush}
+    for (rounding, overflow), (flush, tininess) in itertools.product(
+        cases.RULES, options
+    ):
+        rules = {"overflow": overflow, "tininess": tininess, **flush}
         with np.errstate(over="ignore"):
             pair = both_bodies(x, fmt, rounding, Stream(3), **rules)
         if pair is None:

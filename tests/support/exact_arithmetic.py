@@ -96,7 +96,7 @@ def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
 
 
 def exceptions(
-    name, operands, fmt, rounding, overflow=Overflow.IEEE, *, signaling=False
+    name, operands, fmt, rounding, tininess, overflow=Overflow.IEEE, *, signaling=False
 ):
     """What the operation must raise, as bits; `signaling`: one of its operands is such a NaN."""
     if signaling:
@@ -106,7 +106,7 @@ def exceptions(
         return 0 if any(isnan(x) for x in operands) else oracle.INVALID
     if name == "divide" and operands[1] == 0 and not isinf(operands[0]):
         return DIVIDE_BY_ZERO
-    return oracle.events_of(exact, fmt, rounding, overflow)
+    return oracle.events_of(exact, fmt, rounding, overflow, tininess)
 
 
 # All pairs of a small format ------------------------------------------------------------

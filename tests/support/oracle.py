@@ -162,7 +162,9 @@ def _past_the_end(fmt, overflow):
     return inf if fmt.specials.name in ("IEEE", "P3109") else nan
 
 
-def events_of(x, fmt, rounding, overflow, random=None, *, signaling=False, **flush):
+def events_of(
+    x, fmt, rounding, overflow, tininess, random=None, *, signaling=False, **flush
+):
     """The exceptions that `round_fraction` with these arguments raises, as bits."""
     negative, q = split(x)
     if q != q:
@@ -179,7 +181,7 @@ def events_of(x, fmt, rounding, overflow, random=None, *, signaling=False, **flu
     if rounded > largest(fmt):
         raised |= OVERFLOW
     flushed = flush.get("flush_inputs")  # such an input is tiny
-    judged = q if flushed else rounded
+    judged = q if flushed or tininess.name == "BEFORE" else rounded
     tiny = judged < least_normal(fmt)
     return raised | (UNDERFLOW if tiny and raised else 0)
 
@@ -323,11 +325,11 @@ class Place:
         result[wrong] = nan
         return result
 
-    def _tiny(self, rounding, random, flush_inputs):
+    def _tiny(self, rounding, tininess, random, flush_inputs):
         """Whether x, or x rounded without end of exponents, lies below the least normal."""
         table = self.table
         tiny = self.magnitude < table.least_normal
-        if flush_inputs:
+        if tininess.name == "BEFORE" or flush_inputs:
             return tiny
         half_gap = float(least_normal(table.fmt) / 2**table.fmt.precision)
         near = tiny & (self.magnitude > table.least_normal - half_gap)
@@ -348,7 +350,9 @@ class Place:
                 up = np.signbit(self.x) == (rounding.name == "TOWARD_NEGATIVE")
         return tiny & ~(near & up)
 
-    def events(self, rounding, overflow, random=None, *, signaling=False, **flush):
+    def events(
+        self, rounding, overflow, tininess, random=None, *, signaling=False, **flush
+    ):
         """What `events_of` gives for each x; `signaling` says which NaNs are."""
         result = self.round(rounding, overflow, random, **flush)
         x, number = self.x, ~np.isnan(self.x)
@@ -358,7 +362,9 @@ class Place:
         finite = np.isfinite(x) & ~invalid
         beyond = finite & (self._index_after(rounding, random) > self.table.last)
         tiny = (
-            finite & inexact & self._tiny(rounding, random, flush.get("flush_inputs"))
+            finite
+            & inexact
+            & self._tiny(rounding, tininess, random, flush.get("flush_inputs"))
         )
         raised = inexact * INEXACT + tiny * UNDERFLOW + beyond * OVERFLOW
         return (raised + (invalid | (~number & signaling)) * INVALID).astype(np.uint8)
