@@ -238,11 +238,8 @@ def encode(x: object, fmt: FormatLike) -> Any:
         Exact.
 
     Examples:
-        >>> codes = encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
-        >>> codes
+        >>> encode(np.array([1.0, -0.0, 448.0]), FP8_E4M3)
         array([ 56, 128, 126], dtype=uint8)
-        >>> codes.view(FP8_E4M3.dtype)
-        array([1, -0, 448], dtype='float8_e4m3fn')
     """
     fmt = format_of(fmt, function="encode")
     array = as_float64("encode", x)
@@ -469,3 +466,45 @@ def ulp(x: object, fmt: FormatLike) -> Any:
     magnitude *= magnitude >= _INFINITY
     result = np.maximum(result.view(np.int64), magnitude).view(np.float64)
     return result.reshape(given.shape)[()]
+
+
+def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:
+    """Convert values of a format to an array of its NumPy or ml_dtypes dtype, bit for bit.
+
+    Raises:
+        TypeError: the format has no such dtype, or `x` is not made of numbers.
+        ValueError: an element is not a value of `fmt`.
+
+    Exactness:
+        Exact; nothing is rounded here.
+
+    Examples:
+        >>> to_ml_dtypes(np.array([0.5, 448.0]), FP8_E4M3)
+        array([0.5, 448], dtype='float8_e4m3fn')
+    """
+    fmt = format_of(fmt, function="to_ml_dtypes")
+    if fmt.dtype is None:
+        raise TypeError(
+            f"to_ml_dtypes: fmt must have a dtype of its own; {fmt.name} has none."
+        )
+    return np.asarray(encode(x, fmt)).view(fmt.dtype)
+
+
+def from_ml_dtypes(array: np.ndarray) -> np.ndarray:
+    """Convert a NumPy or ml_dtypes array of a predefined format to float64.
+
+    Raises:
+        ValueError: the dtype is not that of a predefined format.
+
+    Exactness:
+        Exact.
+
+    Examples:
+        >>> from_ml_dtypes(to_ml_dtypes(np.array([-6.0, 0.5]), FP4_E2M1))
+        array([-6. ,  0.5])
+    """
+    fmt = format_of(array.dtype)
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError("from_ml_dtypes: array must have no mask, which would be lost.")
+    native = array.astype(array.dtype.newbyteorder("="), order="C")
+    return np.asarray(decode(native.view(code_dtype(fmt)), fmt))
