@@ -215,24 +215,28 @@ def read_table(path: Path, *needed: str) -> Table:
 
 
 def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
-    """Return a table's file with some cells changed; all others keep their text.
+    """Return a table's file with some cells changed, and all else byte for byte.
 
     Args:
         path: the table, which `read_table` has read.
         cells: the new texts, by the index of the line in `Table.lines` and of the column.
     """
     text = _read_text(path)
-    rows = list(text.reader)
-    filled = [row for row in rows if row]  # the first has the heads
-    for (line, column), new in cells.items():
-        row = filled[line + 1]
-        row += [""] * (column + 1 - len(row))
-        row[column] = new
-    file = io.StringIO(text.before)
-    file.seek(0, io.SEEK_END)
-    end = "\r\n" if "\r\n" in text.body else "\n"
-    csv.writer(file, delimiter=text.separator, lineterminator=end).writerows(rows)
-    return file.getvalue().encode(text.encoding)
+    mark = text.separator
+    cell = re.compile(rf'((?:"(?:[^"]|"")*")?[^{mark}\r\n]*)({mark}|\r?\n|\r|$)')
+    parts = [text.before]
+    line, column = -1, 0  # the first line has the heads
+    for old, end in cell.findall(text.body):
+        new = cells.get((line, column), old)
+        if new != old and re.search(rf'[{mark}"\r\n]', new):
+            new = '"' + new.replace('"', '""') + '"'
+        parts += [new, end]
+        if end == mark:
+            column += 1
+        else:
+            line += bool(column or old)  # an empty line is none of the table's
+            column = 0
+    return "".join(parts).encode(text.encoding)
 
 
 def write_table(path: Path, rows: Iterable[Sequence[str | float | None]]) -> None:

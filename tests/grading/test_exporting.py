@@ -128,7 +128,7 @@ CANVAS = (
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-be"])
-def test_the_platform_s_own_file_is_filled_in_and_all_else_stays(
+def test_the_platform_s_own_file_is_filled_in_and_all_else_stays_byte_for_byte(
     tmp_path, form, old, new, column, encoding
 ):
     """Whose grade is not final, and who is not in the file, changes nothing there."""
@@ -141,15 +141,7 @@ def test_the_platform_s_own_file_is_filled_in_and_all_else_stays(
     )
     assert found == [[FULL], [AWAY]]
     assert path.name == f"grades-{'moodle' if column == '' else 'canvas'}.csv"
-    wanted = form.format(*new).encode(encoding).decode(encoding)
-    written = path.read_bytes().decode(encoding)
-    assert [rows(text) for text in (written, wanted)] == [rows(wanted)] * 2
-    assert written[: len("\ufeffID")] == wanted[: len("\ufeffID")]
-    assert written.count("\r\n") == wanted.count("\r\n")
-
-
-def rows(text):
-    return list(csv.reader(text.splitlines(), delimiter=";" if ";" in text else ","))
+    assert path.read_bytes() == form.format(*new).encode(encoding)
 
 
 def test_a_file_that_would_give_other_points_is_refused(tmp_path):
