@@ -218,15 +218,6 @@ def test_the_first_weights_are_compared_too_by_their_units(count):
     assert (found.first.ulps, found.first.moved) == (count, 0)
 
 
-@pytest.mark.parametrize("step", [0, 3])
-def test_another_order_of_the_data_is_named_as_the_model_s_input(step):
-    def rows(model, batches):
-        batches[step] = tuple(t.flip(0) for t in batches[step])
-
-    found = compare(run(), run(at(step, rows)))
-    assert place(found) == (step, "forward", "", "input")
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
     """Their sums of bits are equal, and most of their bits are zeros."""
@@ -248,38 +239,6 @@ def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
             assert (one[1] == two[1]) == torch.equal(rows, other)
 
 
-def test_the_statistics_of_a_batch_norm_are_named_though_no_output_shows_them():
-    def other(model, batches):
-        model[1].momentum = 0.2
-
-    found = compare(run(), run(at(1, other)))
-    assert place(found) == (1, "forward", "1", "running_mean")
-    assert {d.site.what for d in found.differences} == {"running_mean", "running_var"}
-
-
-def test_another_seed_of_the_dropout_is_named_there():
-    assert place(compare(run(), run(seed=6))) == (0, "forward", "3", "output")
-
-
-class Between(nn.Module):
-    """Something that is no module, between two modules."""
-
-    def __init__(self, factor):
-        super().__init__()
-        self.z, self.a, self.factor = nn.Linear(8, 8), nn.Linear(8, 4), factor
-
-    def forward(self, x):
-        return self.a(self.z(x) * self.factor)
-
-
-def test_what_lies_between_modules_is_named_by_the_next_one_s_input():
-    found = compare(
-        run(make=lambda: Between(1.0)), run(make=lambda: Between(1 + 2.0**-23))
-    )
-    assert place(found) == (0, "forward", "a", "input")  # not by the alphabet
-    assert found.before == "step 0, forward: the output of z (Linear)"
-
-
 class OtherGradient(torch.autograd.Function):
     """The identity, whose gradient is one ulp off in one place."""
 
@@ -294,51 +253,86 @@ class OtherGradient(torch.autograd.Function):
         return gradient
 
 
-def test_a_backward_pass_is_named_where_its_gradient_comes_out():
-    def make(middle):
-        layers = nn.Linear(8, 8), nn.Linear(8, 8), Within(middle), nn.Linear(8, 4)
-        return nn.Sequential(*layers)
+class Twice(nn.Module):
+    """A layer that runs twice, with something between that is no module."""
 
-    one, other = (
-        run(make=partial(make, by)) for by in (torch.clone, OtherGradient.apply)
+    def __init__(self, factor):
+        super().__init__()
+        self.z, self.a, self.factor = nn.Linear(8, 8), nn.Linear(8, 4), factor
+
+    def forward(self, x):
+        return self.a(self.z(self.z(x).tanh() * self.factor))
+
+
+def within(middle):
+    return nn.Sequential(
+        nn.Linear(8, 8), nn.Linear(8, 8), Within(middle), nn.Linear(8, 4)
     )
-    found = compare(one, other)
-    assert place(found) == (0, "backward", "1", "output")
-    assert (found.first.ulps, found.first.moved) == (1, 1)
-    assert found.before.startswith(
-        "step 0, backward: the gradient with respect to the output of 2"
-    )
 
 
-def test_clipping_is_named_as_the_update():
-    results = []
-    for norm in (1e9, 0.1):
-        model = seeded(mlp)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with Digest(model, optimizer) as digest:
-            F.mse_loss(model(regression()[0]), regression()[1]).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), norm)
-            optimizer.step()
-        results.append(digest)
-    assert place(compare(*results)) == (0, "update", "0", "weight")
+def flipped(model, batches):
+    batches[3] = tuple(t.flip(0) for t in batches[3])
 
 
-def test_a_layer_that_runs_twice_is_told_by_its_call():
-    class Twice(nn.Module):
-        def __init__(self, factor):
-            super().__init__()
-            self.layer, self.last, self.factor = (
-                nn.Linear(8, 8),
-                nn.Linear(8, 4),
-                factor,
-            )
+def other_statistics(model, batches):
+    model[1].momentum = 0.2
 
-        def forward(self, x):
-            return self.last(self.layer(self.layer(x).tanh() * self.factor))
 
-    found = compare(run(make=lambda: Twice(1.0)), run(make=lambda: Twice(1.5)))
-    assert place(found) == (0, "forward", "layer", "input")
-    assert str(found.first.site) == "the input of layer (Linear), call 2"
+def clipped(model, batches):
+    def clip(p):
+        p.grad.clamp_(-1e-3, 1e-3)
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(clip)
+
+
+PARTINGS = {
+    "another order of the data": (
+        {},
+        {"change": at(3, flipped)},
+        "The runs part in step 3, forward: the input of the model (Sequential).",
+        'step 2, update: "bias" of 6 (Linear) after the update',
+    ),
+    "statistics of a batch norm, which no output shows": (
+        {},
+        {"change": at(1, other_statistics)},
+        'The runs part in step 1, forward: "running_mean" of 1 (BatchNorm1d).',
+        "step 1, forward: the output of 0 (Linear)",
+    ),
+    "another seed of the dropout": (
+        {},
+        {"seed": 6},
+        "The runs part in step 0, forward: the output of 3 (Dropout).",
+        "step 0, forward: the output of 2 (ReLU)",
+    ),
+    "a factor between two modules, though z stands after a": (
+        {"make": partial(Twice, 1.0)},
+        {"make": partial(Twice, 1 + 2.0**-23)},
+        "The runs part in step 0, forward: the input of z (Linear), call 2.",
+        "step 0, forward: the output of z (Linear)",
+    ),
+    "a gradient, one ulp off": (
+        {"make": partial(within, torch.clone)},
+        {"make": partial(within, OtherGradient.apply)},
+        "The runs part in step 0, backward: the gradient with respect to the output of 1 "
+        "(Linear).",
+        "step 0, backward: the gradient with respect to the output of 2 (Within)",
+    ),
+    "clipping, which acts between gradients and weights": (
+        {},
+        {"change": at(2, clipped)},
+        'The runs part in step 2, update: "weight" of 0 (Linear) after the update.',
+        'step 2, backward: the gradient with respect to "weight" of 0 (Linear)',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PARTINGS)
+def test_what_differs_first_is_named_and_what_was_equal_before(name):
+    one, other, verdict, before = PARTINGS[name]
+    found = compare(run(**one), run(**other))
+    assert found.verdict == verdict
+    assert found.before == before
 
 
 # By how many ulps --------------------------------------------------------------------------

@@ -127,26 +127,22 @@ def test_updates_are_measured_in_ulps_of_their_weights():
     What is measured is how far a weight moved, not what the optimizer would have liked.
     """
     model = nn.Linear(4, 1, bias=False).to(torch.bfloat16)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[1.0, 1.0, 0.0, 2.0**-20]]))
-    optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-10)
-    with Health(model, optimizer) as health:
-        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-        optimizer.step()
-        health.step(1.0)
-        (step,) = health.steps
-    assert (step.unmoved, step.updated) == (2, 4)
-    for rate, ulps in ((2.0**-10, 0.0), (3 * 2.0**-7, 3.0), (2.0**-8, 0.5)):
-        optimizer.param_groups[0]["lr"] = rate
+
+    def step(weights, rate):
+        with torch.no_grad():
+            model.weight.copy_(torch.tensor(weights))
+        model.zero_grad()
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         with Health(model, optimizer) as health:
-            with torch.no_grad():
-                model.weight.fill_(1.0)
-            optimizer.zero_grad()
             model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
             optimizer.step()
             health.step(1.0)
-        assert health.steps[0].update_ulps == ulps
-        assert health.steps[0].unmoved == (0 if ulps else 4)
+        (found,) = health.steps
+        return found.unmoved, found.updated, found.update_ulps
+
+    assert step([[1.0, 1.0, 0.0, 2.0**-20]], 2.0**-10)[:2] == (2, 4)
+    for rate, ulps in ((2.0**-10, 0.0), (3 * 2.0**-7, 3.0), (2.0**-8, 0.5)):
+        assert step([[1.0] * 4], rate) == (0 if ulps else 4, 4, ulps)
 
 
 def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
@@ -178,40 +174,43 @@ def test_the_scaler_s_own_numbers_are_no_symptom(start, codes):
     assert report.codes == codes and (start != 2.0**16 or health.steps[-1].scale == 0)
 
 
-def test_watching_does_not_disturb_a_simulation():
-    tallies = []
+def watched_and_not(make, step, sizes=(1.0, 1.0, 1.0)):
+    """Run steps of these sizes, which give the same with and without a watch; return the watch."""
+    results = []
     for watched in (False, True):
-        model = seeded(mlp)
-        health = Health(model) if watched else MagicMock()
-        x, y = regression()
-        with health:
-            for _ in range(3):
-                with simulated(FP16, model=model) as sim:
-                    F.mse_loss(model(x), y).backward()
+        model = make()
+        with Health(model) if watched else MagicMock() as health:
+            for size in sizes:
+                seen = step(model, size)
                 health.step(0.0)
-        tallies.append((sim.by_layer, [p.grad.clone() for p in model.parameters()]))
-    assert tallies[0][0] == tallies[1][0]
-    assert all(
-        torch.equal(a, b) for a, b in zip(tallies[0][1], tallies[1][1], strict=True)
-    )
+        results.append((seen, [p.grad.tolist() for p in model.parameters()]))
+    assert results[0] == results[1]
+    return health
+
+
+def test_watching_does_not_disturb_a_simulation():
+    x, y = regression()
+
+    def step(model, size):
+        with simulated(FP16, model=model) as sim:
+            F.mse_loss(model(x), y).backward()
+        return sim.by_layer
+
+    watched_and_not(lambda: seeded(mlp), step)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_watching_fp8_layers_changes_nothing_and_leaves_nothing(scaling):
-    gradients = []
-    for watched in (False, True):
-        model = convert_linears(seeded(mlp), scaling=scaling, filter=lambda *_: True)
-        x, y = regression()
-        with Health(model) if watched else MagicMock() as health:
-            for _ in range(3):
-                F.mse_loss(model(x), y).backward()
-                health.step(0.0)
-        assert all(
-            layer.on_cast is None for layer in model if isinstance(layer, Fp8Linear)
-        )
-        gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    x, y = regression()
+    how = {"scaling": scaling, "filter": lambda *_: True}
+
+    def step(model, size):
+        F.mse_loss(model(x), y).backward()
+
+    health = watched_and_not(lambda: convert_linears(seeded(mlp), **how), step)
+    layers = [m for m in health.model if isinstance(m, Fp8Linear)]
+    assert [layer.on_cast for layer in layers] == [None, None]
     roles = {name.split()[-1] for name in health.steps[0].fp8}
     # Cast anew for the second product.
     again = SCALINGS[scaling].input.block is not None
@@ -259,59 +258,47 @@ def test_watching_fp8_layers_of_torchao_counts_what_they_cast_and_changes_nothin
     )
     from torchao.prototype.moe_training import mxfp8_linear
 
-    cast, kernel = (
-        float8_linear.hp_tensor_to_float8_dynamic,
-        mxfp8_linear.KernelPreference.EMULATED,
-    )
+    cast = float8_linear.hp_tensor_to_float8_dynamic
+    kernel = mxfp8_linear.KernelPreference.EMULATED
+    x, y = regression(inputs=32, outputs=32)
     made = []
-    for recipe, names in (
-        ("tensorwise", 6),
-        ("rowwise", 12),
-        ("rowwise_with_gw_hp", 8),
-        (None, 8),
-    ):
-        weights = []
-        for watched in (False, True):
-            model = seeded(lambda: mlp(inputs=32, outputs=32))
-            if recipe is None:
-                options = {"kernel_preference": kernel, "wgrad_with_hp": True}
-                torch.manual_seed(2)
-                layers = (mxfp8_linear.MXFP8Linear(32, 32, **options) for _ in range(2))
-                model = nn.Sequential(*layers)
-            else:
-                config = Float8LinearConfig.from_recipe_name(recipe)
-                convert_to_float8_training(model, config=replace(config, emulate=True))
-            if watched and recipe:
 
-                def seen(*args, **kw):
-                    result = cast(*args, **kw)
-                    made.append((args[0], result))
-                    return result
+    def seen(x, *args, **how):
+        low = cast(x, *args, **how)
+        made.append((x, low._data.float() / low._scale, low._scale))
+        return low
 
-                monkeypatch.setattr(float8_linear, "hp_tensor_to_float8_dynamic", seen)
-            x, y = regression(inputs=32, outputs=32)
-            with Health(model) if watched else MagicMock() as health:
-                for scale in (1.0, 1e-24):
-                    made.clear()
-                    (scale * F.mse_loss(model(x * scale**0.5), y)).backward()
-                    health.step(0.0)
-            weights.append([p.grad for p in model.parameters()])
-        assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
+    def make(recipe):
+        if recipe is None:
+            how = {"kernel_preference": kernel, "wgrad_with_hp": True}
+            return nn.Sequential(mxfp8_linear.MXFP8Linear(32, 32, **how))
+        config = replace(Float8LinearConfig.from_recipe_name(recipe), emulate=True)
+        model = mlp(inputs=32, outputs=32)
+        return convert_to_float8_training(model, config=config)
+
+    def step(model, size):
+        made.clear()
+        (size * F.mse_loss(model(x * size**0.5), y)).backward()
+
+    monkeypatch.setattr(float8_linear, "hp_tensor_to_float8_dynamic", seen)
+    for recipe, names in {
+        "tensorwise": 6,
+        "rowwise": 12,
+        "rowwise_with_gw_hp": 8,
+        None: 4,
+    }.items():
+        health = watched_and_not(
+            lambda recipe=recipe: seeded(lambda: make(recipe)), step, (1.0, 1e-24)
+        )
         assert len(health.steps[0].fp8) == names and not health.seen.uncounted
         assert all(
             25 < c.snr < 33 and not c.saturated for c in health.steps[0].fp8.values()
         )
         for operand in health.steps[1].fp8.values() if recipe else ():
-            found = (casts_of(*of_torchao(*one), FORMATS[operand.fmt]) for one in made)
-            assert any(
-                [*operand[2:]] == pytest.approx(one.tolist(), rel=1e-12)
-                for one in found
-            )
+            found = (casts_of(*one, FORMATS[operand.fmt]).tolist() for one in made)
+            wanted = pytest.approx([*operand[2:]], rel=1e-12)
+            assert any(one == wanted for one in found)
         assert ("no-fp8-scale" in health.report().codes) == bool(recipe)  # below 1e-12
-
-
-def of_torchao(x, cast):
-    return x, cast._data.float() / cast._scale, cast._scale
 
 
 def test_why_an_operand_became_zero_is_told():

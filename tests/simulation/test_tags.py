@@ -118,19 +118,44 @@ def rounder(
     return Rounder(fmt, rounding, overflow, stream)
 
 
-def test_a_rounder_gives_the_bits_and_counts_of_round_tensor_at_every_size():
-    for size, counting in itertools.product(SIZES, (False, True)):
-        x = torch.randn(size) * 2.0 ** torch.randint(-30, 20, (size,))
-        kept, counter, expected_tally = x.clone(), Counter(), mplab.Tally()
+def tensors():
+    """Of all sizes around those at which threads begin, and with odd memory."""
+    for size in SIZES:
+        yield torch.randn(size) * 2.0 ** torch.randint(-30, 20, (size,))
+    for view in (torch.t, torch._neg_view, lambda x: x[1:], lambda x: x[:, :3]):
+        yield view(torch.randn(6, 5) * 1e-6)
+    for order in ((1, 0, 2), (2, 0, 1), (2, 1, 0)):
+        yield (torch.randn(3, 4, 5) * 1e-6).permute(order)
+
+
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_rounder_gives_the_bits_and_counts_of_round_tensor(counting):
+    """What lies between the numbers of a tensor stays as it is."""
+    for x in tensors():
+        kept, expected_tally = x.clone(), mplab.Tally()
         expected = round_tensor(x, FP16, tally=expected_tally)
-        out = torch.full_like(x, torch.nan)
-        for source, target in ((x, out), (x, x)):
-            assert_bits(source, kept)
-            assert rounder()(source, target, counter if counting else None) is target
-            assert_bits(target, expected)
-        if counting:
-            round_tensor(kept, FP16, tally=expected_tally)
-            assert counter.result() == expected_tally
+        wide = torch.full((*x.shape, 2), torch.nan)
+        for out in (torch.empty_like(x), torch.empty(x.shape), wide[..., 0], x):
+            counter = Counter() if counting else None
+            assert_bits(x, kept)
+            assert rounder()(x, out, counter) is out
+            assert_bits(out, expected)
+            assert not counting or counter.result() == expected_tally
+        assert wide[..., 1].isnan().all()
+
+
+def test_rounding_a_part_of_a_tensor_leaves_the_rest_alone():
+    x = torch.full((4, 6), 0.1)
+    rounder()(x[:, :3], x[:, :3], None)
+    rounder()(x.t()[5:], x.t()[5:], None)
+    assert (x != 0.1).any(0).tolist() == [True, True, True, False, False, True]
+
+
+def test_permuted_dimensions_take_the_loop_by_address():
+    counter = Counter()
+    x = torch.randn(3, 4, 5).permute(2, 0, 1)
+    rounder()(x, torch.empty_like(x), counter)
+    assert counter.total == 60
 
 
 @pytest.mark.parametrize("fmt", [FP16, FP8_E4M3], ids=lambda f: f.name)
@@ -146,18 +171,6 @@ def test_a_rounder_knows_every_direction(fmt):
             assert_same_bits(
                 into(x, torch.empty_like(x), None).numpy(), expected.numpy()
             )
-
-
-def test_a_rounder_sees_the_numbers_and_not_the_memory_of_odd_tensors():
-    x = torch.randn(6, 5)
-    expected = round_tensor(x, FP16)
-    assert_bits(rounder()(x.t(), torch.empty(5, 6), None), expected.t())
-    assert_bits(rounder()(torch._neg_view(x), torch.empty(6, 5), None), -expected)
-    assert_bits(rounder()(x[1:], torch.empty(5, 5), None), expected[1:])
-    wide = torch.zeros(6, 10)
-    rounder()(x, wide[:, ::2], None)
-    assert_bits(wide[:, ::2], expected)
-    assert not wide[:, 1::2].any()
 
 
 def test_a_rounder_does_not_touch_tensors_without_memory():
@@ -189,26 +202,6 @@ def test_a_rounder_serves_several_threads_at_once():
     with ThreadPoolExecutor(4) as pool:
         for found, right in zip(pool.map(work, sources), expected, strict=True):
             assert all(torch.equal(t, right) for t in found)
-
-
-def test_a_tensor_whose_dimensions_are_permuted_is_rounded_and_counted_as_its_copy_is():
-    for order in ((1, 0, 2), (2, 0, 1), (2, 1, 0)):
-        x = torch.randn(3, 4, 5).permute(order) * 1e-6
-        one, other = Counter(), Counter()
-        expected = rounder()(x.contiguous(), torch.empty(x.shape), one)
-        assert torch.equal(rounder()(x, torch.empty_like(x), other), expected)
-        assert other.result() == one.result()
-        assert other.total == 60, "it did not take the loop by address"
-        assert torch.equal(rounder()(x, x, None), expected)
-
-
-def test_rounding_a_part_of_a_tensor_leaves_the_rest_alone():
-    x = torch.full((4, 6), 0.1)
-    rounder()(x[:, :3], x[:, :3], None)
-    rounder()(x.t()[5:], x.t()[5:], None)
-    assert (x[:, :3] != 0.1).all()
-    assert (x[:, 3:5] == 0.1).all()
-    assert (x[:, 5] != 0.1).all()
 
 
 def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():

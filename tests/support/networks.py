@@ -18,7 +18,8 @@ def round_to(t, fmt=FP16, **options):
 def assert_bits(actual, expected):
     assert actual.shape == expected.shape
     a, b = (
-        t.detach().cpu().contiguous().numpy().view(np.int32) for t in (actual, expected)
+        t.detach().cpu().resolve_neg().contiguous().numpy().view(np.int32)
+        for t in (actual, expected)
     )
     wrong = np.argwhere(a != b)
     assert not len(wrong), f"{len(wrong)} differ, first at {wrong[0].tolist()}"
