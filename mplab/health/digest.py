@@ -320,7 +320,8 @@ class Digest(Watch):
             call = self._runs[layer] - 1
             self._see("forward", layer, part, t, call)
             if t.requires_grad and not t.is_leaf:
-                t.register_hook(partial(self._gradient, layer, part, call))  # type: ignore[no-untyped-call]
+                hook = partial(self._see, "backward", layer, part, call=call)
+                t.register_hook(hook)  # type: ignore[no-untyped-call]
 
     @without_errors
     def _before(self, layer: str, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -336,10 +337,6 @@ class Digest(Watch):
             if buffer is not None:
                 self._see("forward", layer, name, buffer, self._runs[layer] - 1)
         self._pass(layer, "output", output)
-
-    @without_errors
-    def _gradient(self, layer: str, what: str, call: int, gradient: Tensor) -> None:
-        self._see("backward", layer, what, gradient, call)
 
     @without_errors
     def _accumulated(self, name: str, p: Tensor) -> None:

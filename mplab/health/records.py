@@ -35,9 +35,7 @@ class Shares(NamedTuple):
     nonfinite: int
 
     def plus(self, other: Shares) -> Shares:
-        """Add the counts of two records; of records of two formats, only the other's count."""
-        if self[:2] != other[:2]:
-            return other
+        """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
         return Shares(self.fmt, self.what_if, *sums)
 
@@ -69,9 +67,7 @@ class Magnitudes(NamedTuple):
         return _exponent(self.least) - _exponent(FORMATS[self.fmt].min_subnormal)
 
     def plus(self, other: Magnitudes) -> Magnitudes:
-        """Join two records; of records of two formats, only the other counts."""
-        if self[:2] != other[:2]:
-            return other
+        """Join two records."""
         largest, least = max(self.largest, other.largest), min(self.least, other.least)
         return Magnitudes(self.fmt, self.what_if, largest, least)
 
@@ -260,10 +256,11 @@ Counted = TypeVar("Counted", Shares, Magnitudes, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
-    """Add up the records that have the same name."""
+    """Add up the records that have the same name; where the format changed, only later ones."""
     sums: dict[str, Counted] = {}
     for name, new in pairs:
-        sums[name] = sums[name].plus(new) if name in sums else new
+        same = name in sums and sums[name][:2] == new[:2]
+        sums[name] = sums[name].plus(new) if same else new
     return sums
 
 
