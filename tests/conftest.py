@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from enum import Enum
 from zlib import crc32
 
 # Before torch: OpenMP's threads spin while they wait.
@@ -36,6 +37,12 @@ def pytest_xdist_setupnodes(config) -> None:
     ]
     if subprocess.run(command, cwd=config.rootpath).returncode:
         raise pytest.UsageError(f"{' '.join(command)} failed")
+
+
+def pytest_make_parametrize_id(val) -> str | None:
+    """A parameter that has a name, as a format or a policy has, is called by it in test names."""
+    name = getattr(val, "name", None)
+    return name if isinstance(name, str) and not isinstance(val, Enum) else None
 
 
 def pytest_terminal_summary(terminalreporter) -> None:

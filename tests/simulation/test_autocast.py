@@ -224,7 +224,7 @@ def directed(calls):
             )
 
 
-@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]))
 @pytest.mark.parametrize(("call", "backward"), list(directed(CALLS)))
 def test_each_operation_runs_in_the_formats_of_the_real_autocast(
     call, backward, fmt, record_property
@@ -326,7 +326,7 @@ HALVED = PROGRAMS | {
 }
 
 
-@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]), ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", mostly_slow(LOW, [FP16]))
 @pytest.mark.parametrize("program", HALVED)
 def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt):
     """Also by the rules of CUDA, where the program has only operations that run as on the CPU."""

@@ -18,11 +18,6 @@ from mplab.simulation import Fp8Linear, simulated
 from mplab.simulation.tags import RoundedCopy, this_graph
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 def test_forward_and_backward_may_run_in_two_contexts():
     plain, x = mlp(6, 5, 3), torch.randn(4, 6)
     split = copy.deepcopy(plain)

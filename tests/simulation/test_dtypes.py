@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Overflow
 from mplab.simulation import CPU_AUTOCAST, EVERYTHING, simulated
 
-HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -33,9 +33,7 @@ def product():
 # What is answered
 
 
-@pytest.mark.parametrize(
-    "fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda fmt: fmt.name
-)
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2])
 def test_a_low_tensor_has_the_dtype_of_its_format_until_it_leaves_the_context(fmt):
     p = nn.Parameter(torch.eye(2))
     with simulated(fmt):
@@ -257,7 +255,7 @@ def test_the_limit_of_float32_is_not_that_of_the_format_where_float64_is_asked_f
     assert made.eq(limit).all()
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, TF32], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", [FP16, BF16, TF32])
 def test_a_deep_copy_keeps_the_format(fmt):
     with simulated(fmt):
         h = product()

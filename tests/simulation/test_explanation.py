@@ -21,11 +21,6 @@ from mplab.simulation.policies import (
 )
 
 
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 class SmallTransformer(nn.Module):
     def __init__(self, blocks=4):
         super().__init__()
@@ -60,7 +55,7 @@ def formats(found, operation, module=""):
     }
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("policy", POLICIES.values())
 def test_the_counts_of_a_run_agree_with_what_is_explained(policy):
     """Each operation that rounded, and no other, is said to have given a low result."""
     model, x = mlp(6, 5, 3), torch.randn(4, 6)

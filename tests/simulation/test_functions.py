@@ -31,12 +31,6 @@ from mplab.simulation import (
 )
 from mplab.simulation.functions import whole_functions
 
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
-
-
 # As a whole
 
 
@@ -64,7 +58,7 @@ def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
     assert not is_low(added)
 
 
-@pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST], ids=lambda p: p.name)
+@pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
     policy, dropout
@@ -135,7 +129,7 @@ def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fill
     assert filled.eq(-TF32.max_finite).all()
 
 
-@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
 def test_a_recurrent_layer_adds_its_biases_in_the_low_format_as_torch_s_autocast(kind):
     model, x = kind(4, 4, batch_first=True), torch.randn(2, 3, 4)
     with torch.autocast("cpu", dtype=torch.float16):
@@ -173,7 +167,7 @@ def test_in_a_layer_in_fp32_no_function_is_low():
 # torch.func
 
 
-@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("policy", POLICIES.values())
 def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_plain_autograd(
     policy,
 ):

@@ -50,9 +50,7 @@ def assert_kernel(name, fmt, *args):
     assert_bits(actual.masked_fill(both, 0.0), expected.masked_fill(both, 0.0))
 
 
-@pytest.mark.parametrize(
-    "fmt", mostly_slow([FP16, BF16], [FP16]), ids=lambda fmt: fmt.name
-)
+@pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16], [FP16]))
 def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(
     fmt, record_property
 ):
@@ -68,7 +66,7 @@ def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(
     record_property("results compared", len(x) * (len(BINARY) + len(WITH_NUMBERS)))
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", [FP16, BF16])
 def test_sums_that_are_exact_in_float32_equal_torch_s_half_kernels(fmt):
     generator = torch.Generator().manual_seed(0)
 

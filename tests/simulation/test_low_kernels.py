@@ -21,7 +21,7 @@ from mplab.simulation import (
     simulated,
 )
 
-HALVES = pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
 KNOWN = {"torch": torch, "F": F, "math": math}
 
 

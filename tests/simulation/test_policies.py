@@ -32,12 +32,7 @@ from mplab.simulation.policies import (
     Policy,
 )
 
-every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
-
-
-@pytest.fixture(autouse=True)
-def seed():
-    torch.manual_seed(0)
+every_policy = pytest.mark.parametrize("policy", POLICIES.values())
 
 
 # The tables
@@ -259,9 +254,7 @@ def test_the_loss_of_low_tensors_is_that_of_fp32(policy):
         assert not is_low(value)
 
 
-@pytest.mark.parametrize(
-    "policy", [KERAS_MIXED, EVERYTHING], ids=lambda policy: policy.name
-)
+@pytest.mark.parametrize("policy", [KERAS_MIXED, EVERYTHING])
 def test_scalars_are_not_rounded_where_a_policy_lowers_without_a_list(policy):
     class Model(nn.Module):
         def forward(self, x):

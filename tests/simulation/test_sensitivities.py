@@ -18,7 +18,7 @@ from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
 from mplab.simulation.sensitivities import _Step
 
 LOW = (FP16, BF16, FP8_E4M3, FP8_E5M2)
-every_policy = pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+every_policy = pytest.mark.parametrize("policy", POLICIES.values())
 
 
 def seeded(make, seed=0):
@@ -106,7 +106,7 @@ def relative(found, exact):
     return np.linalg.norm(found - exact) / np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("fmt", LOW, ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", LOW)
 @pytest.mark.parametrize("low", [0, 1])
 def test_a_layer_alone_gives_what_one_rounds_by_hand(fmt, low):
     """Sums of two products have one right answer, so the rounded pass can be written out."""

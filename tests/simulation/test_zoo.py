@@ -172,7 +172,7 @@ def of_simulation(name, fmt):
     return dtypes, forward, kernels_in(taken.rows, fmt)
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize("fmt", [FP16, BF16])
 @pytest.mark.parametrize("name", [*MODELS, *OWN])
 def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
     name, fmt, record_property

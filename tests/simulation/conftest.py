@@ -1,0 +1,9 @@
+"""What the tests of the simulation run under."""
+
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
