@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from networks import Within
-from sick_runs import mlp, regression, seeded
+from sick_runs import Changed, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 
@@ -239,20 +239,6 @@ def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
             assert (one[1] == two[1]) == torch.equal(rows, other)
 
 
-class OtherGradient(torch.autograd.Function):
-    """The identity, whose gradient is one ulp off in one place."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone()
-        gradient.view(-1).view(torch.int32)[0] += 1
-        return gradient
-
-
 class Twice(nn.Module):
     """A layer that runs twice, with something between that is no module."""
 
@@ -268,6 +254,12 @@ def within(middle):
     return nn.Sequential(
         nn.Linear(8, 8), nn.Linear(8, 8), Within(middle), nn.Linear(8, 4)
     )
+
+
+def one_ulp_off(gradient):
+    gradient = gradient.clone()
+    gradient.view(-1).view(torch.int32)[0] += 1
+    return gradient
 
 
 def flipped(model, batches):
@@ -313,7 +305,7 @@ PARTINGS = {
     ),
     "a gradient, one ulp off": (
         {"make": partial(within, torch.clone)},
-        {"make": partial(within, OtherGradient.apply)},
+        {"make": partial(within, lambda x: Changed.apply(x, one_ulp_off))},
         "The runs part in step 0, backward: the gradient with respect to the output of 1 "
         "(Linear).",
         "step 0, backward: the gradient with respect to the output of 2 (Within)",

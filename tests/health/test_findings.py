@@ -9,7 +9,7 @@ import pytest
 import sick_runs
 import torch
 from networks import Within
-from sick_runs import half, mlp, regression, seeded
+from sick_runs import Changed, half, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _get_current_dispatch_mode
@@ -51,19 +51,6 @@ def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
     skipped = sum(step.skipped for step in report.steps)
     told = f"No problems found in 20 steps; {skipped} skipped while the scale found its level"
     assert pictures.health(report).claim == told
-
-
-class Changed(torch.autograd.Function):
-    """The identity, whose gradient is changed by a function."""
-
-    @staticmethod
-    def forward(ctx, x, change):
-        ctx.change = change
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return ctx.change(gradient), None
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 import pytest
 import torch
 from networks import Within
-from sick_runs import half, regression, seeded
+from sick_runs import Changed, half, regression, seeded
 from torch import nn
 
 from mplab import FP16
@@ -31,22 +31,14 @@ class Ended(Exception):
     """An error of the program."""
 
 
-class Changed(torch.autograd.Function):
-    """The identity, whose gradient is infinite."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient / 0.0
-
-
 def overflowing(x):
     """Past the largest number of the dtype; of FP16 in float32, which may stand for it."""
     most = 65504.0 if x.dtype is torch.float32 else torch.finfo(x.dtype).max
     return ((x.abs() + 2) * most).to(x.dtype)
+
+
+def endless(x):
+    return Changed.apply(x, lambda gradient: gradient / 0.0)
 
 
 def from_third_step(change):
@@ -57,7 +49,7 @@ def from_third_step(change):
 FAULTS = {
     "overflow-forward": {"within": from_third_step(overflowing)},
     "hidden-infinity": {"within": lambda x: x + 1 / overflowing(x)},
-    "backward-never-finite": {"within": Changed.apply, "steps": 20},
+    "backward-never-finite": {"within": endless, "steps": 20},
     "zero-gradients": {"within": lambda x: 0 * x},
     "no-gradients": {
         "loss": lambda loss, i: loss.detach().requires_grad_(),
