@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from glob import escape
 from itertools import islice
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.rounding import Tally
 from mplab.simulation.context import simulated
-from mplab.simulation.dispatch import Ran
+from mplab.simulation.dispatch import Mode, Ran
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, policy_named
 from mplab.simulation.tags import rounding_parameters, this_graph
@@ -195,16 +196,14 @@ class _Step:
         wide = tuple((key, fmt) for key, fmt in self.policy.layers if fmt == FP32)
         found: dict[str, None] = {}
 
-        def note(ran: Ran) -> None:
+        def note(mode: Mode, ran: Ran) -> None:
             forward = ran.node is None and ran.rule.written is None
             low = ran.into is not None and ran.run in (Run.LOWER, Run.OUTPUT)
             if forward and low:
-                found[within._mode.place.name] = None
+                found[mode.place.name] = None
 
-        model = copy.deepcopy(self.model)
-        within = simulated(FP32, policy=replace(self.policy, layers=wide), model=model)
-        within._mode.record = note
-        losses, self.outputs, self.gradients = self._run(model, within)
+        policy = replace(self.policy, layers=wide)
+        _, losses, self.outputs, self.gradients = self._run(policy, note)
         numbers = {"the loss": losses, **self.gradients}
         wrong = [
             name
@@ -217,14 +216,15 @@ class _Step:
                 f"gradients; got {wrong[0] if wrong else 'no gradient'}. Let it call the model "
                 f"that it is given, and multiply by no scale that is too large."
             )
-        own_names = {name or type(model).__name__ for name, _ in model.named_modules()}
+        kind = type(self.model).__name__
+        own_names = {name or kind for name, _ in self.model.named_modules()}
         return [name for name in found if name in own_names]
 
     def measure(self, formats: Mapping[str, Format]) -> Measure:
         """Run with these formats for some layers and FP32 for all others, and compare."""
-        model = copy.deepcopy(self.model)
-        within = simulated(FP32, policy=_only(self.policy, formats), model=model)
-        losses, outputs, gradients = self._run(model, within)
+        own: dict[str | type, Format] = {escape(n): fmt for n, fmt in formats.items()}
+        policy = replace(self.policy, layers=()).with_layers({"*": FP32, **own})
+        within, losses, outputs, gradients = self._run(policy)
         errors = {
             name: _error(own, self.gradients[name]) for name, own in gradients.items()
         }
@@ -243,9 +243,13 @@ class _Step:
         )
 
     def _run(
-        self, model: nn.Module, within: simulated
-    ) -> tuple[list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
-        """Return the losses, the outputs, and the gradients by module."""
+        self, policy: Policy, note: Callable[[Mode, Ran], None] | None = None
+    ) -> tuple[simulated, list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
+        """Return the context, the losses, the outputs, and the gradients by module."""
+        model = copy.deepcopy(self.model)
+        within = simulated(FP32, policy=policy, model=model)
+        if note is not None:
+            within._mode.record = partial(note, within._mode)
         outputs: list[Tensor] = []
 
         def keep(_: Any, __: Any, output: Any) -> None:
@@ -265,13 +269,7 @@ class _Step:
             if own:
                 key = name or type(model).__name__
                 gradients[key] = [gradient.to_dense() for gradient in own]
-        return losses, outputs or losses, gradients
-
-
-def _only(policy: Policy, formats: Mapping[str, Format]) -> Policy:
-    """The policy with these formats for some layers, and FP32 for all others."""
-    own: dict[str | type, Format] = {escape(name): fmt for name, fmt in formats.items()}
-    return replace(policy, layers=()).with_layers({"*": FP32, **own})
+        return within, losses, outputs or losses, gradients
 
 
 @contextmanager
@@ -285,16 +283,14 @@ def _own_randomness(model: nn.Module) -> Iterator[None]:
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:
     """The norm of the difference over the norm of `exact`; infinite where not finite."""
-    if [t.shape for t in found] != [t.shape for t in exact]:
+    a, b = (torch.cat([t.flatten().double() for t in x]) for x in (found, exact))
+    if len(a) != len(b):
         return math.inf
-    pairs = [(a.double(), b.double()) for a, b in zip(found, exact, strict=True)]
-    off = sum(float(torch.where(a == b, 0.0, a - b).square().sum()) for a, b in pairs)
-    whole = sum(
-        float(torch.where(b.isfinite(), b, 0.0).square().sum()) for _, b in pairs
-    )
+    off = float(torch.where(a == b, 0.0, a - b).norm())
+    whole = float(torch.where(b.isfinite(), b, 0.0).norm())
     if not off:
         return 0.0
-    return math.sqrt(off / whole) if whole and math.isfinite(off) else math.inf
+    return off / whole if whole and math.isfinite(off) else math.inf
 
 
 def _lost(tally: Tally) -> str:
