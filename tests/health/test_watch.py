@@ -6,6 +6,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 from unittest.mock import MagicMock
 
 import pytest
@@ -404,22 +405,13 @@ def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
 
 
 def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
-    model = seeded(mlp)
-    x, y = regression()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
-    with Health(model, optimizer, scaler=scaler) as health:
-        for _ in range(20):
-            optimizer.zero_grad()
-            with half():
-                out = model(x)
-            loss = F.mse_loss(out.float(), y)
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            health.step(loss)
-    skipped = [step.skipped for step in health.steps]
-    scales = [step.scale for step in health.steps] + [scaler.get_scale()]
+    fused = partial(torch.optim.Adam, fused=True)
+    loop = sick_runs.Loop(
+        seeded(mlp), regression(), optimizer=fused, lr=1e-3, scale=2.0**30
+    )
+    steps = loop.run(20).steps
+    skipped = [step.skipped for step in steps]
+    scales = [step.scale for step in steps] + [loop.scaler.get_scale()]
     assert skipped == [b < a for a, b in itertools.pairwise(scales)]
     assert set(skipped) == {True, False}
 

@@ -349,27 +349,8 @@ def test_a_sum_that_torch_adds_in_float32_is_added_so():
         assert low.sum(0).eq(3008).all()
 
 
-def test_on_cuda_an_atomic_sum_is_kept_in_the_format_and_explain_says_that_its_order_varies():
+def test_on_cuda_an_atomic_sum_is_kept_in_the_format():
     """By torch's source: it was not measured."""
-
-    class Graph(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(2, 40)
-
-        def forward(self, x):
-            h = self.linear(x)
-            return h.new_zeros(2, 40).index_add(
-                0, torch.zeros(len(h), dtype=torch.long), h
-            )
-
-    found = {
-        policy.name: [
-            row.rule for row in explain(Graph(), torch.ones(5, 2), policy=policy).rows
-        ]
-        for policy in (CUDA_AUTOCAST, CPU_AUTOCAST)
-    }
-    assert any("the order varies" in rule for rule in found["cuda-autocast"])
     with simulated(BF16, policy=CUDA_AUTOCAST):
         low = torch.ones(3000, 2).mm(torch.ones(2, 40) / 2)
         at = torch.zeros(3000, dtype=torch.long)
@@ -431,35 +412,44 @@ def test_a_policy_may_be_given_by_its_name():
         simulated(FP16, policy="cpu")
 
 
-@pytest.mark.parametrize("by_frequency", [False, True])
-def test_explain_says_how_the_rows_of_a_low_embedding_are_added_up(by_frequency):
+@torch.library.custom_op("mplab_tests::square", mutates_args=())
+def square(x: torch.Tensor) -> torch.Tensor:
+    return (x * x) * 1e-3
+
+
+ROWS = torch.zeros(5, dtype=torch.long)
+EXPLAINED = {
+    "index_add": (
+        lambda w: w.new_zeros(2, 4).index_add(0, ROWS, w[ROWS]),
+        "rounded after each addition",
+        "the order varies",
+    ),
+    "embedding_dense_backward": (
+        lambda w: F.embedding(ROWS, w),
+        "rounded after each addition",
+        "running sum in the format is not simulated",
+    ),
+    "embedding_dense_backward, by frequency": (
+        lambda w: F.embedding(ROWS, w, scale_grad_by_freq=True),
+        "rounded after each addition",
+        "running sum in the format is not simulated",
+    ),
+    "square": (lambda w: square(w.detach()), *["its result is rounded once"] * 2),
+    "sin": (lambda w: w.sin(), *["widest format of its inputs, FP16"] * 2),
+}
+"""By operation: a program, and what `explain` says of it for the CPU and for CUDA."""
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_explain_says_what_is_special_about_a_low_kernel(name):
+    program, *told = EXPLAINED[name]
+
     class Low(torch.nn.Embedding):
-        def forward(self, x):
-            low = self.weight.half()
-            return F.embedding(x, low, scale_grad_by_freq=by_frequency).sum()
+        def forward(self):
+            return program(self.weight.half())
 
-    for policy, words in {
-        CPU_AUTOCAST: "rounded after each addition",
-        CUDA_AUTOCAST: "running sum in the format is not simulated",
-    }.items():
-        rows = explain(Low(3, 4), torch.zeros(5, dtype=torch.long), policy=policy).rows
-        (rule,) = (r.rule for r in rows if r.operation == "embedding_dense_backward")
-        assert words in rule
-
-
-def test_explain_says_where_an_operation_is_not_torch_s_own():
-    @torch.library.custom_op("mplab_tests::square", mutates_args=())
-    def square(x: torch.Tensor) -> torch.Tensor:
-        return (x * x) * 1e-3
-
-    class Opaque(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(2, 2)
-
-        def forward(self, x):
-            return square(self.linear(x).detach())
-
-    rules = {r.operation: r.rule for r in explain(Opaque(), torch.ones(1, 2)).rows}
-    assert "inside not simulated" in rules["square"]
-    assert "inside" not in rules["addmm"]
+    for policy, words in zip((CPU_AUTOCAST, CUDA_AUTOCAST), told, strict=True):
+        rows = explain(Low(3, 4), policy=policy).rows
+        operation = name.partition(",")[0]
+        (rule,) = {r.rule for r in rows if r.operation == operation}
+        assert rule.endswith(words)
