@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from mplab.arithmetic import elementary
-from mplab.numbers import rounding as rounding
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode, values
 from mplab.numbers.formats import (
@@ -30,7 +29,7 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_array
-from mplab.numbers.rounding import Stream, Tally, require_values, round_to
+from mplab.numbers.rounding import Stream, Tally, events, require_values, round_to
 
 
 class Rules(TypedDict, total=False):
@@ -325,12 +324,17 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     tininess = rules.pop("tininess", Tininess.AFTER)
     *operands, named = arguments
     fmt = format_of(named, function="raised")
-    exact = _Exact(operation, tuple(operands), fmt, rules, watched=True)
+    exact = _exact(operation, tuple(operands), fmt, rules, watched=True)
     rules.pop("tally", None)
-    flags = np.asarray(rounding.events(exact.wide, fmt, tininess=tininess, **rules))
+    flags = np.asarray(events(exact.wide, fmt, tininess=tininess, **rules))
     flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
-    flags = np.where(exact.divided_by_zero, int(Event.DIVIDE_BY_ZERO), flags)
-    flags = flags | np.where(exact.invalid, int(Event.INVALID), 0)
+    numbers = np.broadcast_arrays(*exact.operands)
+    if operation in (divide, log, log2):
+        by_zero = (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(exact.wide)
+        flags = np.where(by_zero, int(Event.DIVIDE_BY_ZERO), flags)
+    invalid = np.isnan(exact.wide) & ~np.any([np.isnan(x) for x in numbers], axis=0)
+    invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
+    flags = flags | np.where(invalid, int(Event.INVALID), 0)
     return Event(int(flags)) if flags.ndim == 0 else flags.astype(np.uint8)
 
 
@@ -350,74 +354,66 @@ def operate(
     fmt = format_of(fmt, function=operation.__name__)
     watched = rules.get("tally") is not None
     options = dict(rules)
-    exact = _Exact(operation, operands, fmt, options, watched=watched, checked=checked)
+    wide = _exact(
+        operation, operands, fmt, options, watched=watched, checked=checked
+    ).wide
     # In place, because new memory costs more than the rounding.
-    out = exact.wide if np.ndim(exact.wide) else None
-    return round_to(exact.wide, fmt, out=out, **options)  # type: ignore[arg-type]
+    out = wide if np.ndim(wide) else None
+    return round_to(wide, fmt, out=out, **options)  # type: ignore[arg-type]
 
 
-class _Exact:
-    """The result of an operation before rounding to the format, and its exceptions so far.
+class _Exact(NamedTuple):
+    """The result of an operation before rounding to the format.
 
     Attributes:
         wide: float64, exact, or rounded in a way that does not change the result in the format.
         past: where the exact result is at least 2^1024, for which float64 has no finite number.
-        invalid: if watched, where numbers gave NaN, or a NaN was signaling.
-        divided_by_zero: if watched, where finite numbers have an infinite quotient or logarithm.
+        operands: the numbers that entered, in float64.
     """
 
-    def __init__(
-        self,
-        operation: Callable[..., Any],
-        operands: tuple[Any, ...],
-        fmt: Format,
-        rules: dict[str, Any],
-        *,
-        watched: bool,
-        checked: bool = True,
-    ) -> None:
-        how, name = _OPERATIONS[operation], operation.__name__
-        mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
-        to_nearest = mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
-        flush = rules.pop("flush_inputs", False)
-        if type(flush) is not bool:
-            raise TypeError(
-                f"{name}: flush_inputs must be True or False; got {flush!r}."
-            )
-        floor = fmt.min_normal if flush else 0.0
-        if checked:
-            operands = tuple(
-                require_values(name, argument, x, fmt)
-                for argument, x in zip("abc", operands, strict=False)
-            )
-        numbers = [_flushed(x, floor) for x in operands]
-        self.past: Any = False
-        with np.errstate(all="ignore"):
-            if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
-                nearest = _results(operation, fmt)[encode(numbers[0], fmt)]
-            elif how.addends and (watched or not to_nearest or not how.nearest):
-                downward = mode is Rounding.TOWARD_NEGATIVE
-                nearest = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
-            else:
-                nearest = how.nearest(*numbers)
-            self.wide = nearest
-            if not _fits(fmt):
-                every = np.broadcast_arrays(*numbers)
-                wide, self.past = slowly(how.exact, nearest, every)
-                chance = self.past & (mode is Rounding.STOCHASTIC)
-                self.wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
-        if not watched:
-            return
-        numbers = list(np.broadcast_arrays(*numbers))
-        self.invalid = np.isnan(nearest) & ~np.any(
-            [np.isnan(x) for x in numbers], axis=0
+    wide: Any
+    past: Any
+    operands: list[np.ndarray]
+
+
+def _exact(
+    operation: Callable[..., Any],
+    operands: tuple[Any, ...],
+    fmt: Format,
+    rules: dict[str, Any],
+    *,
+    watched: bool,
+    checked: bool = True,
+) -> _Exact:
+    """Compute an operation; `watched`: its events must be right, too."""
+    how, name = _OPERATIONS[operation], operation.__name__
+    mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
+    to_nearest = mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
+    flush = rules.pop("flush_inputs", False)
+    if type(flush) is not bool:
+        raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
+    floor = fmt.min_normal if flush else 0.0
+    if checked:
+        operands = tuple(
+            require_values(name, argument, x, fmt)
+            for argument, x in zip("abc", operands, strict=False)
         )
-        self.invalid |= np.any([_is_signaling(x) for x in numbers], axis=0)
-        self.divided_by_zero = np.zeros(np.shape(nearest), bool)
-        if operation in (divide, log, log2):
-            self.divided_by_zero = (
-                (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(nearest)
-            )
+    numbers = [_flushed(x, floor) for x in operands]
+    past: Any = False
+    with np.errstate(all="ignore"):
+        if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
+            wide = _results(operation, fmt)[encode(numbers[0], fmt)]
+        elif how.addends and (watched or not to_nearest or not how.nearest):
+            downward = mode is Rounding.TOWARD_NEGATIVE
+            wide = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
+        else:
+            wide = how.nearest(*numbers)
+        if not _fits(fmt):
+            every = np.broadcast_arrays(*numbers)
+            wide, past = slowly(how.exact, wide, every)
+            chance = past & (mode is Rounding.STOCHASTIC)
+            wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
+    return _Exact(wide, past, numbers)
 
 
 def _is_signaling(x: np.ndarray) -> Any:
