@@ -6,7 +6,7 @@ bisection, with comparisons that float64 makes exactly (t <= |a + b|, t·|b| <= 
 """
 
 from fractions import Fraction
-from math import copysign, inf, isinf, isnan, isqrt, nan, remainder
+from math import copysign, inf, isinf, isnan, isqrt, nan
 
 import numpy as np
 import oracle
@@ -35,7 +35,7 @@ def exact_result(name, *operands):
         product = exact_result("multiply", a, b)
         return _sum(product, c)
     return {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root,
-            "remainder": _rest}[name](*operands)  # fmt: skip
+            }[name](*operands)  # fmt: skip
 
 
 def _sum(a, b):
@@ -78,13 +78,6 @@ def _root(a):
     n = Fraction(a) * 4**800
     whole = isqrt(n.numerator // n.denominator)
     return (whole + (Fraction(1, 2) if whole * whole != n else 0)) / Fraction(2**800)
-
-
-def _rest(a, b):
-    if isinf(a) or b == 0:
-        return nan
-    exact = remainder(a, b)
-    return Fraction(exact) if exact else exact
 
 
 def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
@@ -177,12 +170,4 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
             lambda t: np.sign(t * bottom - top), negative, rounding
         )
         return np.where(b == 0, nan, result)
-    rest = np.array(
-        [
-            nan if y == 0 else remainder(x, y)
-            for x, y in zip(a.flat, b.flat, strict=True)
-        ]
-    )
-    if fmt.specials.name in oracle.ONE_ZERO:
-        rest = rest + 0.0
-    return rest.reshape(shape)
+    raise ValueError(name)
