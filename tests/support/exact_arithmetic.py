@@ -1,8 +1,8 @@
 """The second voice for arithmetic: results by comparison, never by rounding a float.
 
 Two layers. Single operations: the exact result as a Fraction, rounded by `oracle`. All pairs of
-an 8-bit format: the magnitude of the exact result is located among the format's values by
-bisection, with comparisons that float64 makes exactly (t <= |a + b|, t·|b| <= |a|, t² <= a).
+an 8-bit format: a float64 that is the exact result, or lies on its side of every value and
+midpoint, is placed among the values of the format.
 """
 
 from fractions import Fraction
@@ -34,8 +34,8 @@ def exact_result(name, *operands):
         a, b, c = operands
         product = exact_result("multiply", a, b)
         return _sum(product, c)
-    return {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root,
-            }[name](*operands)  # fmt: skip
+    how = {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root}
+    return how[name](*operands)
 
 
 def _sum(a, b):
@@ -105,69 +105,37 @@ def exceptions(
 # All pairs of a small format ------------------------------------------------------------
 
 
-class Magnitudes:
-    """The finite magnitudes of a format in order, and the next one past them."""
-
-    def __init__(self, fmt):
-        self.table = oracle.table_of(fmt)
-        self.values = np.append(
-            self.table.values, self.table.values[-1] + self.table.gaps[-1]
-        )
-
-    def round(self, compare, negative, rounding):
-        """Round magnitudes known only through `compare(t)`: the sign of t − |exact|, per element.
-
-        Returns the rounded numbers with their signs; exact zeros get the sign in `negative`.
-        """
-        last = self.table.last
-        low, high = np.zeros(negative.shape, int), np.full(negative.shape, last + 1)
-        if compare(np.full(negative.shape, self.values[0])).max(initial=0) > 0:
-            raise ValueError("a magnitude below the least value")
-        # Low <= |exact|, and < high or beyond.
-        for _ in range(int(np.ceil(np.log2(last + 2)))):
-            middle = (low + high + 1) // 2
-            fits = compare(self.values[middle]) <= 0
-            low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
-        # Found, not looked up.
-        place = oracle.Place(self.table, np.where(negative, -1.0, 1.0))
-        beyond, place.index = low > last, np.minimum(low, last)
-        exact = compare(self.values[place.index]) == 0
-        place.side = -compare(self.table.midpoints[place.index])
-        excess = np.where(exact, 0.0, self.table.gaps[place.index] / 2)
-        place.excess = np.where(beyond, inf, excess)
-        return place.round(rounding, Overflow.IEEE)
-
-
 def pairs(name, fmt, rounding, a, b=None, c=None):
-    """What an operation on finite arrays must give; None where a rule of IEEE 754 decides.
+    """What an operation on finite arrays must give; no quotient may have the divisor 0.
 
-    The comparisons hold in float64 for formats of at most four bits of precision whose sums
+    Sums and products are exact in float64 for formats of at most four bits of precision whose sums
     span at most 53 bits; the callers check that.
     """
-    shape = a.shape
     if name in ("add", "subtract", "fma"):
         first = a * b if name == "fma" else a
-        second = {"add": b, "fma": c}[name] if name != "subtract" else -b
-        total = first + second
-        exact, negative = np.abs(total), np.signbit(total)
+        second = {"add": b, "subtract": -b, "fma": c}[name]
+        exact = first + second
         if rounding is Rounding.TOWARD_NEGATIVE:
             plus = ~np.signbit(first) & ~np.signbit(second)
-            negative = np.where(exact == 0, ~plus, negative)
-        return Magnitudes(fmt).round(lambda t: np.sign(t - exact), negative, rounding)
-    if name == "sqrt":
-        top = np.where(a < 0, 0.0, np.abs(a))
-        result = Magnitudes(fmt).round(
-            lambda t: np.sign(t * t - top), np.signbit(a), rounding
-        )
-        return np.where(a < 0, nan, result)
-    negative = np.signbit(a) != np.signbit(b)
-    if name == "multiply":
-        exact = np.abs(a * b)
-        return Magnitudes(fmt).round(lambda t: np.sign(t - exact), negative, rounding)
-    if name == "divide":
-        top, bottom = np.abs(a), np.where(b == 0, 1.0, np.abs(b))
-        result = Magnitudes(fmt).round(
-            lambda t: np.sign(t * bottom - top), negative, rounding
-        )
-        return np.where(b == 0, nan, result)
-    raise ValueError(name)
+            exact = np.where((exact == 0) & ~plus, -0.0, exact)
+    elif name == "multiply":
+        exact = a * b
+    elif name == "divide":
+        size = _beside(np.abs(a / b), lambda q: np.abs(a) - q * np.abs(b))
+        exact = np.where(np.signbit(a) == np.signbit(b), size, -size)
+    else:
+        size = np.abs(a)
+        exact = np.copysign(_beside(np.sqrt(size), lambda root: size - root * root), a)
+        exact[a < 0] = nan
+    return oracle.table_of(fmt).place(exact).round(rounding, Overflow.IEEE)
+
+
+def _beside(near, rest):
+    """Cut results to 24 bits, and go off them to the side of what is left, if anything is.
+
+    `rest` multiplies back, which is exact with so few bits; no value or midpoint has as many.
+    """
+    cut = near.astype(np.float32).astype(np.float64)
+    left = rest(cut)
+    side = np.where(left > 0, inf, -inf)
+    return np.where(left == 0, cut, np.nextafter(cut, side))
