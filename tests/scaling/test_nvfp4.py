@@ -18,7 +18,6 @@ from mplab import (
     Format,
     Overflow,
     Rounding,
-    Stream,
 )
 from mplab.numbers.formats import Specials
 from mplab.scaling import (
@@ -128,13 +127,6 @@ def test_every_block_scale_comes_back_from_what_multiplied_beside_every_tensor_s
         assert (got.codes == 0x07).all()
 
 
-def test_the_scale_of_the_tensor_keeps_a_small_tensor():
-    x = normal(16, 64) * 1e-4
-    assert (fake_quantize(x, **NVFP4, block=(16,), tensor_scale=1.0) == 0).all()
-    error = fake_quantize(x, **NVFP4, block=(16,)) - x
-    assert 0.05 < error.norm() / x.norm() < 0.12
-
-
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 def test_what_is_not_finite_spoils_all_under_one_scale_and_one_block_under_a_given_one(
     bad,
@@ -170,16 +162,6 @@ def test_a_float64_is_rounded_once_and_stays():
     assert fake_quantize(x.float(), **NVFP4, tensor_scale=1.0).tolist() == [6.0, 1.0]
 
 
-def test_stochastic_rounding_is_right_on_average_where_nothing_saturates():
-    x = normal(1, 16).clamp(-1, 1).repeat(4096, 1)
-    option = {"rounding": Rounding.STOCHASTIC, "stream": Stream(3)}
-    got = fake_quantize(x, **NVFP4, block=(16,), **option)
-    step = (2.0 / 6) * 1.07  # the coarsest spacing, of a block whose amax is at most 1
-    assert ((got.mean(0) - x[0]).abs() < 5 * step / 2 / math.sqrt(4096)).all()
-    nearest = fake_quantize(x, **NVFP4, block=(16,))
-    assert ((nearest.mean(0) - x[0]).abs() > 5 * step / 2 / math.sqrt(4096)).any()
-
-
 # Hadamard --------------------------------------------------------------------------------
 
 
@@ -203,8 +185,11 @@ def test_hadamard_is_sylvester_s_matrix_times_the_signs(n):
     blocks = (x.reshape(-1, n) * signs).numpy().astype(object)
     # Integers: exact.
     sums = (blocks @ np.array(sylvester(n), object)).astype(np.float32)
-    got = hadamard(x.float(), signs).numpy()
-    assert_same_bits(got, (sums / np.float32(math.sqrt(n))).reshape(5, 3 * n))
+    got = hadamard(x.float(), signs)
+    assert_same_bits(got.numpy(), (sums / np.float32(math.sqrt(n))).reshape(5, 3 * n))
+    back = hadamard(got, signs, inverse=True)
+    assert torch.equal(back.round(), x.float())
+    assert (back == x).all() or n.bit_length() % 2 == 0  # √n is no power of two
 
 
 def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
@@ -215,26 +200,6 @@ def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
         wide = hadamard(low)
         assert wide.dtype == torch.float32
         assert torch.equal(wide, hadamard(low.float()))
-
-
-@pytest.mark.parametrize("n", [2, 16, 32, 128])
-def test_hadamard_s_error_stays_within_its_roundings(n):
-    x, signs = normal(64, 256, seed=n, spread=8), signs_of(n)
-    exact = (
-        (x.double().reshape(-1, n) * signs)
-        @ torch.tensor(sylvester(n)).double()
-        / n**0.5
-    )
-    magnitudes = x.double().abs().reshape(-1, n).sum(-1, keepdim=True) / n**0.5
-    # Sums, the root, the division.
-    bound = (math.log2(n) + 2) * FP32.unit_roundoff * magnitudes
-    assert ((hadamard(x, signs).reshape(-1, n) - exact).abs() <= bound).all()
-    back = hadamard(hadamard(x, signs), signs, inverse=True).reshape(-1, n)
-    norm = x.double().reshape(-1, n).norm(dim=-1, keepdim=True)
-    assert (
-        (back - x.reshape(-1, n)).abs()
-        <= 2 * n**0.5 * (math.log2(n) + 2) * norm * 2**-24
-    ).all()
 
 
 def test_gradients_pass_through_hadamard():

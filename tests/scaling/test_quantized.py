@@ -82,13 +82,11 @@ def test_codes_are_those_of_torch_s_product_and_cast(fmt, scale):
     assert torch.equal(got.codes, (x * scale).to(fmt.torch_dtype).view(torch.uint8))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes_are_taken_at_their_values(dtype):
-    x = normal(100).to(dtype)
-    assert torch.equal(quantize(x, FP8_E4M3).codes, quantize(x.float(), FP8_E4M3).codes)
-
-
-def test_a_float64_is_rounded_once():
+def test_other_dtypes_are_taken_at_their_values_and_a_float64_is_rounded_once():
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        x = normal(100).to(dtype)
+        wide = quantize(x.float(), FP8_E4M3)
+        assert torch.equal(quantize(x, FP8_E4M3).codes, wide.codes)
     # Just past a midpoint of E4M3.
     x = torch.tensor([1.0625 + 2.0**-40], dtype=torch.float64)
     assert dequantize(quantize(x, FP8_E4M3, scale=1.0)).item() == 1.125
@@ -123,12 +121,6 @@ def test_a_transposed_or_parameter_tensor_is_quantized_as_its_copy():
 
 
 # Scales --------------------------------------------------------------------------------
-
-
-def test_an_exact_ratio_may_fill_the_range_and_a_power_of_two_half_of_it():
-    x = torch.tensor([3.0, 1.0])
-    assert quantize(x, FP8_E4M3, scale=ScaleRule.RATIO).codes[0] == 0x7E
-    assert quantize(x, FP8_E4M3).values[0] == 384.0
 
 
 def test_zeros_have_the_scale_one_and_stay_zeros():
@@ -187,15 +179,6 @@ def test_mx_blocks_are_those_of_the_rules_in_fractions(fmt, rule):
     assert all(value_of_code(int(c), FP8_E8M0) > 0 for c in got.scale_codes.flatten())
 
 
-def test_the_top_of_an_mx_block_may_saturate():
-    x = torch.zeros(32)
-    x[0] = 1.9375  # 1.9375 · 2^8 = 496 lies past 448
-    assert (
-        dequantize(quantize(x, FP8_E4M3, scale=ScaleRule.MX, block=MX_BLOCK))[0] == 1.75
-    )
-    assert dequantize(quantize(x, FP8_E4M3, block=MX_BLOCK))[0] == 2.0
-
-
 @pytest.mark.parametrize("block", [(4,), (1, 4), (3, 4), (2, 3, 4), (6, 8), (1, 1, 1)])
 def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
     x = normal(2, 6, 8, seed=6, spread=5)
@@ -218,13 +201,6 @@ def test_one_scale_a_row_is_a_block_of_the_last_axis():
         got.scale.numpy(), np.float32(448) / x.abs().amax(-1, keepdim=True).numpy()
     )
     assert (got.values.abs().amax(-1) == 448).all()
-
-
-def test_blocks_keep_small_numbers_beside_large_ones():
-    x = torch.cat([torch.full((32,), 1e4), torch.full((32,), 1e-4)])
-    assert (dequantize(quantize(x, FP8_E4M3))[32:] == 0).all()
-    blocks = dequantize(quantize(x, FP8_E4M3, block=MX_BLOCK))
-    assert ((blocks - x).abs() <= x * FP8_E4M3.unit_roundoff).all()
 
 
 # Bad input -----------------------------------------------------------------------------
