@@ -172,8 +172,8 @@ MIXED = [
 @pytest.mark.parametrize(("architecture", "places"), slow_unless(4, MIXED))
 def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, places):
     fmts = tuple(SMALL[place] for place in places)
-    terms, bits, *more = EXPECTED[architecture]["FP8_E4M3"]
-    written = more[0]["written_bits"] if more else 23
+    unit = ARCHITECTURES[architecture]["FP8_E4M3"]
+    facts = unit.terms, unit.fraction_bits, unit.written_bits
     for kind in KINDS:
         for output in (FP32, FP16):
             a, b, c = matrix_oracle.block(
@@ -181,9 +181,7 @@ def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, 
             )
 
             def step(x, y, z, _, output=output):
-                return matrix_oracle.one_step(
-                    x, y, z, fmts, output, terms, bits, written
-                )
+                return matrix_oracle.one_step(x, y, z, fmts, output, *facts)
 
             how = {
                 "architecture": architecture,
@@ -191,7 +189,7 @@ def test_small_formats_are_mixed_each_with_its_own_least_exponent(architecture, 
                 "output_format": output,
             }
             assert_same_bits(
-                mma(a, b, c, **how), matrix_oracle.chained(a, b, c, terms, step)
+                mma(a, b, c, **how), matrix_oracle.chained(a, b, c, unit.terms, step)
             )
 
 

@@ -11,37 +11,29 @@ from matrix_oracle import block, chained, one_step
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
-from mplab.arithmetic import MatrixUnit, mma, unit_of
+from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
 from mplab.hardware import probes
 
 # The model again, in integers -----------------------------------------------------------
 
 
-EXPECTED = {  # terms, fraction bits, written bits: typed again, from the papers
-    "volta": {"FP16": (4, 23, 23)},
-    "turing": {"FP16": (8, 24, 23)},
-    "ampere": {"FP16": (8, 24, 23), "BF16": (8, 24, 23), "TF32": (4, 24, 23)},
-    "ada": {"FP16": (8, 24, 23), "BF16": (8, 24, 23), "TF32": (4, 24, 23),
-            "FP8_E4M3": (16, 13, 13), "FP8_E5M2": (16, 13, 13)},
-    "hopper": {"FP16": (16, 25, 23), "BF16": (16, 25, 23), "TF32": (8, 25, 23),
-               "FP8_E4M3": (32, 13, 13), "FP8_E5M2": (32, 13, 13)},
-    "blackwell": {"FP16": (16, 25, 23), "BF16": (16, 25, 23), "TF32": (8, 25, 23),
-                  "FP8_E4M3": (32, 25, 23), "FP8_E5M2": (32, 25, 23)},
-}  # fmt: skip
-
-
-PAIRS = [(name, fmt) for name, units in EXPECTED.items() for fmt in units]
+NVIDIA = ("volta", "turing", "ampere", "ada", "hopper", "blackwell")
+PAIRS = [
+    (name, fmt)
+    for name in NVIDIA
+    for fmt, unit in ARCHITECTURES[name].items()
+    if unit.at_once and fmt in mplab.FORMATS
+]
 
 
 def slow_mma(a, b, c, architecture, fmt, output, **switches):
-    terms, bits, written = EXPECTED[architecture][fmt.name]
+    unit = ARCHITECTURES[architecture][fmt.name]
+    facts = unit.terms, unit.fraction_bits, unit.written_bits
 
     def step(row, column, total, _):
-        return one_step(
-            row, column, total, (fmt, fmt), output, terms, bits, written, **switches
-        )
+        return one_step(row, column, total, (fmt, fmt), output, *facts, **switches)
 
-    return chained(a, b, c, terms, step)
+    return chained(a, b, c, unit.terms, step)
 
 
 def slow_unless_of(*architectures):
@@ -134,17 +126,6 @@ def test_an_fp16_result_is_rounded_to_nearest_and_overflows_to_infinity():
     half_up = row(1.0, 2.0**-11, 2.0**-12)
     assert mma(half_up, column(1.0, 1.0, 1.0), output_format=FP16) == 1.0 + 2.0**-10
     assert mma(row(65504.0, 16.0), column(1.0, 1.0), output_format=FP16) == inf
-
-
-def test_a_long_product_is_a_chain_of_steps():
-    rng = np.random.default_rng(12)
-    a, b = (
-        mplab.round_to(rng.standard_normal(s), FP8_E4M3) for s in ((6, 96), (96, 7))
-    )
-    chained = np.zeros((6, 7))
-    for k in range(0, 96, 32):
-        chained = mma(a[:, k : k + 32], b[k : k + 32], chained, input_format=FP8_E4M3)
-    assert_same_bits(mma(a, b, input_format=FP8_E4M3), chained)
 
 
 def test_row_blocks_do_not_change_the_result():
