@@ -8,12 +8,10 @@ copy of the same round. Other libraries stand in `bench_peers`.
 from functools import partial
 from statistics import median
 from time import perf_counter
-from typing import NamedTuple
 
 import numpy as np
 from turns import compared, in_turn, lap
 
-from mplab.common.tables import Table
 from mplab.numbers import threads
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Rounding
 from mplab.numbers.rounding import Stream, Tally, round_to
@@ -25,16 +23,6 @@ THREADED = 10**7
 
 _TURN = 1e-3
 """Seconds of a turn: short calls are repeated in it."""
-
-
-class Row(NamedTuple):
-    """One contender at one size: medians of CPU time, and of the ratio to the round's copy."""
-
-    name: str
-    fmt: str
-    size: int
-    nanoseconds: float
-    ratio: float
 
 
 def numbers(size):
@@ -71,7 +59,10 @@ def contenders(size):
 
 
 def measure(size, *, rounds, seconds):
-    """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times."""
+    """Measure every contender in turn, `rounds` times or for about `seconds`, at least 3 times.
+
+    A row is the time of an element, and its ratio to the copy.
+    """
     found = contenders(size)
     for call in found.values():
         call()  # compiles what is not
@@ -82,8 +73,8 @@ def measure(size, *, rounds, seconds):
     rows = []
     for name, fmt in found:
         copies = times["copy float64" if "float64" in name else "copy", ""]
-        typical, ratio = compared(times[name, fmt], copies)
-        rows.append(Row(name, fmt, size, 1e9 * typical / size, ratio))
+        row = compared(name, fmt, times[name, fmt], copies)
+        rows.append(row._replace(seconds=row.seconds / size))
     return rows
 
 
@@ -99,17 +90,3 @@ def measure_threaded(*, rounds):
     calls |= {fmt.name: partial(round_to, x, fmt, out=out) for fmt in FORMATS}
     times = in_turn(calls, rounds=rounds, clock=perf_counter)
     return {name: 1e9 * median(taken) / THREADED for name, taken in times.items()}
-
-
-def table(rows):
-    """The rows of one size as text: nanoseconds per element, and the ratio to the copy."""
-    lines = {}
-    for row in rows:
-        lines.setdefault(row.name, []).append(
-            f"{row.nanoseconds:8.3f} {row.ratio:6.2f}x"
-        )
-    rest = [""] * (len(FORMATS) - 1)  # a copy has no format
-    cells = [(name, *line, *rest)[: len(FORMATS) + 1] for name, line in lines.items()]
-    caption = f"{rows[0].size:,} elements: CPU ns per element, and ratio to a copy"
-    header = ("", *(f"{fmt.name:>16}" for fmt in FORMATS))
-    return repr(Table(caption, header, tuple(cells)))

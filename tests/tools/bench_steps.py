@@ -8,7 +8,6 @@ FP32 step of the same round.
 import copy
 from contextlib import nullcontext
 from itertools import pairwise, product
-from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -17,7 +16,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from turns import compared, in_turn
 
-from mplab.common.tables import Table
 from mplab.numbers.formats import FP16
 from mplab.simulation.context import simulated
 from mplab.training.replay import Replay
@@ -25,18 +23,6 @@ from mplab.training.tasks import TASKS
 
 BATCH = 128
 """Examples in a step."""
-
-
-class StepRow(NamedTuple):
-    """One way of running one training step."""
-
-    network: str
-    optimizer: str
-    way: str
-    microseconds: float
-    """Median CPU time of a step."""
-    ratio: float
-    """Median ratio to the plain FP32 step of the same round."""
 
 
 class _NothingAbove(TorchFunctionMode):
@@ -159,20 +145,4 @@ def _measure(network, optimizer, rounds, seconds, repeats):
     }
     times = in_turn(steps, rounds=rounds, seconds=seconds, repeats=counts, warm=3)
     for way, taken in times.items():
-        typical, ratio = compared(taken, times["FP32"])
-        yield StepRow(network, optimizer, way, 1e6 * typical, ratio)
-
-
-def table(rows):
-    """The rows as text."""
-    lines = {}
-    for row in rows:
-        cell = f"{row.microseconds:12,.0f} {row.ratio:8.2f}x"
-        lines.setdefault(f"{row.network} {row.optimizer}", []).append(cell)
-    ways = dict.fromkeys(row.way for row in rows)
-    caption = (
-        f"One training step, {BATCH} examples, CPU time on one thread: median µs, and median "
-        "ratio to the FP32 step of the same round"
-    )
-    cells = tuple((name, *line) for name, line in lines.items())
-    return repr(Table(caption, ("", *(f"{way:>22}" for way in ways)), cells))
+        yield compared(f"{network} {optimizer}", way, taken, times["FP32"])

@@ -7,6 +7,9 @@ so a ratio within a round keeps its meaning, and a median over rounds drops the 
 import math
 from statistics import median
 from time import monotonic, process_time
+from typing import NamedTuple
+
+from mplab.common.tables import Table
 
 LEAST = 3
 """Rounds that a median needs."""
@@ -43,7 +46,33 @@ def in_turn(calls, *, rounds, seconds=math.inf, clock=process_time, repeats=1, w
     return taken
 
 
-def compared(taken, reference):
-    """The median time, and the median ratio to the reference's time of the same round."""
+class Row(NamedTuple):
+    """One contender: its place in the table, and what it took."""
+
+    line: str
+    column: str
+    seconds: float
+    """Median time of a call."""
+    ratio: float
+    """Median ratio to the reference's time of the same round."""
+
+
+def compared(line, column, taken, reference):
+    """The row of a contender from its times, and the reference's, round by round."""
     ratios = [time / other for time, other in zip(taken, reference, strict=True)]
-    return median(taken), median(ratios)
+    return Row(line, column, median(taken), median(ratios))
+
+
+def table(caption, rows, unit):
+    """The rows as text, with times in a unit of so many seconds."""
+    lines = {}
+    for row in rows:
+        cell = f"{row.seconds / unit:12,.3f} {row.ratio:8.2f}x"
+        lines.setdefault(row.line, {})[row.column] = cell
+    columns = list(dict.fromkeys(row.column for row in rows if row.column))
+    cells = [
+        (line, *(found.get(column, found.get("", "")) for column in columns))
+        for line, found in lines.items()
+    ]
+    header = ("", *(f"{column:>22}" for column in columns))
+    return repr(Table(caption, header, tuple(cells)))
