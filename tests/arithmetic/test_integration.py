@@ -5,9 +5,9 @@ from itertools import pairwise
 from math import exp
 
 import numpy as np
-import oracle
 import pytest
 from cases import assert_same_bits
+from exact_arithmetic import nearest
 
 from mplab import (
     BF16,
@@ -15,8 +15,6 @@ from mplab import (
     FP8_E5M2,
     FP16,
     FP32,
-    Overflow,
-    Rounding,
     encode,
     round_to,
     values,
@@ -29,15 +27,6 @@ ROOM = 20.0
 def cooling(t):
     """A cup of coffee, in degrees per minute."""
     return -0.1 * (t - ROOM)
-
-
-def fl(q, fmt):
-    """A Fraction rounded once to nearest."""
-    return (
-        Fraction(oracle.round_fraction(q, fmt, Rounding.TIES_TO_EVEN, Overflow.IEEE))
-        if q
-        else q
-    )
 
 
 # Every step ------------------------------------------------------------------------------
@@ -56,7 +45,9 @@ def test_an_increment_is_that_of_its_scheme(scheme):
     """On y′ = −y with numbers of few digits float64 rounds nothing; FP32 as the state nor."""
     for start in (1.0, -3.0, 2.0**10):
         path = integrate(lambda y: -y, start, 2.0**-3, 1, FP32, scheme=scheme)
-        want = Fraction(start) + fl(weighed(scheme, Fraction(start), 2.0**-3), FP32)
+        want = Fraction(start) + nearest(
+            weighed(scheme, Fraction(start), 2.0**-3), FP32
+        )
         assert abs(Fraction(float(path[1])) - want) <= abs(want) * Fraction(2) ** -24
 
 
@@ -75,9 +66,9 @@ def test_the_error_falls_with_the_order_of_the_scheme(scheme, order):
 def test_every_step_to_nearest_is_that_of_fractions(fmt):
     for dt in (1.0, 0.1, 0.01):
         path = integrate(cooling, 90.0, dt, 60, fmt)
-        y = fl(Fraction(90), fmt)
+        y = nearest(Fraction(90), fmt)
         for got in path[1:].tolist():
-            y = fl(y + fl(Fraction(dt * cooling(float(y))), FP32), fmt)
+            y = nearest(y + nearest(Fraction(dt * cooling(float(y))), FP32), fmt)
             assert got == y
 
 
@@ -98,9 +89,9 @@ def test_a_right_hand_side_of_a_format_rounds_every_operation():
         return FloatArray.rounded(0.1, FP8_E4M3) * (ROOM - t)
 
     rate, room = Fraction(0.1015625), Fraction(ROOM)
-    y = fl(Fraction(90), FP8_E4M3)
+    y = nearest(Fraction(90), FP8_E4M3)
     for got in integrate(rounded, 90.0, 1.0, 12, FP8_E4M3)[1:].tolist():
-        y = fl(y + fl(rate * fl(room - y, FP8_E4M3), FP8_E4M3), FP8_E4M3)
+        y = nearest(y + nearest(rate * nearest(room - y, FP8_E4M3), FP8_E4M3), FP8_E4M3)
         assert got == y
 
 

@@ -168,19 +168,6 @@ def test_a_split_product_is_the_sum_of_its_parts_in_order(order, rounding):
         assert_same_bits(reductions.matmul(a, b, split_k=splits, **how), want)
 
 
-def test_a_split_into_single_terms_is_a_sum_of_rounded_products():
-    rng = np.random.default_rng(3)
-    a, b = rng.standard_normal((3, 9)).astype(np.float32), rng.standard_normal((9, 4))
-    b = mplab.round_to(b, FP32)
-    split = reductions.matmul(a, b, split_k=9, accumulator_format=FP16)
-    whole = reductions.matmul(a, b, product_format=FP16, accumulator_format=FP16)
-    assert_same_bits(split, whole)
-    empty = reductions.matmul(
-        np.ones((2, 0)), np.ones((0, 2)), split_k=1, accumulator_format=FP16
-    )
-    assert_same_bits(empty, np.zeros((2, 2)))
-
-
 def test_distinct_sums_are_those_of_all_orders():
     """Of five numbers, all 120 orders are found, and each sum is one that some order gives."""
     rng = np.random.default_rng(8)
@@ -196,17 +183,6 @@ def test_distinct_sums_are_those_of_all_orders():
         few = reductions.distinct_sums(x.reshape(5, 1), fmt, orders=2, seed=1)
         assert 1 <= len(few) <= 2
         assert set(few) <= every
-
-
-def test_a_wide_accumulator_leaves_one_sum_and_rounding_at_the_end_is_none():
-    x = mplab.round_to(np.random.default_rng(0).standard_normal(256), FP16)
-    in_fp16, in_fp32 = (
-        reductions.distinct_sums(x, f, orders=200) for f in (FP16, FP32)
-    )
-    assert len(in_fp16) > 10
-    assert len(np.unique(mplab.round_to(in_fp32, FP16))) == 1
-    again = reductions.distinct_sums(x, FP16, orders=200)
-    assert_same_bits(again, in_fp16)
     assert len(reductions.distinct_sums([np.inf, 1.0, -np.inf], FP16)) == 1
     assert reductions.distinct_sums([], FP16).tolist() == [0.0]
 
@@ -273,16 +249,6 @@ def test_results_do_not_depend_on_the_number_of_threads():
         assert_same_bits(*results)
 
 
-def random_bits(index, keys_of):
-    """The 32 random bits of an element, in Python's integers: keys from the whole index."""
-    key0, key1 = keys_of(index >> 32)
-    h = (index ^ key0) & 0xFFFFFFFF
-    h = (h ^ h >> 16) * 0x21F0AAAD & 0xFFFFFFFF
-    h = (h ^ h >> 15 ^ key1) * 0xD35A2D97 & 0xFFFFFFFF
-    h = (h ^ h >> 15) * 0x31848BAB & 0xFFFFFFFF
-    return h ^ h >> 14
-
-
 def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
     lanes, row = 7, 306_783_378  # two steps a row: this one begins 4 below 2^32
     x = np.full((1, lanes), 17.0)  # halfway between 16 and 18
@@ -296,7 +262,7 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
         one, trace, plan = np.ones((1, 1)), np.empty((0, lanes)), (0, 1, False)
         loop(one, x, out, trace, rules, rules, np.array([keys, keys]), plan, row)
         first = row * 2 * lanes
-        bits = [random_bits(first + i, keys_of) for i in range(lanes)]
+        bits = [oracle.random_bits(seed, 0, first + i) for i in range(lanes)]
         want = [16.0 if bit < 1 << 31 else 18.0 for bit in bits]
         assert out[0].tolist() == want
 
@@ -359,12 +325,9 @@ def test_an_empty_sum_is_plus_zero():
     for rounding in exact.DETERMINISTIC:
         total = reductions.sum(np.zeros(0), accumulator_format=FP16, rounding=rounding)
         assert_same_bits(total, np.float64(0.0))
-    assert (
-        reductions.matmul(
-            np.ones((2, 0)), np.ones((0, 3)), accumulator_format=FP16
-        ).sum()
-        == 0
-    )
+    nothing = np.ones((2, 0)), np.ones((0, 3))
+    product = reductions.matmul(*nothing, split_k=1, accumulator_format=FP16)
+    assert_same_bits(product, np.zeros((2, 3)))
 
 
 def test_a_sum_of_zeros_keeps_their_sign():
@@ -437,13 +400,6 @@ def test_a_two_pass_variance_never_rounds_a_square_twice():
     )
 
 
-def test_one_pass_variance_can_be_negative():
-    x = mplab.round_to(1000 + np.random.default_rng(0).standard_normal(64), BF16)
-    wrong = reductions.variance(x, method="one-pass", accumulator_format=BF16)
-    assert wrong < 0 or wrong > 100
-    assert 0 <= reductions.variance(x, accumulator_format=FP32) < 10
-
-
 def test_softmax_without_a_shift_overflows_early():
     x = mplab.round_to(np.array([[12.0, 0.0], [1.0, 2.0]]), FP16)
     got = reductions.softmax(x, accumulator_format=FP16)
@@ -493,15 +449,18 @@ def test_roundings_are_the_longest_chain():
 
 
 def test_terms_must_be_values_of_fp32():
-    good, bad, how = np.array([0.5]), np.array([0.1]), {"accumulator_format": FP16}
-    with pytest.raises(
-        ValueError, match=r"^sum: x must hold values of FP32; got 0\.1, between"
+    good, bad, how = np.ones((1, 1)), np.full((1, 1), 0.1), {"accumulator_format": FP16}
+    for message, function, terms in (
+        (r"^sum: x must hold values of FP32; got 0\.1, between", reductions.sum, [bad]),
+        (
+            r"^dot: b must hold .*round_to\(b, FP32\)\.$",
+            reductions.dot,
+            [good[0], bad[0]],
+        ),
+        (r"^matmul: a must hold values of FP32", reductions.matmul, [bad, good]),
     ):
-        reductions.sum(bad, **how)
-    with pytest.raises(ValueError, match=r"^dot: b must hold .*round_to\(b, FP32\)\.$"):
-        reductions.dot(good, bad, **how)
-    with pytest.raises(ValueError, match=r"^matmul: a must hold values of FP32"):
-        reductions.matmul(bad[:, None], good[:, None], **how)
+        with pytest.raises(ValueError, match=message):
+            function(*terms, **how)
 
 
 EVERY = ["matmul", "dot", "sum", "cumsum", "norm", "mean", "variance", "softmax"]

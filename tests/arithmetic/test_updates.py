@@ -3,10 +3,10 @@
 from fractions import Fraction
 
 import numpy as np
-import oracle
 import pytest
+from exact_arithmetic import nearest
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Overflow, Rounding, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, round_to
 from mplab.arithmetic import (
     METHODS,
     Weights,
@@ -14,18 +14,8 @@ from mplab.arithmetic import (
     update_trajectory,
 )
 
-NEAREST = Rounding.TIES_TO_EVEN
 FORMATS = [BF16, FP16, FP8_E4M3]
 every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
-
-
-def fl(q, fmt):
-    """A Fraction rounded once to nearest, as a Fraction; sums of zero lose their sign."""
-    return (
-        Fraction(oracle.round_fraction(q, fmt, NEAREST, Overflow.IEEE))
-        if q
-        else Fraction(0)
-    )
 
 
 def by_fractions(start, deltas, fmt, method):
@@ -33,16 +23,16 @@ def by_fractions(start, deltas, fmt, method):
     w, lost, seen = Fraction(start), Fraction(0), []
     master = w
     for delta in deltas:
-        update = fl(Fraction(float(delta)), FP32)
+        update = nearest(Fraction(float(delta)), FP32)
         if method == "nearest":
-            w = fl(w + update, fmt)
+            w = nearest(w + update, fmt)
         elif method == "master":
-            master = fl(master + update, FP32)
-            w = fl(master, fmt)
+            master = nearest(master + update, FP32)
+            w = nearest(master, fmt)
         else:
-            owed = fl(update - lost, fmt)
-            moved = fl(w + owed, fmt)
-            lost = fl(fl(moved - w, fmt) - owed, fmt)
+            owed = nearest(update - lost, fmt)
+            moved = nearest(w + owed, fmt)
+            lost = nearest(nearest(moved - w, fmt) - owed, fmt)
             w = moved
         seen.append(float(w))
     return seen

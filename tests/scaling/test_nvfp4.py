@@ -2,12 +2,14 @@
 
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from cases import assert_same_bits
-from oracle import power, round_fraction
+from exact_arithmetic import nearest
+from oracle import power
 
 from mplab import (
     FORMATS,
@@ -17,7 +19,6 @@ from mplab import (
     FP32,
     Format,
     Overflow,
-    Rounding,
 )
 from mplab.numbers.formats import Specials
 from mplab.scaling import (
@@ -40,9 +41,7 @@ def normal(*shape, seed=0, spread=0.0):
     return torch.from_numpy(x.astype(np.float32))
 
 
-def enter(x, fmt):
-    """The nearest value of a format, saturating, as a Fraction."""
-    return Fraction(round_fraction(x, fmt, Rounding.TIES_TO_EVEN, Overflow.SATURATE))
+enter = partial(nearest, overflow=Overflow.SATURATE)
 
 
 def block_scale(amax, whole):

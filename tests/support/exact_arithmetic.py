@@ -80,6 +80,11 @@ def _root(a):
     return (whole + (Fraction(1, 2) if whole * whole != n else 0)) / Fraction(2**800)
 
 
+def nearest(q, fmt, overflow=Overflow.IEEE):
+    """A Fraction rounded once to nearest, as a Fraction; zeros lose their sign."""
+    return Fraction(oracle.round_fraction(q, fmt, Rounding.TIES_TO_EVEN, overflow))
+
+
 def rounded(name, operands, fmt, rounding, overflow=Overflow.IEEE):
     """What the operation must give, as a float."""
     exact = exact_result(name, *operands)
