@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parts.part import Found, Setting, problem_of
+from parts.part import Found, Setting, attempt
 from torch import Tensor
 
 from mplab.numbers.codes import values
@@ -36,13 +36,7 @@ def casts(to: Setting) -> Found:
             "first": {},
             "checksums": [],
         }
-        try:
-            for start in starts:
-                if to.left() <= 0:
-                    break
-                _against_the_device(fmt, start, size, to, row)
-        except Exception as error:  # whatever it is, the other formats go on
-            row["problem"] = problem_of(error)
+        row |= attempt(_against_the_device, fmt, starts, size, to, row)
         yield "formats", found
     # Recordings of this version have it; no kernel is compiled any more.
     yield "compiled", {}
@@ -60,16 +54,20 @@ def _inputs(start: int, size: int, device: torch.device) -> Tensor:
 
 
 def _against_the_device(
-    fmt: Format, start: int, size: int, to: Setting, row: Any
-) -> None:
-    """Compare the device's cast of one chunk with ours under both overflow rules."""
-    x = _inputs(start, size, to.device)
-    native = x.to(fmt.torch_dtype)
-    row["inputs"] += size
-    for rule in (Overflow.IEEE, Overflow.SATURATE):
-        ours = round_tensor(x, fmt, overflow=rule)
-        _count(rule.name, x, native.float(), ours, row)
-    row["checksums"].append(checksum(native))
+    fmt: Format, starts: list[int], size: int, to: Setting, row: dict[str, Any]
+) -> dict[str, Any]:
+    """Compare the device's casts of chunks with ours under both overflow rules; fill the row."""
+    for start in starts:
+        if to.left() <= 0:
+            break
+        x = _inputs(start, size, to.device)
+        native = x.to(fmt.torch_dtype)
+        row["inputs"] += size
+        for rule in (Overflow.IEEE, Overflow.SATURATE):
+            ours = round_tensor(x, fmt, overflow=rule)
+            _count(rule.name, x, native.float(), ours, row)
+        row["checksums"].append(checksum(native))
+    return row
 
 
 def _count(name: str, x: Tensor, theirs: Tensor, ours: Tensor, row: Any) -> None:

@@ -2,9 +2,11 @@
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
 import torch
+
+P = ParamSpec("P")
 
 Found = Iterator[tuple[str, Any]]
 """Fields of a recording's data: the name of each, and its value so far."""
@@ -33,3 +35,18 @@ def problem_of(error: BaseException) -> str:
     """
     line = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
     return re.sub(r"(?<!\w)(?:[A-Za-z]:)?[\\/][\w.\\/-]+", "…", line)
+
+
+def attempt(
+    measure: Callable[P, dict[str, Any]], *args: P.args, **kwargs: P.kwargs
+) -> dict[str, Any]:
+    """Measure something; an error becomes its result, so that the other measurements go on.
+
+    Examples:
+        >>> attempt(dict, answer=1), attempt(lambda: {"answer": 1 / 0})
+        ({'answer': 1}, {'problem': 'ZeroDivisionError: division by zero'})
+    """
+    try:
+        return measure(*args, **kwargs)
+    except Exception as error:  # whatever it is
+        return {"problem": problem_of(error)}

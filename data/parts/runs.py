@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from parts.part import Found, Setting, problem_of
+from parts.part import Found, Setting, attempt
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -32,17 +32,14 @@ def plan(*, seeds: Sequence[int] = SEEDS) -> list[tuple[int, str, str, bool]]:
     The first seed of every recipe comes first, then the other seeds of the recipes to compare,
     seed by seed, so that runs can be compared even if time runs out.
     """
+    compared = [("fp32", True), *((name, False) for name in _COMPARED)]
     real = [name for name, recipe in RECIPES.items() if not recipe.simulated]
-    first = [name for name in _COMPARED if name in real]
-    compared = [("fp32", True), *((name, False) for name in first)]
-    others = [(name, False) for name in real if name not in first]
+    others = [(name, False) for name in real if name not in _COMPARED]
+    rounds = [(seed, compared) for seed in seeds]
+    rounds.insert(1, (seeds[0], others))
     return [
         (seed, task, *kind)
-        for seed, kinds in (
-            (seeds[0], compared),
-            (seeds[0], others),
-            *((s, compared) for s in seeds[1:]),
-        )
+        for seed, kinds in rounds
         for task in TASKS
         for kind in kinds
     ]
@@ -60,7 +57,8 @@ def training(to: Setting) -> Found:
     ):
         if to.left() <= 0:
             break
-        runs.append(_one_run(task, recipe, in_tf32, seed, to))
+        row = {"task": task, "recipe": recipe, "tf32": in_tf32, "seed": seed}
+        runs.append(row | attempt(_one_run, task, recipe, in_tf32, seed, to))
         if count % 8 == 0:
             yield "runs", runs
     yield "runs", runs
@@ -69,37 +67,27 @@ def training(to: Setting) -> Found:
 def _one_run(
     task: str, recipe: str, in_tf32: bool, seed: int, to: Setting
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "task": task,
-        "recipe": recipe,
-        "tf32": in_tf32,
-        "seed": seed,
-    }
     begin = time.perf_counter()
-    try:
-        with tf32(in_tf32):
-            history = train(
-                task,
-                recipe,
-                seed=seed,
-                steps=3 if to.rehearse else None,
-                device=to.device.type,
-                progress=False,
-                record_gradients_at=(),
-            )
-    except Exception as error:  # whatever it is, the other runs go on
-        return row | {"problem": problem_of(error)}
+    with tf32(in_tf32):
+        history = train(
+            task,
+            recipe,
+            seed=seed,
+            steps=3 if to.rehearse else None,
+            device=to.device.type,
+            progress=False,
+            record_gradients_at=(),
+        )
     apart = max(1, len(history.loss) // 40)
-    changes = np.flatnonzero(np.diff(history.loss_scale)) + 1
-    return row | {
+    changes = [0, *(np.flatnonzero(np.diff(history.loss_scale)) + 1)]
+    return {
         "steps": len(history.loss),
         "loss_every": apart,
         "loss": history.loss[::apart].tolist(),
         "final_loss": float(np.mean(history.loss[-10:])),
         "metrics": history.metrics,
         "skipped": np.flatnonzero(history.skipped).tolist(),
-        "scale": [[0, float(history.loss_scale[0])]]
-        + [[int(i), float(history.loss_scale[i])] for i in changes],
+        "scale": [[int(i), float(history.loss_scale[i])] for i in changes],
         "seconds": time.perf_counter() - begin,
     }
 
@@ -123,7 +111,7 @@ class _Way(NamedTuple):
     recipe: str
     fmt: Format
     tf32: bool = False
-    scale: float | None = None
+    scale: float = 1.0
     checkpointed: bool = False
 
 
@@ -190,11 +178,7 @@ def larger(to: Setting) -> Found:
     for way in _WAYS:
         if to.left() <= 0:
             break
-        try:
-            with tf32(way.tf32):
-                runs.append({"recipe": way.recipe} | _train_larger(size, way, to))
-        except Exception as error:  # whatever it is, the other recipes go on
-            runs.append({"recipe": way.recipe, "problem": problem_of(error)})
+        runs.append({"recipe": way.recipe} | attempt(_train_larger, size, way, to))
         yield "runs", runs
 
 
@@ -205,9 +189,8 @@ def _language(size: dict[str, int], to: Setting) -> _Language:
 
 
 def _forward(model: nn.Module, words: Tensor, following: Tensor, fmt: Format) -> Tensor:
-    low = fmt is not FP32
-    dtype = fmt.torch_dtype if low else torch.bfloat16
-    with torch.autocast(words.device.type, dtype=dtype, enabled=low):
+    low = fmt != FP32
+    with torch.autocast(words.device.type, dtype=fmt.torch_dtype, enabled=low):
         logits = model(words)
         return F.cross_entropy(logits.flatten(0, 1), following.flatten())
 
@@ -218,24 +201,25 @@ def _train_larger(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any
     model.checkpointed = way.checkpointed
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     scaler = torch.amp.GradScaler(
-        to.device.type, init_scale=way.scale or 1.0, enabled=way.scale is not None
+        to.device.type, init_scale=way.scale, enabled=way.scale != 1
     )
     steps, warm = (3, 1) if to.rehearse else (60, 10)
     batches = [generated(size, step, to.device) for step in range(steps)]
     losses = []
     scales = []
     begin = 0.0
-    for step, (words, following) in enumerate(batches):
-        if step == warm:
-            _wait(to)
-            begin = time.perf_counter()
-        optimizer.zero_grad()
-        loss = _forward(model, words, following, way.fmt)
-        scales.append(scaler.get_scale())
-        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.detach())
+    with tf32(way.tf32):
+        for step, (words, following) in enumerate(batches):
+            if step == warm:
+                _wait(to)
+                begin = time.perf_counter()
+            optimizer.zero_grad()
+            loss = _forward(model, words, following, way.fmt)
+            scales.append(scaler.get_scale())
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(loss.detach())
     _wait(to)
     seconds = (time.perf_counter() - begin) / (steps - warm)
     return {
@@ -270,29 +254,23 @@ def exponents(to: Setting) -> Found:
     for way in _WAYS:
         if to.left() <= 0 or way.tf32 or way.checkpointed:
             continue
-        scale = way.scale or 1.0
-        row: dict[str, Any] = {"recipe": way.recipe, "loss_scale": scale}
-        try:
-            runs.append(row | {"layers": _exponents_of(size, way.fmt, scale, to)})
-        except Exception as error:  # whatever it is, the other recipes go on
-            runs.append(row | {"problem": problem_of(error)})
+        row = {"recipe": way.recipe, "loss_scale": way.scale}
+        runs.append(row | attempt(_exponents_of, size, way, to))
         yield "runs", runs
 
 
-def _exponents_of(
-    size: dict[str, int], fmt: Format, scale: float, to: Setting
-) -> dict[str, Any]:
+def _exponents_of(size: dict[str, int], way: _Way, to: Setting) -> dict[str, Any]:
     """The exponents of the activation gradients of the first step, by layer, input first."""
     model = _language(size, to)
     layers = dict[str, Any]()
     words, following = generated(size, 0, to.device)
     for where, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            module.register_forward_hook(_collect(layers, where, scale))
-    (_forward(model, words, following, fmt) * scale).backward()  # type: ignore[no-untyped-call]
-    return {
-        where: layers[where] for where, _ in model.named_modules() if where in layers
-    }
+            module.register_forward_hook(_collect(layers, where, way.scale))
+    loss = _forward(model, words, following, way.fmt)
+    (loss * way.scale).backward()  # type: ignore[no-untyped-call]
+    names = [where for where, _ in model.named_modules() if where in layers]
+    return {"layers": {where: layers[where] for where in names}}
 
 
 def _collect(layers: dict[str, Any], where: str, scale: float) -> Callable[..., None]:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from parts.part import Found, Setting, problem_of
+from parts.part import Found, Setting, attempt
 from torch import Tensor
 
 from mplab.hardware.probes import tf32
@@ -22,21 +22,25 @@ def speed(to: Setting) -> Found:
     count = 1 << (16 if to.rehearse else 27)
     x = torch.randn(count, device=to.device)
     out = torch.empty(count, device=to.device)
-    copied = 8 * count / _seconds_of(lambda: out.copy_(x), to)
+    copied = 8 * count / _seconds_of(partial(out.copy_, x), to)
     yield "copy", {"bytes": 4 * count, "bytes_per_second": copied}
     rows: list[dict[str, Any]] = []
     for n in (16, 32) if to.rehearse else (256, 512, 1024, 2048, 4096, 8192):
         for fmt in (FP32, TF32, FP16, BF16, FP8_E4M3):
             if to.left() > 0:
-                rows.append(_matmul(n, fmt, to))
+                row = {"size": n, "format": fmt.name}
+                rows.append(row | attempt(_matmul, n, fmt, to))
         yield "matmul", rows
     rounding: dict[str, Any] = {}
     for fmt in (FP16, BF16, FP8_E4M3):
-        rounding[fmt.name] = _rounding_rate(x, out, fmt, copied, to)
+        rounding[fmt.name] = attempt(_rounding_rate, x, out, fmt, copied, to)
         yield "round_to", rounding
     steps: list[dict[str, Any]] = []
     for task in TASKS:
-        steps += _simulated_steps(task, to)
+        for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
+            if to.left() > 0:
+                row = {"task": task, "recipe": recipe}
+                steps.append(row | attempt(_step, task, recipe, to))
         yield "steps", steps
 
 
@@ -48,32 +52,24 @@ def _seconds_of(call: Callable[[], object], to: Setting, *, rounds: int = 20) ->
 
 def _rounding_rate(
     x: Tensor, out: Tensor, fmt: Format, copied: float, to: Setting
-) -> Any:
+) -> dict[str, float]:
     """Bytes that rounding reads and writes per second, and the ratio to a copy's."""
-    try:
-        taken = _seconds_of(partial(round_tensor, x, fmt, out=out), to, rounds=5)
-    except Exception as error:  # whatever it is, the other formats go on
-        return {"problem": problem_of(error)}
+    taken = _seconds_of(partial(round_tensor, x, fmt, out=out), to, rounds=5)
     rate = 8 * x.numel() / taken
     return {"bytes_per_second": rate, "share_of_copy": rate / copied}
 
 
-def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, Any]:
+def _matmul(n: int, fmt: Format, to: Setting) -> dict[str, float]:
     """A square product: its rate, and operations for each byte that it must move."""
-    row: dict[str, Any] = {"size": n, "format": fmt.name}
     a, b = (torch.randn(n, n, device=to.device) for _ in range(2))
     width = 1 if fmt.bits == 8 else 4 if fmt in (FP32, TF32) else 2
-    try:
-        with tf32(fmt == TF32):
-            taken = _seconds_of(_product_call(a, b, fmt), to)
-    except Exception as error:  # whatever it is, the other products go on
-        return row | {"problem": problem_of(error)}
-    work, moved = 2 * n**3, 2 * width * n * n + (4 if width == 4 else 2) * n * n
-    return row | {
-        "seconds": taken,
-        "per_second": work / taken,
-        "per_byte": work / moved,
-    }
+    with tf32(fmt == TF32):
+        taken = _seconds_of(_product_call(a, b, fmt), to)
+    work = 2 * n**3
+    moved = (
+        2 * width * n * n + max(2, width) * n * n
+    )  # FP8 products are written in BF16
+    return {"seconds": taken, "per_second": work / taken, "per_byte": work / moved}
 
 
 def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
@@ -98,19 +94,8 @@ def _product_call(a: Tensor, b: Tensor, fmt: Format) -> Callable[[], object]:
     return lambda: left @ other
 
 
-def _simulated_steps(task: str, to: Setting) -> list[dict[str, Any]]:
-    """Time the steps of a task: plain, simulated, and in real low precision."""
-    rows: list[dict[str, Any]] = []
-    for recipe in ("fp32", "fp16-scaled", "amp-fp16"):
-        if to.left() <= 0:
-            break
-        row: dict[str, Any] = {"task": task, "recipe": recipe}
-        try:
-            steps = 2 if to.rehearse else 10
-            times = stage_times(task, recipe, steps=steps, device=to.device.type)
-        except Exception as error:  # whatever it is, the other steps go on
-            rows.append(row | {"problem": problem_of(error)})
-            continue
-        total = math.fsum(times.seconds.values())
-        rows.append(row | {"seconds": times.seconds, "total": total})
-    return rows
+def _step(task: str, recipe: str, to: Setting) -> dict[str, Any]:
+    """Time a step of a task: plain, simulated, or in real low precision."""
+    steps = 2 if to.rehearse else 10
+    times = stage_times(task, recipe, steps=steps, device=to.device.type)
+    return {"seconds": times.seconds, "total": math.fsum(times.seconds.values())}
