@@ -6,13 +6,12 @@ random sums, and some of the sums on which the model of Hopper is wrong are kept
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from parts.part import Found, Setting, problem_of
+from parts.part import Found, Setting, attempt
 
 from mplab.arithmetic.architectures import ARCHITECTURES, unit_of
 from mplab.arithmetic.matrix_units import mma
@@ -46,10 +45,9 @@ def tensorcores(to: Setting) -> Found:
     ]
     yield "probes", [_probe(probe, to.cuda) for probe in asked]
     yield "sweeps", list(_sweeps(to))
-    yield "samples", {fmt.name: _guarded(_samples, fmt, to) for fmt in FORMATS}
+    yield "samples", {fmt.name: attempt(_samples, fmt, to) for fmt in FORMATS}
     yield "promotion", _promotion(to)
     blocks: dict[str, Any] = {}
-    wanted = 1 if to.rehearse else -(-100_000 // _ROWS**2)
     for fmt in FORMATS:
         blocks[fmt.name] = row = {
             "blocks": 0,
@@ -57,25 +55,9 @@ def tensorcores(to: Setting) -> Found:
             "wrong": [],
             "problem": "",
         }
-        for seed in range(wanted):
-            if to.left() <= 0:
-                break
-            try:
-                _random_blocks(fmt, seed, to, row)
-            except Exception as error:  # whatever it is, the other formats go on
-                row["problem"] = problem_of(error)
-                break
+        row |= attempt(_random_blocks, fmt, to, row)
         yield "blocks", blocks
-    yield "kernels", {fmt.name: _guarded(_kernels, fmt, to) for fmt in FORMATS}
-
-
-def _guarded(
-    call: Callable[[Format, Setting], dict[str, Any]], fmt: Format, to: Setting
-) -> Any:
-    try:
-        return call(fmt, to)
-    except Exception as error:  # whatever it is, the other formats go on
-        return {"problem": problem_of(error)}
+    yield "kernels", {fmt.name: attempt(_kernels, fmt, to) for fmt in FORMATS}
 
 
 def _pair(probe: Any) -> tuple[Any, ...]:
@@ -85,15 +67,14 @@ def _pair(probe: Any) -> tuple[Any, ...]:
 
 
 def _probe(probe: Any, cuda: bool) -> dict[str, Any]:
-    answer: float | None = None
-    problem = "" if cuda else "no CUDA device"
-    if cuda:
-        try:
-            answer = on_cuda(probe)
-        except Exception as error:  # whatever it is, the other probes go on
-            problem = problem_of(error)
-    model = {"terms": probe.terms, "shows": probe.shows, "model": probe.answer}
-    return model | {"answer": answer, "problem": problem}
+    row = {
+        "terms": probe.terms,
+        "shows": probe.shows,
+        "model": probe.answer,
+        "answer": None,
+        "problem": "" if cuda else "no CUDA device",
+    }
+    return row | attempt(lambda: {"answer": on_cuda(probe)} if cuda else {})
 
 
 # Sums with their operands ------------------------------------------------------------------
@@ -170,8 +151,25 @@ class Sweep(NamedTuple):
     """The sum in words; `|` where the next step of the unit begins."""
     formats: tuple[Format, ...]
     exponents: range
-    make: Callable[[int, Format], Terms | None]
-    """The sum for an exponent; None where the format has no such factors."""
+
+    def make(self, k: int, fmt: Format) -> Terms | None:
+        """The sum for an exponent; None where the format has no such factors."""
+        step = unit_of("hopper", fmt).terms
+        words = self.terms.replace("k-1", str(k - 1)).replace("k", str(k))
+        terms: Terms = []
+        for word in re.split(r", | (?=\|)|(?<=\|) ", words):
+            if word == "|":
+                terms += [(0.0, 0.0)] * (-len(terms) % step)
+            elif word == "0 * largest":
+                terms.append((0.0, 2.0 ** partner(fmt).emax))
+            else:
+                exponent = word.partition("^")[2].strip("()")
+                factors = _power(int(exponent or 0), fmt)
+                if factors is None:
+                    return None
+                sign = -1 if word.startswith("-") else 1
+                terms.append((sign * factors[0], factors[1]))
+        return terms * step if "a step of" in words else terms
 
 
 def _power(k: int, fmt: Format) -> tuple[float, float] | None:
@@ -186,58 +184,23 @@ def _power(k: int, fmt: Format) -> tuple[float, float] | None:
     return 2.0**first, 2.0 ** (k - first)
 
 
-def _sum(parts: Sequence[Any], k: int, fmt: Format) -> Terms | None:
-    """A sum from signed exponents, "k" for the one that is swept, and "|" for the next step."""
-    terms: Terms = []
-    for part in parts:
-        if part == "|":
-            terms += [(0.0, 0.0)] * (-len(terms) % unit_of("hopper", fmt).terms)
-            continue
-        sign, exponent = part
-        factors = _power(
-            k if exponent == "k" else k - 1 if exponent == "k-1" else exponent, fmt
-        )
-        if factors is None:
-            return None
-        terms.append((sign * factors[0], factors[1]))
-    return terms
-
-
-def _sweep(
-    words: str, formats: tuple[Format, ...], exponents: range, *parts: Any
-) -> Sweep:
-    return Sweep(words, formats, exponents, lambda k, fmt: _sum(parts, k, fmt))
-
-
-def _zero_times_largest(k: int, fmt: Format) -> Terms | None:
-    term = _power(k, fmt)
-    return None if term is None else [(0.0, 2.0 ** partner(fmt).emax), term]
-
-
-def _full(k: int, fmt: Format) -> Terms | None:
-    return _sum([(1, "k")] * unit_of("hopper", fmt).terms, k, fmt)
-
-
 _ALL = FORMATS
 _LONG = (BF16, TF32)
 
 SWEEPS = (
-    _sweep("1, 2^k, -1", _ALL, range(0, -34, -1), (1, 0), (1, "k"), (-1, 0)),
-    _sweep("1, -2^k, -2^(k-1), -1", _ALL, range(0, -34, -1),
-           (1, 0), (-1, "k"), (-1, "k-1"), (-1, 0)),
-    _sweep("1, 2^k, 2^(k-1) | -1", _ALL, range(0, -34, -1),
-           (1, 0), (1, "k"), (1, "k-1"), "|", (-1, 0)),
-    _sweep("1 | 2^k | -1", _ALL, range(0, -34, -1), (1, 0), "|", (1, "k"), "|", (-1, 0)),
-    _sweep("2^k | 1 | -2^k", _ALL, range(0, 34), (1, "k"), "|", (1, 0), "|", (-1, "k")),
-    Sweep("0 * largest, 2^k", _ALL, range(4, -124, -1), _zero_times_largest),
-    _sweep("2^k", _LONG, range(-100, -170, -1), (1, "k")),
-    Sweep("a step of 2^k", _LONG, range(-100, -170, -1), _full),
-    _sweep("2^-126, 2^k", _LONG, range(-120, -170, -1), (1, -126), (1, "k")),
-    _sweep("2^-126 | 2^k", _LONG, range(-120, -170, -1), (1, -126), "|", (1, "k")),
-    _sweep("2^k, 2^k", _LONG, range(100, 132), (1, "k"), (1, "k")),
-    _sweep("2^k, 2^k, -2^k, -2^k", _LONG, range(100, 132),
-           (1, "k"), (1, "k"), (-1, "k"), (-1, "k")),
-)  # fmt: skip
+    Sweep("1, 2^k, -1", _ALL, range(0, -34, -1)),
+    Sweep("1, -2^k, -2^(k-1), -1", _ALL, range(0, -34, -1)),
+    Sweep("1, 2^k, 2^(k-1) | -1", _ALL, range(0, -34, -1)),
+    Sweep("1 | 2^k | -1", _ALL, range(0, -34, -1)),
+    Sweep("2^k | 1 | -2^k", _ALL, range(0, 34)),
+    Sweep("0 * largest, 2^k", _ALL, range(4, -124, -1)),
+    Sweep("2^k", _LONG, range(-100, -170, -1)),
+    Sweep("a step of 2^k", _LONG, range(-100, -170, -1)),
+    Sweep("2^-126, 2^k", _LONG, range(-120, -170, -1)),
+    Sweep("2^-126 | 2^k", _LONG, range(-120, -170, -1)),
+    Sweep("2^k, 2^k", _LONG, range(100, 132)),
+    Sweep("2^k, 2^k, -2^k, -2^k", _LONG, range(100, 132)),
+)
 """The corners of one step: bits kept, cutting, chaining, zeros, the floor, and the top."""
 
 
@@ -247,39 +210,45 @@ def _sweeps(to: Setting) -> Iterator[dict[str, Any]]:
         for fmt in sweep.formats:
             made = [(k, sweep.make(k, fmt)) for k in sweep.exponents]
             sums = [(k, terms) for k, terms in made if terms is not None][:_ROWS]
-            row: dict[str, Any] = {"terms": sweep.terms, "format": fmt.name}
-            yield (
-                row
-                | {"exponents": [k for k, _ in sums]}
-                | _guarded(partial(_ask_sums, [terms for _, terms in sums]), fmt, to)
-            )
+            row = {
+                "terms": sweep.terms,
+                "format": fmt.name,
+                "exponents": [k for k, _ in sums],
+            }
+            yield row | attempt(_ask_sums, [terms for _, terms in sums], fmt, to)
 
 
-def _ask_sums(sums: Sequence[Terms], fmt: Format, to: Setting) -> dict[str, Any]:
-    pairs = np.array(sums)
-    left, right = pairs[..., 0], pairs[..., 1]
-    found = answers(left, right, fmt, to)
-    return {"sums": kept(left, right, found, fmt)}
+def _ask_sums(sums: list[Terms], fmt: Format, to: Setting) -> dict[str, Any]:
+    left, right = np.moveaxis(np.array(sums), -1, 0)
+    return {"sums": kept(left, right, answers(left, right, fmt, to), fmt)}
 
 
 # Against the models ------------------------------------------------------------------------
-def _random_blocks(fmt: Format, seed: int, to: Setting, row: dict[str, Any]) -> None:
-    """Count the elements of one product that each model gets wrong; keep some of Hopper's."""
-    random = np.random.default_rng(seed)
-    left = _spread((_ROWS, _DEPTH), fmt, random)
-    right = _spread((_DEPTH, _ROWS), partner(fmt), random)
-    a, b = (torch.from_numpy(m).float().to(to.device) for m in (left, right))
-    answer = product(a, b, fmt).double().cpu().numpy()
-    row["blocks"] += answer.size
-    for name, units in ARCHITECTURES.items():
-        if fmt.name not in units:
-            continue
-        model = mma(left, right, architecture=name, input_format=(fmt, partner(fmt)))
-        wrong = np.argwhere(answer != model)
-        row["differing"][name] = row["differing"].get(name, 0) + len(wrong)
-        if name == "hopper" and to.cuda:
-            i, j = wrong[: _KEPT - len(row["wrong"])].T
-            row["wrong"] += kept(left[i], right.T[j], answer[i, j], fmt)
+def _random_blocks(fmt: Format, to: Setting, row: dict[str, Any]) -> dict[str, Any]:
+    """Count the elements of products that each model gets wrong, in a row; keep some of Hopper's.
+
+    The products have 100,000 elements together; a rehearsal takes one of them.
+    """
+    for seed in range(1 if to.rehearse else -(-100_000 // _ROWS**2)):
+        if to.left() <= 0:
+            break
+        random = np.random.default_rng(seed)
+        left = _spread((_ROWS, _DEPTH), fmt, random)
+        right = _spread((_DEPTH, _ROWS), partner(fmt), random)
+        a, b = (torch.from_numpy(m).float().to(to.device) for m in (left, right))
+        answer = product(a, b, fmt).double().cpu().numpy()
+        row["blocks"] += answer.size
+        formats = fmt, partner(fmt)
+        for name in (
+            name for name, units in ARCHITECTURES.items() if fmt.name in units
+        ):
+            model = mma(left, right, architecture=name, input_format=formats)
+            wrong = np.argwhere(answer != model)
+            row["differing"][name] = row["differing"].get(name, 0) + len(wrong)
+            if name == "hopper" and to.cuda:
+                i, j = wrong[: _KEPT - len(row["wrong"])].T
+                row["wrong"] += kept(left[i], right.T[j], answer[i, j], fmt)
+    return row
 
 
 def _promotion(to: Setting) -> dict[str, Any]:
@@ -289,26 +258,28 @@ def _promotion(to: Setting) -> dict[str, Any]:
     survives once the first sum has been added outside. With fast accumulation it should never
     survive; where it does, the kernel cut the sum into pieces, and the other row says nothing.
     """
-    result: dict[str, Any] = {}
     if not to.cuda:
         return {"problem": "no CUDA device"}
-    wide = _ROWS if to.rehearse else _WIDE
-    for fast in (False, True):
-        survives = []
-        for place in (*range(16, 513, 16), 768, 1023):
-            a = torch.zeros(wide, 1024, device=to.device)
-            b = torch.zeros(1024, wide, device=to.device)
-            a[:, 0], b[0] = 1.0, 1.0
-            a[:, place], b[place] = 2.0**-7, 2.0**-7
-            try:
-                answer = float(product(a, b, FP8_E4M3, fast=fast)[0, 0])
-            except Exception as error:
-                # What was found with the other accumulation stays.
-                return result | {"problem": problem_of(error)}
-            if answer != 1.0:
-                survives.append(place)
-        result["fast" if fast else "precise"] = survives
+    places = (*range(16, 513, 16), 768, 1023)
+    result: dict[str, Any] = {}
+    for name, fast in (("precise", False), ("fast", True)):
+        # What was found with the other accumulation stays.
+        result |= attempt(
+            lambda name, fast: {name: [p for p in places if _survives(p, fast, to)]},
+            name,
+            fast,
+        )
     return result
+
+
+def _survives(place: int, fast: bool, to: Setting) -> bool:
+    """Whether 2^-14 at a place of a sum is not lost."""
+    wide = _ROWS if to.rehearse else _WIDE
+    a = torch.zeros(wide, 1024, device=to.device)
+    b = torch.zeros(1024, wide, device=to.device)
+    a[:, 0], b[0] = 1.0, 1.0
+    a[:, place], b[place] = 2.0**-7, 2.0**-7
+    return float(product(a, b, FP8_E4M3, fast=fast)[0, 0]) != 1.0
 
 
 def _kernels(fmt: Format, to: Setting) -> dict[str, Any]:

@@ -201,8 +201,8 @@ def model_product(**how):
 def test_blocks_that_a_model_answers_agree_with_it_alone(monkeypatch):
     """A device with Ampere's unit agrees with Ampere (and Ada) everywhere, not with Hopper."""
     monkeypatch.setattr(tensorcores, "product", model_product(architecture="ampere"))
-    row = {"blocks": 0, "differing": {}, "wrong": [], "problem": ""}
-    tensorcores._random_blocks(FP16, 0, Pretended(CPU, True, lambda: 60.0), row)
+    row = {"blocks": 0, "differing": {}, "wrong": []}
+    tensorcores._random_blocks(FP16, Pretended(CPU, True, lambda: 60.0), row)
     assert row["blocks"] == 128**2
     assert row["differing"]["ampere"] == row["differing"]["ada"] == 0
     assert min(row["differing"][name] for name in ("volta", "hopper")) > 1000
@@ -228,8 +228,8 @@ def from_hex(text, fmt):
 def test_blocks_of_e5m2_are_compared_with_the_mixed_unit(monkeypatch):
     """The kernel multiplies E5M2 by E4M3, whose subnormals have another least exponent."""
     monkeypatch.setattr(tensorcores, "product", model_product(architecture="hopper"))
-    row = {"blocks": 0, "differing": {}, "wrong": [], "problem": ""}
-    tensorcores._random_blocks(FP8_E5M2, 0, Pretended(CPU, True, lambda: 60.0), row)
+    row = {"blocks": 0, "differing": {}, "wrong": []}
+    tensorcores._random_blocks(FP8_E5M2, Pretended(CPU, True, lambda: 60.0), row)
     assert set(row["differing"]) == {"ada", "hopper", "blackwell", "rtx_blackwell"}
     assert row["differing"]["hopper"] == 0 < row["differing"]["blackwell"]
 
@@ -259,7 +259,7 @@ def test_a_sweep_asks_for_what_it_says():
     chained = np.prod(np.array(tensorcores.SWEEPS[3].make(-14, FP8_E4M3)), axis=1)
     assert np.flatnonzero(chained).tolist() == [0, 32, 64]
     assert tensorcores._power(-30, FP8_E4M3) is None
-    assert tensorcores._zero_times_largest(-60, BF16)[0] == (0.0, 2.0**127)
+    assert tensorcores.SWEEPS[5].make(-60, BF16)[0] == (0.0, 2.0**127)
 
 
 @pytest.mark.slow
