@@ -13,7 +13,6 @@ import math
 import multiprocessing
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -97,37 +96,31 @@ class Request:
         folder: the folder of the files, new ones and those already there.
         names: the names of the parts to record.
         rehearse: whether to use tiny sizes.
-        again: whether to record parts again that are complete in the folder.
-        together: whether to run all parts in this process, even on CUDA.
     """
 
     device: torch.device
     folder: Path
     names: Sequence[str]
     rehearse: bool = False
-    again: bool = False
-    together: bool = False
 
-    def empty(self, name: str, *, problem: str = "") -> Recording:
+    def empty(self, name: str) -> Recording:
         """Make the recording of a part that has no data yet."""
-        return Recording(name, self.provenance(seconds=0.0), {}, False, problem)
+        return Recording(name, self.provenance(seconds=0.0), {}, complete=False)
 
     def provenance(self, *, seconds: float) -> dict[str, Any]:
         """Describe the device, versions and time of a recording, but not the machine's place."""
         cuda = self.device.type == "cuda"
         known = environment()
-        which = (
-            "--all"
-            if list(self.names) == list(PARTS)
-            else f"--only {','.join(self.names)}"
-        )
+        whole = list(self.names) == list(PARTS)
+        which = "--all" if whole else f"--only {' '.join(self.names)}"
+        size = " --rehearse" if self.rehearse else ""
         return {
             "device": torch.cuda.get_device_name(self.device) if cuda else "CPU",
             "cuda": cuda,
             "driver": _driver() if cuda else "",
             **{key: known[key] for key in ("torch", "numpy", "python", "mplab")},
             "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "command": f"python data/record.py {which}{' --rehearse' * self.rehearse}",
+            "command": f"python data/record.py {which}{size}",
             "seeds": list(SEEDS),
             "rehearsal": self.rehearse,
             "seconds": round(seconds, 2),
@@ -138,10 +131,7 @@ class Request:
 def _driver() -> str:
     """The driver's version, with the CUDA version that torch was built for."""
     words = f"CUDA {torch.version.cuda}"
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return words
-    query = [command, "--query-gpu=driver_version", "--format=csv,noheader"]
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(
             query, capture_output=True, text=True, check=False, timeout=20
@@ -165,26 +155,23 @@ def record(name: str, to: Request, *, most: float = math.inf) -> Recording:
     begin = time.monotonic()
     setting = Setting(to.device, to.rehearse, lambda: begin + most - time.monotonic())
 
-    def written(*, complete: bool, problem: str = "") -> Recording:
+    def written(problem: str) -> Recording:
         origin = to.provenance(seconds=time.monotonic() - begin)
-        recording = Recording(name, origin, data, complete, problem)
+        recording = Recording(name, origin, data, not problem, problem)
         store(recording, to.folder)
         return recording
 
     try:
         for key, value in part.make(setting):
             data[key] = value
-            made = written(complete=False, problem=_UNFINISHED)
+            made = written(_UNFINISHED)
             print(f"  {name}: {key}, {made.provenance['seconds']:.1f} s", flush=True)
     except Exception as error:  # whatever it is, the other parts go on
-        return written(complete=False, problem=problem_of(error))
-    missing = sorted(set(SCHEMA[name]) - set(data))
-    if missing or setting.left() <= 0:
-        reason = f"its {most:.3g} s were spent" if setting.left() <= 0 else "missing"
-        return written(
-            complete=False, problem=f"{reason}: {', '.join(missing) or 'cut short'}"
-        )
-    return written(complete=True)
+        return written(problem_of(error))
+    missing = ", ".join(sorted(set(SCHEMA[name]) - set(data)))
+    if setting.left() <= 0:
+        return written(f"its {most:.3g} s were spent: {missing or 'cut short'}")
+    return written(f"missing: {missing}" if missing else "")
 
 
 _UNFINISHED = "not finished"
@@ -198,7 +185,7 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
         to: the options of the call.
         most: the time limit in seconds, which includes the start of the process.
     """
-    begin = time.monotonic()
+    before = _left_behind(name, to)
     end = time.time() + most - _MARGIN
     child = multiprocessing.get_context("spawn").Process(
         target=_record, args=(name, to, end)
@@ -209,33 +196,30 @@ def record_apart(name: str, to: Request, *, most: float) -> Recording:
     if late:
         child.kill()
         child.join()
-    left = _left_behind(name, to, since=begin)
-    if left is not None and left.problem != _UNFINISHED:
-        return left
-    ended = "hung and was ended" if late else f"ended with exit code {child.exitcode}"
-    left = replace(left or to.empty(name), problem=f"its process {ended}")
-    store(left, to.folder)
+    left = _left_behind(name, to)
+    if left == before:
+        left = to.empty(name)
+    if left.problem in ("", _UNFINISHED) and not left.complete:
+        ended = (
+            "hung and was ended" if late else f"ended with exit code {child.exitcode}"
+        )
+        left = replace(left, problem=f"its process {ended}")
+        store(left, to.folder)
     return left
 
 
 def _record(name: str, to: Request, end: float) -> None:
     """Record a part in its own process until `end`; starting torch and CUDA has used some time."""
-    # No more processes for a few kernels.
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     record(name, to, most=end - time.time())
 
 
-def _left_behind(name: str, to: Request, *, since: float = 0.0) -> Recording | None:
-    """Load this device's recording of a part from the folder; None if there is none since then."""
-    wanted = to.empty(name).name
-    path = to.folder / f"{wanted}.json"
-    age = time.time() - path.stat().st_mtime if path.exists() else math.inf
-    if since and age > time.monotonic() - since:
-        return None
+def _left_behind(name: str, to: Request) -> Recording:
+    """This device's recording of a part in the folder, or an empty one."""
+    empty = to.empty(name)
     try:
-        return load(wanted, where=to.folder)
+        return load(empty.name, where=to.folder)
     except ValueError:
-        return None
+        return empty
 
 
 def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
@@ -247,14 +231,13 @@ def made_or_kept(name: str, to: Request, *, most: float) -> Recording:
         most: the time limit in seconds.
     """
     before = _left_behind(name, to)
-    if before is not None and before.complete and not to.again:
-        same = before.provenance["rehearsal"] == to.rehearse
-        if same and before.provenance["mplab"] == VERSION:
-            print(f"  {name}: complete already; --again records it anew")
-            return before
+    same = before.provenance["rehearsal"] == to.rehearse
+    if before.complete and same and before.provenance["mplab"] == VERSION:
+        print(f"  {name}: complete already; delete its file to record it anew")
+        return before
     if most < 5:
-        return before or to.empty(name, problem="no time was left")
-    make = record_apart if to.device.type == "cuda" and not to.together else record
+        return replace(before, problem=before.problem or "no time was left")
+    make = record_apart if to.device.type == "cuda" else record
     return make(name, to, most=most)
 
 
@@ -263,63 +246,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument(
-        "--all", action="store_true", help=f"all parts: {', '.join(PARTS)}"
+        "--all",
+        action="store_const",
+        const=list(PARTS),
+        dest="names",
+        help=f"all parts: {', '.join(PARTS)}",
     )
-    chosen.add_argument("--only", help="some parts, with commas between them")
-    parser.add_argument(
-        "--out", type=Path, required=True, help="folder for the recordings"
+    chosen.add_argument(
+        "--only", nargs="+", choices=PARTS, dest="names", metavar="PART"
     )
-    parser.add_argument(
-        "--rehearse", action="store_true", help="tiny sizes, on any machine"
-    )
-    parser.add_argument(
-        "--device", choices=("cuda", "cpu"), help="default: CUDA if there is one"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=MINUTES,
-        help=f"for all parts (default {MINUTES})",
-    )
-    parser.add_argument(
-        "--again", action="store_true", help="also what is complete in DIR"
-    )
-    parser.add_argument(
-        "--together", action="store_true", help="all parts in one process, also on CUDA"
-    )
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder for the recordings")
+    add("--rehearse", action="store_true", help="tiny sizes, on any machine")
+    add("--minutes", type=float, default=MINUTES, help=f"for all (default {MINUTES})")
     options = parser.parse_args(argv)
-    names = list(PARTS) if options.all else options.only.split(",")
-    unknown = [name for name in names if name not in PARTS]
-    if unknown:
-        parser.error(
-            f"no such part: {', '.join(unknown)}. Choose from {', '.join(PARTS)}."
-        )
-    kind = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if kind == "cpu" and not options.rehearse:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu" and not options.rehearse:
         print(
             "There is no CUDA device: these recordings will be marked CPU, and are slow."
         )
-    asked = Request(
-        torch.device(kind),
-        options.out,
-        names,
-        rehearse=options.rehearse,
-        again=options.again,
-        together=options.together,
-    )
+    asked = Request(device, options.out, options.names, rehearse=options.rehearse)
     begin = time.monotonic()
     done = []
-    for place, name in enumerate(names):
+    for place, name in enumerate(options.names):
         left = begin + 60 * options.minutes - time.monotonic()
         # Unused time is passed on.
-        shares = [PARTS[other].share for other in names[place:]]
+        shares = [PARTS[other].share for other in options.names[place:]]
         made = made_or_kept(name, asked, most=left * shares[0] / sum(shares))
         done.append(made)
         state = "done" if made.complete else f"not complete: {made.problem}"
         print(f"{name:<12} {made.provenance['seconds']:7.1f} s  {state}", flush=True)
-    files = [options.out / f"{made.name}.json" for made in done]
-    size = sum(path.stat().st_size for path in files if path.exists())
-    print(f"{len(done)} recordings, {size:,} bytes, {time.monotonic() - begin:.0f} s")
+    print(f"{len(done)} recordings, {time.monotonic() - begin:.0f} s")
     return 0 if all(made.complete for made in done) else 1
 
 
