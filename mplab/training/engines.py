@@ -31,17 +31,22 @@ class _Engine:
 
     optimizer: Any
     scaler: Any
+    simulation: AbstractContextManager[Any] = nullcontext()
 
     def __init__(self, model: nn.Module, loss: Loss, recipe: Recipe) -> None:
         self.model = model
         self.loss = loss
         self.recipe = recipe
-        self.network = _Checkpointed(model) if recipe.checkpointing else model
+        self.network = Checkpointed(model) if recipe.checkpointing else model
 
-    def _unscale_and_clip(self) -> None:
-        """Shrink the gradients together to `max_norm`, if the recipe clips."""
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss, without a scale; it and its backward pass run within `simulation`."""
+        return self.loss(self.network(inputs), targets)
+
+    def unscale(self) -> None:
+        """Unscale the gradients, and shrink them together to `max_norm` if the recipe clips."""
+        self.scaler.unscale_(self.optimizer)
         if self.recipe.max_norm is not None:
-            self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.max_norm)
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
@@ -99,9 +104,8 @@ class Simulated(_Engine):
         )
         if recipe.fp8 is not None:
             convert_linears(model, scaling=recipe.fp8)
-        self.simulation = (
-            None if recipe.fp8 is not None else self._simulated(tally=True)
-        )
+        if recipe.fp8 is None:  # FP8 layers round for themselves
+            self.simulation = self._simulated(tally=True)
         self.earlier: dict[str, dict[str, Tally]] = {}
         plain = not (recipe.fp8 or recipe.checkpointing)
         self.replay = Replay(self._step, model) if replay and plain else None
@@ -130,26 +134,27 @@ class Simulated(_Engine):
         return self.scaler.get_scale(), step(inputs, targets, scale)
 
     def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
-        with self.simulation or nullcontext():  # FP8 layers round for themselves
-            loss = self.loss(self.network(inputs), targets)
+        with self.simulation:
+            loss = self.forward(inputs, targets)
             (loss * scale).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
-        self._unscale_and_clip()
+        self.unscale()
         self.scaler.step(self.optimizer)
         return bool(self.scaler.update())
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
-        rounded = self._simulated(tally=False) if self.simulation else nullcontext()
+        low = self.recipe.fp8 is None
+        rounded = self._simulated(tally=False) if low else nullcontext()
         with _evaluating(self.model), rounded:
             return self.model(inputs).float()  # type: ignore[no-any-return]
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
         """Counts of the roundings so far, by operation and by layer; FP8 layers count none."""
-        if self.simulation is None:
+        if not isinstance(self.simulation, simulated):
             return {}
         now = {
             "operation": self.simulation.by_operation,
@@ -217,15 +222,19 @@ class Real(_Engine):
             self.device.type, dtype=self.recipe.compute_format.torch_dtype
         )
 
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss, without a scale."""
+        with self._autocast():
+            output = self.network(self._cast(inputs))
+            output = output.float() if self.dtype != torch.float32 else output
+            return self.loss(output, targets)
+
     def backward(
         self, inputs: Tensor, targets: Tensor, *, watched: bool = False
     ) -> tuple[float, Tensor]:
         """Run forward and backward with the scaled loss; return scale and unscaled loss."""
         self.optimizer.zero_grad()
-        with self._autocast():
-            output = self.network(self._cast(inputs))
-            output = output.float() if self.dtype != torch.float32 else output
-            loss = self.loss(output, targets)
+        loss = self.forward(inputs, targets)
         scale = self.scaler.get_scale()
         self.scaler.scale(loss).backward()
         return scale, loss.detach()
@@ -236,7 +245,7 @@ class Real(_Engine):
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
         before = self.scaler.get_scale()
-        self._unscale_and_clip()
+        self.unscale()
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return bool(self.scaler.get_scale() < before)
@@ -245,6 +254,21 @@ class Real(_Engine):
         """The predictions, in the recipe's arithmetic."""
         with _evaluating(self.model), self._autocast():
             return self.model(self._cast(inputs)).float()  # type: ignore[no-any-return]
+
+
+def engine_for(
+    model: nn.Module,
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    recipe: Recipe,
+    *,
+    seed: int = 0,
+    replay: bool = False,
+) -> Simulated | Real:
+    """The engine of a recipe; its arguments are those of `Simulated`."""
+    if recipe.simulated:
+        return Simulated(model, loss, optimizer, recipe, seed, replay=replay)
+    return Real(model, loss, optimizer, recipe)
 
 
 @contextmanager
@@ -265,7 +289,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train()
 
 
-class _Checkpointed(nn.Module):
+class Checkpointed(nn.Module):
     """A network that is computed again in the backward pass.
 
     A `Sequential` of n stages is computed in about √n pieces.
@@ -276,6 +300,7 @@ class _Checkpointed(nn.Module):
         self.model = model
 
     def forward(self, inputs: Tensor) -> Tensor:
+        """The model's output."""
         model = self.model
         if isinstance(model, nn.Sequential) and len(model) > 1:
             pieces = math.isqrt(len(model))

@@ -22,7 +22,7 @@ from mplab.course.files import replace_file
 from mplab.numbers.checks import integer, one_of
 from mplab.numbers.formats import FP32
 from mplab.simulation.linears import conversion
-from mplab.training.engines import Real, Simulated
+from mplab.training.engines import engine_for
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample, settings_from
 from mplab.training.parallel import from_first, mean, processes, rank
@@ -189,7 +189,7 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
         yield
 
 
-class _Batches:
+class Batches:
     """Endless batches, each epoch in a new order; from each batch, this process's share."""
 
     def __init__(self, split: Split, size: int | None, seed: int) -> None:
@@ -211,6 +211,7 @@ class _Batches:
         self.begin = 0
 
     def next(self) -> Batch:
+        """The next batch, on the device of the data."""
         share = slice(rank(), None, processes())
         if self.whole:
             return self.inputs[share], self.targets[share]
@@ -224,6 +225,7 @@ class _Batches:
         return self.inputs[chosen], self.targets[chosen]
 
     def state_dict(self) -> dict[str, Any]:
+        """The state on which the next batches depend."""
         return {
             "generator": self.generator.get_state(),
             "order": self.order,
@@ -231,6 +233,7 @@ class _Batches:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load the state that `state_dict` returned."""
         self.generator.set_state(state["generator"])
         self.order = state["order"]
         self.begin = state["begin"]
@@ -263,14 +266,11 @@ class _Run:
         self.recorded = recorded
         self.model = task.model().to(device)
         self.split = task.data().to(device)
-        self.batches = _Batches(self.split, task.batch, seed)
+        self.batches = Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
-        given = (self.model, task.loss, self.optimizer, recipe)
-        self.engine: Simulated | Real
-        if recipe.simulated:
-            self.engine = Simulated(*given, seed, replay=replay)
-        else:
-            self.engine = Real(*given)
+        self.engine = engine_for(
+            self.model, task.loss, self.optimizer, recipe, seed=seed, replay=replay
+        )
         self.losses: list[float] = []
         self.scales: list[float] = []
         self.skipped: list[bool] = []

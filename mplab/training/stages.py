@@ -6,24 +6,19 @@ weights; it saves memory in the activations.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP32
-from mplab.scaling.grad_scaler import GradScaler
-from mplab.simulation.context import simulated
-from mplab.training.loop import known, own_randomness
+from mplab.training.engines import Checkpointed, Real, Simulated, engine_for
+from mplab.training.loop import Batches, known, own_randomness
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.tasks import TASKS, Task
 
@@ -88,7 +83,7 @@ class Memory:
     Attributes:
         recipe: the name of the recipe.
         simulated: whether the recipe simulates its format; the bytes are those of the real one.
-        parameters: the parameters, all in FP32.
+        parameters: the parameters, in FP32 unless the recipe keeps them low.
         gradients: the gradients of the parameters.
         optimizer: the optimizer's state after a step.
         activations: what autograd keeps for the backward pass, without copies of weights.
@@ -112,7 +107,6 @@ def memory(
     task: str | Task,
     recipe: str | Recipe,
     *,
-    batch: int | None = None,
     device: str = "cpu",
     checkpointed: bool = False,
 ) -> Memory:
@@ -124,36 +118,35 @@ def memory(
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
         recipe: a name in `mplab.training.RECIPES`, or a recipe.
-        batch: number of examples; None takes the task's.
         device: "cpu" or "cuda".
         checkpointed: recompute each child of a `Sequential` in the backward pass; saves memory
             where a child is a block of several layers, and costs some where it is one layer.
 
     Raises:
-        ValueError: an unknown name; a recipe that needs more than autocast's policy and a loss
-            scale, or a format that torch does not compute in; more examples than the task has;
-            checkpointing of a model that is not a `Sequential`.
+        ValueError: an unknown name; a recipe that torch's own arithmetic has not; checkpointing
+            of a model that is not a `Sequential`.
     """
     how: Recipe = known("recipe", recipe, RECIPES, where="memory")
-    real = replace(how, simulated=False)
-    with own_randomness(0, torch.device(device)):
-        step = _Step("memory", task, real, batch, device, checkpointed)
-        model = step.model
-        x, y = step.data()
-        cuda = step.device.type == "cuda"
+    place = torch.device(device)
+    cuda = place.type == "cuda"
+    with own_randomness(0, place):
+        real = replace(how, simulated=False)
+        engine, batches = _begin("memory", task, real, place, checkpointed)
+        x, y = batches.next()
         if cuda:
             torch.cuda.reset_peak_memory_stats()
-        activations, copies, loss = kept_bytes(lambda: step.loss(x, y), model, (x, y))
-        step.scaler.scale(loss).backward()
-        for call in step.after_backward():
-            call()
-    gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
-    state = (t for s in step.optimizer.state.values() for t in s.values())
+        activations, copies, loss = kept_bytes(
+            lambda: engine.forward(x, y), engine.model, (x, y)
+        )
+        engine.scaler.scale(loss).backward()
+        engine.update()
+    parameters = list(engine.model.parameters())
+    state = (t for s in engine.optimizer.state.values() for t in s.values())
     return Memory(
         recipe=how.name,
         simulated=how.simulated,
-        parameters=sum(p.nbytes for p in model.parameters()),
-        gradients=gradients,
+        parameters=sum(p.nbytes for p in parameters),
+        gradients=sum(p.grad.nbytes for p in parameters if p.grad is not None),
         optimizer=sum(t.nbytes for t in state if isinstance(t, Tensor)),
         activations=activations,
         copies=copies,
@@ -163,91 +156,26 @@ def memory(
 
 
 # A step in parts -------------------------------------------------------------------------
-class _Step:
-    """A training step whose parts can be called one by one."""
-
-    def __init__(
-        self,
-        where: str,
-        task: str | Task,
-        recipe: str | Recipe,
-        batch: int | None,
-        device: str,
-        checkpointed: bool,
-    ) -> None:
-        self.task: Task = known("task", task, TASKS, where=where)
-        self.recipe = _plain(where, known("recipe", recipe, RECIPES, where=where))
-        self.device = torch.device(device)
-        self.checkpointed = checkpointed
-        self.model = copy.deepcopy(self.task.model()).to(self.device)
-        if checkpointed and not isinstance(self.model, nn.Sequential):
+def _begin(
+    where: str,
+    task: str | Task,
+    recipe: Recipe,
+    device: torch.device,
+    checkpointed: bool = False,
+) -> tuple[Simulated | Real, Batches]:
+    """The engine and the batches of a step."""
+    what: Task = known("task", task, TASKS, where=where)
+    model = what.model().to(device)
+    if checkpointed:
+        if not isinstance(model, nn.Sequential):
             raise ValueError(
                 f"{where}: checkpointed must be False, or the model must be a Sequential; got a "
-                f"{type(self.model).__name__}. Put its blocks in one."
+                f"{type(model).__name__}. Put its blocks in one."
             )
-        self.train = self.task.data().train
-        self.size = self.task.batch if batch is None else batch
-        if self.size is not None:
-            integer(where, "batch", self.size, least=1, most=len(self.train[0]))
-        self.optimizer = self.task.optimizer(self.model.parameters())
-        self.simulation: AbstractContextManager[Any] = nullcontext()
-        if self.recipe.simulated:
-            fmt = self.recipe.compute_format
-            self.simulation = simulated(fmt, model=self.model, tally=False)
-        scaled = self.recipe.init_scale is not None
-        self.scaler: Any = torch.amp.GradScaler(
-            self.device.type, init_scale=self.recipe.init_scale or 1.0, enabled=scaled
-        )
-        if scaled and self.recipe.simulated:
-            self.scaler = GradScaler(self.recipe.scaler())
-
-    def data(self) -> tuple[Tensor, Tensor]:
-        """A batch on the device."""
-        x, y = self.train
-        order = torch.randperm(len(x))[: self.size] if self.size else slice(None)
-        return x[order].to(self.device), y[order].to(self.device)
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss in the recipe's format."""
-        real = not self.recipe.simulated and self.recipe.compute_format != FP32
-        dtype = self.recipe.compute_format.torch_dtype if real else torch.bfloat16
-        with torch.autocast(self.device.type, dtype=dtype, enabled=real):
-            if not self.checkpointed:
-                return self.task.loss(self.model(x), y)
-            for part in self.model.children():
-                x = checkpoint(part, x, use_reentrant=False)
-            return self.task.loss(x, y)
-
-    def after_backward(self) -> Sequence[Callable[[], Any]]:
-        """Unscale the gradients, update the weights, update the scale."""
-        scaler, optimizer = self.scaler, self.optimizer
-        return (
-            partial(scaler.unscale_, optimizer),
-            partial(scaler.step, optimizer),
-            scaler.update,
-        )
-
-
-def _plain(where: str, recipe: Recipe) -> Recipe:
-    """Reject a recipe that needs more than autocast's policy and a loss scale."""
-    for name in _BEYOND:
-        if getattr(recipe, name) != getattr(RECIPES["fp32"], name):
-            raise ValueError(
-                f"{where}: recipe must have nothing but a format, autocast's policy and a loss "
-                f"scale; got {recipe.name} with {name}. Use 'fp32', 'amp-fp16' or 'amp-bf16'."
-            )
-    return recipe
-
-
-_BEYOND = (
-    "policy",
-    "weight_format",
-    "optimizer_format",
-    "max_norm",
-    "fp8",
-    "checkpointing",
-)
-"""Options of a recipe that a step here does not support."""
+        model = nn.Sequential(*map(Checkpointed, model))
+    optimizer = what.optimizer(model.parameters())
+    engine = engine_for(model, what.loss, optimizer, recipe)
+    return engine, Batches(what.data().to(device), what.batch, seed=0)
 
 
 @dataclass(frozen=True)
@@ -275,46 +203,46 @@ class Times:
 
 
 def stage_times(
-    task: str | Task,
-    recipe: str | Recipe,
-    *,
-    steps: int = 10,
-    batch: int | None = None,
-    device: str = "cpu",
+    task: str | Task, recipe: str | Recipe, *, steps: int = 10, device: str = "cpu"
 ) -> Times:
     """Time each stage of a training step: on CUDA by events, else by the wall clock.
+
+    A simulated step is timed as it is without replay, with its counts of roundings.
 
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
         recipe: a name in `mplab.training.RECIPES`, or a recipe.
         steps: number of timed steps, after two to warm up.
-        batch: number of examples; None takes the task's.
         device: "cpu" or "cuda".
 
     Raises:
-        ValueError: as in `memory`.
+        ValueError: an unknown name, or no step.
     """
     count = integer("stage_times", "steps", steps, least=1)
-    with own_randomness(0, torch.device(device)):
-        step = _Step("stage_times", task, recipe, batch, device, False)
-        clock = _Clock(step.device)
+    how: Recipe = known("recipe", recipe, RECIPES, where="stage_times")
+    place = torch.device(device)
+    with own_randomness(0, place):
+        engine, batches = _begin("stage_times", task, how, place)
+        clock = _Clock(place)
         for number in range(count + 2):
             if number == 2:
                 clock.laps.clear()
-            step.optimizer.zero_grad()
+            engine.model.zero_grad()
             with clock("data"):
-                x, y = step.data()
-            with step.simulation:
+                x, y = batches.next()
+            with engine.simulation:
                 with clock("forward"):
-                    loss = step.loss(x, y)
+                    loss = engine.forward(x, y)
                 with clock("backward"):
-                    step.scaler.scale(loss).backward()
-            for stage, call in zip(STAGES[3:], step.after_backward(), strict=True):
-                with clock(stage):
-                    call()
-    cuda = step.device.type == "cuda"
-    name = torch.cuda.get_device_name(step.device) if cuda else "cpu"
-    return Times(step.recipe.name, name, step.recipe.simulated, clock.medians(), len(x))
+                    engine.scaler.scale(loss).backward()
+            with clock("unscale"):
+                engine.unscale()
+            with clock("optimizer"):
+                engine.scaler.step(engine.optimizer)
+            with clock("scaler"):
+                engine.scaler.update()
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
+    return Times(how.name, name, how.simulated, clock.medians(), len(x))
 
 
 class _Clock:
