@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from numbers import Real
@@ -223,27 +223,24 @@ def _sorting_data() -> Split:
 
 
 class Transformer(nn.Module):
-    """A small encoder: each token sees all others, and each place gets an answer.
+    """A small encoder: each token sees all others, and each place gets an answer."""
 
-    Args:
-        width: the number of features at each place.
-        layers: the number of attention layers.
-    """
-
-    def __init__(self, width: int = 32, layers: int = 2) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        width = 32
         self.token = nn.Embedding(_DIGITS, width)
-        self.place = nn.Parameter(
-            0.02 * torch.randn(_LENGTH, width, dtype=self.token.weight.dtype)
+        self.place = nn.Parameter(0.02 * torch.randn(_LENGTH, width))
+        layer = partial(
+            nn.TransformerEncoderLayer,
+            width,
+            nhead=4,
+            dim_feedforward=2 * width,
+            dropout=0.0,
+            activation="gelu",
+            batch_first=True,
+            norm_first=True,
         )
-        self.layers = nn.Sequential(
-            *(
-                nn.TransformerEncoderLayer(
-                    width, 4, 2 * width, 0.0, "gelu", batch_first=True, norm_first=True
-                )
-                for _ in range(layers)
-            )
-        )
+        self.layers = nn.Sequential(layer(), layer())
         self.norm = nn.LayerNorm(width)
         self.answer = nn.Linear(width, _DIGITS)
 
@@ -328,29 +325,40 @@ _momentum = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 # passes on: what FP16 has silenced stays silent.
 _decaying = partial(torch.optim.AdamW, lr=2e-2, weight_decay=0.15)
 
+_AUTOENCODER = Task(
+    "digits-autoencoder",
+    steps=400,
+    batch=None,
+    data=_autoencoder_data,
+    model=_autoencoder,
+    loss=F.mse_loss,
+    metrics=_r2,
+    optimizer=_adam(1e-2),
+    verdict="delayed",
+)
+
+_REGRESSION = Task(
+    "regression",
+    steps=300,
+    batch=None,
+    data=_wave_data,
+    model=_tanh_network,
+    loss=F.mse_loss,
+    metrics=_r2,
+    optimizer=_adam(1e-2),
+    verdict="unaffected",
+)
+
 _ALL = (
-    Task(
-        "sigmoid-autoencoder",
+    replace(
+        _AUTOENCODER,
+        name="sigmoid-autoencoder",
         steps=800,
-        batch=None,
-        data=_autoencoder_data,
         model=_bounded_autoencoder,
-        loss=F.mse_loss,
-        metrics=_r2,
         optimizer=_decaying,
         verdict="fails",
     ),
-    Task(
-        "digits-autoencoder",
-        steps=400,
-        batch=None,
-        data=_autoencoder_data,
-        model=_autoencoder,
-        loss=F.mse_loss,
-        metrics=_r2,
-        optimizer=_adam(1e-2),
-        verdict="delayed",
-    ),
+    _AUTOENCODER,
     Task(
         "digits-cnn",
         steps=160,
@@ -384,28 +392,8 @@ _ALL = (
         optimizer=_adam(3e-3),
         verdict="unaffected",
     ),
-    Task(
-        "regression",
-        steps=300,
-        batch=None,
-        data=_wave_data,
-        model=_tanh_network,
-        loss=F.mse_loss,
-        metrics=_r2,
-        optimizer=_adam(1e-2),
-        verdict="unaffected",
-    ),
-    Task(
-        "small-steps",
-        steps=400,
-        batch=None,
-        data=_wave_data,
-        model=_tanh_network,
-        loss=F.mse_loss,
-        metrics=_r2,
-        optimizer=_adam(3e-4),
-        verdict="unaffected",
-    ),
+    _REGRESSION,
+    replace(_REGRESSION, name="small-steps", steps=400, optimizer=_adam(3e-4)),
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
