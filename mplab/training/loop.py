@@ -52,7 +52,6 @@ def train(
     watch: Callable[[nn.Module, torch.optim.Optimizer], Watcher] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     save_every: int = 50,
-    replay: bool = True,
 ) -> History:
     """Train a task with a recipe.
 
@@ -61,6 +60,11 @@ def train(
     history bit for bit, also if the run was interrupted and continued from its checkpoint. Another
     processor may add float32 numbers in another order; in the end two runs may then differ as
     much as two seeds do.
+
+    A simulated step is recorded once and the recorded operations are run again, which takes a third
+    of the time and gives the same bits. This applies to networks of torch's own modules with a loss
+    of `torch.nn.functional`, on a CPU, without `watch`; otherwise, and where gradients are
+    recorded, each step is simulated afresh.
 
     In a process group (`torchrun`) torch's own recipes train data-parallel: each process
     takes its share of every batch, and all return the same losses. The gradients recorded
@@ -82,10 +86,6 @@ def train(
             run, or of another version of torch, is refused. It stays when the run is complete,
             and gives the same history again until it is deleted.
         save_every: steps between checkpoints; the last step is always saved.
-        replay: record a simulated step once and run the recorded operations again, which takes
-            a third of the time and gives the same bits. This applies to networks of torch's own
-            modules with a loss of `torch.nn.functional`, on a CPU, without `watch`; otherwise,
-            and where gradients are recorded, each step is simulated afresh.
 
     Returns:
         The history, which saves to one file.
@@ -113,24 +113,22 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or how.device or default_device(how))
     with _one_thread(place), own_randomness(seed, place):
-        run = _Run(
-            chosen, how, seed, place, count, recorded, replay=replay and watch is None
-        )
+        run = _Run(chosen, how, seed, place, count, recorded, replay=watch is None)
         run.resume(path)
-        if count and not run.losses:  # fail early on invalid metrics
+        if count and not run.rows:  # fail early on invalid metrics
             run.metrics()
         watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
-            done = len(run.losses)
+            done = len(run.rows)
             name = f"{chosen.name} {how.name}"
             shown = progress and rank() == 0
             for _ in counted(
                 range(done, count), name, progress=shown, total=count, initial=done
             ):
                 run.step()
-                done = len(run.losses)
+                done = len(run.rows)
                 if watch is not None:
-                    watcher.step(run.losses[-1], run.scales[-1], run.skipped[-1])
+                    watcher.step(*run.rows[-1])
                 if path is not None and (done % save_every == 0 or done == count):
                     run.save(path)
         finally:
@@ -271,9 +269,8 @@ class _Run:
         self.engine = engine_for(
             self.model, task.loss, self.optimizer, recipe, seed=seed, replay=replay
         )
-        self.losses: list[float] = []
-        self.scales: list[float] = []
-        self.skipped: list[bool] = []
+        # Loss, loss scale, and whether the update was skipped, step by step.
+        self.rows: list[tuple[float, float, bool]] = []
         self.gradients: dict[int, dict[str, ExponentHistogram]] = {}
         self.flushed: dict[int, dict[str, tuple[int, int]]] = {}
         self.samples: dict[int, dict[str, Sample]] = {}
@@ -281,14 +278,12 @@ class _Run:
     def step(self) -> None:
         """One step: forward, backward, and an update unless the scaler skips it."""
         inputs, targets = self.batches.next()
-        number = len(self.losses)
+        number = len(self.rows)
         record = number in self.recorded
         reference = self._reference(inputs, targets) if record else {}
         with _recording(self.model, record) as seen:
             scale, loss = self.engine.backward(inputs, targets, watched=record)
-        self.losses.append(mean(loss))
-        self.scales.append(scale)
-        self.skipped.append(self.engine.update())
+        self.rows.append((mean(loss), scale, self.engine.update()))
         if record:
             self._record(number, seen, reference, scale)
 
@@ -380,9 +375,8 @@ class _Run:
         torch.set_rng_state(state["random"])
         if self.device.type == "cuda":
             torch.cuda.set_rng_state(state["cuda random"], self.device)
-        self.losses = history.loss.tolist()
-        self.scales = history.loss_scale.tolist()
-        self.skipped = history.skipped.tolist()
+        columns = history.loss, history.loss_scale, history.skipped
+        self.rows = list(zip(*(column.tolist() for column in columns), strict=True))
         self.gradients = history.gradients
         self.flushed = history.flushed
         self.samples = history.samples
@@ -413,6 +407,7 @@ class _Run:
     def history(self, *, evaluate: bool = True) -> History:
         """The history so far, with metrics if wanted."""
         cuda = self.device.type == "cuda"
+        loss, scale, skipped = np.array(self.rows, np.float64).reshape(-1, 3).T
         found = self._environment()
         if self.recipe.fp8 is not None:
             found[f"linear layers in {self.recipe.name}"] = conversion(self.model)
@@ -425,9 +420,9 @@ class _Run:
             if cuda
             else self.device.type,
             simulated=self.recipe.simulated,
-            loss=np.array(self.losses, np.float64),
-            loss_scale=np.array(self.scales, np.float64),
-            skipped=np.array(self.skipped, bool),
+            loss=loss.copy(),
+            loss_scale=scale.copy(),
+            skipped=skipped.astype(bool),
             metrics=self.metrics() if evaluate else {},
             gradients=dict(self.gradients),
             flushed=dict(self.flushed),
@@ -456,7 +451,7 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
             _layer: nn.Module, _inputs: Any, output: Tensor, name: str = name
         ) -> None:
             def save(gradient: Tensor) -> None:
-                seen[name] = gradient.detach().clone().double()
+                seen[name] = gradient.detach().to("cpu", torch.float64, copy=True)
 
             if output.requires_grad:  # not in a forward pass that is checkpointed
                 output.register_hook(save)  # type: ignore[no-untyped-call]
