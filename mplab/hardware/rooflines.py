@@ -147,17 +147,15 @@ def measured(
 def recorded() -> Roofline | None:
     """Load the recorded speeds that came with the package; None if there are none."""
     recording = first("speed")
-    rows = (
-        [r for r in recording.data.get("matmul", []) if "per_second" in r]
-        if recording
-        else []
-    )
-    if recording is None or not rows or "copy" not in recording.data:
+    data = recording.data if recording else {}
+    rows = [row for row in data.get("matmul", []) if "per_second" in row]
+    if recording is None or not rows:
         return None
     products = (
-        Product(r["size"], r["format"], r["per_second"], r["per_byte"]) for r in rows
+        Product(row["size"], row["format"], row["per_second"], row["per_byte"])
+        for row in rows
     )
-    copied = float(recording.data["copy"]["bytes_per_second"])
+    copied = float(data["copy"]["bytes_per_second"])  # recorded before the products
     return Roofline(recording.words, copied, tuple(products))
 
 
@@ -180,7 +178,6 @@ def matmul_errors(
     formats: Sequence[Format] = (FP32, FP16, BF16),
     *,
     device: str = "cpu",
-    mean: float = 0.0,
     seed: int = 0,
 ) -> list[ProductError]:
     """Measure the errors of torch's products of random matrices that are rounded to a format.
@@ -189,7 +186,6 @@ def matmul_errors(
         sizes: sizes of the square matrices.
         formats: formats in which torch multiplies.
         device: "cpu" or "cuda".
-        mean: mean of the normal numbers in the matrices.
         seed: seed of the matrices.
 
     Exactness:
@@ -199,7 +195,7 @@ def matmul_errors(
     rows = []
     for size in sizes:
         a, b = (
-            torch.randn(size, size, generator=generator, dtype=torch.float64) + mean
+            torch.randn(size, size, generator=generator, dtype=torch.float64)
             for _ in range(2)
         )
         exact = a @ b

@@ -357,11 +357,7 @@ def line_chart(
     """
     picture = Picture(height=4.2, width=8.0)
     axes = picture.subplots()
-    for name, axis, words in (("x", axes.xaxis, x), ("y", axes.yaxis, y)):
-        if name in log:
-            getattr(axes, f"set_{name}scale")("log", base=2)
-            log_ticks(axis)
-        axis.set_label_text(words)
+    log_axes(axes, x, y, log=log)
     ends = [curve(axes, *line[:4], **line.how) for line in lines]
     if finish:
         finish(axes)
@@ -535,14 +531,13 @@ def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
     axis.set_label_text(label)
 
 
-def log_axes(axes: Axes, x: str, y: str) -> None:
-    """Make both axes logarithmic, with ticks written 2^k and these labels: they hold values."""
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2)
-    for axis in (axes.xaxis, axes.yaxis):
-        log_ticks(axis)
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+def log_axes(axes: Axes, x: str, y: str, *, log: str = "xy") -> None:
+    """Label the axes, and make those in `log` logarithmic, with ticks written 2^k."""
+    for name, axis, words in (("x", axes.xaxis, x), ("y", axes.yaxis, y)):
+        if name in log:
+            getattr(axes, f"set_{name}scale")("log", base=2)
+            log_ticks(axis)
+        axis.set_label_text(words)
 
 
 def log_ticks(axis: Axis, *, count: int = 9) -> None:

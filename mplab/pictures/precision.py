@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from mplab.common.words import plural
 from mplab.numbers.formats import FP32, Format
@@ -63,20 +62,10 @@ def precision_map(explanation: Explanation) -> c.Picture:
             row.format for row in sorted(rows, key=lambda r: r.format == FP32)
         )
     )
-    key = [
-        Line2D(
-            [],
-            [],
-            linestyle="",
-            marker=c.style(f).marker or "o",
-            color=c.style(f).colour,
-        )
-        for f in formats
-    ]
-    names = [fmt.name for fmt in formats]
-    picture.legend(
-        key, names, loc="outside lower right", ncols=len(names), frameon=False
-    )
+    for fmt in formats:  # for the key alone
+        look = c.style(fmt)
+        grid[0].plot([], [], look.marker or "o", color=look.colour, label=fmt.name)
+    picture.legend(loc="outside lower right", ncols=len(formats), frameon=False)
     return c.titled(picture, _claim(explanation, formats), _details(rows, modules))
 
 
@@ -169,20 +158,17 @@ def sensitivity(
         for fmt in formats
     }
     every = [cost for found in costs.values() for cost in found.values()]
-    edge = math.ceil(math.log2(max([1.0, *filter(math.isfinite, every)]))) + 2.0
+    finite = [cost for cost in every if math.isfinite(cost)]
+    edge = math.ceil(math.log2(max([1.0, *finite]))) + 2.0
     for axes, (phase, found) in zip(grid, panels.items(), strict=True):
         _draw_costs(axes, found, layers, edge)
         axes.set_title(phase)
         c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
-        if not all(map(math.isfinite, every)):
+        if finite != every:
             axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
             c.label_spans(picture, axes, [("inf, NaN", edge - 1, edge + 1)])
-    picture.legend(
-        *grid[0].get_legend_handles_labels(),
-        loc="outside lower right",
-        ncols=len(formats),
-        frameon=False,
-    )
+    key = grid[0].get_legend_handles_labels()
+    picture.legend(*key, loc="outside lower right", ncols=len(formats), frameon=False)
     details = "; ".join(
         f"{fmt.name} {phase}".rstrip()
         + ": "
