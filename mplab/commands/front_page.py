@@ -27,7 +27,7 @@ from mplab.commands.lesson_page import (
 )
 from mplab.common.words import superscript
 from mplab.explorers.freezing import Control, Frozen, pack
-from mplab.explorers.modules import BitExplorer, facts, sharing_script, to_live_html
+from mplab.explorers.modules import BitExplorer, facts, joined, to_live_html
 from mplab.explorers.range_map import RangeMap
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.pictures.canvas import percent
@@ -77,7 +77,7 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -
         .read_text("utf-8")
         .format(
             race=_race(),
-            script=sharing_script("counters.js"),
+            counters=joined("numbers.js", "counters.js"),
             digits=digits,
             begin=begin,
             bits=to_live_html(BitExplorer("0.1")),

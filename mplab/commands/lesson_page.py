@@ -13,7 +13,7 @@ from mplab.commands.frame import FILES, repository, shrink_pictures
 from mplab.course.files import PREDICTION
 from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
-from mplab.explorers.modules import STATIC_NOTE, deduplicate_scripts
+from mplab.explorers.modules import STATIC_NOTE
 from mplab.explorers.saved import SAVED
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -121,7 +121,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         contents = f'aria-label="In this lesson"><ul>{links}</ul>'
         below_title = f'<nav class="contents" {contents}</nav>{below_title}'
     html = "".join([*parts[:1], below_title, *parts[1:]])
-    return shrink_pictures(deduplicate_scripts(html))
+    return shrink_pictures(html)
 
 
 def markdown_to_html(markdown: str) -> str:

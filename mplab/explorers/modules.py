@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from fractions import Fraction
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ from mplab.pictures.rounding import rounding_profile
 
 _FOLDER = Path(__file__).parent / "page"
 
-_NUMBERS = count()
-
 STATIC_NOTE = (
     "Here the picture stands still; with JavaScript in a newer browser,"
     " or in JupyterLab, it moves."
@@ -44,15 +41,12 @@ def joined(*names: str) -> str:
     return re.sub(r"^import [^;]*;\n", "", text, flags=re.MULTILINE)
 
 
-_CORE = joined("numbers.js", "focus.js", "parts.js")
-
-
 def module(name: str) -> str:
     """Return the ES module of an explorer, together with the modules that it imports.
 
     Neither a widget's module nor a page opened from a disk can load a second file.
     """
-    return _CORE + joined(name)
+    return joined("numbers.js", "focus.js", "parts.js", name)
 
 
 def css() -> str:
@@ -93,67 +87,37 @@ class PageExplorer(anywidget.AnyWidget):
 
 
 def to_live_html(explorer: PageExplorer) -> str:
-    """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture.
-
-    Each explorer brings the code that all of them share; `deduplicate_scripts` keeps only the
-    first copy.
-    """
-    place = f"mplab-{next(_NUMBERS)}"
-    state = explorer.get_state()
+    """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture."""
     picture = explorer.static_picture()
     static = picture._repr_mimebundle_()["text/html"] if picture else ""
-    return (
-        f'{_SHARED}<div id="{place}">{static}<p>{STATIC_NOTE}</p></div>'
-        f'<script type="module">{_SHARES}{state["_esm"].removeprefix(_CORE)}\n'
-        f"render({{model: plainModel({_held(state)}), "
-        f'el: document.getElementById("{place}")}});</script>'
-    )
-
-
-def sharing_script(name: str) -> str:
-    """Write a module as a script of a page in which an explorer lives, whose code it shares."""
-    return f'<script type="module">{_SHARES}{joined(name)}</script>'
+    return _html(explorer, f"{static}<p>{STATIC_NOTE}</p>", "render({ model, el });")
 
 
 def to_saved_html(explorer: PageExplorer) -> str:
     """Write an explorer for a saved notebook: it needs no kernel, and begins once it is seen."""
+    return _html(explorer, "", _ONCE_SEEN)
+
+
+_ONCE_SEEN = """new IntersectionObserver((seen, watch) => {
+  if (!seen.some((each) => each.isIntersecting)) return;
+  watch.disconnect();
+  render({ model: { ...model, inPage: false }, el });
+}).observe(el);"""
+
+
+def _html(explorer: PageExplorer, inside: str, begin: str) -> str:
+    """Write an explorer's style sheet, its place, and a script that is its module and `begin`."""
     state = explorer.get_state()
+    own = {name: value for name, value in state.items() if not name.startswith("_")}
+    held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
     place = f"mplab-{explorer.model_id}"
     return (
-        f'<style>{css()}</style><div id="{place}"></div>'
+        f'<style>{css()}</style><div id="{place}">{inside}</div>'
         f'<script type="module">{state["_esm"]}\n'
         f'const el = document.getElementById("{place}");\n'
-        f"const model = {{...plainModel({_held(state)}), inPage: false}};\n"
-        "new IntersectionObserver((seen, watch) => {\n"
-        "  if (!seen.some((each) => each.isIntersecting)) return;\n"
-        "  watch.disconnect();\n"
-        "  render({ model, el });\n"
-        "}).observe(el);</script>"
+        f"const model = plainModel({held});\n{begin}</script>"
     )
 
-
-def _held(state: dict[str, Any]) -> str:
-    """Write the words and numbers of an explorer's state as JSON for a script."""
-    own = {name: value for name, value in state.items() if not name.startswith("_")}
-    return json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
-
-
-def deduplicate_scripts(page: str) -> str:
-    """Keep one copy of the shared code in a page with several live explorers."""
-    head, shared, tail = page.partition(_SHARED)
-    return head + shared + tail.replace(_SHARED, "")
-
-
-_EXPORTED = re.findall(r"^export (?:const|function) (\[.*?\]|\w+)", _CORE, re.MULTILINE)
-
-_NAMES = ", ".join(names.strip("[]") for names in _EXPORTED)
-
-_SHARES = f"const {{{_NAMES}}} = globalThis.mplab;\n"
-
-_SHARED = (
-    f'<style>{css()}</style><script type="module">{_CORE}\n'
-    f"globalThis.mplab = {{{_NAMES}}};</script>"
-)
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
 

@@ -80,9 +80,7 @@ def test_a_page_shows_its_explorers_and_asks_for_nothing(lessons):
     assert "loss scale 2^" in page and 'class="states"' in page
     assert "2/2" not in page  # progress has nothing to say afterwards
     assert "line 0\nline 1\nline 2" in page
-    assert '"entry": "0.1"' in page and "render({model: plainModel(" in page
-    assert page.count('<script type="module">') == 3  # what two share, and each
-    assert page.count("export function round(") == 1
+    assert '"entry": "0.1"' in page and page.count("render({ model, el });") == 2
     assert not re.search(ASKED, page)
     assert "A lesson &lt;about&gt; nothing" in (out / "index.html").read_text(
         encoding="utf-8"

@@ -8,7 +8,7 @@ import pytest
 from lab_browser import launched
 from playwright.sync_api import sync_playwright
 
-from mplab.explorers.modules import deduplicate_scripts, to_live_html
+from mplab.explorers.modules import to_live_html
 
 PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An explorer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -61,7 +61,7 @@ def opened(running, explorer, folder, *more, hash="", width=1000, **options):
     """The page of an explorer, or of more; fails if it complained, or asked for another file."""
     path = folder / "page.html"
     parts = [to_live_html(each) for each in (explorer, *more)]
-    path.write_text(PAGE.format(deduplicate_scripts("".join(parts))), encoding="utf-8")
+    path.write_text(PAGE.format("".join(parts)), encoding="utf-8")
     context = running.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
     asked, complaints = [], []

@@ -83,8 +83,6 @@ export const onBoth = (colour) => {
   return `light-dark(${colour}, ${paler})`;
 };
 
-const shownOf = new Map(); // how many explorers of a kind the page has
-
 const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes
 
 /**
@@ -96,15 +94,12 @@ const REST = 250; // ms of rest before the address changes: browsers refuse hund
  * the state in words, `plain(state)` what the model holds of it, `changed(state, record)` the state
  * with some of that changed, `permalink(state)` its link, and `linked(state, hash)` the state that a
  * link names, or the same one if the link is another explorer's. An impossible state throws a
- * RangeError: its message is shown, and the state stays. The links of the second explorer of a
- * kind begin with "2.", and so on; one that a link names sends the page an event, "addressed".
+ * RangeError: its message is shown, and the state stays. An explorer that a link names sends the
+ * page an event, "addressed".
  */
 export function live({ model, el }, explorer) {
   const inBoth = (facts) => makeFormat({ ...facts, colour: onBoth(facts.colour) });
   let state = explorer.begin(model, model.get("formats").map(inBoth));
-  const nth = (shownOf.get(explorer.question) ?? 0) + 1;
-  shownOf.set(explorer.question, nth);
-  const prefix = nth > 1 ? `${nth}.` : "";
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
@@ -123,7 +118,7 @@ export function live({ model, el }, explorer) {
     say(said, note, explorer.sentence(state));
     for (const field of el.querySelectorAll("[aria-invalid]"))
       field.removeAttribute("aria-invalid");
-    link.href = `#${prefix}${explorer.permalink(state).slice(1)}`;
+    link.href = explorer.permalink(state);
     return !note;
   }
 
@@ -151,9 +146,7 @@ export function live({ model, el }, explorer) {
 
   function followLink() {
     const before = state;
-    const link = location.hash.slice(1);
-    if (!link.startsWith(prefix)) return;
-    const followed = attempt((s) => explorer.linked(s, `#${link.slice(prefix.length)}`));
+    const followed = attempt((s) => explorer.linked(s, location.hash));
     if (state === before && followed) return;
     el.dispatchEvent(new CustomEvent("addressed", { bubbles: true }));
   }
