@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import struct
 from fractions import Fraction
 
 import node
@@ -257,19 +256,6 @@ def test_bits_are_painted_by_dragging(chromium, tmp_path):
         assert "FP16 0x03FC" in pages.status(page)
         page.mouse.move(*middle[0], steps=30)  # no button is down
         assert "FP16 0x03FC" in pages.status(page)
-
-
-@BROWSER
-def test_a_bit_of_the_nearest_double_asks_for_that_double(chromium, tmp_path):
-    with pages.opened(chromium, explorers.BitExplorer("1/10"), tmp_path) as page:
-        page.get_by_text("the bits of the double").click()
-        bits = int.from_bytes(struct.pack(">d", 0.1))
-        for weight in (0, 63, 51, 52, 61, 0):
-            page.locator(f"[data-weight='{weight}']").last.click()
-            bits ^= 1 << weight
-            asked = float.fromhex(page.get_by_label("number or code").input_value())
-            assert struct.pack(">d", asked) == bits.to_bytes(8)
-            assert f"(FP64) 0x{bits:016X}" in page.inner_text("body")
 
 
 @BROWSER

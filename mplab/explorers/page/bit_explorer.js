@@ -15,7 +15,6 @@ import {
   MODES,
   modeNamed,
   next,
-  ofBits,
   read,
   readCode,
   round,
@@ -390,20 +389,6 @@ function codeControls(act, now) {
   return { parts: [bits, sliders], show };
 }
 
-const DOUBLE = { bits: 64, exponent_bits: 11, precision: 53, signed: true };
-
-/** The state once a bit of the nearest double has changed: its number is exactly that double. */
-export const flipped = (state, weight) =>
-  typed(state, hexadecimal(ofBits(bitsOf(double(state.number)) ^ (1n << BigInt(weight)))));
-
-/** The bits of the nearest double, folded away, and the function that shows them. */
-function doubleBits(act, now) {
-  const bitAt = (weight) => Number((bitsOf(double(now().number)) >> BigInt(weight)) & 1n);
-  const bits = bitButtons(DOUBLE, bitAt, (weight) => act((s) => flipped(s, weight)));
-  const fold = element("details", {}, element("summary", {}, "the bits of the double"), bits);
-  return { fold, show: () => showBits(bits, DOUBLE, bitAt) };
-}
-
 /** The table of all formats, and its body. */
 function tableOfFormats() {
   const heads = ["format", "value", "code", "bits", "error", "event"];
@@ -426,7 +411,6 @@ function build(act, now) {
   const step = (words, way) =>
     element("button", { type: "button", click: () => act((s) => stepped(s, way)) }, words);
   const code = codeControls(act, now);
-  const wide = doubleBits(act, now);
   const [table, rows] = tableOfFormats();
   const inDigits = element("div");
   const modes = MODES.filter((name) => name !== "STOCHASTIC");
@@ -439,7 +423,6 @@ function build(act, now) {
     showChoice(mode, modes, MODES[state.mode], modeWords);
     saturate.checked = state.saturate;
     code.show(state);
-    wide.show();
     const made = formats.map((g) =>
       tableRow(reading(number, g, state.mode, state.saturate), g === f),
     );
@@ -458,7 +441,7 @@ function build(act, now) {
     line(step("next value down", -1), step("next value up", 1), ...rules),
     element("div", { class: "mplab-wide", tabindex: 0 }, table),
   ];
-  return { parts, below: [inDigits, wide.fold], show };
+  return { parts, below: [inDigits], show };
 }
 
 /** The first state, with the model's format; the model's number is read later. */
