@@ -7,7 +7,6 @@ import {
   exact,
   formatNamed,
   hexadecimal,
-  including,
   inFull,
   inHex,
   isCode,
@@ -225,17 +224,14 @@ export function stepped(state, direction) {
   return code === null || code === state.f.nanCode ? state : coded(state, code);
 }
 
-/** The state in the format with this name, which joins the others. */
-function added(state, name) {
-  const f = formatNamed(name, state.formats);
-  return ruled({ ...state, formats: including(state.formats, f) }, { f });
-}
+/** The state in the format with this name. */
+const inFormat = (state, name) => ruled(state, { f: formatNamed(name, state.formats) });
 
 /** The part of a state that the model holds, and the state with some of it changed. */
 const plain = ({ entry, f }) => ({ entry, format: f.name });
 
 function changed(state, { entry, format }) {
-  const after = format === undefined ? state : added(state, format);
+  const after = format === undefined ? state : inFormat(state, format);
   return entry === undefined ? after : typed(after, entry);
 }
 
@@ -248,7 +244,7 @@ export function linked(state, hash) {
   const [, name, code] = /^#([^/?.]+)\/(.+)/.exec(hash) ?? [];
   if (!name) return state;
   const f = formatNamed(name, state.formats);
-  return coded({ ...state, f, formats: including(state.formats, f) }, readCode(code, f));
+  return coded({ ...state, f }, readCode(code, f));
 }
 
 // The page --------------------------------------------------------------------------------
@@ -401,8 +397,7 @@ function tableOfFormats() {
 /** The parts of the explorer, and the function that shows a state. */
 function build(act, now) {
   const entry = textField((words) => act((s) => typed(s, words)));
-  const format = chooser((name) => act((s) => added(s, name)));
-  const own = textField((words) => act((s) => added(s, words)), { placeholder: "E3M4", size: 6 });
+  const format = chooser((name) => act((s) => inFormat(s, name)));
   const mode = chooser((name) => act((s) => ruled(s, { mode: modeNamed(name) })));
   const saturate = element("input", {
     type: "checkbox",
@@ -432,11 +427,7 @@ function build(act, now) {
 
   const rules = [labelled("rounding", mode), labelled("saturate", saturate)];
   const parts = [
-    line(
-      labelled("number or code", entry),
-      labelled("bits of", format),
-      labelled("a format of your own", own),
-    ),
+    line(labelled("number or code", entry), labelled("bits of", format)),
     ...code.parts,
     line(step("next value down", -1), step("next value up", 1), ...rules),
     element("div", { class: "mplab-wide", tabindex: 0 }, table),

@@ -5,7 +5,6 @@ import {
   encode,
   exact,
   formatNamed,
-  including,
   LESSON_MODES,
   leastOf,
   MODES,
@@ -141,19 +140,11 @@ export function changed(state, record) {
   const wanted = { ...plain(state), ...record };
   const first = formatNamed(wanted.first, state.formats);
   const second = formatNamed(wanted.second, state.formats);
-  const formats = including(including(state.formats, first), second);
-  const widest = formatNamed("FP32", formats);
+  const widest = formatNamed("FP32", state.formats);
   const middle = double(readWithin("The middle", wanted.around, first, widest));
   const zoom = wholeNumber("The width's exponent", wanted.zoom, NARROWEST, WIDEST);
-  return {
-    formats,
-    around: wanted.around,
-    middle,
-    zoom,
-    first,
-    second,
-    mode: modeNamed(wanted.mode),
-  };
+  const mode = modeNamed(wanted.mode);
+  return { ...state, around: wanted.around, middle, zoom, first, second, mode };
 }
 
 // The page --------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ export const labelled = (words, control) => element("label", {}, `${words} `, co
 export const line = (...parts) => element("div", { class: "mplab-line" }, ...parts);
 
 /** A text field; `change` is given what was typed, and returns false if it is not valid. */
-export function textField(change, more = {}) {
+export function textField(change) {
   const plain = { type: "text", autocomplete: "off", spellcheck: "false" };
   const mark = () => change(made.value) === false && made.setAttribute("aria-invalid", true);
-  const made = element("input", { ...plain, ...more, change: mark });
+  const made = element("input", { ...plain, change: mark });
   return made;
 }
 

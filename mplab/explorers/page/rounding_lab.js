@@ -4,7 +4,6 @@ import {
   encode,
   exact,
   formatNamed,
-  including,
   inHex,
   LESSON_MODES,
   MODES,
@@ -138,8 +137,7 @@ export function changed(state, record) {
   const f = formatNamed(wanted.format, state.formats);
   const base = readWithin("The number", wanted.entry, f);
   const eighths = wholeNumber("The slider", wanted.eighths, 0, 16);
-  const formats = including(state.formats, f);
-  return { ...state, formats, f, entry: wanted.entry, base, eighths, mode: modeNamed(wanted.mode) };
+  return { ...state, f, entry: wanted.entry, base, eighths, mode: modeNamed(wanted.mode) };
 }
 
 // The page --------------------------------------------------------------------------------
