@@ -76,12 +76,9 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
 
     Raises:
         UserError: There is no such lesson.
-        OSError: `folder` cannot be written.
+        OSError: The lessons are not there, or `folder` cannot be written.
     """
-    try:
-        source = course_folder("lessons")
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    source = course_folder("lessons")
     passed_on = list(arguments)
     wanted = None
     if passed_on and not passed_on[0].startswith("-"):

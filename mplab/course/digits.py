@@ -27,7 +27,8 @@ def load_digits() -> Digits:
         `images` of shape (1797, 8, 8) and `labels` of shape (1797,), in the order of the source.
 
     Raises:
-        ValueError: The file is missing, or differs from the file of this version.
+        OSError: The file is missing.
+        ValueError: It differs from the file of this version.
 
     Source:
         UCI Machine Learning Repository, data set 80 (E. Alpaydin and C. Kaynak, 1998), its test
@@ -39,16 +40,11 @@ def load_digits() -> Digits:
         ((1797, 8, 8), array([0, 1, 2, 3, 4]))
     """
     path = course_folder("data") / "digits.npy"
-    cure = "Restore the file, or install mplab again."
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(
-            f"load_digits: {path} must be readable; got {error}. {cure}"
-        ) from error
+    content = path.read_bytes()
     if (found := hashlib.sha256(content).hexdigest()) != DIGITS_SHA256:
         raise ValueError(
-            f"load_digits: {path} must have SHA-256 {DIGITS_SHA256}; got {found}. {cure}"
+            f"load_digits: {path} must have SHA-256 {DIGITS_SHA256}; got {found}. "
+            "Restore the file, or install mplab again."
         )
     table = np.load(io.BytesIO(content), allow_pickle=False)
     return Digits(table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64))

@@ -14,7 +14,7 @@ def course_folder(name: Literal["lessons", "data"]) -> Path:
     """Return the folder of the lessons or of the data that belong to this package.
 
     Raises:
-        ValueError: the folder does not exist.
+        FileNotFoundError: the folder does not exist.
 
     Examples:
         >>> course_folder("data").joinpath("digits.npy").exists()
@@ -25,7 +25,7 @@ def course_folder(name: Literal["lessons", "data"]) -> Path:
     for folder in (PACKAGE / "_course" / name, PACKAGE.parent / name):
         if folder.is_dir():
             return folder
-    raise ValueError(
+    raise FileNotFoundError(
         f"course_folder: {name} must lie in {PACKAGE / '_course'} or {PACKAGE.parent}; got neither."
         " Install mplab again."
     )

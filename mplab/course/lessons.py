@@ -24,7 +24,7 @@ class _Found(UserDict[str, Exercise]):
         found: dict[str, Exercise] = {}
         try:
             folder = course_folder("lessons")
-        except ValueError:  # the sandbox of a submission hides the lessons
+        except FileNotFoundError:  # the sandbox of a submission hides the lessons
             return found
         for file in sorted(folder.glob("l[0-9][0-9]/exercises.py")):
             lesson = file.parent.name
