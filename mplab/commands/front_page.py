@@ -15,7 +15,6 @@ from mplab.commands.frame import (
     address,
     image_address,
     page,
-    read_image,
     repository,
     shrink_pictures,
 )
@@ -237,7 +236,7 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
     picture = ""
     if exported.exists():
         title = f'<a href="{exported.name}">{title}</a>'
-        picture = _thumbnail(exported.read_text("utf-8"))
+        picture = _thumbnail(exported.with_suffix(".png"))
     part = _PARTS[max(first for first in _PARTS if first <= number)]
     note = f"{number} · {part}"
     row = re.search(rf"(?m)^\| {number} · [^|]*\| *([\d–]+) *\| *([^|]*?) *\|", guide)
@@ -249,12 +248,11 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
     )
 
 
-def _thumbnail(html: str) -> str:
-    """Make a small picture of a lesson's first figure; empty if it has none."""
-    found = re.search('data:image/webp;base64,([^"]+)', html)
-    if found is None:
+def _thumbnail(figure: Path) -> str:
+    """Make a small picture of the one that links to a lesson show; empty if there is none."""
+    if not figure.exists():
         return ""
-    image = read_image(found[1])
+    image = Image.open(figure).convert("RGB")
     image.thumbnail((_THUMB, _THUMB))
     source = image_address(image, "webp", quality=15, method=6)
     return f'<img class="thumb mplab-card" alt="" src="{source}">'

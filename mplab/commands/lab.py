@@ -128,8 +128,7 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
     if wanted is None:
         return lessons[0]
     for lesson in lessons:
-        number = re.match(r"\d+", lesson.name)
-        if wanted.isdecimal() and number and int(number[0]) == int(wanted):
+        if wanted.isdecimal() and int(wanted) == int(lesson.name[:2]):
             return lesson
         if Path(wanted).name in (lesson.name, lesson.stem):
             return lesson
