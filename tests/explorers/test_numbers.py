@@ -8,7 +8,7 @@ from fractions import Fraction
 import node
 import numpy as np
 import pytest
-from typed import same
+from cases import assert_same_bits
 
 from mplab import (
     BF16,
@@ -282,7 +282,7 @@ def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
             Rounding.TOWARD_NEGATIVE: low,
         }
         for mode, value in results.items():
-            assert same(value, float(round_to(x, fmt, rounding=mode)))
+            assert_same_bits(value, float(round_to(x, fmt, rounding=mode)))
         if low != high:
             assert found["chance"] == (x - low) / (high - low)
 
