@@ -45,7 +45,6 @@ RIGHT = {
     "next_state": [by_arithmetic],
     "clipped": [
         by_factor,
-        lambda g, s, m: by_factor(g / s, 1.0, m),
         by_torch,
         in_float32,
     ],

@@ -20,11 +20,6 @@ def by_promotion(operation, inputs, lower, wide, low):
     return next(p for p, dtype in DTYPES.items() if dtype == found)
 
 
-def by_cases(operation, inputs, lower, wide, low):
-    unlisted = inputs[0] if all(p == inputs[0] for p in inputs) else 24
-    return {True: low}.get(operation in lower, 24 if operation in wide else unlisted)
-
-
 def first_lost():
     n = 1
     while np.isfinite(round_to(float((16 * n) ** 2), FP16)):
@@ -43,14 +38,14 @@ def scaled(x):
 
 RIGHT = {
     "first_lost_cosine": [16, first_lost()],
-    "result_precision": [by_promotion, by_cases],
+    "result_precision": [by_promotion],
     "safe_rms": [scaled],
 }
 
 WRONG = {
     "result_precision": [
         (
-            lambda o, i, lower, wide, low: by_cases(o, i, wide, lower, low),
+            lambda o, i, lower, wide, low: by_promotion(o, i, wide, lower, low),
             "the lists first",
         ),
     ],

@@ -11,14 +11,6 @@ def by_formula(k, p, held, q):
     return s * (s + 1) // 2
 
 
-def by_trial(k, p, held, q):
-    b = 1
-    while b <= p and k * 4**b <= 2**held:
-        b += 1
-    s = -(-q // b)
-    return sum(range(s + 1))
-
-
 def on_a_grid(x, widths):
     e = np.frexp(np.abs(x).max())[1] + 1
     parts = []
@@ -43,7 +35,7 @@ def from_a_list(k, q):
 
 
 RIGHT = {
-    "unit_products": [by_formula, by_trial],
+    "unit_products": [by_formula],
     "split_row": [on_a_grid],
     "moduli_needed": [from_a_list],
 }
