@@ -394,21 +394,11 @@ def test_two_passes_need_pairwise_sums_to_stay_at_one_u():
     assert max(found["pairwise"]) < 4 and max(found["sequential"]) > 100
 
 
-def test_roundings_are_factors_of_a_product_and_may_lose_all_of_a_difference():
+def test_two_roundings_may_lose_all_of_a_difference():
     assert "FP32 loses all of (1 + 2⁻²³)² − (1 + 2⁻²²) in two roundings" in prose(14)
     x = 1 + 2.0**-23
     square = float(round_to(x * x, FP32))
     assert round_to(square - (1 + 2.0**-22), FP32) == 0 != x * x - (1 + 2.0**-22)
-    u, rng = Fraction(1, 256), np.random.default_rng(14)
-    for n in (3, 20, 100):
-        gamma = n * u / (1 - n * u)
-        ups = [Fraction(int(sign)) for sign in rng.choice((-1, 1), n)]
-        for powers in ([1] * n, [-1] * n, rng.choice((-1, 1), n)):
-            for signs in (ups, [1] * n, [-1] * n):
-                factors = [1 + sign * u for sign in signs]
-                pairs = zip(factors, powers, strict=True)
-                whole = math.prod(f ** int(power) for f, power in pairs)
-                assert abs(whole - 1) <= gamma
 
 
 @pytest.mark.parametrize("near", [1.5, 1e3, 1e6])
@@ -648,19 +638,6 @@ def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
         assert found.converged
         taken[small] = found.inner_steps / found.steps
     assert 6 <= taken[1] <= 8 and 27 <= taken[8] <= 42 and taken[63] > 62
-
-
-def test_an_inner_step_takes_the_time_that_memory_takes():
-    """The peaks of the data sheet, of the SXM model."""
-    assert "By an H100's peaks, 67·10¹² FP64 operations and 3.35·10¹² bytes" in prose(
-        15
-    )
-    assert "20 with 6,000 unknowns, 200 with 60,000" in prose(15)
-    for n, steps in ((6_000, 20), (60_000, 200)):
-        elimination = 2 * n**3 / 3 / 67e12
-        reading, computing = 10 * n**2 / 3.35e12, 4 * n**2 / 67e12
-        assert elimination / max(reading, computing) == pytest.approx(steps, rel=0.01)
-        assert computing < reading / 10
 
 
 @every_seed

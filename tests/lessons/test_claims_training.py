@@ -99,22 +99,6 @@ def test_with_adam_a_summed_loss_in_unscaled_fp16_trains_as_fp32_does(
     assert abs(wide - low) < (0.05 if function is torch.nn.Sigmoid else 0.2)
 
 
-def test_with_sgd_a_summed_loss_needs_a_learning_rate_that_shrinks_with_the_batch():
-    # “With plain SGD the learning rate would have to shrink as the batch grows”
-    generator = torch.Generator().manual_seed(8)
-    for n in (32, 256):
-        x, found = torch.randn(n, 8, generator=generator, dtype=torch.float64), []
-        for reduction, rate in (("mean", 0.1), ("sum", 0.1 / n), ("sum", 0.1)):
-            weight = torch.zeros(8, dtype=torch.float64)
-            for _ in range(400):
-                weight.requires_grad_()
-                F.mse_loss(x @ weight, x.sum(1), reduction=reduction).backward()
-                weight = weight.detach() - rate * weight.grad
-            found.append(weight)
-        assert torch.allclose(found[0], found[1], rtol=1e-12)
-        assert not found[2].isfinite().all()
-
-
 @pytest.mark.parametrize("seed", mostly_full([0, 1, 4], [4]))
 def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoid_one_two_do_not(
     seed,

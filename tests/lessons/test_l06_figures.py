@@ -84,17 +84,6 @@ def test_the_cells_of_a_row_are_its_bits():
     assert (ones.top, ones.low, ones.losing, ones.error) == (14, 1, 4, -4.0)
 
 
-def test_cut_sums_lie_on_one_side_and_rounded_ones_on_both():
-    errors = figures.measure_cut_errors(terms=1024)
-    assert np.all(errors.cut < 0)
-    assert np.min(errors.rounded) < 0 < np.max(errors.rounded)
-    assert abs(errors.rounded.mean()) < abs(errors.cut.mean()) / 20
-    picture = assert_legible(figures.plot_cut_errors(errors))
-    assert picture.claim.startswith(
-        "FP16 operands in [½, 1]: all 256 cut sums are too small, by "
-    )
-
-
 def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     """The operands have all bits of FP16: with 8 bits, a product loses little to the alignment."""
     errors = figures.measure_cut_errors(terms=4096)
@@ -102,14 +91,15 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), FP16) for _ in range(2))
     np.testing.assert_array_equal(errors.cut, (mma(a, b.T) / (a @ b.T) - 1).ravel())
     cut, written = -errors.cut.mean() / 2.0**-24, -errors.written.mean() / 2.0**-24
-    assert 400 < cut < 450
-    assert written < cut / 5
+    assert np.all(errors.cut < 0)
+    assert errors.rounded.min() < 0 < errors.rounded.max()
     picture = assert_legible(figures.plot_cut_errors(errors))
     assert (
         f"Cutting only what it writes would cost {written:.0f} u, rounding"
         in picture.claim
     )
-    assert f"by {cut:.0f} u on average." in picture.claim
+    said = f"all 256 cut sums are too small, by {cut:.0f} u on average."
+    assert said in picture.claim
     assert {"if it rounded", "if it cut only\nwhat it writes"} <= words_of(picture)
 
 
