@@ -30,14 +30,15 @@ from mplab.training.exponents import (
 
 WITHOUT, WITH = "without a scale", "with a loss scale"
 
+SCALE = 2.0**16
+"""The loss scale with which gradients are drawn: the first one of `torch.amp.GradScaler`."""
+
 
 @c.in_house_style
 def rescue(
     fp32: History,
     simulated: Sequence[History],
     real: Mapping[str, Sequence[float]],
-    *,
-    loss_scale: float = 2.0**16,
 ) -> c.Picture:
     """Gradients below FP16's floor, the same after one multiplication, and what that changes.
 
@@ -45,14 +46,13 @@ def rescue(
         fp32: the run in FP32, with its gradients of the first step.
         simulated: the simulated run without a loss scale, and the one with it.
         real: the losses of PyTorch's own mixed precision, step by step, as `WITHOUT` and `WITH`.
-        loss_scale: the power of two that multiplies the loss.
     """
     picture = c.Picture(height=3.8, width=9.4)
     before, after, curves = picture.subplots(1, 3, width_ratios=[1, 1, 1.4])
-    scaled = f"times {c.power_of_two(loss_scale)}"
+    scaled = f"times {c.power_of_two(SCALE)}"
     flushed = [
-        _draw_gradients(before, fp32, 1.0, "gradients", loss_scale),
-        _draw_gradients(after, fp32, loss_scale, scaled, loss_scale),
+        _draw_gradients(before, fp32, 1.0, "gradients"),
+        _draw_gradients(after, fp32, SCALE, scaled),
     ]
     before.set_ylabel("share (%)")
     after.set_yticklabels([])
@@ -82,12 +82,10 @@ def rescue(
     return picture
 
 
-def _draw_gradients(
-    axes: Axes, run: History, factor: float, title: str, largest: float
-) -> str:
+def _draw_gradients(axes: Axes, run: History, factor: float, title: str) -> str:
     """Draw the first step's gradients times a factor over FP16's zones; return what is lost."""
     gradients = pooled(run.gradients[0].values())
-    low, high = window(gradients, FP16, shifts=(0, exponent_of(largest)))
+    low, high = window(gradients, FP16, shifts=(0, exponent_of(SCALE)))
     draw_zones(axes, FP16, low, high)
     draw_exponents(axes, gradients, FP16, factor)
     for words, start, end in zone_words(FP16, low, high):

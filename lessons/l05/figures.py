@@ -111,16 +111,16 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     return c.line_chart(lines, *quantities, claim, f"At the end: {every}.", log="xy")
 
 
-def stagnation(formats: Sequence[Format], *, most: int = 1 << 13) -> c.Picture:
-    """Running sums of ones in each format: where adding 1 no longer changes them.
+def stagnation(formats: Sequence[Format]) -> c.Picture:
+    """Running sums of 8,192 ones in each format: where adding 1 no longer changes them.
 
     Args:
         formats: the accumulators, drawn in their colours.
-        most: how many ones.
 
     Returns:
         A figure whose title says where each format stops.
     """
+    most = 1 << 13
     counts = np.arange(1, most + 1)
     lines = []
     stops = []

@@ -121,15 +121,13 @@ def _loss_at(run: History, step: int) -> float:
     return float(np.mean(run.loss[max(0, step - 9) : step + 1]))
 
 
-def _parting(
-    runs: Sequence[History], steps: Sequence[int], *, more: float = 1.1
-) -> int | None:
+def _parting(runs: Sequence[History], steps: Sequence[int]) -> int | None:
     """The step from which some run stays more than a tenth above the first run."""
     found: int | None = None
     for step in reversed(steps):
         wide = _loss_at(runs[0], step)
         # NaN counts, too.
-        if not any(not _loss_at(run, step) <= more * wide for run in runs[1:]):
+        if not any(not _loss_at(run, step) <= 1.1 * wide for run in runs[1:]):
             return found
         found = step
     return found

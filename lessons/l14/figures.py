@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from mplab import Format, Rounding, round_to
 from mplab.arithmetic import (
@@ -308,12 +309,8 @@ def blame(found: FormulaErrors) -> c.Picture:
     axes.annotate("4 · condition · u", (limits[-1], min(4 * limits[-1] * u, 1)), ha="right",
                   va="bottom", xytext=(0, 4), textcoords="offset points")  # fmt: skip
     sentence = f"The condition does not explain {c.listed(said)}, in {found.fmt.name}."
-    c.titled(
-        picture,
-        sentence,
-        "Scatter chart, both axes logarithmic, with the line 4·condition·u.",
-    )
-    return picture
+    details = "Scatter chart, both axes logarithmic, with the line 4·condition·u."
+    return c.titled(picture, sentence, details)
 
 
 def _unbroken(formula: str) -> str:
@@ -354,7 +351,6 @@ def measure_derivative_errors(fmt: Format) -> DerivativeErrors:
     return DerivativeErrors(fmt, steps, np.array(errors))
 
 
-@c.in_house_style
 def plot_derivative_errors(curves: Sequence[DerivativeErrors]) -> c.Picture:
     """Errors of difference quotients against the step: too long a step, or too short.
 
@@ -364,44 +360,27 @@ def plot_derivative_errors(curves: Sequence[DerivativeErrors]) -> c.Picture:
     Returns:
         A figure whose title gives the best step of each format.
     """
-    picture = c.Picture(height=4.2, width=8.0)
-    axes = picture.subplots()
-    c.log_axes(axes, "step h", "relative error (median)")
-    ends, best = [], []
+    lines, best = [], []
     for curve in curves:
         look = c.style(curve.fmt)
-        shown = np.maximum(curve.errors, _LEAST)
-        axes.plot(
-            curve.steps,
-            shown,
-            color=look.colour,
-            linestyle=look.dash,
-            marker=look.marker,
-        )
-        at = int(np.argmin(curve.errors))
-        words = (
-            f"{curve.fmt.name}: {curve.errors[at]:.1g} at {c.power_of_two(curve.best)}"
-        )
-        best.append(words)
-        ends.append(
-            c.End(
-                axes,
-                float(curve.steps[0]),
-                float(shown[0]),
-                curve.fmt.name,
-                look.colour,
+        shown = np.maximum(curve.errors, _LEAST)[::-1]
+        how = {"marker": look.marker}
+        lines.append(c.Line(curve.steps[::-1], shown, curve.fmt.name, look, how))
+        least = f"{curve.errors.min():.1g}"
+        best.append(f"{curve.fmt.name}: {least} at {c.power_of_two(curve.best)}")
+
+    def finish(axes: Axes) -> None:
+        for curve in curves:
+            axes.annotate(
+                c.power_of_two(curve.best),
+                (curve.best, max(curve.errors.min(), _LEAST)),
+                xytext=(0, -12),
+                textcoords="offset points",
+                ha="center",
+                va="top",
             )
-        )
-        axes.annotate(
-            c.power_of_two(curve.best),
-            (curve.best, shown[at]),
-            xytext=(0, -12),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-        )
-    axes.margins(y=0.1)
-    sentence = f"The best step and its error: {'; '.join(best)}."
-    c.titled(picture, sentence, "Line chart, both axes logarithmic.")
-    c.label_ends(picture, ends)
-    return picture
+        axes.margins(y=0.1)
+
+    claim = f"The best step and its error: {'; '.join(best)}."
+    quantities = "step h", "relative error (median)"
+    return c.line_chart(lines, *quantities, claim, log="xy", finish=finish)

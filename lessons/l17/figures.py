@@ -120,17 +120,16 @@ _LEAST = 2.0**-58
 
 # Slices ----------------------------------------------------------------------------------
 @c.in_house_style
-def slice_grid(x: Any, *, slices: int = 3, bits: int = 4) -> c.Picture:
-    """The same numbers in slices: each with a unit of its own, and all on one grid.
+def slice_grid(x: Any) -> c.Picture:
+    """The same numbers in three slices of 4 bits: each with its own unit, and all on one grid.
 
     Args:
         x: finite numbers in a row.
-        slices: how many, 1 to 6.
-        bits: of each slice, 2 to 12.
 
     Returns:
         Two panels; a box is a slice, from its unit upwards, and holds its integer.
     """
+    slices, bits = 3, 4
     row = np.asarray(x, np.float64)
     ways = {"each number by itself": row[:, None], "the row on one grid": row[None, :]}
     picture = c.Picture(height=1.6 + 0.62 * len(row), width=8.0)

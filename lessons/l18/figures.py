@@ -103,17 +103,17 @@ def measure_outlier_errors(*, seed: int = 0) -> FourBitErrors:
     )
 
 
-def measure_quiet_errors(*, steps: int = 600, seed: int = 0) -> FourBitErrors:
+def measure_quiet_errors(*, seed: int = 0) -> FourBitErrors:
     """How far 15 weights are from their goals, when a noisy one shares their block of NVFP4.
 
-    Gradient descent with the rate 1/50. A gradient is the distance from the goal; that of the
-    sixteenth weight has noise of a magnitude of 10 to 20.
+    600 steps of gradient descent with the rate 1/50. A gradient is the distance from the goal; that
+    of the sixteenth weight has noise of a magnitude of 10 to 20.
 
     Args:
-        steps: how many.
         seed: of the goals, of the noise and of the rounding.
     """
     goal, generator = _normal(seed, 16)
+    steps = 600
     loud = torch.rand(steps, generator=generator) * 10 + 10
     noise = loud * (torch.randint(2, (steps,), generator=generator) * 2 - 1)
     curves = {}

@@ -302,8 +302,8 @@ def rows_of(rng, steps, size, *, spread=0.0):
     return (rng.normal(size=(steps, size)) * powers).astype(np.float32)
 
 
-def formats_and_rooms(rng, count=6):
-    return [(pick(rng, (E4M3, *OTHERS)), HEADROOMS[i % 4]) for i in range(count)]
+def formats_and_rooms(rng):
+    return [(pick(rng, (E4M3, *OTHERS)), HEADROOMS[i % 4]) for i in range(6)]
 
 
 def wandering(rng):
