@@ -4,7 +4,7 @@ import json
 from datetime import UTC
 
 import pytest
-from classroom import ROSTER, notebook, submit, with_walls
+from classroom import ROSTER, autograded, notebook, submit, with_walls
 
 from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
@@ -113,10 +113,8 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
         "s01: not graded: s02 of the same team handed in later, or stands first" in told
     )
     with pytest.raises(ValueError, match=r"an id with a submission .*; got s03"):
-        autograde(course, "a1", students=["s04", "s03"], log=str)
-    assert [
-        line.student for line in autograde(course, "a1", students=["s04"], log=str)
-    ] == ["s02"]
+        autograded(course, students=["s04", "s03"])
+    assert [line.student for line in autograded(course, students=["s04"])] == ["s02"]
     assert [
         page.student for page in write_feedback(course, "a1", students=["s01"])
     ] == ["s02"]
@@ -137,7 +135,7 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
 def test_after_an_exercise_was_mended_the_same_command_grades_the_class_again(course):
     submit(course, "s01", notebook(course))
     submit(course, "s02", notebook(course, right=False))
-    assert [line.score for line in autograde(course, "a1", log=str)] == [16.0, 0.0]
+    assert [line.score for line in autograded(course)] == [16.0, 0.0]
     by_hand = {"a1-words-answer": 1.5, "max_finite": 0.5}
     with course.gradebook() as gradebook:
         for name, points in by_hand.items():

@@ -1,6 +1,5 @@
 """What a student hands in costs that student alone; the newest counts, by the platform's time."""
 
-import io
 import json
 import os
 import stat
@@ -11,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from classroom import ROSTER, submit, with_students
+from classroom import ROSTER, bring, forget, packed, submit, with_students
 
 from mplab.grading import collecting
 from mplab.grading.collecting import collect
@@ -31,30 +30,7 @@ def course(made):
     """One course for all: what a test brings in or changes is gone before the next."""
     yield made
     (made.root / "roster.csv").write_text(ROSTER, encoding="utf-8")
-    (made.root / "teams.csv").unlink(missing_ok=True)
-    for folder in ("submitted", ".mplab/replaced", ".mplab/received"):
-        for path in sorted((made.root / folder).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-
-
-def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name, text in files.items():
-            date = (dates or {}).get(name, (2026, 1, 2, 12, 0, 0))
-            info = (
-                name
-                if isinstance(name, zipfile.ZipInfo)
-                else zipfile.ZipInfo(name, date)
-            )
-            archive.writestr(info, text, method)
-    return content.getvalue()
-
-
-def bring(course, files, *, dates=None, times=None):
-    place = course.root / "d.zip"
-    place.write_bytes(packed(files, dates=dates))
-    return collect(course, "a1", place, times=[times] if times else [])
+    forget(made)
 
 
 def taken(course):
@@ -108,14 +84,15 @@ def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(course):
     link = zipfile.ZipInfo("s04/link")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
 
+    known = course.root / ".mplab/received"
+
     def places():
-        known = course.root / ".mplab/received"
         found = course.root.parent.rglob("*")
         return {
             p for p in found if "submitted" not in str(p) and known not in p.parents
         }
 
-    before = places() | {course.root / "d.zip"}
+    before = places() | {course.root / "d.zip", known, known / "a1"}
     collected = bring(course, {
         "../s01/a1.ipynb": "x", "/etc/evil": "x", "s01/../../x": "x", "s02\\..\\..\\x": "x",
         "ѕ01/a1.ipynb": "look-alike", "s01\u200b/a1.ipynb": "x", "s010/a1.ipynb": "x",
@@ -123,9 +100,8 @@ def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(course):
     })  # fmt: skip
     assert taken(course) == {"s03/a1/CON____.ipynb": "x"}
     assert len(collected.problems) == 8  # the last tells whose clock it was
-    assert places() - {course.root / ".mplab/received/a1"} <= before
-    records = (course.root / ".mplab/received").rglob("*.json")
-    assert {p.stem for p in records} <= {"s01", "s02", "s03", "s04"}
+    assert places() <= before
+    assert {p.stem for p in known.rglob("*.json")} <= {"s01", "s02", "s03", "s04"}
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -331,28 +307,24 @@ WORKSHEET = (
                            {"user_id": 9, "submitted_at": None}]),
      datetime(2026, 1, 2, 13, 30, tzinfo=UTC)),
 ], ids=["moodle", "own", "canvas"])  # fmt: skip
-def test_the_platform_s_list_of_times_counts(course, tmp_path, name, text, expected):
-    times = tmp_path / name
-    times.write_text(text, encoding="utf-8")
+def test_the_platform_s_list_of_times_counts(course, name, text, expected):
     files = {"loweada_123_7_a1.ipynb": "x"} if name == "c.json" else {
         "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "x"}  # fmt: skip
     bring(course, files)
-    collected = bring(course, files, times=times)  # also for what is here already
+    collected = bring(course, files, times=text, name=name)  # of what is here already
     assert stamp(course, "s01") == expected.strftime("%Y-%m-%d %H:%M:%S UTC")
     rest = [p for p in collected.problems if "read as times in" not in p]
     assert rest == []
 
 
-@pytest.mark.parametrize(("name", "text"), [
-    ("t.csv", "name,when\nx,y\n"), ("t.csv", "id,time\ns01,soon\n"),
-    ("t.csv", "id,time\ns01,05/11/26 10:15\n"), ("t.json", "{"), ("t.json", '{"a": 1}'),
-    ("t.csv", "id,time\ns01,05.11.2026 10:15\n"), ("t.csv", "id,time\ns01,5-11-2026\n"),
-    ("t.json", "[1]"),
+@pytest.mark.parametrize("text", [
+    "name,when\nx,y\n", "id,time\ns01,soon\n", "id,time\ns01,05/11/26 10:15\n",
+    "id,time\ns01,05.11.2026 10:15\n", "id,time\ns01,5-11-2026\n", "{", '{"a": 1}', "[1]",
 ])  # fmt: skip
-def test_a_list_of_times_that_cannot_be_read_is_refused(course, tmp_path, name, text):
-    (tmp_path / name).write_text(text)
+def test_a_list_of_times_that_cannot_be_read_is_refused(course, text):
+    name = "t.csv" if "\n" in text else "t.json"
     with pytest.raises(ValueError, match="--times must be Moodle's grading worksheet"):
-        bring(course, HONEST, times=tmp_path / name)
+        bring(course, HONEST, times=text, name=name)
 
 
 def test_canvas_s_word_that_one_was_late_is_written_down(course):

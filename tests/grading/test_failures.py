@@ -1,16 +1,14 @@
 """A technical failure is not a grade: it is tried again, told, and mended by the next call."""
 
 import errno
-import json
 import os
 import sqlite3
 import threading
 
 import pytest
-from classroom import WALLS, configure, notebook, run, submit, with_walls
+from classroom import WALLS, autograded, configure, notebook, run, submit, with_walls
 
 from mplab.grading import autograding, execute, submissions
-from mplab.grading.autograding import autograde
 from mplab.grading.folder import Course, create_course
 from mplab.grading.sandbox import NoSandbox, WarmSandbox
 from mplab.grading.submissions import RejectedSubmission, read_regular
@@ -65,7 +63,7 @@ def test_a_gradebook_that_is_locked_is_waited_for(impatient, monkeypatch):
         return save(*about)
 
     monkeypatch.setattr(autograding, "save", locked_save)
-    [line] = autograde(impatient, "a1", log=str)
+    [line] = autograded(impatient)
     held[0].join()
     assert (line.score, line.remark) == (16.0, "")
 
@@ -117,7 +115,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
         return run(book, session, *more)
 
     monkeypatch.setattr(execute, "_run", short_of_memory)
-    lines = autograde(course, "a1", log=str)
+    lines = autograded(course)
     assert [line.score for line in lines] == [score, 16.0]
     assert killed.read_text() == "x" * min(kills, 3)
     told = "not graded yet, for a technical reason: NoSandbox: a process of the sandbox was killed"
@@ -134,9 +132,9 @@ def test_a_grade_that_cannot_be_written_down_counts_as_not_given(course, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(Course, "write", full)
-        [line] = autograde(course, "a1", log=str)
+        [line] = autograded(course)
     assert (line.score, line.remark[-16:]) == (None, "or its disk full")
-    assert [line.score for line in autograde(course, "a1", log=str)] == [16.0]
+    assert [line.score for line in autograded(course)] == [16.0]
 
 
 def test_a_file_that_the_machine_fails_to_open_is_not_refused(tmp_path, monkeypatch):
@@ -196,12 +194,8 @@ def test_what_comes_after_a_crash_or_an_endless_loop_keeps_its_points(
 ):
     """Right and independent answers earned nothing, because no kernel was there to ask."""
     configure(course, "c.Limits.cell_seconds = 1.0")
-    solved = json.loads(notebook(course, extra="" if broken else source))
-    for cell in solved["cells"]:
-        name = cell["metadata"].get("nbgrader", {}).get("grade_id", "")
-        if broken and name == f"{broken}-answer":
-            cell["source"] = source
-    submit(course, "s01", json.dumps(solved))
-    [line] = autograde(course, "a1", log=str)
+    where = {f"{broken}-answer": source} if broken else {"extra": source}
+    submit(course, "s01", notebook(course, **where))
+    [line] = autograded(course)
     assert line.score == 16.0 - lost, line.remark
     assert "The kernel ended" in line.remark or "Stopped" in line.remark

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import shutil
 import signal
@@ -14,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from classroom import WALLS, notebook, run, submit, with_walls
+from classroom import WALLS, autograded, notebook, run, submit, with_walls
 
 from mplab.commands import grade
 from mplab.grading.autograding import autograde
@@ -121,12 +120,12 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
     before = {s: path.stat().st_mtime_ns for s, path in done.items() if path.exists()}
     assert 1 <= len(before) < 4
     time.sleep(0.5)  # the kernel ends the processes of the one that was killed
-    lines = autograde(course, "a1", log=str)
+    lines = autograded(course)
     assert [line.score for line in lines] == [16.0] * 4
     assert {line.student for line in lines if line.done_before} == set(before)
     assert {s: done[s].stat().st_mtime_ns for s in before} == before
     assert scores(course) == dict.fromkeys(students, 16.0)
-    again = autograde(course, "a1", force=True, jobs=2, log=str)
+    again = autograded(course, force=True, jobs=2)
     assert [line.score for line in again] == [16.0] * 4
 
 
@@ -134,21 +133,17 @@ def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course)
 def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     course, capsys
 ):
-    written = json.loads(notebook(course))
-    cell = next(
-        c for c in written["cells"]
-        if c["metadata"].get("nbgrader", {}).get("grade_id") == "a1-words-answer"
-    )  # fmt: skip
-    cell["source"] = "Ties <b>go</b> to even."
-    submit(course, "s01", json.dumps(written))
-    cell["source"] = "YOUR ANSWER HERE"
-    submit(course, "s02", json.dumps(written))
+    for student, words in (
+        ("s01", "Ties <b>go</b> to even."),
+        ("s02", "YOUR ANSWER HERE"),
+    ):
+        submit(course, student, notebook(course, **{"a1-words-answer": words}))
     course.write("received", "a1", "s02", {"time": "2026-01-02 13:30:00 UTC"})
     with course.gradebook() as gradebook:
         gradebook.update_or_create_assignment("a1", duedate=datetime(2026, 1, 2, 12))
-    lines = autograde(course, "a1", log=str)
+    lines = autograded(course)
     assert [line.score for line in lines] == [16.0, 16.0]
-    assert all(line.done_before for line in autograde(course, "a1", log=str))
+    assert all(line.done_before for line in autograded(course))
     with course.gradebook() as gradebook:
         for student in ("s01", "s02"):
             comment = gradebook.find_comment("a1-words-answer", "a1", "a1", student)

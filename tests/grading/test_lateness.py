@@ -5,9 +5,8 @@ import zipfile
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from classroom import configure, notebook, run, with_walls
+from classroom import autograded, configure, notebook, run, with_walls
 
-from mplab.grading.autograding import autograde
 from mplab.grading.collecting import collect
 from mplab.grading.exporting import grades
 
@@ -62,7 +61,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         ("", "2 hours late"),
     ):
         (course.root / "extensions.csv").write_text("id,assignment,hours\n" + text)
-        assert all(line.done_before for line in autograde(course, "a1", log=str))
+        assert all(line.done_before for line in autograded(course))
         assert remarks()[1] == remark
     configure(course, "c.LateSubmissionPlugin.penalty_method = 'zero'")
     # Of a due date that moves after the grading.
@@ -73,7 +72,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
         with course.gradebook() as gradebook:
             moved = local + timedelta(hours=hours)
             gradebook.update_or_create_assignment("a1", duedate=moved)
-        assert all(line.done_before for line in autograde(course, "a1", log=str))
+        assert all(line.done_before for line in autograded(course))
         assert [row.score for row in grades(course, ["a1"])][:2] == [score] * 2
 
 

@@ -7,10 +7,10 @@ import json
 import zipfile
 from zoneinfo import ZoneInfo
 
+import classroom
 import pytest
-from classroom import configure, run, with_students
+from classroom import configure, forget, run, with_students
 
-from mplab.grading.collecting import collect
 from mplab.grading.feedback import write_zip
 from mplab.grading.journal import team_owners
 from mplab.grading.tables import Student, read_roster
@@ -75,23 +75,11 @@ def made(tmp_path_factory):
 @pytest.fixture
 def course(made):
     yield made
-    (made.root / "teams.csv").unlink(missing_ok=True)
-    for folder in ("submitted", ".mplab/replaced", ".mplab/received", ".mplab/platform",
-                   "feedback"):  # fmt: skip
-        for path in sorted((made.root / folder).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
+    forget(made)
 
 
 def bring(course, names, sheet="", name="w.csv"):
-    place = course.root / "download.zip"
-    with zipfile.ZipFile(place, "w") as archive:
-        for i, each in enumerate(names):
-            archive.writestr(each, f"notebook {i}")
-    times = []
-    if sheet:
-        times = [course.root / name]
-        times[0].write_text(sheet, encoding="utf-8")
-    return collect(course, "a1", place, times=times)
+    return classroom.bring(course, {n: n for n in names}, times=sheet, name=name)
 
 
 def sent_back(course, students):
@@ -252,7 +240,7 @@ def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, cap
         ("Bo Li_99_assignsubmission_file/a1.pdf",): 1,
     }.items():  # fmt: skip
         bring(course, names)
-        place = str(course.root / "download.zip")
+        place = str(course.root / "d.zip")
         assert run(course, "collect", "a1", place) == code
     out = capsys.readouterr().out
     assert "nobody was recognised; known are s01/a1.ipynb" in out

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import lab_browser
 import nbformat
 import pytest
-from classroom import ROSTER, WALLS, notebook, released, submit
+from classroom import ROSTER, autograded, grade_id, notebook, released, submit
 
 pytest.importorskip("nbgrader")
 
@@ -22,7 +22,6 @@ import requests
 from lab_browser import free_port
 
 from mplab.grading import review
-from mplab.grading.autograding import autograde
 from mplab.grading.exporting import grades
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import create_course
@@ -184,7 +183,7 @@ def course(tmp_path_factory):
     released(course)
     for student in ("s01", "s02", "s03"):
         submit(course, student, notebook(course))
-    autograde(course, "a1", trusted=not WALLS, log=str)
+    autograded(course)
     return course
 
 
@@ -200,7 +199,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
             return grade.needs_manual_grade, grade.manual_score
 
     def graded(**options):
-        return len([x for x in autograde(course, "a1", trusted=not WALLS, log=str, **options)
+        return len([x for x in autograded(course, **options)
                     if not x.done_before])  # fmt: skip
 
     assert waits() == (True, None)
@@ -218,11 +217,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     submit(course, "s03", notebook(course, extra="# something else"))
     assert graded() == 1 and waits() == (False, 1.5)
     assert graded(students=["s03"], force=True) == 1 and waits() == (False, 1.5)
-    changed = json.loads(notebook(course))
-    for cell in changed["cells"]:
-        if cell["metadata"].get("nbgrader", {}).get("grade_id") == BY_HAND:
-            cell["source"] = "Another answer."
-    submit(course, "s03", json.dumps(changed))
+    submit(course, "s03", notebook(course, **{BY_HAND: "Another answer."}))
     for force in (False, True):  # nobody has read the new one yet
         assert graded(students=["s03"], force=force) == 1 and waits() == (True, 1.5)
     stale = save(["0.5", "1"], "", hidden)  # from a page with the old one
@@ -445,7 +440,7 @@ def hostile(course, there):
     path = course.root / "autograded/s02/a1/a1.ipynb"
     book = json.loads(path.read_text())
     for cell in book["cells"]:
-        if cell["metadata"].get("nbgrader", {}).get("grade_id") == BY_HAND:
+        if grade_id(cell) == BY_HAND:
             cell["source"] = markdown
             cell["attachments"] = {
                 "x.svg": {"image/svg+xml": data["image/svg+xml"]}, "x.png": {"image/png": PNG},

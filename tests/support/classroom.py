@@ -1,12 +1,17 @@
 """A course for tests: its students, and what they hand in."""
 
+import io
 import json
 import os
+import shutil
 import warnings
+import zipfile
 
 import pytest
 
 from mplab.commands import grade
+from mplab.grading.autograding import autograde
+from mplab.grading.collecting import collect
 from mplab.grading.folder import create_course
 from mplab.grading.releasing import release
 from mplab.grading.sandbox import sandbox_problem
@@ -43,20 +48,71 @@ def released(course):
         release(course, "a1", trusted=not WALLS)
 
 
-def notebook(course, *, right=True, extra=""):
+def grade_id(cell):
+    return cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
+
+
+def code_cell(source):
+    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [],
+            "source": source, "id": f"x{abs(hash(source)) % 10**8}"}  # fmt: skip
+
+
+def book(course, step="release"):
+    """The notebook of a1, as a dictionary."""
+    return json.loads((course.root / step / "a1" / "a1.ipynb").read_text())
+
+
+def fill_in(course, filled, **answers):
+    """Put the right answers into a released notebook, or these."""
+    right = {grade_id(cell): cell["source"] for cell in book(course, "source")["cells"]}
+    for cell in filled["cells"]:
+        name = grade_id(cell)
+        if name in answers or name.endswith("-answer"):
+            cell["source"] = answers.get(name, right[name])
+
+
+def notebook(course, *, right=True, extra="", **answers):
     """The released notebook, solved or not, with a cell on top."""
-    stub = json.loads((course.root / "release/a1/a1.ipynb").read_text())
-    source = json.loads((course.root / "source/a1/a1.ipynb").read_text())
-    answers = {c["metadata"]["nbgrader"]["grade_id"]: c["source"]
-               for c in source["cells"] if c["metadata"].get("nbgrader")}  # fmt: skip
-    for cell in stub["cells"]:
-        name = cell["metadata"].get("nbgrader", {}).get("grade_id", "")
-        if right and name.endswith("-answer"):
-            cell["source"] = answers[name]
+    stub = book(course)
+    if right:
+        fill_in(course, stub, **answers)
     if extra:
-        stub["cells"].insert(0, {"cell_type": "code", "metadata": {}, "source": extra,
-                                 "outputs": [], "execution_count": None, "id": "x"})  # fmt: skip
+        stub["cells"].insert(0, code_cell(extra))
     return json.dumps(stub)
+
+
+def autograded(course, **options):
+    """Grade a1 as a class is, where there are walls."""
+    return autograde(course, "a1", trusted=not WALLS, log=str, **options)
+
+
+# Deliveries ----------------------------------------------------------------------------------
+def packed(files, method=zipfile.ZIP_DEFLATED, *, dates=None):
+    """A zip of these texts by their names, with its dates."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name, text in files.items():
+            date = (dates or {}).get(name, (2026, 1, 2, 12, 0, 0))
+            entry = zipfile.ZipInfo(name, date) if isinstance(name, str) else name
+            archive.writestr(entry, text, method)
+    return content.getvalue()
+
+
+def bring(course, files, *, dates=None, times="", name="times.csv"):
+    """Collect these files from a zip, with the platform's list of times if there is one."""
+    place = course.root / "d.zip"
+    place.write_bytes(packed(files, dates=dates))
+    if times:
+        (course.root / name).write_text(times, encoding="utf-8")
+    return collect(course, "a1", place, times=[course.root / name] * bool(times))
+
+
+def forget(course):
+    """Remove what a test has brought in."""
+    (course.root / "teams.csv").unlink(missing_ok=True)
+    for folder in ("submitted", "feedback", ".mplab/replaced", ".mplab/received",
+                   ".mplab/platform"):  # fmt: skip
+        shutil.rmtree(course.root / folder, ignore_errors=True)
 
 
 def configure(course, line):

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from classroom import code_cell, grade_id
+
 SECRET = "SECRET-3f1c"
 """What no output and no feedback may contain; in the course, the environment and elsewhere."""
 
@@ -52,19 +54,10 @@ def cell_of(notebook: dict, name: str) -> dict:
     return next(c for c in notebook["cells"] if grade_id(c) == name)
 
 
-def grade_id(cell: dict) -> str:
-    return cell.get("metadata", {}).get("nbgrader", {}).get("grade_id", "")
-
-
 def grade_cells(notebook: dict) -> list[dict]:
     """The cells whose checks give points; a written answer is none of them."""
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return [cell for cell in code if cell["metadata"].get("nbgrader", {}).get("grade")]
-
-
-def code_cell(source: str) -> dict:
-    return {"cell_type": "code", "execution_count": None, "metadata": {}, "outputs": [],
-            "source": source, "id": f"x{abs(hash(source)) % 10**8}"}  # fmt: skip
 
 
 def every_answer(expression: str) -> str:

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 import nbformat
 import psutil
-from payloads import SECRET, Attack, code_cell, grade_id
+from classroom import book, code_cell, fill_in, grade_id, released
+from payloads import SECRET, Attack
 
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import write_feedback
 from mplab.grading.folder import Course, create_course
-from mplab.grading.releasing import release
 
 LIMITS = {
     "memory": 3 << 30, "resident": 400 << 20, "cell_seconds": 4.0, "total_seconds": 40.0,
@@ -72,36 +72,23 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
     )
     config = root / "nbgrader_config.py"
     config.write_text(config.read_text() + f"c.Limits.update({LIMITS!r})\n")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        release(course, "a1")
+    released(course)
     return course
-
-
-def solved(course: Course) -> dict:
-    """The released notebook with the right answers in it."""
-    stub = json.loads((course.root / "release" / "a1" / "a1.ipynb").read_text())
-    source = json.loads((course.root / "source" / "a1" / "a1.ipynb").read_text())
-    right = {grade_id(c): "".join(c["source"]) for c in source["cells"] if grade_id(c)}
-    for cell in stub["cells"]:
-        if grade_id(cell).endswith("-answer"):
-            cell["source"] = right[grade_id(cell)].replace(SECRET, "")
-    return stub
 
 
 def submit(
     course: Course, student: str, attack: Attack | None, *, port: int = 0
 ) -> None:
     """Lay an attacker's submission, or an honest one, where collection would."""
-    notebook = solved(course)
-    if attack is not None and not attack.solved:
-        notebook = json.loads((course.root / "release" / "a1" / "a1.ipynb").read_text())
+    notebook = book(course)
+    if attack is None or attack.solved:
+        fill_in(course, notebook)
     if attack is not None:
         if attack.edit:
             attack.edit(notebook)
         if attack.code:
             notebook["cells"].insert(0, code_cell(attack.code))
-    text = json.dumps(notebook)
+    text = json.dumps(notebook).replace(f"SOLUTION {SECRET}", "SOLUTION")
     text = text.replace("ROOT", str(course.root)).replace("PORT", str(port))
     folder = course.root / "submitted" / student / "a1"
     folder.mkdir(parents=True)
