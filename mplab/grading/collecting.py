@@ -19,15 +19,16 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
+from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
 from mplab.grading.platforms import FORMS, Label, Owner, People, read_label
 from mplab.grading.submissions import (
     ANOTHER,
     SECRET,
     RejectedSubmission,
-    WithoutOutputs,
     open_regular,
     shown_name,
+    without_outputs,
 )
 from mplab.grading.tables import Student, is_student_id
 from mplab.grading.worksheets import PlatformList, read_list
@@ -36,10 +37,8 @@ from mplab.grading.worksheets import PlatformList, read_list
 _FILE_BYTES = 20 << 20
 _STUDENT_BYTES = 64 << 20
 _STUDENT_FILES = 1000
-_OUTPUT_BYTES = 512 << 20
-"""Of a file whose outputs are dropped while it is read."""
-
-_CHUNK = 1 << 20
+_SECONDS = 10.0
+"""Of a process that drops the outputs of a large notebook."""
 
 _LINES = 20  # problems reported per student
 
@@ -501,35 +500,28 @@ class _DeliveryReader:
     def _read(self, file: _File, *, notebook: bool) -> bytes:
         """Read a file up to the limits, whatever size an archive states.
 
-        The outputs of a notebook that is larger are dropped while it is read.
+        The outputs of a notebook that is larger are dropped, in a process of its own.
         """
-        content = bytearray()
-        left = _OUTPUT_BYTES
-        without: WithoutOutputs | None = None
+        most = self._room if notebook else min(_FILE_BYTES, self._room)
         try:
             with file.open() as stream:
-                while chunk := stream.read(_CHUNK):
-                    left -= len(chunk)
-                    content += without.feed(chunk) if without else chunk
-                    large = len(content) > min(_FILE_BYTES, self._room)
-                    if large and notebook and without is None:
-                        without = WithoutOutputs()
-                        content = bytearray(without.feed(bytes(content)))
-                        large = len(content) > min(_FILE_BYTES, self._room)
-                    if large or left < 0:
-                        break
-                self._room -= len(content)
+                content = stream.read(most + 1)
         except RejectedSubmission:
             raise
         except Exception as error:  # as above
             raise RejectedSubmission(
                 f"it cannot be unpacked ({type(error).__name__})"
             ) from error
+        if _FILE_BYTES < len(content) <= most:
+            text = content.decode("utf-8-sig", "replace")
+            found = in_process(_SECONDS, _FILE_BYTES, without_outputs, text)
+            content = found.encode() if found else content
+        self._room -= len(content)
         if len(content) > _FILE_BYTES:
             raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
-        if self._room < 0 or left < 0:
+        if self._room < 0:
             raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")
-        return bytes(content)
+        return content
 
     def _unpack(self, packed: bytes) -> None:
         """Unpack a student's zip; a zip inside it stays as it is."""

@@ -47,8 +47,6 @@ _LISTED = 5  # further notebooks named in a note
 
 ANOTHER = "it belongs to another account"
 
-_JSON_SIGN = re.compile(rb'\\.|["{}\[\]]', re.DOTALL)
-
 _OURS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ESTALE}
 """Errors of the machine, not of the file."""
 
@@ -118,56 +116,15 @@ def shown_name(name: str) -> str:
     return repr(name[:80])
 
 
-class WithoutOutputs:
-    """Removes the outputs of the cells from a notebook that comes in chunks.
-
-    A notebook whose outputs fill 100 MiB is read without having them in memory.
-    """
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._dropping = False
-        self._in_string = False
-        self._string = b""
-        self._named = False
-        self._rest = b""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Return what is kept of the next chunk."""
-        chunk = self._rest + chunk
-        kept = bytearray()
-        start = place = 0
-        for found in _JSON_SIGN.finditer(chunk):
-            sign = found[0]
-            before, place = place, found.end()
-            if self._in_string:
-                self._string = (self._string + chunk[before:place])[-20:]
-                if sign == b'"':
-                    self._in_string = False
-                    self._named = self._depth == 3 and self._string == b'outputs"'
-                continue
-            if sign == b'"':
-                self._in_string = True
-                self._string = b""
-            elif sign in (b"{", b"["):
-                self._depth += 1
-                if sign == b"[" and self._named and not self._dropping:
-                    kept += chunk[start:place]
-                    self._dropping = True
-            elif sign in (b"}", b"]"):
-                if self._dropping and self._depth == 4:
-                    self._dropping = False
-                    start = found.start()
-                self._depth -= 1
-            self._named = False
-        # The other half of an escape is in the next chunk.
-        end = len(chunk) - chunk[place:].endswith(b"\\")
-        self._rest = chunk[end:]
-        if self._in_string:
-            self._string = (self._string + chunk[place:end])[-20:]
-        if not self._dropping:
-            kept += chunk[start:end]
-        return bytes(kept)
+def without_outputs(notebook: str) -> str:
+    """Return a notebook, as JSON, without the outputs of its cells; empty if it is none."""
+    try:
+        book = json.loads(notebook)
+        for cell in book["cells"]:
+            cell.pop("outputs", None)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return json.dumps(book)
 
 
 def notebooks_in(folder: Path) -> list[Path]:
