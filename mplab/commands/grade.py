@@ -45,8 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             print("Next: README.md in it says what to do.")
             return 0
-        if getattr(options, "jobs", 1) < 1:
-            raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
         if options.step == "new":
             print(
@@ -76,20 +74,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _WORDS = {
-    "init": ("", "make a course folder with the assignments in it"),
-    "new": ("1", "make an assignment of your own, which runs as it is"),
-    "release": ("+", "try an assignment, and make what students get"),
-    "due": ("?", "say when an assignment is due"),
-    "collect": ("?", "bring in a folder or zip of submissions"),
-    "autograde": ("?", "grade what has not been graded yet"),
-    "feedback": ("?", "write a page for each graded submission"),
-    "watch": ("?", "collect, grade and write feedback until Ctrl+C"),
-    "export": ("*", "write the grades as CSV"),
-    "gradescope": ("?", "write an autograder for Gradescope; keep it secret"),
-    "statistics": ("?", "write how the class did, as a table and a picture"),
-    "serve": ("", "open the page on which you read answers and give points"),
+    "init": "make a course folder with the assignments in it",
+    "new": "make an assignment of your own, which runs as it is",
+    "release": "try an assignment, and make what students get",
+    "due": "say when an assignment is due",
+    "collect": "bring in a folder or zip of submissions",
+    "autograde": "grade what has not been graded yet",
+    "feedback": "write a page for each graded submission",
+    "watch": "collect, grade and write feedback until Ctrl+C",
+    "export": "write the grades as CSV",
+    "gradescope": "write an autograder for Gradescope; keep it secret",
+    "statistics": "write how the class did, as a table and a picture",
+    "serve": "open the page on which you read answers and give points",
 }
-"""For each step, how many assignments it takes, and what it does."""
+"""What each step does."""
+
+_SECONDS = 20
+"""Between two looks of `watch`."""
+
+_SEVERAL = {"release": "+", "export": "*"}
+"""How many assignments a step takes, if it is not one."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Release assignments, grade what comes back in a sandbox, give feedback.",
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
-    for name, (assignment, text) in _WORDS.items():
+    for name, text in _WORDS.items():
         command = steps.add_parser(name, help=text, description=text)
         if name != "init":
             command.add_argument(
@@ -107,9 +111,10 @@ def _parser() -> argparse.ArgumentParser:
                 default=Path(),
                 help="the course folder (default: here)",
             )
-        if assignment:
-            count = None if assignment == "1" else assignment
-            command.add_argument("assignment", nargs=count, metavar="ASSIGNMENT")
+        if name not in ("init", "serve"):
+            command.add_argument(
+                "assignment", nargs=_SEVERAL.get(name), metavar="ASSIGNMENT"
+            )
 
     def option(names: str, *flags: str, **how: Any) -> None:
         for name in names.split():
@@ -198,9 +203,6 @@ def _parser() -> argparse.ArgumentParser:
         help="folder (default: the exchange)",
     )
     option(
-        "watch", "--every", type=float, default=20, help="seconds to wait (default: 20)"
-    )
-    option(
         "export",
         "--into",
         type=Path,
@@ -236,16 +238,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _one(course: Course, options: argparse.Namespace) -> str:
-    """Return the assignment that was named, or the only one."""
-    if options.assignment:
-        return str(options.assignment)
-    names = course.names()
-    if len(names) != 1:
-        raise ValueError(f"ASSIGNMENT must be one of {', '.join(names)}; got none.")
-    return names[0]
-
-
 def _release(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import publish_assignment
     from mplab.grading.releasing import release
@@ -266,7 +258,7 @@ def _release(course: Course, options: argparse.Namespace) -> int:
 def _due(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.gradebook import set_due
 
-    print(set_due(course, _one(course, options), options.time))
+    print(set_due(course, options.assignment, options.time))
     return 0
 
 
@@ -274,16 +266,8 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.collecting import collect
     from mplab.grading.exchanging import inbound
 
-    word = options.assignment
-    if (
-        options.place is None
-        and word
-        and word not in course.names()
-        and Path(word).exists()
-    ):
-        options.assignment, options.place = None, Path(word)  # the only word is a place
-    name, place = _one(course, options), options.place or inbound(course)
-    collected = collect(course, name, place, times=options.times)
+    place = options.place or inbound(course)
+    collected = collect(course, options.assignment, place, times=options.times)
     for problem in collected.problems:
         print(f"look at: {problem}")
     taken = {*collected.students} - {*collected.left_out}
@@ -303,7 +287,7 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
         )
     if options.dask:
         require_packages("mplab grade autograde --dask", "distributed")
-    name = _one(course, options)
+    name = options.assignment
     lines = autograde(
         course,
         name,
@@ -365,7 +349,7 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.feedback import write_feedback, write_zip
     from mplab.grading.journal import submitted_students
 
-    name = _one(course, options)
+    name = options.assignment
     course.assignment(name)
     pages = write_feedback(course, name, students=options.student, jobs=options.jobs)
     failed = [page for page in pages if not page.written]
@@ -410,14 +394,14 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exchanging import inbound, publish_feedback
     from mplab.grading.feedback import without_page, write_feedback
 
-    name, place = _one(course, options), options.place or inbound(course)
+    name, place = options.assignment, options.place or inbound(course)
     trusted, printed = options.trust_submissions, set[str]()
     begun = False
 
     def tell(line: str) -> None:
         print(escape_control_characters(line), flush=True)
 
-    tell(f"Collecting {name} from {place} every {options.every:g} s; Ctrl+C ends it.")
+    tell(f"Collecting {name} from {place} every {_SECONDS} s; Ctrl+C ends it.")
     while True:
         messages = []
         try:
@@ -443,7 +427,7 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
             if line not in printed:
                 tell(line)
         printed = {*messages}
-        time.sleep(options.every)
+        time.sleep(_SECONDS)
 
 
 def _export(course: Course, options: argparse.Namespace) -> int:
@@ -487,7 +471,7 @@ def _export(course: Course, options: argparse.Namespace) -> int:
 def _gradescope(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.gradescope import write_autograder
 
-    name = _one(course, options)
+    name = options.assignment
     path = course.root / f"autograder-{name}.zip"
     write_autograder(course, name, path, visibility=options.visibility)
     print(
@@ -500,7 +484,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.statistics import bars_of, statistics, write_statistics
     from mplab.pictures.grades import class_parts
 
-    name = _one(course, options)
+    name = options.assignment
     people, counts = statistics(course, name)
     place = course.root / f"statistics-{name}.csv"
     write_statistics(counts, place)

@@ -12,7 +12,7 @@ import re
 import resource
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -223,7 +223,7 @@ def write_feedback(
         course: the course.
         assignment: an assignment of it.
         students: ids, each for its whole team; all if empty.
-        jobs: number of processes.
+        jobs: how many pages are typeset at once.
 
     Returns:
         A result for each graded submission; the other members of a team get copies of its pages.
@@ -238,12 +238,8 @@ def write_feedback(
         if "digest" in course.read("journal", assignment, name):  # not only tried
             present.append(name)
     chosen = select_students(course, assignment, students, present)
-    work = partial(_write_page, course.root, assignment)
-    if jobs < 2:
-        pages = list(map(work, chosen))
-    else:
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            pages = list(pool.map(work, chosen))
+    with ThreadPoolExecutor(jobs) as pool:  # typesetting is a process of its own
+        pages = list(pool.map(partial(_write_page, course, assignment), chosen))
     for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
             to = course.root / "feedback" / member / assignment
@@ -321,16 +317,21 @@ def _named(
     return moodle_prefix(name, numbers[student], old=old), "*.html"
 
 
-def _write_page(root: Path, assignment: str, student: str) -> Page:
+def _write_page(course: Course, assignment: str, student: str) -> Page:
     """Write the pages of one student."""
-    course = Course(root)
     remark = ""
     waiting = 0
     try:
         exporter = FeedbackExporter(config=course.config())
         with course.gradebook() as book:
             for row in book.find_submission(assignment, student).notebooks:
-                path = root / "autograded" / student / assignment / f"{row.name}.ipynb"
+                path = (
+                    course.root
+                    / "autograded"
+                    / student
+                    / assignment
+                    / f"{row.name}.ipynb"
+                )
                 if not path.is_file():
                     continue
                 notebook = nbformat.read(path, as_version=4)
@@ -352,7 +353,9 @@ def _write_page(root: Path, assignment: str, student: str) -> Page:
                     "late_penalty": row.late_submission_penalty or 0,
                 }
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
-                to = root / "feedback" / student / assignment / f"{row.name}.html"
+                to = (
+                    course.root / "feedback" / student / assignment / f"{row.name}.html"
+                )
                 replace_file(to.with_suffix(".ipynb"), _with_points(notebook, about))
                 replace_file(to, page.encode())
                 if exporter.plain and not remark:

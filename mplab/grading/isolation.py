@@ -166,16 +166,14 @@ def end_account(account: int) -> None:
     os.waitpid(child, 0)
 
 
-def limit_resources(
-    *, memory: int, cpu_seconds: int, file_bytes: int, processes: int, files: int = 256
-) -> None:
+def limit_resources(of_submission: dict[str, int]) -> None:
     """Set the limits that every process of a submission inherits; none can raise them."""
     limits = {
-        "AS": memory,
-        "CPU": cpu_seconds,
-        "FSIZE": file_bytes,
-        "NPROC": processes,
-        "NOFILE": files,
+        "AS": of_submission["memory"],
+        "CPU": of_submission["cpu_seconds"],
+        "FSIZE": of_submission["disk_bytes"],
+        "NPROC": of_submission["processes"],
+        "NOFILE": 256,
         "CORE": 0,
         "MSGQUEUE": 0,
         "MEMLOCK": 1 << 20,

@@ -325,7 +325,7 @@ class ForkServer:
             isolation.enter_namespaces()
             isolation.hide_memory()
             _fork_and_guard(own_group=False)
-            isolation.make_private_files(self._config["disk_bytes"])
+            isolation.make_private_files(self._config["limits"]["disk_bytes"])
             isolation.drop_privileges()
             isolation.hide_memory()
             isolation.filter_system_calls()
@@ -341,7 +341,7 @@ class ForkServer:
         else:
             _fork_and_guard(own_group=True)
             os.chdir(self._config["folder"])
-        isolation.limit_resources(**self._config["limits"])
+        isolation.limit_resources(self._config["limits"])
 
 
 def _killed(status: int) -> bool:

@@ -169,24 +169,24 @@ def add_start(course: Course, name: str) -> None:
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
     """List where grade cells and exercises do not match."""
-    points: dict[str, float] = {}
     problems = []
+    missing = set(assignment.graded)
     for cell in (cell for notebook in notebooks for cell in notebook.cells):
-        cell_name = graded_name(cell)
-        if cell_name is not None:
-            if cell_name in points:
-                problems.append(f"two grade cells are called {cell_name}")
-            points[cell_name] = float(cell.metadata.nbgrader["points"])
-    for missing in sorted(points.keys() - assignment.graded.keys()):
-        problems.append(f"the grade cell {missing} has no exercise in exercises.py")
-    for missing in sorted(assignment.graded.keys() - points.keys()):
-        problems.append(f"the exercise {missing} has no grade cell")
-    for common in sorted(points.keys() & assignment.graded.keys()):
-        wanted = assignment.graded[common].points
-        if points[common] != wanted:
-            problems.append(
-                f"{common}: {points[common]:g} points in the notebook, {wanted:g} here"
-            )
+        name = graded_name(cell)
+        if name in missing:
+            missing.remove(name)
+            points = cell.metadata.nbgrader["points"]
+            wanted = assignment.graded[name].points
+            if points != wanted:
+                problems.append(
+                    f"{name}: {points:g} points in the notebook, {wanted:g} here"
+                )
+        elif name in assignment.graded:
+            problems.append(f"two grade cells are called {name}")
+        elif name:
+            problems.append(f"the grade cell {name} has no exercise in exercises.py")
+    for name in sorted(missing):
+        problems.append(f"the exercise {name} has no grade cell")
     by_hand = _by_hand(notebooks)
     for name, parts in assignment.rubric.items():
         if (together := sum(parts.values())) != by_hand.get(name):

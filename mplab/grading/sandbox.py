@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from glob import glob
 from pathlib import Path
@@ -200,12 +200,6 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             Path(folder).chmod(0o711)
             folder += "/work"
             Path(folder).mkdir()
-        limits = {
-            "memory": self.limits.memory,
-            "cpu_seconds": self.limits.cpu_seconds,
-            "processes": self.limits.processes,
-            "file_bytes": self.limits.disk_bytes,
-        }
         config = {
             "control": theirs.fileno(),
             "path": import_path(),
@@ -213,8 +207,7 @@ class WarmSandbox(contextlib.AbstractContextManager["WarmSandbox"]):
             "isolate": self.isolated,
             "account": _ACCOUNT + os.getpid() % 4_000 if self._account else 0,
             "folder": folder,
-            "disk_bytes": self.limits.disk_bytes,
-            "limits": limits,
+            "limits": asdict(self.limits),
         }
         program = str(Path(__file__).resolve().with_name("kernel.py"))
         command = [sys.executable, "-I", "-B", program, json.dumps(config)]

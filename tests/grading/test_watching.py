@@ -5,8 +5,6 @@ from types import SimpleNamespace
 import pytest
 from classroom import WALLS, notebook
 
-pytest.importorskip("nbgrader")
-
 from mplab.commands import grade
 from mplab.grading.exporting import grades
 
@@ -51,5 +49,3 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     )  # begun again: nothing is new, so nothing is written
     assert [path.stat().st_mtime_ns for path in pages] == before
     assert "Writing" not in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        grade.main(["watch", "--every"])
