@@ -15,7 +15,7 @@ from pathlib import Path
 import classroom
 import postgres
 import pytest
-from classroom import with_walls
+from classroom import configure, with_walls
 
 import mplab
 from mplab.commands.main import main
@@ -55,11 +55,6 @@ def released(tmp_path_factory):
     (course.root / "roster.csv").unlink()
     classroom.released(course)
     return course
-
-
-def settle(course, line):
-    with (course.root / "nbgrader_config.py").open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
 
 
 def graded_with_trouble(job, student, pause):
@@ -145,7 +140,7 @@ def test_what_a_cluster_needs_is_named_in_a_line(tmp_path, capsys, monkeypatch):
     assert said.startswith(
         "mplab grade: needs distributed, which is not installed. Install it: "
     )
-    settle(course, "c.CourseDirectory.db_url = 'postgresql+psycopg://nobody@/none'")
+    configure(course, "c.CourseDirectory.db_url = 'postgresql+psycopg://nobody@/none'")
     monkeypatch.setitem(sys.modules, "psycopg", None)
     assert main(["grade", "export", "a1", *at]) == 2
     said = capsys.readouterr().err
@@ -164,7 +159,7 @@ def handed_in(released, folder, count):
         classroom.submit(course, f"s{number:04d}", text)
     log = folder.parent / f"{folder.name}.log"
     log.touch()
-    settle(course, COUNTED.replace("LOG", repr(str(log))))
+    configure(course, COUNTED.replace("LOG", repr(str(log))))
     return course, log
 
 
@@ -210,7 +205,7 @@ def cluster_run(released, tmp_path, url, count):
     alone, _ = handed_in(released, tmp_path / "alone", count)
     wanted = {line.student: line.score for line in autograde(alone, "a1", log=str)}
     course, log = handed_in(released, tmp_path / "course", count)
-    settle(course, f"c.CourseDirectory.db_url = {url!r}")
+    configure(course, f"c.CourseDirectory.db_url = {url!r}")
     classroom.released(course)
     close_sandboxes()
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -66,32 +66,6 @@ def test_canvas_s_own_lines_are_nobody_and_a_student_without_an_id_is_told(tmp_p
         Course(tmp_path).roster()
 
 
-@pytest.mark.parametrize(
-    ("text", "wanted"),
-    [
-        (
-            'Student,ID,SIS User ID,SIS Login ID,Section\n"Ek, Bo",71,,bo,G\n',
-            ("bo", "bo", "71"),
-        ),
-        (
-            "First name,Last name,ID number,Email address\nBo,Ek,,bo@x\n",
-            ("bo@x", "bo@x", ""),
-        ),
-        (
-            "Vorname,Nachname,Anmeldename,E-Mail-Adresse\nBo,Ek,b1,bo@x\n",
-            ("b1", "bo@x", ""),
-        ),
-        ("id,first_name,last_name,email,number\nb,Bo,Ek,,9\n", ("b", "", "9")),
-    ],
-)
-def test_rosters_without_ids_are_read_by_log_in_or_mail_and_in_german(
-    tmp_path, text, wanted
-):
-    (tmp_path / "roster.csv").write_text(text)
-    who, mail, number = wanted
-    assert Course(tmp_path).roster() == [Student(who, "Bo", "Ek", mail, number)]
-
-
 FULL = Grade(
     Student("s01", "Ada", "Löwe", "ada@x", "5"), "a1", 9.5, 10.0, "1 hour late"
 )

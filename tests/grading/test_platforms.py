@@ -268,6 +268,10 @@ ROSTERS = {
           "    Points Possible;;;;;10,00\nLöwe, Ada;5;s1;a@x;G;9,50\n",
     "G8": "Student,ID,SIS User ID,SIS Login ID,Section\n\"Löwe, Ada\",5,s1,a@x,G\n"
           f"Teststudent,9,,{'0123456789' * 4},G\n",
+    "log-in": "Vorname,Nachname,Anmeldename,E-Mail-Adresse\nAda,Löwe,s1,a@x\n",
+    "address": "First name,Last name,ID number,Email address\nAda,Löwe,,a@x\n",
+    "G4 log-in": "Student,ID,SIS User ID,SIS Login ID,Section\n\"Löwe, Ada\",5,,s1,G\n",
+    "ours": "id,first_name,last_name,email,number\ns1,Ada,Löwe,a@x,5\n",
 }  # fmt: skip
 
 
@@ -282,9 +286,10 @@ def test_a_roster_is_read_in_every_form_a_platform_or_a_spreadsheet_writes(
         ROSTERS[form].lstrip("\ufeff" * (encoding != "utf-8")).encode(encoding)
     )
     roster = read_roster(tmp_path / "roster.csv")
-    canvas = form in ("G4", "G5", "G6", "G7", "G8")
-    mail = "s1" if form == "G5" else "a@x"
-    assert roster.students == [Student("s1", "Ada", "Löwe", mail, "5" * canvas)]
+    number = "5" if form == "ours" or "Student" in ROSTERS[form] or form == "G6" else ""
+    mail = "s1" if form in ("G5", "G4 log-in") else "a@x"
+    who = "a@x" if form == "address" else "s1"
+    assert roster.students == [Student(who, "Ada", "Löwe", mail, number)]
     words = "not in UTF-8; read as Windows-1252"
     assert (encoding == "cp1252") == any(words in r for r in roster.remarks)
 

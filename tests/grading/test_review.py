@@ -14,11 +14,8 @@ from urllib.parse import urlsplit
 import lab_browser
 import nbformat
 import pytest
-from classroom import ROSTER, autograded, grade_id, notebook, released, submit
-
-pytest.importorskip("nbgrader")
-
 import requests
+from classroom import ROSTER, autograded, grade_id, notebook, released, submit
 from lab_browser import free_port
 
 from mplab.grading import review
@@ -269,7 +266,8 @@ def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
     refused = save_two(["0", "0"], "Nothing here", two)
     assert refused.status_code == 400
     assert "somebody else gave 1.5 of 2, which" in refused.text
-    assert "Which tie?" in refused.text and "Nothing here" in refused.text
+    assert "saved: 1" in refused.text and "saved: Which tie?" in refused.text
+    assert "Nothing here" in refused.text
     with course.gradebook() as book:
         assert book.find_grade(BY_HAND, "a1", "a1", "s01").manual_score == 1.5
     again = two | hidden_fields(refused.text)
@@ -362,7 +360,7 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
 
 
 @pytest.mark.browser
-def test_two_assistants_get_different_answers_and_see_both_marks(course, page):
+def test_two_assistants_get_different_answers_and_see_who_reads_what(course, page):
     first = served(course)
     other = page.context.browser.new_context().new_page()
     names = {}
@@ -377,21 +375,6 @@ def test_two_assistants_get_different_answers_and_see_both_marks(course, page):
     row = third.get_by_role("row").filter(has_text=BY_HAND).inner_text()
     for student, name in zip(students, names.values(), strict=True):
         assert f"{student}: {name.strip('.')}" in row
-    other.goto(page.url)
-    for each, points, words in ((page, "1", "Which tie?"), (other, "0", "Nothing")):
-        each.get_by_label("weights").fill(points)
-        each.get_by_label("gradients").fill("0.5")
-        each.get_by_label("Comment").fill(words)
-        each.keyboard.press("Control+Enter")
-        if each is page:
-            page.wait_for_url(lambda url: not url.endswith(students[0]))
-    refused = other.get_by_role("alert")
-    refused.wait_for()
-    assert "somebody else gave 1.5 of 2" in refused.inner_text()
-    form = other.locator("form").inner_text()
-    assert "saved: 1\n" in form and "saved: Which tie?" in form
-    assert other.get_by_label("weights").input_value() == "0"
-    assert other.get_by_label("Comment").input_value() == "Nothing"
 
 
 @contextlib.contextmanager
