@@ -19,7 +19,7 @@ NUMBERS = """
 FRONTS = {
     "numbers": NUMBERS,
     "arithmetic": """
-        add subtract multiply divide sqrt fma raised Rules
+        add subtract multiply divide sqrt fma remainder raised Rules
         exp exp2 log log2 sin cos tanh
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
         roundings linear_bound probabilistic_bound

@@ -44,6 +44,7 @@ from mplab.arithmetic.operations import (
     log2 as log2,
     multiply as multiply,
     raised as raised,
+    remainder as remainder,
     sin as sin,
     sqrt as sqrt,
     subtract as subtract,

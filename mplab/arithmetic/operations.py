@@ -190,6 +190,24 @@ def fma(a: Any, b: Any, c: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     return operate(fma, (a, b, c), fmt, rules)
 
 
+def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
+    """Compute the remainder a − n·b, with n the integer nearest to a/b, ties to even.
+
+    x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
+
+    Exactness:
+        Exact: the remainder is a value of the format.
+
+    Source:
+        IEEE 754-2019 §5.3.1.
+
+    Examples:
+        >>> float(remainder(7.0, 4.0, FP16)), float(remainder(6.0, 4.0, FP16))
+        (-1.0, -2.0)
+    """
+    return operate(remainder, (a, b), fmt, rules)
+
+
 # Elementary functions ------------------------------------------------------------------
 def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Compute e^a, rounded once. e^−∞ gives +0. See `add` for arguments and errors.
@@ -277,8 +295,8 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     operation, a quiet NaN does not.
 
     Args:
-        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma` or an elementary
-            function.
+        operation: `add`, `subtract`, `multiply`, `divide`, `sqrt`, `fma`, `remainder` or an
+            elementary function.
         *arguments: its operands, then the format.
         **rules: its options, and `tininess` as in `mplab.events`.
 
@@ -482,6 +500,16 @@ def _product(a: Any, b: Any) -> Any:
     return product
 
 
+def _remainder(a: Any, b: Any) -> Any:
+    rest, divisor = np.fmod(np.abs(a), 2 * np.abs(b)), np.abs(b)
+    once = rest - divisor
+    twice = once - divisor
+    rest = np.where(
+        rest + rest > divisor, np.where(once + once >= divisor, twice, once), rest
+    )
+    return np.where(np.signbit(a), -rest, rest)
+
+
 def _exact_root(a: Fraction) -> Fraction:
     """Cut √a to 70 bits or more, and add half a unit if anything was cut."""
     scale = 4 ** (70 + max(a.denominator.bit_length() - a.numerator.bit_length(), 0))
@@ -504,6 +532,7 @@ _OPERATIONS: dict[Callable[..., Any], _Operation] = {
     fma: _Operation(
         None, lambda a, b, c: a * b + c, lambda a, b, c: (_product(a, b), c)
     ),
+    remainder: _Operation(_remainder, lambda a, b: a - round(a / b) * b),
     exp: _elementary(elementary.EXP),
     exp2: _elementary(elementary.EXP2),
     log: _elementary(elementary.LOG),

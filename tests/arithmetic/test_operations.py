@@ -33,12 +33,15 @@ from mplab.arithmetic import (
     loops,
     multiply,
     raised,
+    remainder,
     sqrt,
     subtract,
 )
 from mplab.arithmetic.operations import exact_sum_to_odd
 
-OPERATIONS = {f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma)}
+OPERATIONS = {
+    f.__name__: f for f in (add, subtract, multiply, divide, sqrt, fma, remainder)
+}
 COUNT = {"sqrt": 1, "fma": 3}
 SMALL = [f for f in FORMATS.values() if f.bits <= 8 and hasattr(mplab, f.name)]
 SMALL = [*(f for f in SMALL if f.name != "FP8_E8M0"), FORMATS["Binary8p3se"]]
@@ -202,8 +205,10 @@ def directed(name, fmt, rng, count):
             return [enter(half * a * low), enter(a / low)]
         case "sqrt":
             return [enter(half * half)]
-    x, y = enter(a * low), enter(half / a * low)
-    return [x, y, enter(tiny * low * low)]
+        case "fma":
+            x, y = enter(a * low), enter(half / a * low)
+            return [x, y, enter(tiny * low * low)]
+    return [enter(half * 3.0 ** rng.integers(0, 5, count)), enter(a)]
 
 
 @some_modes
@@ -345,6 +350,8 @@ def test_invalid_operations_give_nan_and_say_so():
         (sqrt, (-1.0,)),
         (fma, (0.0, inf, 1.0)),
         (fma, (inf, 1.0, -inf)),
+        (remainder, (1.0, 0.0)),
+        (remainder, (inf, 1.0)),
     ]:
         assert np.isnan(operation(*operands, FP16)), operation
         assert raised(operation, *operands, FP16) == Event.INVALID, operation
@@ -546,7 +553,7 @@ def test_the_oracle_s_two_layers_agree():
     rng = np.random.default_rng(2)
     fmt = mplab.FP8_E5M2
     finite = np.array([v for v in mplab.values(fmt).tolist() if isfinite(v)])
-    for name in ("add", "subtract", "multiply", "divide"):
+    for name in ("add", "subtract", "multiply", "divide", "remainder"):
         a, b = rng.choice(finite, 300), rng.choice(finite[finite != 0], 300)
         for rounding in exact.DETERMINISTIC:
             assert_same_bits(

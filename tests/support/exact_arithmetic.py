@@ -6,7 +6,7 @@ midpoint, is placed among the values of the format.
 """
 
 from fractions import Fraction
-from math import copysign, inf, isinf, isnan, isqrt, nan
+from math import copysign, inf, isinf, isnan, isqrt, nan, remainder
 
 import numpy as np
 import oracle
@@ -34,7 +34,13 @@ def exact_result(name, *operands):
         a, b, c = operands
         product = exact_result("multiply", a, b)
         return _sum(product, c)
-    how = {"add": _sum, "multiply": _product, "divide": _quotient, "sqrt": _root}
+    how = {
+        "add": _sum,
+        "multiply": _product,
+        "divide": _quotient,
+        "sqrt": _root,
+        "remainder": _rest,
+    }
     return how[name](*operands)
 
 
@@ -78,6 +84,13 @@ def _root(a):
     n = Fraction(a) * 4**800
     whole = isqrt(n.numerator // n.denominator)
     return (whole + (Fraction(1, 2) if whole * whole != n else 0)) / Fraction(2**800)
+
+
+def _rest(a, b):
+    if isinf(a) or b == 0:
+        return nan
+    exact = remainder(a, b)
+    return Fraction(exact) if exact else exact
 
 
 def nearest(q, fmt, overflow=Overflow.IEEE):
@@ -128,6 +141,12 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
     elif name == "divide":
         size = _beside(np.abs(a / b), lambda q: np.abs(a) - q * np.abs(b))
         exact = np.where(np.signbit(a) == np.signbit(b), size, -size)
+    elif name == "remainder":
+        each = [
+            nan if y == 0 else remainder(x, y)
+            for x, y in zip(a.flat, b.flat, strict=True)
+        ]
+        exact = np.reshape(each, a.shape)
     else:
         size = np.abs(a)
         exact = np.copysign(_beside(np.sqrt(size), lambda root: size - root * root), a)
