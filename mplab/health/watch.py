@@ -147,7 +147,10 @@ class Health(measures.Watch):
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
         self.seen = Evidence(scaler=self.scaler is not None)
-        self._watched = measures.watched_modules(model)
+        self._watched = [
+            (_shown(name, module), module, leaf)
+            for name, module, leaf in measures.watched_modules(model)
+        ]
         self._tracer = Tracer()
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
@@ -169,8 +172,7 @@ class Health(measures.Watch):
     def __enter__(self) -> Self:
         self._require_closed()
         self._around = _get_current_dispatch_mode()
-        for name, module, leaf in self._watched:
-            shown = _shown(name, module)
+        for shown, module, leaf in self._watched:
             before = partial(self._before, shown)
             after = partial(self._after, shown, leaf)
             self._handles += [
@@ -205,8 +207,7 @@ class Health(measures.Watch):
     def _stop(self, error: Exception) -> None:
         """Stop: an error of the watch must not stop training."""
         self.seen.error = self.seen.error or f"{type(error).__name__}: {error}"
-        self._stopped = True
-        self._stop_tracing()
+        self.pause()
 
     def pause(self) -> None:
         """Pause until `resume`, as for an evaluation between two steps."""
@@ -602,8 +603,7 @@ class Health(measures.Watch):
     ) -> dict[str, Counted]:
         """Make the records of each layer and add them up, in the model's order."""
         layers = added((n, make(*how, *row)) for n, how, row in measures.read(rows))
-        order = [_shown(name, module) for name, module, _ in self._watched]
-        return {name: layers[name] for name in order if name in layers}
+        return {name: layers[name] for name, *_ in self._watched if name in layers}
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""

@@ -22,6 +22,7 @@ from mplab.numbers.formats import FP32
 from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
+    Keywords,
     Rule,
     Scope,
     common_format,
@@ -211,7 +212,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         func: Any,
         types: Any,
         args: Any = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Keywords | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         graph = self.graph
@@ -248,9 +249,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return self._rerun(node, func, args, kwargs)
         return self._forward(rule, args, kwargs, None)
 
-    def _decompose(
-        self, rule: Rule, func: Any, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+    def _decompose(self, rule: Rule, func: Any, args: Any, kwargs: Keywords) -> Any:
         """Run an operation as the operations it is made of."""
         before = self.rules
         if rule.listed and before.scope.all is None:
@@ -261,7 +260,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self.rules = before
 
-    def _rerun(self, node: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def _rerun(self, node: Any, func: Any, args: Any, kwargs: Keywords) -> Any:
         """Rerun an operation for a checkpoint, in the layer where it ran before."""
         known = self.graph.nodes.get(node._sequence_nr())
         before = self.rules
@@ -276,7 +275,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.rules = before
 
     def _forward(
-        self, rule: Rule, args: Any, kwargs: dict[str, Any], custom: Node | None
+        self, rule: Rule, args: Any, kwargs: Keywords, custom: Node | None
     ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
         tensors = tensors_of(rule, args, kwargs)
@@ -381,7 +380,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tag.on_use = attach
         set_tag(out, tag)
 
-    def _note_view(self, rule: Rule, args: Any, kwargs: dict[str, Any]) -> None:
+    def _note_view(self, rule: Rule, args: Any, kwargs: Keywords) -> None:
         """Remember the node of a view, which shares its input's memory and tag."""
         tags = tags_of(tensors_of(rule, args, kwargs))
         into = tags[0].into if tags and tags[0].made_by is None else None
@@ -421,9 +420,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kept[:] = [result for result in kept if result() is not None]
             self._many = _MANY + 2 * len(kept)
 
-    def _backward(
-        self, node: Any, rule: Rule, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+    def _backward(self, node: Any, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Run an operation of a backward pass in the format of its node."""
         number = _number_of(node)
         known = self.graph.nodes.get(number)
@@ -478,9 +475,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"operations; got more. Use a smaller graph, or checkpointing."
             )
 
-    def _sum(
-        self, shared: FormatTag, rule: Rule, args: Any, kwargs: dict[str, Any]
-    ) -> Any:
+    def _sum(self, shared: FormatTag, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor.
 
         A weight's gradients arrive at the cast that autocast made of it, and are added there.
@@ -604,7 +599,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return counter
 
     def _run(
-        self, rule: Rule, args: Any, kwargs: dict[str, Any], into: Rounder | None
+        self, rule: Rule, args: Any, kwargs: Keywords, into: Rounder | None
     ) -> Any:
         """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
         if into is None or into.fmt.precision >= _FP32_PRECISION:
@@ -646,10 +641,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self,
         rule: Rule,
         args: Any,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
         into: Rounder,
         node: Node | None,
-    ) -> tuple[Any, dict[str, Any]]:
+    ) -> tuple[Any, Keywords]:
         count, cast = len(args), None
         for i in rule.positions:
             if i < count:

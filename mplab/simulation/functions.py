@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from mplab.numbers.formats import Format
 from mplab.simulation.dispatch import Mode, RuleTable, rules_in
-from mplab.simulation.operations import Scope
+from mplab.simulation.operations import Keywords, Scope
 from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import (
     FormatTag,
@@ -137,7 +137,7 @@ class Functions(TorchFunctionMode):
         func: Any,
         types: Any,
         args: Any = (),
-        kwargs: dict[str, Any] | None = None,
+        kwargs: Keywords | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         stack = _transformations()
@@ -169,7 +169,7 @@ class Functions(TorchFunctionMode):
         rules: RuleTable,
         func: Any,
         args: Any,
-        kwargs: dict[str, Any],
+        kwargs: Keywords,
         into: Rounder | None = None,
     ) -> Any:
         """Call a function with all its parts run by these rules, and `into` as the low format."""
@@ -244,7 +244,7 @@ def _is_low(t: Any) -> bool:
     return _rounder_of(t) is not None
 
 
-def _first(kind: type, args: Any, kwargs: dict[str, Any]) -> Any:
+def _first(kind: type, args: Any, kwargs: Keywords) -> Any:
     """The first argument of a type."""
     for a in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(a, kind):
@@ -256,7 +256,7 @@ def _asked_for(dtype: Any) -> str:
     return f"{str(dtype).removeprefix('torch.')} is asked for"
 
 
-def _in_float32(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _in_float32(args: Any, kwargs: Keywords) -> tuple[Any, Keywords]:
     """Replace each dtype among the arguments by float32."""
 
     def stored(a: Any) -> Any:
@@ -276,30 +276,26 @@ _attention_by_heads = FunctionType(
 mode again instead of running."""
 
 
-def _take_float64(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _take_float64(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """Run a function of torch's whose parts may take float64."""
     rules = rules_in(functions.mode.rules.scope._replace(part=True))
     return functions.by(rules, func, args, kwargs)
 
 
 def _attend_by_heads(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+    functions: Functions, func: Any, args: Any, kwargs: Keywords
 ) -> Any:
     """`multi_head_attention_forward`: the functions that it calls are intercepted, too."""
     with functions:
         return _attention_by_heads(*args, **kwargs)
 
 
-def _tell(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _tell(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`x.dtype`, as it would be under autocast."""
     return functions.dtype(args[0]) or func(*args, **kwargs)
 
 
-def _tell_as_if(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _tell_as_if(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`result_type(x, y)`: computed for empty tensors of the dtypes that x and y stand for."""
 
     def stand_in(t: Any) -> Any:
@@ -319,7 +315,7 @@ _NAMED = {
 }
 
 
-def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`.float()`, `.half()`, `.to(…)`, `.type(…)`, `.type_as(other)`: convert to a format."""
     if len(args) + len(kwargs) == 1 and func is Tensor.type:
         return _tell_as_if(functions, func, args, kwargs)
@@ -343,7 +339,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any])
     return functions.to(t, into, why)
 
 
-def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _make(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`zeros(n, dtype=x.dtype)` and the like: torch makes them; they are stored in float32."""
     if func is Tensor.new_tensor and "dtype" not in kwargs:
         kwargs = kwargs | {"dtype": functions.dtype(args[0])}
@@ -363,9 +359,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) ->
     return held.requires_grad_(out.requires_grad)
 
 
-def _copy_deeply(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
     out, into = func(*args, **kwargs), _rounder_of(args[0])
     if into is not None:
@@ -374,7 +368,7 @@ def _copy_deeply(
 
 
 def _compute_as_asked(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+    functions: Functions, func: Any, args: Any, kwargs: Keywords
 ) -> Any:
     """`softmax(x, dtype=torch.float32)` and the like: the input is cast first."""
     asked = _first(torch.dtype, args, kwargs)
@@ -394,7 +388,7 @@ def _compute_as_asked(
 
 
 def _reinterpret_bits(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
+    functions: Functions, func: Any, args: Any, kwargs: Keywords
 ) -> Any:
     """`x.view(torch.int16)`: reject it, because the codes of a half tensor are not stored."""
     asked = _first(torch.dtype, args, kwargs)
@@ -410,9 +404,7 @@ def _reinterpret_bits(
     return func(*args, **kwargs)
 
 
-def _normalize(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _normalize(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`rms_norm` of a low tensor: torch computes in float32 and rounds the result."""
     why = "rms_norm computes in FP32, its result is in the format of its input"
     wide = functions.to(args[0], None, why) if args else None
@@ -421,7 +413,7 @@ def _normalize(
     return functions.low(func(wide, *args[1:], **kwargs), why)
 
 
-def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _attend(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """Attention where torch has no kernel for it: low inputs and result, FP32 in between.
 
     Source:
@@ -446,9 +438,7 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) 
     return functions.low(functions.by(within, func, args, kwargs), why)
 
 
-def _multiply(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _multiply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`linear`: autocast casts the input first, and torch decomposes it by the copy's strides."""
     lower = functions.rules(Run.LOWER, "listed: linear runs in the low format")
     if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
@@ -456,7 +446,7 @@ def _multiply(
     return functions.by(lower, func, args, kwargs)
 
 
-def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+def _recur(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`lstm`, `gru` and the like: autocast casts the weights and biases in their `linear`s."""
     place = 3 if len(args) > 3 and isinstance(args[3], list | tuple) else 2
     why = "linear runs in the low format"
@@ -466,9 +456,7 @@ def _recur(functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]) -
     return func(*args, **kwargs)
 
 
-def _hold_limits(
-    functions: Functions, func: Any, args: Any, kwargs: dict[str, Any]
-) -> Any:
+def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
     Where x shows float32, no low format holds the limit of its dtype. Real half tensors refuse to

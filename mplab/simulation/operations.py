@@ -256,6 +256,10 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     )
 
 
+Keywords = dict[str, Any]
+"""The arguments of a call that go by name."""
+
+
 # Inputs and results ----------------------------------------------------------------------
 def refuse(rule: Rule, t: Tensor) -> None:
     """Reject tensors that cannot be simulated; integers and scalars pass."""
@@ -272,7 +276,7 @@ def refuse(rule: Rule, t: Tensor) -> None:
         )
 
 
-def tensors_of(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Sequence[Tensor]:
+def tensors_of(rule: Rule, args: Any, kwargs: Keywords) -> Sequence[Tensor]:
     """The tensors that count for the format, those in lists included."""
     if rule.plain:
         return [t for t in args[: len(rule.positions)] if isinstance(t, Tensor)]
@@ -355,7 +359,7 @@ def tag_as_fp32(out: Any) -> None:
             set_tag(t, FormatTag(None, ALWAYS_FP32))
 
 
-def written_format(rule: Rule, args: Any, kwargs: dict[str, Any]) -> Rounder | None:
+def written_format(rule: Rule, args: Any, kwargs: Keywords) -> Rounder | None:
     """The format of the tensor that an operation writes to; the tensor keeps it."""
     t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
     if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
