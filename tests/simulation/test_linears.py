@@ -142,29 +142,23 @@ def test_what_was_converted_and_what_was_left_is_told_and_logged(caplog):
         convert_linears(
             model, scaling="mxfp8", filter=lambda name, layer: name != "head.0"
         )
+        convert_linears(
+            model, scaling="mxfp4", filter=lambda name, layer: name == "head.0"
+        )
     told = (
         "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: first, again; Linear: head.0; "
         "NonDynamicallyQuantizableLinear: attention.out_proj"
     )
-    assert conversion(model) == told
-    assert caplog.messages == [told]
+    both = (
+        "FP4_E2M1/FP4_E2M1, mxfp4 scaling, simulated: head.0; "
+        "FP8_E4M3/FP8_E4M3, mxfp8 scaling, simulated: first, again; "
+        "NonDynamicallyQuantizableLinear: attention.out_proj"
+    )
+    assert caplog.messages == [told, both]
+    assert conversion(model) == both
     # a filter that asks for another name once left a head in FP8, unseen
     model = convert_linears(Shared(), filter=lambda name, layer: name != "model.head.0")
     assert "simulated: first, again, head.0;" in conversion(model)
-
-
-def test_a_second_conversion_tells_of_both(caplog):
-    model = Shared()
-    convert_linears(
-        model, scaling="mxfp4", filter=lambda name, layer: layer.out_features == 8
-    )
-    with caplog.at_level(logging.INFO, "mplab"):
-        convert_linears(
-            model, scaling="mxfp8", filter=lambda name, layer: name == "head.0"
-        )
-    (told,) = caplog.messages
-    assert "mxfp4 scaling, simulated: first, again; FP8" in told
-    assert "mxfp8 scaling, simulated: head.0" in told
 
 
 def encoder(*, norm_first=False):
