@@ -1,4 +1,4 @@
-"""What lesson 17 says in numbers, computed again; each test finds its sentence first."""
+"""What lesson 17 says in numbers, computed again; each test quotes its sentence."""
 
 import re
 
@@ -26,8 +26,9 @@ def factors(seed, m=32):
 
 @every_seed
 def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
-    assert "Three pieces bring seven digits, and the next three nothing" in PROSE
-    assert "from ½ to 1, which share an exponent, the error falls below 10⁻¹⁰" in PROSE
+    """Lesson 17: “Three pieces bring seven digits, and the next three nothing”, “from ½ to 1,
+    which share an exponent, the error falls below 10⁻¹⁰”.
+    """
     a, b, rng = factors(seed)
     kinds, errors = {"near": rng.uniform(0.5, 1, (2, 64, 64)), "normal": (a, b)}, {}
     for kind, matrices in kinds.items():
@@ -56,10 +57,9 @@ def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
 
 @every_seed
 def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
-    assert (
-        "Every slice brings 9 to 10 bits, and with six the error is less than NumPy's"
-        in PROSE
-    )
+    """Lesson 17: “Every slice brings 9 to 10 bits, and with six the error is less than
+    NumPy's”.
+    """
     code = source(17, "slices").partition("on_a_grid")[0]
     exec(code, space := {"np": np, "mma": mma, "split": split})
     a, b, _ = factors(seed)
@@ -75,10 +75,7 @@ def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
 
 
 def test_the_rule_gives_the_bits_that_the_lesson_lists():
-    assert (
-        "10, 9, 8 and 7 in FP16. BF16 stays at 9, its p + 1, until the sum leaves"
-        in PROSE
-    )
+    """Lesson 17: “10, 9, 8 and 7 in FP16. BF16 stays at 9, its p + 1, until the sum leaves”."""
     ks = 64, 256, 1024, 4096
     assert [slice_bits(k, FP16, 24) for k in ks] == [10, 9, 8, 7]
     assert [slice_bits(k, BF16, 24) for k in ks] == [9, 9, 8, 7]
@@ -87,14 +84,9 @@ def test_the_rule_gives_the_bits_that_the_lesson_lists():
 
 @every_seed
 def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
-    assert (
-        "a fifth to a third of the positive sums wrong, and nearly all sums of nearly"
-        in PROSE
-    )
-    assert (
-        "*With random signs not one is wrong*, and with two bits too many still none"
-        in PROSE
-    )
+    """Lesson 17: “a fifth to a third of the positive sums wrong, and nearly all sums of
+    nearly”, “*With random signs not one is wrong*, and with two bits too many still none”.
+    """
     found = l17.measure_wrong_sums(64, seed=seed)
     assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
     assert 0.18 < found.shares["positive"][-2] < 0.35
@@ -122,10 +114,9 @@ def test_the_explorer_answers_what_the_lesson_says():
 
 @every_seed
 def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
-    assert (
-        "FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21, 28"
-        in PROSE
-    )
+    """Lesson 17: “FP16 needs 6 slices, BF16 7, INT8 8 and E4M3 12, or 15 moduli; that is 21,
+    28”.
+    """
     a, b, _ = factors(seed)
     for unit, n in ((FP16, 6), (BF16, 7), ("INT8", 8), (FP8_E4M3, 12), ("moduli", 15)):
         fewer, enough = (
@@ -139,9 +130,7 @@ def test_each_unit_needs_as_many_products_as_the_lesson_counts(seed):
 
 @every_seed
 def test_long_sums_and_outliers_need_more_slices(seed):
-    assert (
-        "With 1,024 FP16 needs 7; with Cauchy's distribution each way one to" in PROSE
-    )
+    """Lesson 17: “With 1,024 FP16 needs 7; with Cauchy's distribution each way one to”."""
     rng = np.random.default_rng(seed + 70)
 
     def slices(a, b, unit, most):
@@ -160,11 +149,9 @@ def test_long_sums_and_outliers_need_more_slices(seed):
 
 @every_seed
 def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128(seed):
-    assert "Without promotion all sums are wrong, by up to one or two percent" in PROSE
-    assert (
-        "every 128, all or nearly all, by less. Promoted every 64 products, none"
-        in PROSE
-    )
+    """Lesson 17: “Without promotion all sums are wrong, by up to one or two percent”, “every
+    128, all or nearly all, by less. Promoted every 64 products, none”.
+    """
     x, y = np.random.default_rng(seed).uniform(0.5, 1, (2, 16, 1024))
     left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
     exact = left @ right
@@ -181,8 +168,9 @@ def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128
 
 @every_seed
 def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
-    assert "At φ = 8 magnitudes differ by factors of 10²⁰ and more" in PROSE
-    assert "FP16 needs only about 10 slices instead of 6" in PROSE
+    """Lesson 17: “At φ = 8 magnitudes differ by factors of 10²⁰ and more”, “FP16 needs only
+    about 10 slices instead of 6”.
+    """
     counts = l17.measure_slices_needed("FP16", draws=1, seed=seed).counts[:, 0]
     assert counts[0] == 6
     assert 10 <= counts[-1] <= 12
@@ -194,8 +182,7 @@ def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
 def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_eighteen(
     seed,
 ):
-    assert "With six and ten slices not one digit is right" in PROSE
-    assert "It takes 17 or 18 slices" in PROSE
+    """Lesson 17: “With six and ten slices not one digit is right”, “It takes 17 or 18 slices”."""
     a, b, rng = factors(seed, 8)
     power = 2.0 ** rng.integers(-60, 61, 64)
     a, b = a * power, b / power[:, None]
@@ -211,10 +198,9 @@ def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_ei
 
 @every_seed
 def test_the_order_changes_most_of_numpy_s_bits_and_none_of_ours(seed):
-    assert "More than four fifths of NumPy's elements change, and none of ours" in PROSE
-    assert (
-        "more than four fifths of ours are correctly rounded, against one in" in PROSE
-    )
+    """Lesson 17: “More than four fifths of NumPy's elements change, and none of ours”, “more
+    than four fifths of ours are correctly rounded, against one in”.
+    """
     a, b, rng = factors(seed)
     order = rng.permutation(64)
     assert 0.78 < np.mean(a @ b != a[:, order] @ b[order]) < 0.9

@@ -4,9 +4,9 @@ import copy
 from functools import partial
 
 import numpy as np
-import prose as lesson
 import pytest
 import torch
+from prose import source
 from tiers import mostly_full
 
 from mplab import BF16, FP32, arithmetic, round_to
@@ -17,7 +17,7 @@ from mplab.training import TASKS
 
 pytestmark = pytest.mark.slow
 
-PROSE, cell = lesson.prose(19), partial(lesson.source, 19)
+cell = partial(source, 19)
 
 SEEDS = pytest.mark.parametrize("seed", range(5))
 
@@ -26,8 +26,9 @@ ONE_SEED = pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 
 @SEEDS
 def test_a_thousand_orders_share_a_few_dozen_places_and_one_after_a_cast(seed):
-    assert "a thousand orders have to share a few dozen places" in PROSE
-    assert "most other seeds give fewer than 60, a few give hundreds" in PROSE
+    """Lesson 19: “a thousand orders have to share a few dozen places”, “most other seeds give
+    fewer than 60, a few give hundreds”.
+    """
     found = l19.measure_order_errors(seed=seed).offsets
     counts = [len(found[name]) for name in ("FP32", "FP16", "BF16")]
     assert 15 <= min(counts) <= max(counts) <= 600
@@ -37,7 +38,7 @@ def test_a_thousand_orders_share_a_few_dozen_places_and_one_after_a_cast(seed):
 
 
 def test_twenty_seven_fp32_sums_agree_in_five_digits(capsys):
-    assert "(b), and all of them agree in five digits" in PROSE
+    """Lesson 19: “(b), and all of them agree in five digits”."""
     exec(cell("setup") + "\n" + cell("surprise"), space := {})
     low, high = space["found"][[0, -1]]
     assert 20 <= len(space["found"]) <= 30
@@ -45,7 +46,7 @@ def test_twenty_seven_fp32_sums_agree_in_five_digits(capsys):
 
 
 def test_four_splits_make_four_rows_and_a_fixed_one_makes_one(capsys):
-    assert "Four splits make four versions of row 0; a fixed split makes one" in PROSE
+    """Lesson 19: “Four splits make four versions of row 0; a fixed split makes one”."""
     exec(cell("setup") + "\n" + cell("batch"), {})
     assert capsys.readouterr().out == (
         "by batch: 4 different rows\nalways 4: 1 different rows\n"
@@ -53,8 +54,9 @@ def test_four_splits_make_four_rows_and_a_fixed_one_makes_one(capsys):
 
 
 def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
-    assert "In FP32 four to seven of the twelve numbers change" in PROSE
-    assert "An accumulator of 16 bits changes nine or more" in PROSE
+    """Lesson 19: “In FP32 four to seven of the twelve numbers change”, “An accumulator of 16
+    bits changes nine or more”.
+    """
     explorer, changed = SplitRow(), {}
     for way in explorer.way.options:
         explorer.way.value = way
@@ -67,7 +69,7 @@ def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
 
 
 def test_in_longer_rows_a_stored_number_changes_now_and_then():
-    assert "in longer rows a number near a tie now and then changes" in PROSE
+    """Lesson 19: “in longer rows a number near a tie now and then changes”."""
     rng, how = (
         np.random.default_rng(1),
         {"accumulator_format": FP32, "output_format": BF16},
@@ -81,8 +83,10 @@ def test_in_longer_rows_a_stored_number_changes_now_and_then():
 
 @SEEDS
 def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
-    assert "The first two runs do not differ anywhere" in PROSE
-    assert "more than 99 percent of the distance" in PROSE
+    """Lesson 19: “The first two runs do not differ anywhere”, “more than 99 percent of the
+    distance”, “a gradient of less than 10⁻⁹: rounding errors”, “after one step key biases are
+    about a hundred thousand times farther apart”, “they move a hundredth as far”.
+    """
     source = cell("digest").replace("manual_seed(0)", f"manual_seed({seed})")
     exec(cell("setup") + "\n" + source, space := {})
     (plain, a), (again, _), (nudged, b) = (space["run"](n, steps=1) for n in (0, 0, 1))
@@ -92,16 +96,10 @@ def test_a_plain_run_comes_again_and_noise_sets_key_biases_apart(seed):
     gradient, apart = (
         t.detach().view(3, 32).norm(dim=1) for t in (bias.grad, bias - other)
     )
-    assert "a gradient of less than 10⁻⁹: rounding errors" in PROSE
     assert 1e-10 < gradient[1] < 1e-9
     assert min(gradient[0], gradient[2]) > 1e-3
-    assert (
-        "after one step key biases are about a hundred thousand times farther apart"
-        in PROSE
-    )
     ratios = (apart[1] / apart[::2]).tolist()
     assert 5e4 < min(ratios) <= max(ratios) < 2.5e5
-    assert "they move a hundredth as far" in PROSE
     moved = bias.detach().view(3, 32).norm(dim=1).tolist()
     assert 0.005 < moved[1] / moved[0] < 0.02
     # Quotients of 1 or −1.
@@ -126,8 +124,9 @@ def weights(model):
 
 
 def test_the_attention_layers_move_millions_of_ulps_apart():
-    assert "nearly every tensor, by a few to some hundred ulps" in PROSE
-    assert "In the attention layers they are millions of ulps apart and more" in PROSE
+    """Lesson 19: “nearly every tensor, by a few to some hundred ulps”, “In the attention
+    layers they are millions of ulps apart and more”.
+    """
     exec(cell("setup") + "\n" + cell("digest"), space := {})
     found = space["compare"](*(space["run"](nudge, steps=4)[0] for nudge in (0, 1)))
     forward = [d.ulps for d in found.differences if d.site.direction == "forward"]
@@ -159,10 +158,7 @@ class Still:
 
 @SEEDS
 def test_key_biases_do_not_set_the_other_weights_apart(seed):
-    assert (
-        "We kept them at 0 in both runs, and all other weights were as far apart"
-        in PROSE
-    )
+    """Lesson 19: “We kept them at 0 in both runs, and all other weights were as far apart”."""
     task, apart = TASKS["sequence-transformer"], []
     x, y = task.data().train
     for still in (False, True):
@@ -193,15 +189,14 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
 
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
-    """Measured on four processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
+    """Lesson 19: “after 150 steps they are still less than 10⁻⁵ apart”, “thousands of times
+    farther apart than those in FP32”, “In FP32 both runs of a pair have the same accuracy, to
+    the last digit”, “they differ, but by less than 0.02”.
+
+    Measured on four processors, distance at the end, seeds 0 to 4: FP32 2.3e-7 to 1.2e-6; BF16
     3.1e-3 to 1.43e-2, or 0 where BF16 forgets the ulp: seed 4 did on two processors, and parted at
-    step 24 to 44 on the others. Accuracy: FP32 the same, BF16 up to 0.0132 apart."""
-    assert "after 150 steps they are still less than 10⁻⁵ apart" in PROSE
-    assert "thousands of times farther apart than those in FP32" in PROSE
-    assert (
-        "In FP32 both runs of a pair have the same accuracy, to the last digit" in PROSE
-    )
-    assert "they differ, but by less than 0.02" in PROSE
+    step 24 to 44 on the others. Accuracy: FP32 the same, BF16 up to 0.0132 apart.
+    """
     how = {"seed": seed, "steps": 150, "without": "in_proj_bias"}
     wide, narrow = (
         l19.measure_runs_apart("sequence-transformer", recipe, **how)
@@ -217,7 +212,7 @@ def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
 
 @SEEDS
 def test_gaps_have_a_ratio_of_eight_and_grow_like_the_root(seed):
-    assert "By about 8 = 2³, and like √T" in PROSE
+    """Lesson 19: “By about 8 = 2³, and like √T”."""
     found = l19.measure_rollout_gaps(seed=seed).gaps
     fp16, bf16 = (np.abs(found[name]).mean() for name in ("FP16", "BF16"))
     assert 7 < bf16 / fp16 < 9
@@ -246,8 +241,10 @@ def learnt(seed, dtype):
 
 @ONE_SEED
 def test_a_small_policy_learns_as_well_from_rollouts_in_bf16(seed):
-    """Measured, rewards in FP32, seeds 0 to 4: .75 to .91; BF16 differs by .0004 at most."""
-    assert "with rollouts in BF16 and training in FP32 it learns as well" in PROSE
+    """Lesson 19: “with rollouts in BF16 and training in FP32 it learns as well”.
+
+    Measured, rewards in FP32, seeds 0 to 4: .75 to .91; BF16 differs by .0004 at most.
+    """
     wide, narrow = (learnt(seed, dtype) for dtype in (torch.float32, torch.bfloat16))
     assert wide > 0.6  # by chance: 1/16
     assert abs(wide - narrow) < 0.01
