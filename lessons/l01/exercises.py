@@ -53,6 +53,7 @@ _SCALE_CASES = (
     _SMALLEST,
     0.75 * _SMALLEST,
     2.0**-60,
+    float(np.nextafter(_TIE, 1)),  # in float32 the tie
 )
 
 EXERCISES: dict[str, Exercise] = {

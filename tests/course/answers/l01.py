@@ -25,8 +25,21 @@ def by_exponent(gradient):
     return 2.0 ** max(0, -24 - exponent + (significand == 0.5))
 
 
+def by_float32(gradient):
+    scale = 1.0
+    while np.float16(np.float32(gradient * scale)) == 0:
+        scale *= 2
+    return scale
+
+
 RIGHT = {
     "flush_threshold": [2.0**-25, np.float32(2.0**-25)],
     "flushed_share": [half, lambda x: np.float32(count(x))],
     "smallest_scale": [by_exponent],
+}
+
+WRONG = {
+    "smallest_scale": [
+        (by_float32, "The scaled gradient must round"),
+    ],
 }
