@@ -28,6 +28,7 @@ _SATURATION_CASES = (
     -0.1,
     17.0,
     17.004,
+    17 + 2.0**-25,  # in float32 a tie
     np.inf,
     -np.inf,
     np.nan,
@@ -88,7 +89,7 @@ EXERCISES: dict[str, Exercise] = {
     "saturating_cast": Exercise(
         answer=solutions.saturating_cast,
         uses=("round_to",),
-        reason="Clamp to -448 .. 448 before the cast, and let a NaN be a NaN.",
+        reason="Clamp to -448 .. 448, then round the float64 once; let a NaN be a NaN.",
         cases=_SATURATION_CASES,
         fmt=FP8_E4M3,
         misconceptions=known(

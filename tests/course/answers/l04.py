@@ -1,19 +1,25 @@
 """Answers to the exercises of lesson 04, right ones and wrong ones."""
 
+import math
+
 import ml_dtypes
 import numpy as np
 
 from mplab import FP8_E4M3, Overflow, round_to
 
 
-def e4m3(x):
-    """The cast of ml_dtypes, which does not saturate."""
-    with np.errstate(all="ignore"):
-        return float(np.float32(x).astype(ml_dtypes.float8_e4m3fn))
+def by_gap(x):
+    if x != x:
+        return x
+    size = min(abs(x), 448.0)
+    gap = 2.0 ** (max(math.frexp(size)[1] - 1, -6) - 3)
+    return math.copysign(round(size / gap) * gap, x)
 
 
-def clamped(x):
-    return e4m3(np.clip(x, -448.0, 448.0))
+def by_float32(x):
+    """The cast of ml_dtypes, which goes through float32."""
+    kept = np.clip(np.float32(x), np.float32(-448), np.float32(448))
+    return float(kept.astype(ml_dtypes.float8_e4m3fn))
 
 
 def counts(x):
@@ -40,7 +46,7 @@ def limits(flushed, normal, most):
 
 RIGHT = {
     "largest_square": [255.875, np.float16(255.875)],
-    "saturating_cast": [clamped],
+    "saturating_cast": [by_gap],
     "count_fates": [counts, limits(2.0**-25, 2.0**-14 - 2.0**-25, 65520.0)],
 }
 
@@ -48,4 +54,10 @@ BY_LIBRARY = {
     "saturating_cast": [
         lambda x: float(round_to(x, FP8_E4M3, overflow=Overflow.SATURATE))
     ]
+}
+
+WRONG = {
+    "saturating_cast": [
+        (by_float32, "round the float64 once"),
+    ],
 }
