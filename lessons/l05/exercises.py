@@ -80,6 +80,9 @@ _KAHAN_CASES = (
     np.array([1.5, 1344.0, 1.8125]),  # the term after a loss is itself rounded
     np.array([0.25, 896.0, 2.5]),  # here even Kahan's sum is not the nearest number
     np.array([-1536.0, 3.875, 1280.0]),
+    np.array(
+        [-0.078125, 21.0, 120.0]
+    ),  # what is lost at the end would change the total
     _RANDOM,
     np.tile([0.7001953125, 0.0999755859375], 700),
     np.ones(2500),
