@@ -45,6 +45,7 @@ _DEAD_CASES = (
     (np.array([1.0078125]), np.array([2.0**-8 - 2.0**-40])),
     (np.array([-1.5, 1.75]), np.array([0.003, -0.006])),
     (np.array([2.0**20, 129 * 2.0**13]), np.array([1.0, 4096.0])),  # beyond FP16
+    (np.array([2.0**-30]), np.array([2.0**-31])),  # np.isclose sees no difference
     (np.array([1.0]), np.array([0.0])),
     (_WEIGHTS, _UPDATES),
 )
@@ -81,6 +82,8 @@ _COIN_CASES = (
     (0.1, 0.3),
     (-0.1, 0.3),
     (0.0, 0.0),
+    (1.0 + 2.0**-40, 0.0),  # in float32 a number of BF16
+    (1.0 + BF16.epsilon / 4, 0.25 - 2.0**-40),  # in float32 equal shares
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -32,6 +32,12 @@ def coin(x, r):
     return high if r * (high - low) < x - low else low
 
 
+def nearly_equal(w, delta):
+    asked = delta != 0
+    still = np.isclose(round_to(w + delta, BF16), w)[asked]
+    return float(still.mean()) if asked.any() else 0.0
+
+
 RIGHT = {
     "largest_dead_update": [2.0**-8, 0.00390625],
     "dead_share": [one_by_one],
@@ -39,7 +45,12 @@ RIGHT = {
 }
 
 WRONG = {
+    "stochastic_round": [
+        (lambda x, r: coin(x, float(np.float32(r))), "share of the way"),
+        (lambda x, r: coin(float(np.float32(x)), r), "share of the way"),
+    ],
     "dead_share": [
+        (nearly_equal, "w is still w"),
         (lambda w, d: one_by_one(w, round_to(d, BF16)), "w is still w"),
     ],
 }
