@@ -75,8 +75,8 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _by_logarithm,
-                "Just below a power of two the logarithm is rounded up to a whole number: read "
-                "the exponent instead, np.frexp does.",
+                "Just below a power of two a logarithm, or float32, is rounded up to it: read "
+                "the exponent of the float64, as np.frexp does.",
             ),
             (
                 lambda x: solutions.exponents(x) + 1,
