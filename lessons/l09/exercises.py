@@ -76,7 +76,10 @@ EXERCISES: dict[str, Exercise] = {
         answer=512.0,
         reason="Write down scale and count after each step; both change at an infinity.",
         misconceptions=known(
-            (1024.0, "An infinity also sets the count of good steps back to 0."),
+            (
+                1024.0,
+                "Each infinity, the last one too, halves the scale and sets the count to 0.",
+            ),
             (
                 16384.0,
                 "A good step alone doubles nothing: it takes three of them in a row.",

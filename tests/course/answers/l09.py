@@ -54,6 +54,9 @@ BY_LIBRARY = {"next_state": [by_the_library]}
 
 # Written apart from the sentences they must draw: what somebody would really hand in.
 WRONG = {
+    "scale_after": [
+        (1024.0, "the last one too"),
+    ],
     "next_state": [
         (lambda s, n, f, k: (s / 2, 0) if f else (s * 2, 0), "A bad step halves"),
     ],
