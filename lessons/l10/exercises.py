@@ -82,6 +82,7 @@ _VECTORS = tuple(
         [65504.0, 0.0, 0.0, 0.0],
         np.linspace(-800, 900, 301),
         [1.0] * 3000,
+        [257.0],  # BF16 has 256 and 258
     )
 )
 
@@ -100,7 +101,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "result_precision": Exercise(
         answer=solutions.result_precision,
-        reason="Look at the lists first; without a list, the widest input decides.",
+        reason="Look at the lists first; without a list, one format of all inputs, or else FP32.",
         argument="operation, inputs, lower, wide, low",
         cases=_CASES,
         misconceptions=known(
@@ -120,7 +121,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "safe_rms": Exercise(
         answer=solutions.safe_rms,
-        reason="No square may leave the range of the format that holds it, at either end.",
+        reason="Root, mean, squares: no square may leave its format's range, no number its digits.",
         cases=_VECTORS,
         tolerance=2e-3,
         misconceptions=known(

@@ -36,6 +36,18 @@ def scaled(x):
     return float(largest) * float(np.sqrt((share * share).astype(np.float64).mean()))
 
 
+def low_or_wide(operation, inputs, lower, wide, low):
+    """As if a region knew no formats but FP32 and its own."""
+    if operation in lower:
+        return low
+    return 24 if operation in wide or set(inputs) != {low} else low
+
+
+def by_bfloat16(x):
+    """Widens the range, and loses digits."""
+    return torch.from_numpy(x).bfloat16().double().square().mean().sqrt()
+
+
 RIGHT = {
     "first_lost_cosine": [16, first_lost()],
     "result_precision": [by_promotion],
@@ -44,13 +56,15 @@ RIGHT = {
 
 WRONG = {
     "result_precision": [
+        (low_or_wide, "one format of all inputs"),
         (
             lambda o, i, lower, wide, low: by_promotion(o, i, wide, lower, low),
             "the lists first",
         ),
     ],
     "safe_rms": [
-        (lambda x: float(np.abs(x.astype(float)).mean()), "No square may leave"),
-        (lambda x: float(np.sqrt((x.astype(float) ** 2).sum())), "No square may leave"),
+        (by_bfloat16, "no number its digits"),
+        (lambda x: float(np.abs(x.astype(float)).mean()), "no square may leave"),
+        (lambda x: float(np.sqrt((x.astype(float) ** 2).sum())), "no square may leave"),
     ],
 }
