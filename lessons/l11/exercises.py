@@ -20,6 +20,7 @@ _PRODUCTS = (
     (96.0, 1.6e12, 3.2e12, 1e11),
     (4096.0, 1e13, 1e13, 1e12),
     (480.0, 1e13, 1.6e14, 1e12),
+    (256.0, 1e13, 1.6e14, 1e12),  # arithmetic limits FP32, memory the other
 )
 
 _STEPS = (
