@@ -92,8 +92,8 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _by_logarithm,
-                "Just past 3.5 the logarithm is rounded up to a whole number, and amax times the "
-                "scale lies past 448.",
+                "Just past 3.5 a logarithm, or float32, is rounded to where 448 fits; amax times "
+                "this scale lies past it.",
             ),
         ),
     ),

@@ -49,3 +49,9 @@ BY_LIBRARY = {
     ],  # it takes float32
     "delayed_scales": [by_the_library],
 }
+
+WRONG = {
+    "fp8_scale": [
+        (lambda amax: halving(float(np.float32(amax))), "or float32, is rounded"),
+    ],
+}
