@@ -46,6 +46,8 @@ _JUDGED = (
     (np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3])),
     (_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, np.array([-6.0, 8.0])),
     (np.arange(9.0).reshape(3, 3), np.array([1.0, -2.0, 1.5]), np.ones(3)),
+    # The largest of b is negative, and the residual small, but not 0.
+    (_SKEW, np.array([-2.0, -1.0]), np.array([6.0, -8.0 - 2.0**-40])),
 )
 
 
@@ -101,7 +103,7 @@ def _correction_cases() -> list[tuple[np.ndarray, ...]]:
         _given(small * 2.0**-12, ones, np.array([2.0**-13, 2.0**-14])),
     ]
     # The second enters as a subnormal.
-    wide = np.array([1.5 * 2.0**-6, -1365 * 2.0**-36, 0.0])
+    wide = np.array([1.5 * 2.0**-6, -1365 * 2.0**-36, 1.5 * 2.0**-6])
     cases += [_given(np.eye(3), np.ones(3), wide), _given(np.eye(3), np.ones(3), -wide)]
     for n in (3, 4, 5):
         a = np.rint(rng.standard_normal((n, n)) * 2**18) / 2**18 + 4 * np.eye(n)

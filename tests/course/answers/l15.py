@@ -30,6 +30,23 @@ def by_exponents(a, b, x, lower, upper):
     return x + np.ldexp(d, e - 1)
 
 
+def close_to_exact(a, x, b):
+    return 0.0 if np.allclose(a @ x, b) else by_loops(a, x, b)
+
+
+def signed_b(a, x, b):
+    off = np.abs(b - a @ x).max()
+    return off / (np.abs(a).sum(1).max() * np.abs(x).max() + b.max()) if off else 0.0
+
+
+def by_length(a, b, x, lower, upper):
+    """The Euclidean length of the residual decides its scale."""
+    r = b - a @ x
+    power = 2.0 ** (1 - math.frexp(np.linalg.norm(r))[1])
+    y = solve_triangular(lower, round_to(r * power, FP16), FP16, lower=True)
+    return x + solve_triangular(upper, y, FP16, lower=False) / power
+
+
 RIGHT = {
     "corrections_needed": [13, 13.0],
     "system_backward_error": [by_loops],
@@ -37,3 +54,13 @@ RIGHT = {
 }
 
 BY_LIBRARY = {"system_backward_error": [lambda a, x, b: backward_error(a, x, b)]}
+
+WRONG = {
+    "refine_once": [
+        (by_length, "a power of two"),
+    ],
+    "system_backward_error": [
+        (signed_b, "Largest residual"),
+        (close_to_exact, "Largest residual"),
+    ],
+}
