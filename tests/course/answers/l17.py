@@ -34,8 +34,25 @@ def from_a_list(k, q):
     return len(chosen)
 
 
+def by_logarithm(x, widths):
+    rest, rows = np.array(x, float), []
+    largest = float(np.max(np.abs(rest)))
+    e = math.floor(math.log2(largest)) + 1 if largest else 0
+    for k in range(len(widths)):
+        unit = 2.0 ** (e + 1 - sum(widths[: k + 1]))
+        rows.append(np.rint(rest / unit))
+        rest = rest - rows[-1] * unit
+    return np.array(rows)
+
+
 RIGHT = {
     "unit_products": [by_formula],
     "split_row": [on_a_grid],
     "moduli_needed": [from_a_list],
+}
+
+WRONG = {
+    "split_row": [
+        (by_logarithm, "One power of two above"),
+    ],
 }
