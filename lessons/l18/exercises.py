@@ -37,6 +37,7 @@ _TENSORS = (
     np.repeat([1.0, 1e-3, 2e-5, 0.0], 16),  # the least scale of a block
     _RNG.standard_normal(64) * np.repeat([1.0, 0.05, 30.0, 1e-4], 16),
     np.repeat([448.0, 17 * (1 - 1e-4), 17 * (1 + 1e-4)], 16),  # 17 lies halfway
+    np.repeat([448.0, 17 * (1 + 1e-10)], 16),  # in float32 it is 17
     np.concatenate([_RNG.standard_normal(160), np.full(16, -2000.0)]),
 )
 
@@ -84,6 +85,7 @@ _ROUNDED_CASES = (
     (np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875])),
     *((np.linspace(-6.5, 6.5, 105), np.full(105, u)) for u in _DRAWS),
     (np.full(16, 2.5), np.arange(16) / 16),
+    (np.array([1.125]), np.array([0.25 - 2.0**-40])),  # in float32 equal
 )
 
 EXERCISES: dict[str, Exercise] = {
@@ -102,7 +104,7 @@ EXERCISES: dict[str, Exercise] = {
     "nvfp4_scales": Exercise(
         answer=solutions.nvfp4_scales,
         uses=("round_to",),
-        reason="amax of the block / 6 / (amax of the tensor / 2688), at least 2^-6, in E4M3.",
+        reason="Block's amax / 6 / (tensor's amax / 2688), at least 2^-6, rounded once to E4M3.",
         cases=_TENSORS,
         fmt=FP8_E4M3,
         tolerance=1e-12,

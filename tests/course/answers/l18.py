@@ -28,7 +28,11 @@ RIGHT = {
 
 
 WRONG = {
+    "nvfp4_scales": [
+        (lambda x: one_by_one(x.astype(np.float32)), "rounded once"),
+    ],
     "stochastic_e2m1": [
         (lambda x, u: by_ceiling(x, u * 0.5), "distance from the lower"),
+        (lambda x, u: by_ceiling(x, u.astype(np.float32)), "distance from the lower"),
     ],
 }
