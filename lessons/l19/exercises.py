@@ -193,7 +193,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "invariant_matmul": Exercise(
         answer=solutions.invariant_matmul,
-        reason="Every call of the kernel must have 8 rows, whatever the batch has.",
+        reason="Every call of the kernel must have 8 rows, and the result as many rows as x.",
         argument="kernel, x, w",
         cases=_PRODUCTS,
         misconceptions=known(

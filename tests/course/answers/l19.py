@@ -28,8 +28,20 @@ def words_in_order(a, b):
     return None
 
 
+def with_the_padding(kernel, x, w):
+    full = np.zeros((-(-len(x) // 8) * 8, x.shape[1]), np.float32)
+    full[: len(x)] = x
+    return np.vstack([kernel(full[k : k + 8], w) for k in range(0, len(full), 8)])
+
+
 RIGHT = {
     "count_orders": [all_at_once],
     "invariant_matmul": [row_by_row],
     "first_divergence": [words_in_order],
+}
+
+WRONG = {
+    "invariant_matmul": [
+        (with_the_padding, "as many rows as x"),
+    ],
 }
