@@ -286,7 +286,8 @@ def _counterexample(
     else:
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if isinstance(yours, str) and not isinstance(wanted[first], str):
-        return "\n".join([*lines, "  This is text: leave out the quotation marks."])
+        marks = "" if callable(exercise.answer) else ": leave out the quotation marks"
+        return "\n".join([*lines, f"  This is text, and no text is wanted{marks}."])
     negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
     if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
         return "\n".join([*lines, f"  {_NO_POWER}"])
