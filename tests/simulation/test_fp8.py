@@ -327,7 +327,6 @@ def test_what_cannot_be_converted_is_refused_with_advice():
     odd = {"forward_format": FP8_E4M3FNUZ, "real": True}
     for message, call in {
         "scaling must be one of current": lambda: Fp8Linear(4, 4, scaling="dynamic"),
-        "real must be False": lambda: Fp8Linear(4, 4, scaling="block", real=True),
         "got FP8_E4M3FNUZ, FP8_E5M2, 'current'": lambda: Fp8Linear(4, 4, **odd),
         "must be floating point": lambda: Fp8Linear(5, 4)(torch.ones(3, 5).int()),
     }.items():
