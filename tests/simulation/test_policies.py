@@ -374,22 +374,41 @@ class Towers(nn.Module):
         return self.seen[-1]
 
 
-def test_two_towers_in_two_formats_are_joined_in_fp32():
-    model, x = Towers(), torch.randn(4, 4)
-    policy = CUDA_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
+TOWERS = {"left": FP16, "right": BF16, "fusion": FP32}
+CHOICES = {
+    "by name": ([{"left": FP32}], {"left": FP32}),
+    "by pattern": ([{"*.2": FP32}], {"left.2": FP32, "right.2": FP32}),
+    "by class": ([{nn.Sigmoid: FP32}], {"left.1": FP32, "right.1": FP32}),
+    "of the whole": ([{Towers: BF16}], {"": BF16}),
+    "two towers joined in FP32": ([TOWERS], TOWERS),
+    "the inner counts": (
+        [{"left": FP32, "left.2": BF16}],
+        {"left.2": BF16, "left": FP32},
+    ),
+    "the later counts": ([{"left": FP32}, {"left": BF16}], {"left": BF16}),
+}
+"""Choices of layers, and the formats that come of them; all other layers are in FP16."""
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_layer_runs_in_the_format_chosen_for_it_forward_and_backward(name):
+    choices, expected = CHOICES[name]
+    policy, model, seen = EVERYTHING, Towers(), {}
+    for formats in choices:
+        policy = policy.with_layers(formats)
+    leaves = {n: m for n, m in model.named_modules() if not list(m.children())}
+    for layer, module in leaves.items():
+        module.register_forward_hook(
+            lambda *given, layer=layer: seen.update({layer: given[-1]})
+        )
     with simulated(FP16, policy=policy, model=model):
-        loss(model(x)).backward()
-    left, right, fused, output = model.seen
-    assert is_low(left) and not is_low(left, BF16)
-    assert is_low(right, BF16)
-    assert_bits(fused, model.fusion(torch.cat([left, right], 1)))
-    assert is_low(output)
-    for name, p in model.named_parameters():
-        fmt = {"right": BF16, "fusion": FP32}.get(name.partition(".")[0], FP16)
-        if not name.startswith("head.0"):  # a layer norm's weights
-            assert is_low(p.grad, fmt), name
-    assert not is_low(model.fusion.weight.grad)
-    assert not is_low(model.left[0].weight.grad, BF16)
+        loss(model(torch.randn(4, 4))).backward()
+    for layer, module in leaves.items():
+        fits = (fmt for key, fmt in expected.items() if layer.startswith(key))
+        fmt = next(fits, FP16)
+        for t in (seen[layer], *(p.grad for p in module.parameters())):
+            assert is_low(t, fmt), layer
+            assert fmt is not FP32 or not is_low(t), layer
 
 
 @every_policy
@@ -415,37 +434,6 @@ def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
     assert_bits(hooked[0], into.grad)
     assert is_low(model.fusion.weight.grad)
     assert not is_low(model.head[1].weight.grad)
-
-
-def test_a_choice_is_by_name_pattern_or_class():
-    towers = {f"{side}.{i}" for side in ("left", "right") for i in range(3)}
-    for key, wide in {
-        "left": {"left.0", "left.1", "left.2"}, "*.2": {"left.2", "right.2"},
-        nn.Sigmoid: {"left.1", "right.1"}, Towers: towers | {"fusion", "head.1"},
-    }.items():  # fmt: skip
-        model, found = Towers(), set()
-
-        def look(name, found=found):
-            return lambda module, args, output: (
-                None if is_low(output) else found.add(name)
-            )
-
-        for name, module in model.named_modules():
-            if not list(module.children()) and not isinstance(module, nn.LayerNorm):
-                module.register_forward_hook(look(name))
-        with simulated(FP16, policy=EVERYTHING.with_layers({key: FP32}), model=model):
-            model(torch.randn(4, 4))
-        assert found == wide
-
-
-def test_the_inner_choice_counts_and_of_two_for_one_layer_the_later():
-    model, x = Towers(), torch.randn(4, 4)
-    inner = CUDA_AUTOCAST.with_layers({"left": FP32, "left.2": BF16})
-    later = CUDA_AUTOCAST.with_layers({"left": FP32}).with_layers({"left": BF16})
-    for policy in (inner, later):
-        with simulated(FP16, policy=policy, model=model):
-            model(x)
-        assert is_low(model.seen[0], BF16)
 
 
 def test_a_module_called_within_a_layer_has_its_choice_though_it_is_not_a_part_of_it():
