@@ -326,7 +326,7 @@ def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> np.ndarray:
     below = np.minimum(np.maximum(fmt.emin - exponent, 0), 63)
     shift = np.minimum(53 - fmt.precision + below, 63)
     biased = np.maximum(exponent, fmt.emin) + fmt.bias
-    return ((biased - 1) << (fmt.precision - 1)) + (significand >> shift)
+    return np.asarray(((biased - 1) << (fmt.precision - 1)) + (significand >> shift))
 
 
 def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> str:

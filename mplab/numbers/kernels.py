@@ -395,14 +395,13 @@ def _in_blocks(
 ):
     """Round `bits` into `out`; if `totals` is not None, add the number of flags b to `totals[b]`.
 
-    Unless `looks` is None, each block is classified first. `out` may be `bits`; it may hold just
-    one block if the results are not needed.
+    Unless `looks` is None, each block is classified first. `out` may be `bits`.
     """
     known = _unpack(parameters)
     scratch = np.empty(BLOCK, bits.dtype)
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
-        r = out[block : block + BLOCK] if out.size == bits.size else out[: x.size]
+        r = out[block : block + BLOCK]
         x, begin, kind = _without_overlap(x, r, scratch), start + block, ANY
         if looks is not None:
             kind = _kind_of(x, known)
@@ -588,54 +587,69 @@ def loop_at(mode: int, special_cases: bool, *, counting: bool) -> Callable[..., 
 
 def run(
     bits: np.ndarray,
-    out: np.ndarray | None,
+    out: np.ndarray,
     parameters: RoundingParameters,
     mode: Rounding,
     *,
     keys: Callable[[int], tuple[int, int]] | None = None,
-    flags: np.ndarray | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Round contiguous `bits`, write their flags, or count their flags, in threads if many.
-
-    Without `flags` and `counts`: round into `out`. With `flags`: write only the flag bytes. With
-    `counts`: round into `out` and count flags.
+    """Round contiguous `bits` into `out`, and count their flags, in threads if many.
 
     Args:
         bits: int32 or int64, shape (n,): the bits of the floats.
-        out: same dtype and shape, may be `bits` itself; None discards the result.
+        out: same dtype and shape, may be `bits` itself.
         parameters: from `rounding_parameters`.
         mode: how to round.
         keys: for `STOCHASTIC`, from `Stream.keys`.
-        flags: uint8, shape (n,), to receive the flag bytes.
         counts: int64, shape (8,), to which the number of flags is added, per bit; INVALID,
             which is not in a tally, is not counted.
     """
-    if flags is None and counts is None and keys is None and out is not None:
+    if counts is None and keys is None:
         known = ufunc(parameters, mode)
         if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
             known(bits, out)
         else:
             parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
         return
-    what = "flag" if flags is not None else "round" if counts is None else "count"
+    what = "round" if counts is None else "count"
     loop = _loop_for(int(mode), parameters.special_cases, what)
-    partial: list[np.ndarray] = []
+    parts: list[np.ndarray] = []
 
     def work(begin: int, end: int) -> None:
-        part = bits[begin:end]
-        known = parameters.numbers, begin, *(keys(begin >> 32) if keys else (0, 0))
-        if flags is not None:
-            loop(part, flags[begin:end], *known)
-            return
-        target = out[begin:end] if out is not None else np.empty(BLOCK, bits.dtype)
+        known = parameters.numbers, begin, *_keys_at(keys, begin)
         if counts is None:
-            loop(part, target, *known)
+            loop(bits[begin:end], out[begin:end], *known)
             return
-        count = counts if bits.size < DIVISIBLE else np.zeros(8, np.int64)
-        loop(part, target, *known, count)
-        partial.append(count)
+        part = counts if bits.size < DIVISIBLE else np.zeros(8, np.int64)
+        loop(bits[begin:end], out[begin:end], *known, part)
+        parts.append(part)
 
     parallel(work, bits.size, wrap=1 << 32)
     if counts is not None and bits.size >= DIVISIBLE:
-        counts += np.sum(partial, axis=0)
+        counts += np.sum(parts, axis=0)
+
+
+def flag(
+    bits: np.ndarray,
+    flags: np.ndarray,
+    parameters: RoundingParameters,
+    mode: Rounding,
+    *,
+    keys: Callable[[int], tuple[int, int]] | None = None,
+) -> None:
+    """Write the flag bytes of `bits` to `flags`, uint8, in threads if many. See `run`."""
+    loop = _loop_for(int(mode), parameters.special_cases, "flag")
+
+    def work(begin: int, end: int) -> None:
+        known = parameters.numbers, begin, *_keys_at(keys, begin)
+        loop(bits[begin:end], flags[begin:end], *known)
+
+    parallel(work, bits.size, wrap=1 << 32)
+
+
+def _keys_at(
+    keys: Callable[[int], tuple[int, int]] | None, index: int
+) -> tuple[int, int]:
+    """Return the two keys of the elements from an index on; zeros where none are needed."""
+    return keys(index >> 32) if keys else (0, 0)

@@ -13,7 +13,7 @@ in `inputs`, held by tests/numbers/test_inputs.py, and sums of two float64 in th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
@@ -125,14 +125,9 @@ class Tally:
             *(a + b for a, b in zip(astuple(self), astuple(other), strict=True))
         )
 
-    def __iadd__(self, other: Tally) -> Tally:
-        for name in self.as_dict():
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        return self
-
     def as_dict(self) -> dict[str, int]:
         """Return the counters by name."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, counts: dict[str, int]) -> Tally:
@@ -301,15 +296,7 @@ def tally(x: Any, fmt: FormatLike, **rules: Unpack[RoundingRules]) -> Tally:
 nan=1, infinite=0)
     """
     counted = Tally()
-    if is_tensor(x):
-        round_to(x, fmt, tally=counted, **rules)
-        return counted
-    from mplab.numbers import kernels
-
-    array, how = _Source("tally", x).prepared(fmt, **rules)
-    counts = np.zeros(8, np.int64)
-    kernels.run(bits_of(array), bits_of(np.empty_like(array)), counts=counts, **how)
-    counted.add_counts(array.size, counts)
+    round_to(x, fmt, tally=counted, **rules)
     return counted
 
 
@@ -352,7 +339,7 @@ def events(
     source = _Source("events", x)
     array, how = source.prepared(fmt, tininess=tininess, **rules)
     flags = np.empty(array.size, np.uint8)
-    kernels.run(bits_of(array), None, flags=flags, **how)
+    kernels.flag(bits_of(array), flags, **how)
     flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
     return flags.reshape(source.shape)[()]
 

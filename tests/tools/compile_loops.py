@@ -51,9 +51,7 @@ def flags_and_addresses() -> None:
     for mode in Rounding:
         for bits, parameters in arrays():
             keys = _keys(mode)
-            kernels.run(
-                bits, None, parameters, mode, keys=keys, flags=np.zeros(3, np.uint8)
-            )
+            kernels.flag(bits, np.zeros(3, np.uint8), parameters, mode, keys=keys)
             kernels.run(
                 bits,
                 bits.copy(),
