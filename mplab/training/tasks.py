@@ -229,7 +229,9 @@ class Transformer(nn.Module):
         super().__init__()
         width = 32
         self.token = nn.Embedding(_DIGITS, width)
-        self.place = nn.Parameter(0.02 * torch.randn(_LENGTH, width))
+        self.place = nn.Parameter(
+            0.02 * torch.randn(_LENGTH, width, dtype=self.token.weight.dtype)
+        )
         layer = partial(
             nn.TransformerEncoderLayer,
             width,
