@@ -201,7 +201,8 @@ def main() -> int:
         print(
             f"{check.__name__}: {len(every)} comparisons, {len(bad)} differ", flush=True
         )
-        print("\n".join(bad[:20]) + "\n" * bool(bad), end="")
+        for line in bad[:20]:
+            print(line)
         wrong += len(bad)
     seconds = costs(device)
     for name, taken in seconds.items():

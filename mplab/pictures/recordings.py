@@ -45,24 +45,18 @@ def recorded_runs(
     """
     if (recording := recordings.first("training", where=where)) is None:
         return None
-    rows = [
-        r
-        for r in recording.data.get("runs", [])
-        if r["task"] == task and "problem" not in r
-    ]
-    found = {
-        name: {
-            r["seed"]: r["metrics"]
-            for r in rows
-            if r["recipe"] == name and not r["tf32"]
-        }
-        for name in recipes
-    }
-    found = {name: runs for name, runs in found.items() if runs}
-    common = sorted(set.intersection(*map(set, found.values()))) if found else []
-    if len(found) < 2 or not common:
+    by_recipe: dict[str, dict[int, dict[str, float]]] = {}
+    for row in recording.data.get("runs", []):
+        if row["task"] == task and not row["tf32"] and "problem" not in row:
+            by_recipe.setdefault(row["recipe"], {})[row["seed"]] = row["metrics"]
+    found = {name: by_recipe[name] for name in recipes if name in by_recipe}
+    if len(found) < 2:
         return None
-    metric = next(iter(found[next(iter(found))][common[0]]))
+    first, *others = found.values()
+    common = sorted(set(first).intersection(*others))
+    if not common:
+        return None
+    metric = next(iter(first[common[0]]))
     results = {
         NAMES.get(name, name): [float(runs[seed][metric]) for seed in common]
         for name, runs in found.items()
