@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import pictures
-from mplab.lessons.l11 import figures
 from mplab.training import RECIPES, TASKS, Split, memory, stage_times
 from mplab.training.stages import STAGES, kept_bytes
 from mplab.training.tasks import Block
@@ -104,11 +103,9 @@ def test_no_steps_have_no_times():
         stage_times(CNN, "fp32", steps=0)
 
 
-def test_the_figures_are_legible_and_refute_the_misconception():
+def test_the_figure_is_legible_and_refutes_the_misconception():
     rows = [memory(CNN, recipe) for recipe in ("fp32", "amp-bf16", "fp16-scaled")]
     rows.append(memory(CNN, "amp-bf16", checkpointed=True))
     picture = pictures.memory(rows)
     assert_legible(picture)
     assert "keeps every parameter in FP32" in picture.claim
-    times = [stage_times(CNN, recipe, steps=1) for recipe in ("fp32", "amp-bf16")]
-    assert_legible(figures.plot_stage_times(times))

@@ -25,7 +25,7 @@ def ended(task, recipe, seed, steps=None):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_begins_alike_for_a_seed_and_has_apart_training_and_test_data(name):
+def test_every_task_has_the_same_data_each_time_and_its_test_data_apart(name):
     task = TASKS[name]
     one, other = task.data(), task.data()
     for part, again in zip(one, other, strict=True):
@@ -33,10 +33,6 @@ def test_every_task_begins_alike_for_a_seed_and_has_apart_training_and_test_data
     known = {tuple(row.flatten().tolist()) for row in one.train[0]}
     unseen = [row for row in one.test[0] if tuple(row.flatten().tolist()) not in known]
     assert len(unseen) > 0.99 * len(one.test[0])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        output = task.model()(one.test[0])
-    assert task.loss(output, one.test[1]).dim() == 0
 
 
 # The headline -----------------------------------------------------------------------------
