@@ -28,31 +28,11 @@ def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
     run, path = example(), tmp_path / "run.json"
     run.save(path)
     again = History.load(path)
-    for name in ("loss", "loss_scale", "skipped"):
-        one, other = getattr(run, name), getattr(again, name)
-        assert one.dtype == other.dtype
-        assert one.tobytes() == other.tobytes()
-    for name in (
-        "task",
-        "seed",
-        "metrics",
-        "flushed",
-        "tally",
-        "environment",
-        "simulated",
-        "compute_format",
-        "settings",
-    ):
-        assert getattr(run, name) == getattr(again, name)
-    first, second = run.gradients[0]["layer 1"], again.gradients[0]["layer 1"]
-    assert first.exponents.tolist() == second.exponents.tolist() == list(range(-149, 2))
-    assert first.counts.tolist() == second.counts.tolist()
-    assert second[2:] == (1, 1)
-    assert again.gradients[7] == again.samples[7] == {}
-    for one, other in zip(
-        run.samples[0]["layer 1"], again.samples[0]["layer 1"], strict=True
-    ):
-        assert (one.dtype, one.tobytes()) == (other.dtype, other.tobytes())
+    np.testing.assert_equal(vars(again), vars(run))  # nested arrays and NaN, too
+    kept = [again.loss, again.loss_scale, again.skipped]
+    kept += [*again.gradients[0]["layer 1"][:2], *again.samples[0]["layer 1"]]
+    types = [float, float, bool, np.int64, np.int64, np.int64, float, float]
+    assert [part.dtype for part in kept] == types
 
 
 def test_saving_replaces_the_file_only_when_it_is_whole(tmp_path, monkeypatch):
