@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import torch
 from torch import nn
@@ -38,85 +39,49 @@ def outlier_task(keep=slice(None)):
     )  # fmt: skip
 
 
+CNN = TASKS["digits-cnn"]
+FP32 = RECIPES["fp32"]
 CASES = {
-    "overflow in one": (outlier_task, SCALED, {}),
-    "fp32": (lambda: TASKS["digits-cnn"], "fp32", {"steps": 10}),
-    "clipped": (
-        lambda: TASKS["digits-cnn"],
-        replace(RECIPES["fp32"], max_norm=0.1),
-        {"steps": 10},
-    ),
-    "checkpointed": (
-        lambda: TASKS["digits-cnn"],
-        replace(RECIPES["fp32"], checkpointing=True),
-        {"steps": 10},
-    ),
-    "simulated": (lambda: TASKS["digits-cnn"], "bf16", {"steps": 1}),
-    "odd batch": (
-        lambda: replace(TASKS["digits-cnn"], batch=127),
-        "fp32",
-        {"steps": 1},
-    ),
+    "overflow in one": (outlier_task(), SCALED, {}),
+    "fp32": (CNN, FP32, {"steps": 10}),
+    "clipped": (CNN, replace(FP32, max_norm=0.1), {"steps": 10}),
+    "checkpointed": (CNN, replace(FP32, checkpointing=True), {"steps": 10}),
+    "simulated": (CNN, "bf16", {"steps": 1}),
+    "odd batch": (replace(CNN, batch=127), FP32, {"steps": 1}),
 }
 
 
 def watched(case):
     """The history of a case and its last weights, or its error."""
     task, recipe, options = CASES[case]
-    kept = []
-
-    class Keep:
-        def __init__(self, model, optimizer):
-            kept.append(model)
-
-        def step(self, loss, scale, skipped):
-            pass
-
-        def close(self):
-            pass
-
+    watch = MagicMock()
     try:
         history = train(
-            task(), recipe, device="cpu", progress=False, watch=Keep, **options
+            task, recipe, device="cpu", progress=False, watch=watch, **options
         )
     except ValueError as error:
         return {"error": str(error), "processes": processes()}
-    weights = [p.detach().flatten().tolist() for p in kept[0].parameters()]
+    model, _ = watch.call_args.args
     return {
-        "loss": history.loss.tolist(), "scale": history.loss_scale.tolist(),
-        "skipped": history.skipped.tolist(), "weights": weights, "processes": processes(),
-    }  # fmt: skip
-
-
-class Break(Exception):
-    """Ends a run between two steps."""
+        "loss": history.loss.tolist(),
+        "scale": history.loss_scale.tolist(),
+        "skipped": history.skipped.tolist(),
+        "weights": [p.detach().flatten().tolist() for p in model.parameters()],
+        "processes": processes(),
+    }
 
 
 def resumed(folder):
-    """The history of a run that is broken off after five steps, and goes on from its fourth."""
-
-    class Breaking:
-        def __init__(self, model, optimizer):
-            self.steps = 0
-
-        def step(self, loss, scale, skipped):
-            self.steps += 1
-            if self.steps == 5:
-                raise Break
-
-        def close(self):
-            pass
-
-    options = {
-        "device": "cpu",
-        "progress": False,
-        "checkpoint": Path(folder, "checkpoint"),
-    }
+    """The losses of a run that is broken off after five steps, and goes on from its fourth."""
     task, recipe, _ = CASES["overflow in one"]
+    checkpoint = Path(folder, "checkpoint")
+    options = {"device": "cpu", "progress": False, "checkpoint": checkpoint}
+    watch = MagicMock()
+    watch().step.side_effect = [None] * 4 + [KeyboardInterrupt]
     try:
-        train(task(), recipe, watch=Breaking, save_every=2, **options)
-    except Break:
-        return train(task(), recipe, **options).loss.tolist()
+        train(task, recipe, watch=watch, save_every=2, **options)
+    except KeyboardInterrupt:
+        return train(task, recipe, **options).loss.tolist()
     raise AssertionError("the run was not broken off")
 
 
