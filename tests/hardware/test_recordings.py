@@ -1,30 +1,21 @@
 """Recordings: their schema, their checksum, and their words for lessons."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from record import store
+import torch
+from record import Request, store
 
 from mplab.hardware import Recording, first, load
 
 
 def small(**changes):
-    origin = {
-        name: "x" for name in ("driver", "torch", "numpy", "python", "mplab", "command")
-    }
-    origin |= {
-        "device": "CPU",
-        "cuda": False,
-        "date": "2026-01-02 00:00 UTC",
-        "seeds": [0],
-    }
-    facts = {
-        "part": "larger",
-        "provenance": origin | {"rehearsal": True, "seconds": 1.0},
-        "data": {"parameters": 3, "runs": [{"loss": [1.5, float("nan")]}]},
-        "complete": True,
-    }
-    return Recording(**{**facts, **changes})
+    asked = Request(torch.device("cpu"), Path(), ["larger"], rehearse=True)
+    origin = asked.provenance(seconds=1.0) | {"date": "2026-01-02 00:00 UTC"}
+    data = {"parameters": 3, "runs": [{"loss": [1.5, float("nan")]}]}
+    return replace(Recording("larger", origin, data, True), **changes)
 
 
 def test_a_recording_comes_back_as_it_was_saved(tmp_path):

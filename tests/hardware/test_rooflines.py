@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from legible import assert_legible
-from record import store
+from record import Request, store
 
 from mplab import BF16, FP16, FP32, TF32
 from mplab.hardware import Recording, Roofline, rooflines
@@ -59,23 +59,17 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
         },
         {"size": 512, "format": "TF32", "problem": "refused"},
     ]
-    origin = {
-        **{"device": "Paper", "cuda": True, "driver": "", "torch": "2", "numpy": "2"},
-        **{"python": "3", "mplab": "0", "date": "2026-01-01 00:00 UTC", "command": "x"},
-        **{"seeds": [0], "rehearsal": False, "seconds": 1.0},
-    }
-    data = {
-        "copy": {"bytes_per_second": 2e12},
-        "matmul": rows,
-        "round_to": {},
-        "steps": [],
-    }
+    asked = Request(torch.device("cpu"), tmp_path, ["speed"])
+    origin = asked.provenance(seconds=1.0) | {"date": "2026-01-01 00:00 UTC"}
+    data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows}
     monkeypatch.setattr("mplab.hardware.recordings.folder", lambda: tmp_path)
     assert rooflines.recorded() is None
-    store(Recording("speed", origin, data, True), tmp_path)
+    store(Recording("speed", origin, data, complete=False), tmp_path)
     roof = rooflines.recorded()
     assert roof == Roofline(
-        "recorded on Paper on 2026-01-01", 2e12, (Product(256, "FP16", 3e12, 85.0),)
+        "recorded on CPU on 2026-01-01, unfinished",
+        2e12,
+        (Product(256, "FP16", 3e12, 85.0),),
     )
     assert json.dumps(roof)
 
