@@ -203,21 +203,20 @@ class Picture(Figure):
         """The title, on one line: the sentence that the data show."""
         return " ".join(self.get_suptitle().split())
 
-    def png(self, *, zoom: float = 2.0) -> bytes:
-        """Return the figure as PNG, with `zoom` pixels for each pixel of the page."""
-        return self._drawn("png", dpi=zoom * self.dpi)
+    def png(self) -> bytes:
+        """Return the figure as PNG, with two pixels for each pixel of the page."""
+        return self._drawn("png")
 
     def save(self, path: str | Path) -> None:
         """Write the figure, and its description in the file's metadata, as .png or .svg."""
         kind = Path(path).suffix.removeprefix(".")
-        Path(path).write_bytes(self._drawn(kind, dpi=2 * self.dpi))
+        Path(path).write_bytes(self._drawn(kind))
 
-    def _drawn(self, kind: str, *, dpi: float) -> bytes:
+    def _drawn(self, kind: str) -> bytes:
         buffer = io.BytesIO()
+        about = {"Description": self.alt}
         with matplotlib.rc_context(_HOUSE):
-            self.savefig(
-                buffer, format=kind, dpi=dpi, metadata={"Description": self.alt}
-            )
+            self.savefig(buffer, format=kind, dpi=2 * self.dpi, metadata=about)
         return buffer.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:

@@ -101,7 +101,7 @@ def _panels(histories: Sequence[History]) -> dict[str, list[History]]:
     wide = [history for history in histories if history.compute_format == FP32.name]
     places: dict[str, list[History]] = {}
     for history in histories:
-        if not any(history is reference for reference in wide):
+        if history.compute_format != FP32.name:
             places.setdefault(run_place(history), list(wide)).append(history)
     return places or {"": wide}
 
@@ -255,14 +255,13 @@ def _loss_words(runs: Sequence[History]) -> str:
 # Gradients -------------------------------------------------------------------------------
 @c.in_house_style
 def gradient_exponents(
-    layers: Mapping[str, ExponentHistogram], fmt: Format, *, loss_scale: float = 1.0
+    layers: Mapping[str, ExponentHistogram], fmt: Format
 ) -> c.Picture:
     """Draw histograms of each layer's gradient exponents, over the zones of a format.
 
     Args:
         layers: one histogram for each layer, from the input to the output.
         fmt: the format that the gradients would be rounded to.
-        loss_scale: the power of two they are multiplied by first.
 
     Returns:
         A figure with one row for each layer: filled bars keep full precision, pale ones
@@ -272,27 +271,21 @@ def gradient_exponents(
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[
         :, 0
     ]
-    shift = exponent_of(loss_scale)
-    low, high = window(pooled(layers.values()), fmt, shifts=(shift, shift))
-    found = {name: shares(h, fmt, loss_scale=loss_scale) for name, h in layers.items()}
+    low, high = window(pooled(layers.values()), fmt, shifts=(0, 0))
+    found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
     for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
         draw_zones(axes, fmt, low, high)
-        draw_exponents(axes, histogram, fmt, loss_scale)
+        draw_exponents(axes, histogram, fmt, 1.0)
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
-    scaled = (
-        f", times the loss scale {c.power_of_two(loss_scale)}"
-        if loss_scale != 1
-        else ""
-    )
     key = "filled: all digits · pale: subnormal · hollow: becomes 0 or overflows"
-    c.binary_axis(rows[-1].xaxis, f"gradient, absolute value{scaled}\n{key}")
+    c.binary_axis(rows[-1].xaxis, f"gradient, absolute value\n{key}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
     fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
     details = fates.replace("\n", ", ")
     c.titled(
         picture,
-        _range_claim(found, fmt, loss_scale),
+        _range_claim(found, fmt),
         f"One histogram a layer. {details}.",
     )
     c.label_spans(picture, rows[0], zone_words(fmt, low, high))
@@ -331,13 +324,8 @@ def _fate(part: Shares) -> str:
     )
 
 
-def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -> str:
+def _range_claim(layers: Mapping[str, Shares], fmt: Format) -> str:
     """Say what `fmt` loses of all these gradients, and in which layers it loses most."""
-    start = (
-        ""
-        if loss_scale == 1
-        else f"With the loss scaled by {c.power_of_two(loss_scale)}, "
-    )
     parts = []
     for words, zone in (
         ("flushes {} of these gradients to 0", 0),
@@ -347,8 +335,8 @@ def _range_claim(layers: Mapping[str, Shares], fmt: Format, loss_scale: float) -
         if any(lost for lost, _ in pairs.values()):
             parts.append(words.format(c.percent(*summed(pairs))) + _worst(pairs))
     if not parts:
-        return f"{start}{fmt.name} flushes none of these gradients to 0 and overflows on none"
-    return f"{start}{fmt.name} {' and '.join(parts)}"
+        return f"{fmt.name} flushes none of these gradients to 0 and overflows on none"
+    return f"{fmt.name} {' and '.join(parts)}"
 
 
 def summed(pairs: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
