@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 import pytest
 from coloraide import Color
+from histories import STEPS, learning as history
 from legible import assert_legible, assert_words_stand_out, drawn_texts
 from matplotlib.figure import Figure
 from PIL import Image
@@ -23,7 +24,6 @@ from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
 from mplab.training import (
     ExponentHistogram,
-    History,
     exponents as ranges,
 )
 
@@ -31,23 +31,6 @@ COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()
 }
 NEUTRAL = {look.marker: look.colour for look in canvas.NEUTRAL}
-STEPS = 60
-
-
-def history(recipe="fp16-naive", **changes):
-    """A small run without training."""
-    facts = {
-        **{"task": "digits-autoencoder", "recipe": recipe, "seed": 0, "device": "cpu"},
-        "compute_format": recipe.removeprefix("amp-").partition("-")[0].upper(),
-        "simulated": recipe != "fp32" and not recipe.startswith("amp"),
-        "loss": 0.03 + 0.2 * 0.9 ** np.arange(STEPS),
-        "loss_scale": np.full(
-            STEPS, 65536.0 if recipe in ("fp16-scaled", "amp-fp16") else 1.0
-        ),
-        **{"skipped": np.zeros(STEPS, dtype=bool), "metrics": {"r2": 0.5}},
-        **{name: {} for name in ("gradients", "flushed", "tally", "environment")},
-    }
-    return History(**facts | changes)
 
 
 def histogram(low, counts, zeros=0):
@@ -363,7 +346,7 @@ def test_the_name_of_a_run_is_that_of_its_formats_whatever_its_recipe_is_called(
 
 def test_only_mixed_precision_is_called_amp():
     def place(compute_format="BF16", **settings):
-        run = history("amp", compute_format=compute_format, settings=settings)
+        run = history("amp-bf16", compute_format=compute_format, settings=settings)
         return pictures.results_table([run]).rows[0][1]
 
     assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on cpu"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from histories import history as history_of
+from histories import STEPS, learning as history
 from legible import assert_legible
 from tiers import mostly_slow
 
@@ -14,32 +14,19 @@ from mplab.training import RECIPES
 
 pytestmark = pytest.mark.slow
 
-STEPS = 60
-
-
-def history(named, seed=0, factor=1.0, **changes):
-    """A small run without training."""
-    facts = {
-        **{
-            "task": "digits-autoencoder",
-            "seed": seed,
-            "metrics": {"r2": 0.5 + seed / 10},
-        },
-        "loss": factor * (0.03 + 0.2 * 0.9 ** np.arange(STEPS)) * (1 + seed / 10),
-        "loss_scale": np.full(STEPS, RECIPES[named].init_scale or 1.0),
-        "environment": {"torch": "2.13.0", "platform": "<machine>"},
-    }
-    return replace(history_of(named, STEPS), **facts | changes)
-
 
 def several():
     falling = 2.0 ** np.maximum(20, 28 - np.arange(STEPS))
     return [
-        *(history("fp32", seed) for seed in range(3)),
-        *(history("fp16-naive", seed, 2.5) for seed in range(3)),
-        *(history("fp16-overflow", s, loss_scale=falling) for s in range(3)),
-        *(history("bf16-kahan", seed) for seed in range(3)),
-        *(history("amp-bf16", seed, device="NVIDIA H100") for seed in range(3)),
+        history(recipe, seed=seed, **how)
+        for recipe, how in (
+            ("fp32", {}),
+            ("fp16-naive", {"factor": 2.5}),
+            ("fp16-overflow", {"loss_scale": falling}),
+            ("bf16-kahan", {}),
+            ("amp-bf16", {"device": "NVIDIA H100"}),
+        )
+        for seed in range(3)
     ]
 
 
@@ -77,12 +64,12 @@ def test_each_seed_is_compared_with_fp32_of_the_same_seed():
 
 
 def test_the_table_has_the_median_and_the_range_of_the_seeds():
-    (row,) = results_table([history("bf16", seed) for seed in (0, 1, 2)]).rows
+    (row,) = results_table([history("bf16", seed=seed) for seed in (0, 1, 2)]).rows
     assert row[3] == "0.600 (0.500 to 0.700)"
-    (row,) = results_table([history("bf16", 1)]).rows
+    (row,) = results_table([history("bf16", seed=1)]).rows
     assert row[3] == "0.600"
     (row,) = results_table(
-        [history("bf16", s, metrics={"r2": np.nan}) for s in (0, 1)]
+        [history("bf16", seed=s, metrics={"r2": np.nan}) for s in (0, 1)]
     ).rows
     assert "nan" in row[3]
 
