@@ -22,17 +22,20 @@ def _all_subnormals(x: np.ndarray) -> float:
 
 _SMALLEST = FP16.min_subnormal
 
-_SHARE_CASES = (
-    np.array([1.0]),
-    np.array([1e-9, 1.0]),
-    np.array([0.0, 1e-9, 1.0, 0.0]),
-    np.array([-1e-9, -1.0, 2.0]),
-    np.array([FP16.min_normal / 2, 1.0]),
-    np.array([0.75 * _SMALLEST, 0.25 * _SMALLEST]),
-    np.array([_TIE, np.nextafter(_TIE, 1), 1.0, -_TIE]),
-    np.array([0.0, -0.0]),
-    np.array([]),
-    np.ldexp(np.random.default_rng(1).standard_normal(1000), -25),
+_SHARE_CASES = tuple(
+    np.array(x)
+    for x in (
+        [1.0],
+        [1e-9, 1.0],
+        [0.0, 1e-9, 1.0, 0.0],
+        [-1e-9, -1.0, 2.0],
+        [FP16.min_normal / 2, 1.0],
+        [0.75 * _SMALLEST, 0.25 * _SMALLEST],
+        [_TIE, np.nextafter(_TIE, 1), 1.0, -_TIE],
+        [0.0, -0.0],
+        [],
+        np.ldexp(np.random.default_rng(1).standard_normal(1000), -25),
+    )
 )
 
 

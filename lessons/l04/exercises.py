@@ -52,19 +52,22 @@ _NORMAL = 2.0**-14 - 2.0**-25
 
 _LEAST_ABOVE = float(np.nextafter(2.0**-25, 1))
 
-_COUNT_CASES = (
-    np.array([1.0]),
-    np.array([1e-9, 1e-6, 1e6]),
-    np.array([-1e-9, -1e-6, -1e6, 2.0]),
-    np.array([0.0, -0.0, 1.0]),
-    np.array([np.inf, -np.inf, np.nan]),
-    np.array([3e-8, 4e-8, 5e-8]),
-    np.array([2.0**-25, _LEAST_ABOVE, 2.0**-24, 2.0**-14]),
-    np.array([65504.0, 65510.0, 65519.9, 65520.0, 65536.0]),
-    np.array([0.99999 * 2.0**-14, 0.9 * 2.0**-14]),
-    np.array([_NORMAL, np.nextafter(_NORMAL, 0)]),  # the tie below the normal numbers
-    np.array([]),
-    np.ldexp(np.random.default_rng(2).standard_normal(500), -20),
+_COUNT_CASES = tuple(
+    np.array(x)
+    for x in (
+        [1.0],
+        [1e-9, 1e-6, 1e6],
+        [-1e-9, -1e-6, -1e6, 2.0],
+        [0.0, -0.0, 1.0],
+        [np.inf, -np.inf, np.nan],
+        [3e-8, 4e-8, 5e-8],
+        [2.0**-25, _LEAST_ABOVE, 2.0**-24, 2.0**-14],
+        [65504.0, 65510.0, 65519.9, 65520.0, 65536.0],
+        [0.99999 * 2.0**-14, 0.9 * 2.0**-14],
+        [_NORMAL, np.nextafter(_NORMAL, 0)],  # the tie below the normal numbers
+        [],
+        np.ldexp(np.random.default_rng(2).standard_normal(500), -20),
+    )
 )
 
 EXERCISES: dict[str, Exercise] = {

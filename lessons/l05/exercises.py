@@ -41,17 +41,20 @@ _RANDOM = np.random.default_rng(5).integers(0, 2048, 100) / 2048
 
 _SIGNED = np.random.default_rng(6).integers(-2047, 2048, 77) / 256
 
-_PAIRWISE_CASES = (
-    np.array([1.5]),
-    np.array([1.0, 2.0]),
-    np.array([1.0, 2.0, 4.0]),
-    np.array([2048.0, 1.0, 1.0]),
-    np.array([2048.0, 1.0, 1.0, 1.0, 1.0]),
-    np.array([1.0, 2048.0, 1.0, 2.0, 3.0]),
-    np.array([]),
-    _RANDOM,
-    _SIGNED,
-    np.ones(2500),
+_PAIRWISE_CASES = tuple(
+    np.array(x)
+    for x in (
+        [1.5],
+        [1.0, 2.0],
+        [1.0, 2.0, 4.0],
+        [2048.0, 1.0, 1.0],
+        [2048.0, 1.0, 1.0, 1.0, 1.0],
+        [1.0, 2048.0, 1.0, 2.0, 3.0],
+        [],
+        _RANDOM,
+        _SIGNED,
+        np.ones(2500),
+    )
 )
 
 
@@ -71,21 +74,22 @@ def _kahan(
     return total
 
 
-_KAHAN_CASES = (
-    np.array([1.5]),
-    np.array([1.0, 2.0, 3.0]),
-    np.array([2048.0, 1.0, 1.0]),
-    np.array([2048.0, 1.0, 1.0, 1.0, 1.0]),
-    np.array([]),
-    np.array([1.5, 1344.0, 1.8125]),  # the term after a loss is itself rounded
-    np.array([0.25, 896.0, 2.5]),  # here even Kahan's sum is not the nearest number
-    np.array([-1536.0, 3.875, 1280.0]),
-    np.array(
-        [-0.078125, 21.0, 120.0]
-    ),  # what is lost at the end would change the total
-    _RANDOM,
-    np.tile([0.7001953125, 0.0999755859375], 700),
-    np.ones(2500),
+_KAHAN_CASES = tuple(
+    np.array(x)
+    for x in (
+        [1.5],
+        [1.0, 2.0, 3.0],
+        [2048.0, 1.0, 1.0],
+        [2048.0, 1.0, 1.0, 1.0, 1.0],
+        [],
+        [1.5, 1344.0, 1.8125],  # the term after a loss is itself rounded
+        [0.25, 896.0, 2.5],  # here even Kahan's sum is not the nearest number
+        [-1536.0, 3.875, 1280.0],
+        [-0.078125, 21.0, 120.0],  # what is lost at the end would change the total
+        _RANDOM,
+        np.tile([0.7001953125, 0.0999755859375], 700),
+        np.ones(2500),
+    )
 )
 
 

@@ -19,15 +19,18 @@ def _toward_zero(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.trunc(np.log2(np.abs(_numbers(x)))), np.int64)
 
 
-_ARRAYS = (
-    np.array([1.0]),
-    np.array([2.0, 3.0, 4.0]),
-    np.array([0.75, 0.5, 0.3]),
-    np.array([-6.0, 6.0]),
-    np.array([0.0, 1.0, np.inf, np.nan]),
-    np.array([0.0, -0.0]),
-    np.array([2.0**-149, 2.0**-30, 1.5 * 2.0**-25]),
-    np.array([np.nextafter(8.0, 0.0), 8.0, np.nextafter(0.125, 0.0)]),
+_ARRAYS = tuple(
+    np.array(x)
+    for x in (
+        [1.0],
+        [2.0, 3.0, 4.0],
+        [0.75, 0.5, 0.3],
+        [-6.0, 6.0],
+        [0.0, 1.0, np.inf, np.nan],
+        [0.0, -0.0],
+        [2.0**-149, 2.0**-30, 1.5 * 2.0**-25],
+        [np.nextafter(8.0, 0.0), 8.0, np.nextafter(0.125, 0.0)],
+    )
 )
 
 

@@ -23,12 +23,15 @@ _PRODUCTS = (
     (256.0, 1e13, 1.6e14, 1e12),  # arithmetic limits FP32, memory the other
 )
 
-_STEPS = (
-    (np.array([1.0]), np.array([8.0])),
-    (np.array([0.5, 0.5]), np.array([8.0, 1.0])),
-    (np.array([0.25, 0.75]), np.array([4.0, 1.0])),
-    (np.array([0.2, 0.3, 0.4, 0.1]), np.array([1.0, 4.0, 4.0, 0.5])),
-    (np.array([0.0, 1.0]), np.array([16.0, 1.0])),
+_STEPS = tuple(
+    tuple(map(np.array, case))
+    for case in (
+        ([1.0], [8.0]),
+        ([0.5, 0.5], [8.0, 1.0]),
+        ([0.25, 0.75], [4.0, 1.0]),
+        ([0.2, 0.3, 0.4, 0.1], [1.0, 4.0, 4.0, 0.5]),
+        ([0.0, 1.0], [16.0, 1.0]),
+    )
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -46,13 +46,16 @@ _RNG = np.random.default_rng(12)
 
 _CALM = np.ones(4)
 
-_ROWS = (
-    (_CALM, 2),
-    (np.array([1.0, 1.0, 1e5, 1.0, 1.0, 1.0]), 2),
-    (np.array([1.0, 1.0, 1e5, 1.0, 1.0, 1.0]), 1),
-    (np.array([4.0, 1.0, 1.0, 1.0, 1.0, 1.0]), 3),
-    (np.array([448.0, 447.5, 448.5, 1.0]), 1),
-    (np.exp2(_RNG.normal(0, 6, 40)), 8),
+_ROWS = tuple(
+    (np.array(amaxes), length)
+    for amaxes, length in (
+        (_CALM, 2),
+        ([1.0, 1.0, 1e5, 1.0, 1.0, 1.0], 2),
+        ([1.0, 1.0, 1e5, 1.0, 1.0, 1.0], 1),
+        ([4.0, 1.0, 1.0, 1.0, 1.0, 1.0], 3),
+        ([448.0, 447.5, 448.5, 1.0], 1),
+        (np.exp2(_RNG.normal(0, 6, 40)), 8),
+    )
 )
 
 EXERCISES: dict[str, Exercise] = {

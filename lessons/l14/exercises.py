@@ -24,16 +24,19 @@ def _not_added_back(x: np.ndarray) -> float:
     return float(np.log(np.exp(x - top).sum())) if math.isfinite(top) else top
 
 
-_SCORE_CASES = (
-    np.array([1.0, 2.0, 3.0]),
-    np.array([5.0]),
-    np.array([1000.0, 1000.0]),
-    np.array([-1000.0, -1001.0, -1003.0]),
-    np.array([900.0, -900.0]),
-    np.array([-900.0, -900.0, 3.0]),
-    np.array([-np.inf, 2.0, 2.0]),  # one place is masked
-    np.array([-np.inf, -np.inf]),  # all are
-    np.random.default_rng(14).standard_normal(50) * 300,
+_SCORE_CASES = tuple(
+    np.array(x)
+    for x in (
+        [1.0, 2.0, 3.0],
+        [5.0],
+        [1000.0, 1000.0],
+        [-1000.0, -1001.0, -1003.0],
+        [900.0, -900.0],
+        [-900.0, -900.0, 3.0],
+        [-np.inf, 2.0, 2.0],  # one place is masked
+        [-np.inf, -np.inf],  # all are
+        np.random.default_rng(14).standard_normal(50) * 300,
+    )
 )
 
 
@@ -57,16 +60,19 @@ def _not_divided(a: np.ndarray, b: np.ndarray, result: float) -> float:
     return float(abs(result - (a * b).sum()))
 
 
-_PRODUCT_CASES = (
-    (np.array([2.0]), np.array([3.0]), 6.0),
-    (np.array([2.0]), np.array([3.0]), 6.75),
-    (np.array([1.0, 2.0]), np.array([4.0, 3.0]), 9.0),
-    (np.array([1.0, -1.0]), np.array([1024.0, 1023.0]), 0.0),  # all digits cancelled
-    (np.array([5.0, 5.0]), np.array([7.0, -7.0]), 0.5),
-    (np.array([0.0, 0.0]), np.array([1.0, 2.0]), 0.0),
-    (np.array([0.0]), np.array([8.0]), 1.0),  # no relative change of 0 helps
-    (np.array([1.0, 2.0**-30]), np.ones(2), 1.0),  # float32 has no such sum
-    (np.arange(1.0, 9.0), np.array([1.0, -2.0] * 4), -60.0),
+_PRODUCT_CASES = tuple(
+    (np.array(a), np.array(b), result)
+    for a, b, result in (
+        ([2.0], [3.0], 6.0),
+        ([2.0], [3.0], 6.75),
+        ([1.0, 2.0], [4.0, 3.0], 9.0),
+        ([1.0, -1.0], [1024.0, 1023.0], 0.0),  # all digits cancelled
+        ([5.0, 5.0], [7.0, -7.0], 0.5),
+        ([0.0, 0.0], [1.0, 2.0], 0.0),
+        ([0.0], [8.0], 1.0),  # no relative change of 0 helps
+        ([1.0, 2.0**-30], np.ones(2), 1.0),  # float32 has no such sum
+        (np.arange(1.0, 9.0), [1.0, -2.0] * 4, -60.0),
+    )
 )
 
 EXERCISES: dict[str, Exercise] = {

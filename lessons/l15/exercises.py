@@ -36,18 +36,21 @@ def _euclidean(a: np.ndarray, x: np.ndarray, b: np.ndarray) -> float:
 
 _SKEW = np.array([[1.0, -8.0], [2.0, 4.0]])
 
-_JUDGED = (
-    (np.array([[2.0]]), np.array([3.0]), np.array([7.0])),
-    (np.array([[2.0]]), np.array([3.0]), np.array([6.0])),
-    (_SKEW, np.array([2.0, 1.0]), np.array([-6.0, 9.0])),
-    (_SKEW, np.array([2.0, 1.0]), np.array([-7.0, 8.0])),  # negative residual
-    (_SKEW, np.array([-3.0, 0.5]), np.array([0.0, 0.0])),
-    (_SKEW, np.zeros(2), np.zeros(2)),  # exact, and nothing to compare with
-    (np.array([[2.0**-4]]), np.array([1.0]), np.array([2.0**-3])),
-    (_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, np.array([-6.0, 8.0])),
-    (np.arange(9.0).reshape(3, 3), np.array([1.0, -2.0, 1.5]), np.ones(3)),
-    # The largest of b is negative, and the residual small, but not 0.
-    (_SKEW, np.array([-2.0, -1.0]), np.array([6.0, -8.0 - 2.0**-40])),
+_JUDGED = tuple(
+    tuple(map(np.array, case))
+    for case in (
+        ([[2.0]], [3.0], [7.0]),
+        ([[2.0]], [3.0], [6.0]),
+        (_SKEW, [2.0, 1.0], [-6.0, 9.0]),
+        (_SKEW, [2.0, 1.0], [-7.0, 8.0]),  # negative residual
+        (_SKEW, [-3.0, 0.5], [0.0, 0.0]),
+        (_SKEW, np.zeros(2), np.zeros(2)),  # exact, and nothing to compare with
+        ([[2.0**-4]], [1.0], [2.0**-3]),
+        (_SKEW * 2.0**60, np.array([2.0, 1.0]) / 2**60, [-6.0, 8.0]),
+        (np.arange(9.0).reshape(3, 3), [1.0, -2.0, 1.5], np.ones(3)),
+        # The largest of b is negative, and the residual small, but not 0.
+        (_SKEW, [-2.0, -1.0], [6.0, -8.0 - 2.0**-40]),
+    )
 )
 
 

@@ -73,19 +73,22 @@ def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
 
 _DRAWS = np.array([0.0, 0.125, 0.5, 0.875])
 
-_ROUNDED_CASES = (
-    (np.array([1.25]), np.array([0.25])),
-    (np.array([0.5, 1.0, 4.0, 6.0, -0.0]), np.array([0.0, 0.5, 0.0, 0.0, 0.0])),
-    (np.array([0.1, 0.2, 0.25, 0.3]), np.full(4, 0.5)),
-    (
-        np.array([2.25, 2.75, 3.25, 4.5, 5.5]),
-        np.array([0.5, 0.5, 0.125, 0.125, 0.5]),
-    ),
-    (np.array([-0.125, -1.25, -2.25, -5.0]), np.array([0.5, 0.375, 0.125, 0.25])),
-    (np.array([6.5, -7.75, 1000.0]), np.array([0.0, 0.125, 0.875])),
-    *((np.linspace(-6.5, 6.5, 105), np.full(105, u)) for u in _DRAWS),
-    (np.full(16, 2.5), np.arange(16) / 16),
-    (np.array([1.125]), np.array([0.25 - 2.0**-40])),  # in float32 equal
+_ROUNDED_CASES = tuple(
+    tuple(map(np.array, case))
+    for case in (
+        ([1.25], [0.25]),
+        ([0.5, 1.0, 4.0, 6.0, -0.0], [0.0, 0.5, 0.0, 0.0, 0.0]),
+        ([0.1, 0.2, 0.25, 0.3], np.full(4, 0.5)),
+        (
+            [2.25, 2.75, 3.25, 4.5, 5.5],
+            [0.5, 0.5, 0.125, 0.125, 0.5],
+        ),
+        ([-0.125, -1.25, -2.25, -5.0], [0.5, 0.375, 0.125, 0.25]),
+        ([6.5, -7.75, 1000.0], [0.0, 0.125, 0.875]),
+        *((np.linspace(-6.5, 6.5, 105), np.full(105, u)) for u in _DRAWS),
+        (np.full(16, 2.5), np.arange(16) / 16),
+        ([1.125], [0.25 - 2.0**-40]),  # in float32 equal
+    )
 )
 
 EXERCISES: dict[str, Exercise] = {
