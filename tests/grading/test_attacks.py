@@ -1,11 +1,11 @@
 """No submission gains what it did not earn, loses what it did, leaks, or leaves anything behind."""
 
-import html.parser
 import uuid
 
 import nbformat
 import pytest
 import stage
+from bs4 import BeautifulSoup
 from payloads import ATTACKS, CLASSES, SECRET
 
 from mplab.grading.exporting import grades, write_grades
@@ -19,33 +19,18 @@ pytestmark = pytest.mark.skipif(
 DEADLY = ("os._exit", "segmentation fault", "earned, then dead", "memory")
 
 
-class Live(html.parser.HTMLParser):
-    """Collects what a page could run or load."""
-
-    def __init__(self):
-        super().__init__()
-        self.found = []
-
-    def handle_starttag(self, tag, attributes):
-        values = dict(attributes)
-        if tag in ("iframe", "object", "embed", "form") or any(
-            n.startswith("on") for n in values
-        ):
-            self.found.append((tag, attributes))
-        if str(values.get("href", "")).lower().startswith("javascript:"):
-            self.found.append((tag, attributes))
-        if tag == "img" and not str(values.get("src", "")).startswith("data:"):
-            self.found.append((tag, attributes))
-
-    def handle_data(self, data):
-        if self.cdata_elem == "script" and "alert(" in data:
-            self.found.append(("script", data))
-
-
 def live_parts(page):
-    parser = Live()
-    parser.feed(page)
-    return parser.found
+    """What a page could run or load."""
+    found = []
+    for tag in BeautifulSoup(page, "html.parser").find_all(True):
+        runs = tag.name in ("iframe", "object", "embed", "form")
+        runs |= any(name.startswith("on") for name in tag.attrs)
+        runs |= str(tag.get("href")).lower().startswith("javascript:")
+        runs |= tag.name == "img" and not str(tag.get("src")).startswith("data:")
+        runs |= tag.name == "script" and "alert(" in tag.text
+        if runs:
+            found.append(str(tag)[:200])
+    return found
 
 
 def grade_and_judge(root, attacks, monkeypatch):

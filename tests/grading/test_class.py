@@ -1,6 +1,5 @@
 """A class as a whole: teams, and what an exercise that is graded anew leaves alone."""
 
-import json
 from datetime import UTC
 
 import pytest
@@ -15,15 +14,8 @@ from mplab.grading.statistics import statistics
 from mplab.grading.worksheets import read_list
 
 
-def hand_in(course, student, time=""):
-    (course.root / "submitted" / student / "a1").mkdir(parents=True)
-    received(course, student, time)
-
-
 def received(course, student, time):
-    place = course.root / ".mplab" / "received" / "a1" / f"{student}.json"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps({"time": time}))
+    course.write("received", "a1", student, {"time": time})
 
 
 @pytest.fixture
@@ -50,7 +42,8 @@ def test_the_newest_of_a_team_counts_and_of_equal_ones_who_stands_first(
     bare, times, owner
 ):
     for student, time in times.items():
-        hand_in(bare, student, time)
+        (bare.root / "submitted" / student / "a1").mkdir(parents=True)
+        received(bare, student, time)
     assert team_owners(bare, "a1") == {"s01": owner, "s02": owner}
     assert superseded(bare, "a1") == {name: owner for name in times if name != owner}
     assert submitted_students(bare, "a1") == ([owner], [])

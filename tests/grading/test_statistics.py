@@ -44,9 +44,8 @@ STATES = {"s1": (3.5, "", False), "s2": (1.5, BY_HAND, True), "s3": (1.5, "", Fa
           "s8": (0.0, "not graded: it is not a folder", False)}  # fmt: skip
 
 
-@pytest.fixture(params=["record", "text"])
-def course(request, tmp_path, monkeypatch):
-    """A class as it is graded now, and as it was before checks had a record."""
+@pytest.fixture
+def course(tmp_path, monkeypatch):
     graded = {"sign": Graded("f", EXERCISE, PARTS)}
     found = [Grade(Student(s, "", "", ""), "a1", score, 3.5, remark, by_hand, s)
              for s, (score, remark, by_hand) in STATES.items()]  # fmt: skip
@@ -56,8 +55,6 @@ def course(request, tmp_path, monkeypatch):
         cell = nbformat.v4.new_code_cell("", metadata={"nbgrader": mark})
         write_outcomes(cell, [Outcome("signs: both", 2, 0.0 if message else 2, message),
                               Outcome("rest", 1.5, 1.5, "")])  # fmt: skip
-        if request.param == "text":
-            del cell.metadata["mplab"]
         place = tmp_path / "autograded" / student / "a1" / "a1.ipynb"
         place.parent.mkdir(parents=True)
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), place)

@@ -1,10 +1,9 @@
 """What students get to start with."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+from cases import run_script
 from classroom import configure
 
 from mplab.grading.releasing import add_start
@@ -34,10 +33,6 @@ def test_the_notebook_alone_brings_its_public_cases_with_it(course, tmp_path):
     """Colab opens the notebook alone: the second cell could not find checks.json."""
     source = "".join(first_cell(course)["source"])
     program = f"{source}\nfrom mplab.grading import load_public\nprint(load_public())"
-    ran = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert "fields" in ran.stdout
+    assert "fields" in run_script(program, cwd=tmp_path)
     there = (course.root / "release/a1/checks.json").read_bytes()
     assert (tmp_path / "checks.json").read_bytes() == there

@@ -62,34 +62,30 @@ ANSWERED = [RawCell("code", {"one-answer": "A1", "two-answer": "A2"}.get(c.grade
 FULL = ["title", "import mplab", "A1", "check 1", "A2", "check 2"]
 
 
-def test_answers_are_taken_and_checks_come_from_the_release():
-    forged = [
-        c._replace(source="pass") if c.grade_id in ("one", "setup") else c
-        for c in ANSWERED
-    ]
-    assert sources(forged) == FULL
+CHECKS = [c for c in ANSWERED if c.grade_id in ("one", "two")]
+FORGED = [c._replace(source="pass") if c.grade_id in ("one", "setup") else c
+          for c in ANSWERED]  # fmt: skip
+REPAIR = RawCell("code", "repair", "")
 
 
-@pytest.mark.parametrize("missing", ["setup", "one", "two", "one-answer", "two-answer"])
-def test_a_missing_cell_is_put_back_where_it_stands_in_the_release(missing):
-    stubs = {"one-answer": ("A1", "stub 1"), "two-answer": ("A2", "stub 2")}
-    answer, stub = stubs.get(missing, ("", ""))
-    wanted = [stub if source == answer else source for source in FULL]
-    if missing == "setup":  # follows nothing: it comes first
-        wanted[:2] = ["import mplab", "title"]
-    assert sources([c for c in ANSWERED if c.grade_id != missing]) == wanted
+def without(*names):
+    return [c for c in ANSWERED if c.grade_id not in names]
 
 
-def test_a_check_never_stands_before_its_answer():
-    checks = [c for c in ANSWERED if c.grade_id in ("one", "two")]
-    others = [c for c in ANSWERED if c not in checks]
-    assert sources(checks + others) == FULL
-
-
-def test_cells_between_an_answer_and_its_check_stay_between_them():
-    place = ANSWERED.index(next(c for c in ANSWERED if c.grade_id == "one"))
-    more = [*ANSWERED[:place], RawCell("code", "repair", ""), *ANSWERED[place:]]
-    assert sources(more)[2:5] == ["A1", "repair", "check 1"]
+@pytest.mark.parametrize(("cells", "wanted"), [
+    (FORGED, FULL),
+    (CHECKS + without("one", "two"), FULL),  # never before its answer
+    ([*ANSWERED, *CHECKS], [*FULL[:3], "A2", "check 1", "check 2"]),
+    ([*ANSWERED[:3], REPAIR, *ANSWERED[3:]], [*FULL[:3], "repair", *FULL[3:]]),
+    (without("one"), FULL),
+    (without("two"), FULL),
+    (without("setup"), ["import mplab", "title", *FULL[2:]]),  # follows nothing: it comes first
+    (without("one-answer"), [*FULL[:2], "stub 1", *FULL[3:]]),
+    (without("two-answer"), [*FULL[:4], "stub 2", FULL[5]]),
+])  # fmt: skip
+def test_answers_are_taken_and_checks_come_from_the_release(cells, wanted):
+    """A missing cell is put back, and what stands between an answer and its check stays there."""
+    assert sources(cells) == wanted
 
 
 def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
@@ -98,12 +94,6 @@ def test_of_copies_the_last_is_the_answer_and_the_others_still_run():
     assert [c.source for c in rebuilt.cells][2:5] == ["A1", "A1 again", "check 1"]
     marks = [c.metadata.get("nbgrader", {}).get("grade_id") for c in rebuilt.cells]
     assert marks[2:4] == [None, "one-answer"]
-    assert (
-        sources([*ANSWERED, *[c for c in ANSWERED if c.grade_id == "one"]]).count(
-            "check 1"
-        )
-        == 1
-    )
 
 
 def test_what_may_have_cost_an_honest_submission_points_is_told():
@@ -112,7 +102,7 @@ def test_what_may_have_cost_an_honest_submission_points_is_told():
 
     assert told(ANSWERED) == told([*ANSWERED, RawCell("code", "more", "")]) == ""
     # A check that is put back.
-    assert told([c for c in ANSWERED if c.grade_id != "one"]) == ""
+    assert told(without("one")) == ""
     unmarked = [c._replace(grade_id="") if c.source == "A1" else c for c in ANSWERED]
     assert (
         told(unmarked)
