@@ -5,7 +5,6 @@ trouble the machine, and outside processes are touched only as nobody in a sandb
 """
 
 import copy
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -50,26 +49,26 @@ SOLVED = {"solved": True, "points": 16.0}
 """Of an attack with the right answers beside it: what it honestly earns."""
 
 
-def cell_of(notebook: dict, name: str) -> dict:
+def cell_of(notebook, name):
     return next(c for c in notebook["cells"] if grade_id(c) == name)
 
 
-def grade_cells(notebook: dict) -> list[dict]:
+def grade_cells(notebook):
     """The cells whose checks give points; a written answer is none of them."""
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return [cell for cell in code if cell["metadata"].get("nbgrader", {}).get("grade")]
 
 
-def every_answer(expression: str) -> str:
+def every_answer(expression):
     """Definitions that give the same for everything."""
     names = ("fields_of", "value_of", "max_finite", "encode_nearest")
     return "\n".join(f"def {n}(*a, **k): return {expression}" for n in names)
 
 
-def answers(source: str) -> Callable[[dict], None]:
+def answers(source):
     """Put a source into each answer, so that nothing later replaces it."""
 
-    def edit(notebook: dict) -> None:
+    def edit(notebook):
         for cell in notebook["cells"]:
             if grade_id(cell).endswith("-answer") and cell["cell_type"] == "code":
                 cell["source"] = source
@@ -77,48 +76,60 @@ def answers(source: str) -> Callable[[dict], None]:
     return edit
 
 
-def tag_all(tag: str) -> Callable[[dict], None]:
-    def edit(notebook: dict) -> None:
+def each_check(change):
+    """Change every cell whose check gives points."""
+
+    def edit(notebook):
         for cell in grade_cells(notebook):
-            cell["metadata"]["tags"] = [tag]
+            change(cell)
 
     return edit
 
 
-def duplicate(notebook: dict) -> None:
+def tagged(tag):
+    return each_check(lambda cell: cell["metadata"].update(tags=[tag]))
+
+
+def marked(**mark):
+    return each_check(lambda cell: cell["metadata"]["nbgrader"].update(mark))
+
+
+def duplicate(notebook):
     notebook["cells"] += [copy.deepcopy(c) for c in grade_cells(notebook)]
 
 
-def raise_points(notebook: dict) -> None:
-    for cell in grade_cells(notebook):
-        cell["metadata"]["nbgrader"]["points"] = 1000
+def as_markdown(cell):
+    cell["cell_type"] = "markdown"
+    del cell["outputs"], cell["execution_count"]
 
 
-def retype(notebook: dict) -> None:
-    for cell in grade_cells(notebook):
-        cell["cell_type"] = "markdown"
-        del cell["outputs"], cell["execution_count"]
+def as_graded_by_hand(cell):
+    """Claim that a check is an answer to be graded by hand, with points given."""
+    cell["metadata"]["nbgrader"].update(
+        solution=True, locked=False, score=99, points=99
+    )
+    cell["source"] = "16.0"
 
 
-def remove_checks(notebook: dict) -> None:
+READY = {"output_type": "execute_result", "execution_count": 1, "metadata": {},
+         "data": {"text/plain": "16.0"}}  # fmt: skip
+
+
+def added(*sources):
+    """Add cells at the end."""
+    return lambda notebook: notebook["cells"].extend(map(code_cell, sources))
+
+
+def remove_checks(notebook):
     notebook["cells"] = [c for c in notebook["cells"] if c not in grade_cells(notebook)]
 
 
-def grade_by_hand(notebook: dict) -> None:
-    """Claim that the check cells are answers to be graded by hand, with points given."""
-    for cell in grade_cells(notebook):
-        cell["metadata"]["nbgrader"].update(
-            solution=True, locked=False, score=99, points=99
-        )
-        cell["source"] = "16.0"
-
-
-def checks_first(notebook: dict) -> None:
+def checks_first(notebook):
     checks = grade_cells(notebook)
     notebook["cells"] = checks + [c for c in notebook["cells"] if c not in checks]
 
 
-def foreign_kernel(notebook: dict) -> None:
+def foreign_kernel(notebook):
     notebook["metadata"]["kernelspec"] = {
         "name": "bash",
         "display_name": "x",
@@ -126,14 +137,8 @@ def foreign_kernel(notebook: dict) -> None:
     }
 
 
-def claim_refused(notebook: dict) -> None:
+def claim_refused(notebook):
     notebook["metadata"]["mplab"] = {"refused": "", "score": 16}
-
-
-def ready_outputs(notebook: dict) -> None:
-    for cell in grade_cells(notebook):
-        cell["outputs"] = [{"output_type": "execute_result", "execution_count": 1, "metadata": {},
-                            "data": {"text/plain": "16.0"}}]  # fmt: skip
 
 
 ALWAYS_EQUAL = """
@@ -168,7 +173,7 @@ def leak(path):
 """
 
 
-def solution_in(path: str) -> str:
+def solution_in(path):
     """Code that runs the answers of a notebook of the course."""
     return (f"import json\ntry:\n    n = json.load(open('ROOT/{path}'))\n"
             "    for c in n['cells']:\n"
@@ -192,12 +197,12 @@ shipped = {"x.pth": "import os; print('HARM' + 'ED')\n"}
 SHIPPED.append(Attack("shipped x.pth", files=shipped, control="not each run", **SOLVED))
 
 
-def link_to_solution(folder: Path, root: Path) -> None:
+def link_to_solution(folder, root):
     (folder / "a1.ipynb").unlink()
     (folder / "a1.ipynb").symlink_to(root / "source" / "a1" / "a1.ipynb")
 
 
-def hard_link_to_solution(folder: Path, root: Path) -> None:
+def hard_link_to_solution(folder, root):
     (folder / "a1.ipynb").unlink()
     victim = root / "submitted" / "s000" / "a1" / "a1.ipynb"
     if os.geteuid() != 0:  # cannot pretend to be two users
@@ -207,49 +212,32 @@ def hard_link_to_solution(folder: Path, root: Path) -> None:
     os.chown(folder, 12345, 12345)
 
 
-def link_to_secret(folder: Path, root: Path) -> None:
+def link_to_secret(folder, root):
     (folder / "notes.txt").symlink_to(root / "checks" / "a1" / "exercises.py")
     (folder / "more").symlink_to(root / "checks")
 
 
-def link_as_folder(folder: Path, root: Path) -> None:
+def link_as_folder(folder, root):
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()
     folder.symlink_to(root / "submitted" / "s000" / "a1")
 
 
-def content(text: str | bytes) -> Callable[[Path, Path], None]:
-    def place(folder: Path, root: Path) -> None:
+def content(text):
+    def place(folder, root):
         data = text if isinstance(text, bytes) else text.encode()
         (folder / "a1.ipynb").write_bytes(data)
 
     return place
 
 
-def large(folder: Path, root: Path) -> None:
-    notebook = json.loads((folder / "a1.ipynb").read_text())
-    notebook["cells"].append(code_cell("#" * (25 << 20)))
-    (folder / "a1.ipynb").write_text(json.dumps(notebook))
-
-
-def many_cells(folder: Path, root: Path) -> None:
-    notebook = json.loads((folder / "a1.ipynb").read_text())
-    notebook["cells"] += [code_cell(f"x = {i}") for i in range(2000)]
-    (folder / "a1.ipynb").write_text(json.dumps(notebook))
-
-
-def fifo(folder: Path, root: Path) -> None:
+def fifo(folder, root):
     (folder / "a1.ipynb").unlink()
     os.mkfifo(folder / "a1.ipynb")
 
 
-def surrogates(notebook: dict) -> None:
-    notebook["cells"].append(code_cell("x = 'a\0b'"))
-    notebook["cells"].append(code_cell("y = '\ud800'"))
-
-
-def markup(notebook: dict) -> None:
+def markup(notebook):
     bad = ("<script>alert(1)</script><img src=x onerror=alert(2)><a href='javascript:alert(3)'>x"
            "</a><iframe src='http://127.0.0.1:1/'></iframe><svg onload=alert(4)>")  # fmt: skip
     notebook["cells"].insert(
@@ -367,17 +355,19 @@ finite_codes = toy(5, 3).finite_codes
         control="nothing gained"),
     ],
     "nbgrader's marks and metadata: points": [
-    Attack("skip-execution tag", edit=tag_all("skip-execution")),
-    Attack("raises-exception tag", edit=tag_all("raises-exception"), control="stock resists"),
-    Attack("points in the metadata", edit=raise_points, control="stock resists"),
+    Attack("skip-execution tag", edit=tagged("skip-execution")),
+    Attack("raises-exception tag", edit=tagged("raises-exception"), control="stock resists"),
+    Attack("points in the metadata", edit=marked(points=1000), control="stock resists"),
     Attack("duplicated check cells", edit=duplicate, control="batch", **SOLVED),
-    Attack("check cells as markdown", edit=retype, **SOLVED, control="stock resists"),
+    Attack("check cells as markdown", edit=each_check(as_markdown), **SOLVED,
+        control="stock resists"),
     Attack("check cells removed", edit=remove_checks, **SOLVED, control="loses"),
-    Attack("check cells as answers", edit=grade_by_hand, control="batch"),
+    Attack("check cells as answers", edit=each_check(as_graded_by_hand), control="batch"),
     Attack("check cells first", edit=checks_first, **SOLVED, control="loses"),
     Attack("foreign kernelspec", edit=foreign_kernel, **SOLVED, control="stock resists"),
     Attack("metadata of the grader", edit=claim_refused, control="stock has none"),
-    Attack("ready-made outputs", edit=ready_outputs, control="stock resists"),
+    Attack("ready-made outputs", edit=each_check(lambda cell: cell.update(outputs=[READY])),
+        control="stock resists"),
     ],
     "solutions, gradebook, environment, others are read: secrets": [
     Attack("solution read from source/", edit=answers(solution_in("source/a1/a1.ipynb"))),
@@ -521,15 +511,16 @@ for o in gc.get_objects():
     Attack("hard link to another's", place=hard_link_to_solution),
     Attack("symlinked extra files", place=link_to_secret, **SOLVED, control="harm"),
     Attack("a pipe as notebook", place=fifo, control=UNSAFE),
-    Attack("25 MiB cell", place=large, control=UNSAFE),
-    Attack("2000 cells", place=many_cells, control=UNSAFE),
+    Attack("25 MiB cell", edit=added("#" * (25 << 20)), control=UNSAFE),
+    Attack("2000 cells", edit=added(*(f"x = {i}" for i in range(2000))), control=UNSAFE),
     Attack("deep JSON", place=content('{"cells":' + "[" * 100_000), control="batch"),
     Attack("broken JSON", place=content('{"cells": ['), control="batch"),
     Attack("no notebook", place=content("[1, 2]"), control="batch"),
     Attack("no text", place=content(b"\0\xff\xfe" * 100), control="batch"),
     ],
     "markup, odd text, warnings: the pages": [
-    Attack("NUL and surrogates", edit=surrogates, **SOLVED, control="batch"),
+    Attack("NUL and surrogates", edit=added("x = 'a\0b'", "y = '\ud800'"), **SOLVED,
+        control="batch"),
     Attack("half a surrogate pair shown", "print('a\\ud800b')\nraise ValueError('c\\udfffd')",
         **SOLVED, control="not tried"),
     Attack("markup in feedback", edit=markup, **SOLVED, control="harm"),

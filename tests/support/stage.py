@@ -7,17 +7,16 @@ import shutil
 import socket
 import threading
 import warnings
-from pathlib import Path
 from typing import NamedTuple
 
 import nbformat
 import psutil
 from classroom import book, code_cell, fill_in, grade_id, released
-from payloads import SECRET, Attack
+from payloads import SECRET
 
 from mplab.grading.autograding import autograde
 from mplab.grading.feedback import write_feedback
-from mplab.grading.folder import Course, create_course
+from mplab.grading.folder import create_course
 
 LIMITS = {
     "memory": 3 << 30, "resident": 400 << 20, "cell_seconds": 4.0, "total_seconds": 40.0,
@@ -49,11 +48,11 @@ class Listener:
         self._socket.close()
 
 
-def student_of(number: int) -> str:
+def student_of(number):
     return f"s{number + 1:03d}"
 
 
-def make_course(root: Path, count: int, *, marker: str = "") -> Course:
+def make_course(root, count, *, marker=""):
     """A released course in whose secret places the secret stands."""
     course = create_course(root)
     exercises = root / "checks" / "a1" / "exercises.py"
@@ -76,9 +75,7 @@ def make_course(root: Path, count: int, *, marker: str = "") -> Course:
     return course
 
 
-def submit(
-    course: Course, student: str, attack: Attack | None, *, port: int = 0
-) -> None:
+def submit(course, student, attack, *, port=0):
     """Lay an attacker's submission, or an honest one, where collection would."""
     notebook = book(course)
     if attack is None or attack.solved:
@@ -107,7 +104,7 @@ class Result(NamedTuple):
     remark: str
 
 
-def traces_of(course: Course, student: str) -> str:
+def traces_of(course, student):
     """HARMED or the secret, wherever a student's part of the course holds them."""
     found = set()
     for step in ("autograded", "feedback"):
@@ -120,14 +117,14 @@ def traces_of(course: Course, student: str) -> str:
     return " ".join(sorted(found))
 
 
-def shown(path: Path, text: str) -> str:
+def shown(path, text):
     """What a graded notebook shows, without the attacker's own source; other files whole."""
     if path.suffix != ".ipynb":
         return "" if path.suffix in (".py", ".pth", ".html") else text
     return json.dumps([c.get("outputs") for c in json.loads(text)["cells"]])
 
 
-def run_class(course: Course, attacks: list[Attack], *, jobs: int = 2) -> list[Result]:
+def run_class(course, attacks, *, jobs=2):
     """Grade everybody; one result per attack, and one for each honest student after them."""
     with Listener() as listener:
         for student in HONEST:
@@ -143,7 +140,7 @@ def run_class(course: Course, attacks: list[Attack], *, jobs: int = 2) -> list[R
     return [Result(lines[i].score, traces_of(course, i), lines[i].remark) for i in ids]
 
 
-def survivors(marker: str) -> list[str]:
+def survivors(marker):
     """Processes of a course's sandboxes that are still there."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
@@ -167,7 +164,7 @@ CONTROL_CHECKS = {
 }
 
 
-def make_control(root: Path) -> Course:
+def make_control(root):
     """The same assignment with classic test cells, for nbgrader without any of mplab.grading."""
     course = create_course(root)
     path = root / "source" / "a1" / "a1.ipynb"
@@ -192,7 +189,7 @@ def make_control(root: Path) -> Course:
     return course
 
 
-def in_process(function, *arguments, seconds: float = 90.0):
+def in_process(function, *arguments, seconds=90.0):
     """Call in a forked process with a limit of time; None if it failed or took longer."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)
@@ -245,7 +242,7 @@ def _grade_control(course, student, home):
         return float(gradebook.find_submission("a1", student).score)
 
 
-def gave_in(attack: Attack, outcome: object, traces: str) -> bool:
+def gave_in(attack, outcome, traces):
     """Whether stock nbgrader fell for an attack as it is written there."""
     score = outcome if isinstance(outcome, float) else None
     return {
@@ -257,9 +254,7 @@ def gave_in(attack: Attack, outcome: object, traces: str) -> bool:
     }[attack.control]
 
 
-def run_control(
-    course: Course, attack: Attack, number: int, port: int
-) -> tuple[object, str]:
+def run_control(course, attack, number, port):
     """What stock nbgrader makes of an attack: points or a failure, and the traces it leaves."""
     student = student_of(number)
     home = course.root / "home"
