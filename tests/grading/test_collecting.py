@@ -71,22 +71,6 @@ BROKEN = {
 }  # fmt: skip
 
 
-def test_downloads_of_moodle_and_canvas_are_recognised(course):
-    collected = bring(course, {
-        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "moodle",
-        "ekbo_LATE_11_22_a1-2.ipynb": "canvas",
-        "s03/a1.ipynb": "folder",
-        "s03/helper.py": "x",
-        "s04_work.zip": packed({"a1.ipynb": "inner", "../../evil": "x"}),
-    })  # fmt: skip
-    assert collected.students == ["s01", "s02", "s03", "s04"]
-    assert taken(course) == {
-        "s01/a1/a1.ipynb": "moodle", "s02/a1/a1.ipynb": "canvas", "s03/a1/a1.ipynb": "folder",
-        "s04/a1/a1.ipynb": "inner",
-    }  # fmt: skip
-    assert any("leads out" in problem for problem in collected.problems)
-
-
 def test_nothing_of_a_zip_gets_outside_and_no_link_gets_in(course):
     link = zipfile.ZipInfo("s04/link")
     link.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -147,15 +131,6 @@ def test_of_many_problems_of_one_student_the_first_are_told(course):
     inner = packed({f"{i}/a1.ipynb": "x" for i in range(25)})
     problems = bring(course, {"s01.zip": inner}).problems
     assert problems[20] == "s01: 4 more of the same kind" and len(problems) == 22
-
-
-def test_a_place_that_is_a_broken_zip_is_refused_with_a_reason(course):
-    place = course.root / "d.zip"
-    place.write_bytes(BROKEN["directory"])
-    with pytest.raises(
-        ValueError, match=r"PLACE must be .* zip file; got .*BadZipFile"
-    ):
-        collect(course, "a1", place)
 
 
 def peak(function):
@@ -251,20 +226,6 @@ def test_a_newer_delivery_of_which_nothing_can_be_taken_does_not_count(course):
     dates = {"s01-x.zip": (2026, 2, 2, 2, 2, 2)}
     bring(course, {"s01/a1.ipynb": "old", "s01-x.zip": BROKEN["end"]}, dates=dates)
     assert taken(course) == {"s01/a1/a1.ipynb": "old"}
-
-
-def test_text_typed_on_moodle_is_named_and_costs_no_file(course):
-    collected = bring(course, {
-        "Ada Löwe_123_assignsubmission_file_/a1.ipynb": "file",
-        "Ada Löwe_123_assignsubmission_onlinetext_/onlinetext.html": "text",
-        "Cy Ek_124_assignsubmission_file_a1.ipynb": "without folders",
-    })  # fmt: skip
-    assert taken(course) == {
-        "s01/a1/a1.ipynb": "file",
-        "s03/a1/a1.ipynb": "without folders",
-    }
-    assert "onlinetext_': left out: text typed on Moodle" in collected.problems[0]
-    assert collected.left_out == []
 
 
 # When did it come in? ------------------------------------------------------------------------

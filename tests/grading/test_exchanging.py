@@ -163,7 +163,11 @@ def test_collect_without_a_place_takes_the_exchange(course, tmp_path, capsys):
     assert capsys.readouterr().out.count("1 submissions are in") == 2
     for words, reason in (
         (["a77"], "ASSIGNMENT must be one of a1, a2"),
-        (["a1", "no.zip"], "PLACE must be a folder or a zip file; got no.zip"),
+        (["a1", "no.zip"], "PLACE must be a folder or a zip file; got no.zip (FileNot"),
+        (
+            ["a1", __file__],
+            f"PLACE must be a folder or a zip file; got {__file__} (BadZ",
+        ),
     ):
         assert run(course, "collect", *words) == 2
         assert capsys.readouterr().err.startswith(f"mplab grade collect: {reason}")

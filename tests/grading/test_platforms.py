@@ -145,8 +145,10 @@ def test_what_is_nobody_s_for_certain_is_left_out_with_its_reason(course, name, 
     ("löweada_5_text.html", "text typed on Canvas"), ("löweada_5_link.html", "a link"),  # C4
     ("anon_Ab1Cd_text.html", "text typed on Canvas"),
 ])  # fmt: skip
-def test_what_is_no_file_is_named_as_what_it_is(course, name, told):
-    assert told in bring(course, [name, "s04/a1.ipynb"]).problems[0]
+def test_what_is_no_file_is_named_as_what_it_is_and_costs_no_file(course, name, told):
+    collected = bring(course, [name, f"Ada {MOODLE}_/a1.ipynb"])
+    assert told in collected.problems[0]
+    assert (collected.students, collected.left_out) == (["s01"], [])
 
 
 def test_a_team_of_moodle_comes_in_by_the_worksheet_and_each_member_gets_the_page(

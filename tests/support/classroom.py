@@ -64,7 +64,8 @@ def book(course, step="release"):
 
 def fill_in(course, filled, **answers):
     """Put the right answers into a released notebook, or these."""
-    right = {grade_id(cell): cell["source"] for cell in book(course, "source")["cells"]}
+    source = book(course, "source")["cells"]
+    right = {grade_id(cell): "".join(cell["source"]) for cell in source}
     for cell in filled["cells"]:
         name = grade_id(cell)
         if name in answers or name.endswith("-answer"):
