@@ -7,13 +7,13 @@ def by_table(finite, zeros, lost, moved, repeats):
 
 
 def stale_before_lost(finite, zeros, lost, moved, repeats):
-    found = ladder(finite, zeros, 0.0, moved, repeats)
-    return found or ladder(finite, zeros, lost, moved, repeats)
+    found = by_table(finite, zeros, 0.0, moved, repeats)
+    return found or by_table(finite, zeros, lost, moved, repeats)
 
 
 def stale_before_zeros(finite, zeros, lost, moved, repeats):
-    found = ladder(finite, 0.0, 0.0, moved, repeats)
-    return found or ladder(finite, zeros, lost, moved, repeats)
+    found = by_table(finite, 0.0, 0.0, moved, repeats)
+    return found or by_table(finite, zeros, lost, moved, repeats)
 
 
 def by_largest(finite, zeros, lost, moved, repeats):
