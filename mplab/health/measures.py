@@ -3,19 +3,15 @@
 import copyreg
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import (
-    _disable_current_modes,
-    _get_current_dispatch_mode,
-)
 
 from mplab.health.records import Step
-from mplab.health.tracing import format_of_dtype, low_format_of
+from mplab.health.tracing import format_of_dtype, low_format_of, without_modes
 from mplab.numbers.formats import FP8_E5M2, FP32, FP64, Format
 from mplab.numbers.rounding import round_to
 
@@ -76,8 +72,7 @@ class Watch:
 @contextmanager
 def unseen() -> Iterator[None]:
     """Compute without autograd, autocast or a simulation noticing."""
-    idle = _get_current_dispatch_mode() is None
-    with torch.no_grad(), nullcontext() if idle else _disable_current_modes():
+    with torch.no_grad(), without_modes():
         yield
 
 

@@ -6,7 +6,7 @@ more than computing it, so `mplab.health` traces only a few steps.
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, NamedTuple
 
@@ -52,6 +52,12 @@ _NONE: tuple[None, None] = (None, None)
 _LOW = (torch.float16, torch.bfloat16)
 
 _current_node = torch._C._current_autograd_node
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Below a simulation around the watch, if there is one."""
+    idle = _get_current_dispatch_mode() is None
+    return nullcontext() if idle else _disable_current_modes()
 
 
 class Origin(NamedTuple):
@@ -221,9 +227,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _harmlessly(self) -> Iterator[None]:
         """Store an error of the tracer for the watch; the operation continues."""
         try:
-            # below a simulation around the watch; but autograd's state tells the phase
-            idle = _get_current_dispatch_mode() is None
-            with nullcontext() if idle else _disable_current_modes():
+            with without_modes():  # autograd's state stays: it tells the phase
                 yield
         except Exception as error:
             self.error = error

@@ -10,7 +10,6 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
-from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -162,8 +161,8 @@ class simulated(ContextDecorator):
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
         }
-        see = partial(Functions, rounders=self._into)
-        self._mode = Mode(self._into[fmt], policy, tally=tally, functions=see)
+        self._mode = Mode(self._into[fmt], policy, tally=tally)
+        self._mode.functions = Functions(self._mode, self._into)
         self._layers: weakref.WeakKeyDictionary[nn.Module, _Layer]
         self._layers = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[

@@ -146,17 +146,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into: rounds to the low format.
         policy: which operation runs in which format.
         tally: whether to count what the roundings do.
-        functions: makes the mode that sees functions above autograd.
+
+    Attributes:
+        functions: the mode that sees functions above autograd, which its maker sets.
     """
 
-    def __init__(
-        self,
-        into: Rounder,
-        policy: Policy,
-        *,
-        tally: bool,
-        functions: Callable[[Mode], TorchFunctionMode],
-    ) -> None:
+    functions: TorchFunctionMode
+
+    def __init__(self, into: Rounder, policy: Policy, *, tally: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy, self.tally = policy, tally
         self.counters: dict[tuple[str, str, bool], Counter] = {}
@@ -172,7 +169,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.results: list[weakref.ref[Tensor]] = []
         self._many = _MANY
         self.graph = this_graph()
-        self.functions = functions(self)
 
     def move(self, place: LayerContext) -> None:
         """Continue in another layer."""

@@ -125,11 +125,10 @@ class Functions(TorchFunctionMode):
     def __init__(self, mode: Mode, rounders: Mapping[Format, Rounder]) -> None:
         super().__init__()
         self.mode, self.known = mode, known_functions(mode.policy)
-        dtypes = {fmt.torch_dtype: rounder for fmt, rounder in rounders.items()}
         self.rounders = {
-            dtype: rounder
-            for dtype, rounder in dtypes.items()
-            if dtype not in _CARRIERS
+            fmt.torch_dtype: rounder
+            for fmt, rounder in rounders.items()
+            if fmt.torch_dtype not in _CARRIERS
         }
 
     def __torch_function__(
