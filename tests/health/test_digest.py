@@ -8,6 +8,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from functools import partial
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -84,32 +85,28 @@ def one_ulp(name, index=3):
 
 
 # Only looking: what optimizers and wrappers do is in test_bits.py ---------------------------
-def test_under_a_simulation_and_autocast_a_run_keeps_its_bits_and_has_digests():
-    x, y = regression()
-    for context in (
-        lambda: simulated(FP16),
-        lambda: torch.autocast("cpu", torch.bfloat16),
-    ):
-        weights, digests = [], []
-        for seen in (False, True, True):
-            model = seeded(network)
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-            digest = Digest(model, optimizer)
-            torch.manual_seed(5)
-            if seen:
-                digest.__enter__()
+CONTEXTS = [partial(simulated, FP16), partial(torch.autocast, "cpu", torch.bfloat16)]
+
+
+@pytest.mark.parametrize("context", CONTEXTS, ids=["simulation", "autocast"])
+def test_under_a_simulation_and_autocast_a_run_keeps_its_bits_and_has_digests(context):
+    def trained(watch):
+        x, y = regression()
+        model, optimizer = made()
+        torch.manual_seed(5)
+        with watch(model, optimizer) as digest:
             for _ in range(2):
                 optimizer.zero_grad()
                 with context():
-                    loss = F.mse_loss(model(x).float(), y)
-                    loss.backward()
+                    F.mse_loss(model(x).float(), y).backward()
                 optimizer.step()
-            digest.__exit__(None, None, None)
-            weights.append(list(model.parameters()))
-            digests.append(digest)
-        assert all(map(torch.equal, weights[0], weights[1]))
-        assert compare(*digests[1:]).equal
-        assert compare(*digests[1:]).compared > 70
+        return list(model.parameters()), digest
+
+    weights, _ = trained(MagicMock())
+    seen, digest = trained(Digest)
+    assert all(map(torch.equal, weights, seen))
+    found = compare(digest, trained(Digest)[1])
+    assert found.equal and found.compared > 70
 
 
 def test_an_error_of_the_digest_ends_it_and_not_the_run_and_is_told(monkeypatch):

@@ -123,26 +123,20 @@ def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_tw
 @every_policy
 @pytest.mark.parametrize("program", ["two layers", "views", "one weight used twice"])
 def test_gradients_accumulate_in_fp32(policy, program):
-    p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
-    x, single = torch.randn(2, 2, 2), []
-    for batch in x:
-        for q in p:
-            q.grad = None
+    weights, x = torch.randn(4, 2, 2), torch.randn(2, 2, 2)
+
+    def accumulated(*batches):
+        p = [nn.Parameter(weight.clone()) for weight in weights]
         with simulated(FP16, policy=policy):
-            Within(PROGRAMS[program])(batch, p).backward()
-        single.append([q.grad for q in p])
-    for q in p:
-        q.grad = None
-    with simulated(FP16, policy=policy):
-        for batch in x:
-            Within(PROGRAMS[program])(batch, p).backward()
-    rounded = 0
-    for q, first, second in zip(p, *single, strict=True):
-        if first is not None:
-            assert_bits(q.grad, first + second)
-            assert is_low(first)
-            rounded += not is_low(q.grad)
-    assert rounded
+            for batch in batches:
+                Within(PROGRAMS[program])(batch, p).backward()
+        return [q.grad for q in p if q.grad is not None]
+
+    both = accumulated(*x)
+    for total, first, second in zip(both, *map(accumulated, x), strict=True):
+        assert_bits(total, first + second)
+        assert is_low(first)
+    assert not all(map(is_low, both))
 
 
 class Above(torch.utils._python_dispatch.TorchDispatchMode):
@@ -448,28 +442,14 @@ def test_a_module_called_within_a_layer_has_its_choice_though_it_is_not_a_part_o
     assert not is_low(output)
 
 
-def test_classes_of_layers_and_operations_can_be_put_in_fp32():
-    classes = (nn.Embedding, nn.LayerNorm, nn.Softmax)
-    policy = EVERYTHING.with_layers(dict.fromkeys(classes, FP32))
-    policy = policy.with_operations(wide=["_softmax", "_log_softmax"])
-    model = nn.Sequential(
-        nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 4), nn.Softmax(1)
-    )
-    with simulated(FP16, policy=policy, model=model):
-        found = [model[0](torch.arange(5))]
-        for layer in model[1:]:
-            found.append(layer(found[-1]))
-        functional = found[2].softmax(1)
-        F.mse_loss(found[3], torch.zeros(5, 4)).backward()
-    assert [is_low(t) for t in found] == [False, False, True, False]
-    assert_bits(functional, found[3])
-    assert [is_low(p.grad) for p in model.parameters()] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_operations_can_be_put_in_fp32_and_in_the_low_format():
+    wide = EVERYTHING.with_operations(wide=["_softmax"])
+    low = CUDA_AUTOCAST.with_operations(lower=["_softmax", "softmax"])
+    for policy, softmax, logarithm in ((wide, False, True), (low, True, False)):
+        with simulated(FP16, policy=policy):
+            h = torch.randn(4, 4).mm(torch.randn(4, 4))
+            found = [h, h.softmax(1), nn.Softmax(1)(h), h.log_softmax(1)]
+        assert [is_low(t) for t in found] == [True, softmax, softmax, logarithm]
 
 
 def test_what_would_change_a_table_in_silence_is_refused():

@@ -20,29 +20,26 @@ from mplab.simulation import CUDA_AUTOCAST, simulated, tags
 from mplab.simulation.tags import Counter, Rounder
 
 
-@pytest.mark.parametrize(
-    "change", ["data", "in place", "optimizer", "optimizer through data"]
-)
-def test_a_changed_weight_is_rounded_anew(change):
-    class Halves(torch.optim.Optimizer):
-        def step(self):
-            for p in self.param_groups[0]["params"]:
-                p.data.mul_(0.5)
+class Halves(torch.optim.Optimizer):
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            p.data.mul_(0.5)
 
+
+CHANGES = {
+    "data": lambda w: w.data.mul_(0.7),
+    "in place": torch.no_grad()(lambda w: w.mul_(0.7)),
+    "optimizer": lambda w: torch.optim.SGD([w], 0.1).step(),
+    "optimizer through data": lambda w: Halves([w], {}).step(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_weight_is_rounded_anew(change):
     w, x = nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4)
-    optimizer = {
-        "optimizer": torch.optim.SGD([w], 0.1),
-        "optimizer through data": Halves([w], {}),
-    }.get(change)
     with simulated(FP16) as sim:
         loss(linear(x, w)).backward()
-        if change == "data":
-            w.data.mul_(0.7)
-        elif change == "in place":
-            with torch.no_grad():
-                w.mul_(0.7)
-        else:
-            optimizer.step()
+        CHANGES[change](w)
         actual = linear(x, w)
     assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
     with sim:
