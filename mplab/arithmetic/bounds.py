@@ -3,7 +3,7 @@
 import math
 
 from mplab.arithmetic.reductions import parsed_order
-from mplab.numbers.checks import integer, positive
+from mplab.numbers.checks import between, integer
 from mplab.numbers.formats import FormatLike, format_of
 
 
@@ -67,5 +67,5 @@ def probabilistic_bound(n: int, fmt: FormatLike, *, confidence: float = 1.0) -> 
         0.015625
     """
     function = "probabilistic_bound"
-    factor = positive(function, "confidence", confidence)
+    factor: float = between(function, "confidence", confidence, 0)
     return factor * math.sqrt(integer(function, "n", n)) * format_of(fmt).unit_roundoff

@@ -37,12 +37,8 @@ def integer(
     *,
     least: float = 0,
     most: float = _HUGE,
-    advice: str = "",
 ) -> int:
-    """Return `value` as an integer in `least` .. `most`, or raise; Booleans are not integers.
-
-    `advice` ends the message.
-    """
+    """Return `value` as an integer in `least` .. `most`, or raise; Booleans are not integers."""
     rule = ", not negative" if least == 0 else f", at least {least}"
     if least == -math.inf:
         rule = ""
@@ -54,21 +50,23 @@ def integer(
             raise TypeError
         found = operator.index(value)
     except TypeError:
-        raise TypeError(problem + (advice or "Convert it with int(...).")) from None
+        raise TypeError(problem + "Convert it with int(...).") from None
     if not least <= found <= most:
-        raise ValueError(problem + (advice or "Choose another number."))
+        raise ValueError(problem + "Choose another number.")
     return found
 
 
-def positive(function: str, argument: str, value: Any) -> float:
-    """Return `value` as a positive finite float, or raise; Booleans are no numbers."""
-    number = isinstance(value, float | int | np.floating | np.integer)
-    if not number or isinstance(value, bool) or not 0 < value < math.inf:
+def between(
+    function: str, argument: str, value: Any, above: float, below: float = math.inf
+) -> Any:
+    """Return a number if it is strictly between two bounds, or raise."""
+    if not above < value < below:
+        rule = "positive" if above == 0 else f"above {above:g}"
+        rule += " and finite" if below == math.inf else f" and below {below:g}"
         raise ValueError(
-            f"{function}: {argument} must be a positive number; got {quoted(value)}. "
-            f"Choose another number."
+            f"{function}: {argument} must be {rule}; got {quoted(value)}. Choose another number."
         )
-    return float(value)
+    return value
 
 
 def one_of(

@@ -33,11 +33,10 @@ _count = _processors()
 
 
 def set_threads(count: int) -> int:
-    """Use at most `count` threads for one large array; return the previous count."""
+    """Use at most `count` threads, 1 for none, for a large array; return the previous count."""
     global _count
-    advice = "Use 1 for no threads."
     before = _count
-    _count = integer("set_threads", "count", count, least=1, advice=advice)
+    _count = integer("set_threads", "count", count, least=1)
     return before
 
 

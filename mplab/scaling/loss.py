@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from mplab.numbers.checks import integer, quoted
+from mplab.numbers.checks import between, integer
 from mplab.numbers.formats import FP32
 from mplab.numbers.rounding import round_to
 
@@ -16,19 +16,6 @@ from mplab.numbers.rounding import round_to
 def in_float32(number: float) -> float:
     """Round a number to float32."""
     return float(round_to(number, FP32))
-
-
-def between(
-    where: str, name: str, value: Any, above: float, below: float = math.inf
-) -> Any:
-    """Return a number if it is strictly between two bounds, or raise."""
-    if not above < value < below:
-        rule = "positive" if above == 0 else f"above {above:g}"
-        rule += " and finite" if below == math.inf else f" and below {below:g}"
-        raise ValueError(
-            f"{where}: {name} must be {rule}; got {quoted(value)}. Choose another number."
-        )
-    return value
 
 
 def require_keys(
@@ -63,7 +50,7 @@ class LossScaler:
 
     Exactness:
         The scale is a float32; each product is computed in float64 and rounded once. Bit-exact
-        with `torch.amp.GradScaler` on the random sequences of events in tests/scaling/test_loss.py.
+        with `torch.amp.GradScaler` on all sequences of eight steps in tests/scaling/test_loss.py.
 
     Source:
         `torch.amp.GradScaler` and `torch._amp_update_scale_` of torch 2.13.

@@ -69,9 +69,9 @@ class Quantized:
         outer: tuple[int, ...] = ()
         if self.block is not None:
             outer = _blocks("Quantized", tuple(self.codes.shape), self.block)
-        _require_shape("Quantized", self.scale, outer)
+        _require_shape("Quantized", "scale", self.scale, outer)
         if self.tensor_scale is not None:
-            _require_one_number("Quantized", self.tensor_scale)
+            _require_shape("Quantized", "tensor_scale", self.tensor_scale, ())
 
     @property
     def values(self) -> Tensor:
@@ -383,7 +383,7 @@ def multiply_and_round(
     else:
         split, outer, inner = _split("quantize", tensor.detach(), block)
         factor = _beside(scale, inner) if scale.shape == outer else scale
-    _require_shape("quantize", scale, outer)
+    _require_shape("quantize", "scale", scale, outer)
     if _needs_width(tensor, scale, fmt, rounding):
         split = split.double()
     product = (split * factor.to(split.dtype)).reshape(tensor.shape)
@@ -444,7 +444,7 @@ def scales_of(
             )
         if tensor_scale is not None:
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
-            _require_one_number(function, given)
+            _require_shape(function, "tensor_scale", given, ())
             tensor_scale = given.item()
         factors, whole = two_levels(largest, fmt, tensor_scale)
         both = (
@@ -452,7 +452,7 @@ def scales_of(
         )
         return next(both), next(both)
     factor = _number_of(function, "scale", scale, wide.device)
-    _require_shape(function, factor, outer)
+    _require_shape(function, "scale", factor, outer)
     if not fmt.has_nan and bool(wide.isnan().any()):
         raise ValueError(
             f"{function}: tensor must not hold NaN, which {fmt.name} lacks; got "
@@ -476,19 +476,13 @@ def _number_of(function: str, name: str, scale: Any, device: torch.device) -> Te
     return factor
 
 
-def _require_shape(function: str, scale: Tensor, outer: tuple[int, ...]) -> None:
-    if tuple(scale.shape) != outer:
+def _require_shape(
+    function: str, name: str, given: Tensor, shape: tuple[int, ...]
+) -> None:
+    if tuple(given.shape) != shape:
         raise ValueError(
-            f"{function}: scale must have the shape {outer}, one for each block; got "
-            f"{tuple(scale.shape)}. Give quantize the block, and a ScaleRule to find its scales."
-        )
-
-
-def _require_one_number(function: str, tensor_scale: Tensor) -> None:
-    if tensor_scale.ndim:
-        raise ValueError(
-            f"{function}: tensor_scale must be one number; got shape "
-            f"{tuple(tensor_scale.shape)}. Pass a float, or a tensor of shape ()."
+            f"{function}: {name} must have the shape {shape}, one number for each block; got "
+            f"{tuple(given.shape)}. Give quantize the block, and a ScaleRule to find its scales."
         )
 
 

@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from mplab.numbers.checks import between
 from mplab.numbers.inputs import as_float64
-from mplab.scaling.loss import LossScaler, between, in_float32
+from mplab.scaling.loss import LossScaler, in_float32
 
 
 class DoublingScaler(LossScaler):

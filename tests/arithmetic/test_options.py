@@ -101,7 +101,7 @@ NUMBERS = {
     "probabilistic_bound(confidence)": (
         lambda c: arithmetic.probabilistic_bound(4, FP16, confidence=c),
         (0.5, 1, np.float32(2.72)),
-        (0, -1, -0.0, True, nan, inf, "1", None),
+        (0, -1, -0.0, nan, inf, "1", None),
     ),
     "condition(p)": (
         lambda p: arithmetic.condition(TWO, p),

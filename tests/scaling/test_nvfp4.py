@@ -243,7 +243,7 @@ def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken()
     ):
         quantize(x, FP8_E8M0, scale=ScaleRule.NVFP4, block=(16,))
     with pytest.raises(
-        ValueError, match=r"tensor_scale must be one .*a tensor of shape \(\)\.$"
+        ValueError, match=r"tensor_scale must have the shape \(\), .*; got \(1,\)\."
     ):
         quantize(x, **NVFP4, block=(16,), tensor_scale=torch.ones(1))
 
