@@ -109,26 +109,26 @@ def _tangent(x: Any) -> tuple[Any, Any]:
     return np.select(cases, [x, np.nan, np.copysign(1, x)], np.nan), 0 * x
 
 
-EXP = Elementary(lambda x: np.exp(x), lambda x: _power(x, 700), lambda mp, x: mp.exp(x))
-EXP2 = Elementary(lambda x: np.exp2(x), _power_of_two, lambda mp, x: mp.power(2, x))
+EXP = Elementary(np.exp, lambda x: _power(x, 700), lambda mp, x: mp.exp(x))
+EXP2 = Elementary(np.exp2, _power_of_two, lambda mp, x: mp.power(2, x))
 LOG = Elementary(
-    lambda x: np.log(x),
+    np.log,
     lambda x: (np.where(x == 1, 0.0, np.nan), 0.0),
     lambda mp, x: mp.log(x),
 )
-LOG2 = Elementary(lambda x: np.log2(x), _logarithm_of_two, lambda mp, x: mp.log(x, 2))
+LOG2 = Elementary(np.log2, _logarithm_of_two, lambda mp, x: mp.log(x, 2))
 SIN = Elementary(
-    lambda x: np.sin(x),
+    np.sin,
     lambda x: (np.where(np.abs(x) < 2.0**-13, x, np.nan), 0 * x),
     lambda mp, x: mp.sin(x),
 )
 COS = Elementary(
-    lambda x: np.cos(x),
+    np.cos,
     lambda x: (np.where(np.abs(x) < 2.0**-14, 1.0, np.nan), np.where(x == 0, 1.0, 0.0)),
     lambda mp, x: mp.cos(x),
 )
 TANH = Elementary(
-    lambda x: np.tanh(x),
+    np.tanh,
     _tangent,
     lambda mp, x: mp.tanh(max(min(x, 500), -500)),  # nearer to 1 than any format shows
 )
