@@ -100,18 +100,6 @@ def test_a_seed_decides_the_coins_and_each_step_has_its_own():
     assert len({row.tobytes() for row in steps}) > 15
 
 
-def test_values_stay_values_of_the_format():
-    for method in METHODS:
-        weights = Weights(
-            round_to(np.linspace(-3, 3, 41), FP8_E4M3), FP8_E4M3, method=method
-        )
-        for delta in (0.3, -0.01, 5e-3, -2.0):
-            weights.add(delta)
-            np.testing.assert_array_equal(
-                round_to(weights.values, FP8_E4M3), weights.values
-            )
-
-
 def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():
     runs = {method: fit_by_gradient_descent(BF16, method=method) for method in METHODS}
     still = runs.pop("nearest")
