@@ -163,19 +163,6 @@ def test_an_overflow_in_one_optimizer_lets_the_other_step_and_halves_for_both():
     assert side.scaler.get_scale() == 32768.0
 
 
-def test_a_state_goes_to_torch_and_back():
-    ours, theirs = both({"growth_interval": 3})
-    for side in (ours, theirs):
-        side.backward([])
-        side.step(0)
-        side.update()
-    theirs.scaler.load_state_dict(ours.scaler.state_dict())
-    fresh = GradScaler()
-    fresh.load_state_dict(theirs.scaler.state_dict())
-    assert fresh.state_dict() == ours.scaler.state_dict() == theirs.scaler.state_dict()
-    assert fresh.state_dict()["_growth_tracker"] == 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype):
     values = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(dtype)

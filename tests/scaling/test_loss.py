@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 
 from mplab.scaling import KerasScaler, LossScaler
 
@@ -43,25 +42,12 @@ def assert_identical(events, init_scale, **options):
         assert ours.state_dict() == theirs.state_dict(), f"step {number}"
 
 
-SCALES = st.floats(min_value=2.0**-126, max_value=2.0**127, width=32)
-
-
-@settings(deadline=None)  # the first call compiles the rounding
-@given(
-    events=st.lists(st.booleans(), min_size=1, max_size=60),
-    init_scale=st.sampled_from([65536.0, 2.0**28, 1.0, 3.0]) | SCALES,
-    growth_factor=st.sampled_from([2.0, 1.1, 1.5, 1e3]),
-    backoff_factor=st.sampled_from([0.5, 0.9, 0.125, 0.3]),
-    growth_interval=st.integers(1, 7),
-)
-def test_every_state_and_event_is_that_of_torch(events, init_scale, **options):
-    assert_identical(events, init_scale, **options)
-
-
 @pytest.mark.parametrize("growth_interval", [1, 2, 3])
 def test_every_sequence_of_eight_steps_goes_as_in_torch(growth_interval):
     for events in itertools.product([False, True], repeat=8):
         assert_identical(events, 65536.0, growth_interval=growth_interval)
+        factors = {"growth_factor": 1.1, "backoff_factor": 0.3}
+        assert_identical(events, 3.0, growth_interval=growth_interval, **factors)
 
 
 def test_the_defaults_and_their_growth_interval_are_those_of_torch():

@@ -193,16 +193,6 @@ def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
         assert torch.equal(got.codes[here], alone.codes)
 
 
-def test_one_scale_a_row_is_a_block_of_the_last_axis():
-    x = normal(3, 5, 48, seed=9, spread=9)
-    got = quantize(x, FP8_E4M3, scale=ScaleRule.RATIO, block=x.shape[-1:])
-    assert got.scale.shape == (3, 5, 1)
-    assert_same_bits(
-        got.scale.numpy(), np.float32(448) / x.abs().amax(-1, keepdim=True).numpy()
-    )
-    assert (got.values.abs().amax(-1) == 448).all()
-
-
 # Bad input -----------------------------------------------------------------------------
 
 
