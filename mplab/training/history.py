@@ -130,30 +130,7 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """The run as a JSON document, with enough decimal digits to restore each number."""
-        plain = {
-            name: value.tolist() if isinstance(value, np.ndarray) else value
-            for name, value in vars(self).items()
-        }
-        recorded: dict[str, Callable[[Any], Any]] = {
-            "gradients": lambda h: [
-                h.exponents.tolist(),
-                h.counts.tolist(),
-                h.zeros,
-                h.nonfinite,
-            ],
-            "samples": lambda kept: [part.tolist() for part in kept],
-            "flushed": list,
-        }
-        for name, stored in recorded.items():
-            plain[name] = {
-                str(step): {layer: stored(found) for layer, found in layers.items()}
-                for step, layers in plain[name].items()
-            }
-        plain["tally"] = {
-            kind: {name: asdict(counted) for name, counted in tallies.items()}
-            for kind, tallies in self.tally.items()
-        }
-        return {"mplab history": _VERSION, **plain}
+        return {"mplab history": _VERSION, **_plain(vars(self))}
 
     @classmethod
     def from_json(cls, stored: Any) -> History:
@@ -173,7 +150,7 @@ class History:
         recorded: dict[str, Callable[[Any], Any]] = {
             "gradients": _histogram_from,
             "samples": _sample_from,
-            "flushed": lambda counts: (int(counts[0]), int(counts[1])),
+            "flushed": lambda counts: tuple(map(int, counts)),
         }
         for name, found in recorded.items():
             stored[name] = {
@@ -184,13 +161,23 @@ class History:
             kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
             for kind, tallies in stored["tally"].items()
         }
-        stored["loss"] = np.array(stored["loss"], np.float64)
-        stored["loss_scale"] = np.array(stored["loss_scale"], np.float64)
-        stored["skipped"] = np.array(stored["skipped"], np.bool_)
-        shapes = {stored[name].shape for name in ("loss", "loss_scale", "skipped")}
-        if shapes != {(len(stored["skipped"]),)}:
+        columns = {"loss": np.float64, "loss_scale": np.float64, "skipped": np.bool_}
+        for name, dtype in columns.items():
+            stored[name] = np.array(stored[name], dtype)
+        if {stored[name].shape for name in columns} != {(len(stored["skipped"]),)}:
             raise ValueError("loss, loss_scale and skipped differ in length")
         return cls(**stored)
+
+
+def _plain(value: Any) -> Any:
+    """Arrays, counts and tuples as JSON has them; the keys of a dict as text."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Tally):
+        return asdict(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _histogram_from(kept: Any) -> ExponentHistogram:
