@@ -94,26 +94,13 @@ def test_what_cannot_be_shared_is_refused_in_both(both):
 @pytest.mark.slow
 def test_the_command_trains_under_torchrun_and_process_0_writes(tmp_path):
     out = tmp_path / "run.json"
-    code = "from mplab.commands.main import main; raise SystemExit(main())"
-    (tmp_path / "mplab_command.py").write_text(code)
-    launch = (
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--master-addr=127.0.0.1",
-    )
-    command = [sys.executable, *launch, f"--master-port={free_port()}"]
-    command += [
-        str(tmp_path / "mplab_command.py"),
-        "train",
-        "--task",
-        "digits-cnn",
-        "--quiet",
-    ]
-    command += ["--recipe", "fp32", "amp-bf16", "--steps", "6", "--device", "cpu"]
+    launch = "-m torch.distributed.run --nproc-per-node=2 --master-addr=127.0.0.1"
+    both = "--module mplab train --task digits-cnn --recipe fp32 amp-bf16 --quiet"
+    command = [sys.executable, *launch.split(), f"--master-port={free_port()}"]
+    command += [*both.split(), "--steps", "6", "--device", "cpu", "--out", str(out)]
     how = {"capture_output": True, "text": True, "timeout": SECONDS, "check": False}
     how["env"] = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, "--out", str(out)], **how)
+    done = subprocess.run(command, **how)
     assert done.returncode == 0, done.stderr
     found = load_runs(out)
     assert [run.recipe for run in found] == ["fp32", "amp-bf16"]
