@@ -85,7 +85,7 @@ def rescue(
 def _draw_gradients(axes: Axes, run: History, factor: float, title: str) -> str:
     """Draw the first step's gradients times a factor over FP16's zones; return what is lost."""
     gradients = pooled(run.gradients[0].values())
-    low, high = window(gradients, FP16, shifts=(0, exponent_of(SCALE)))
+    low, high = window(gradients, FP16, shift=exponent_of(SCALE))
     draw_zones(axes, FP16, low, high)
     draw_exponents(axes, gradients, FP16, factor)
     for words, start, end in zone_words(FP16, low, high):

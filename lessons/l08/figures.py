@@ -167,7 +167,7 @@ def recorded_gradients(*, fmt: Format = FP16, where: Where = None) -> c.Picture 
     layers = {name: _histogram(h) for name, h in run["layers"].items()}
     picture = c.Picture(height=2.0 + 0.16 * len(layers), width=8.6)
     axes = picture.subplots()
-    low, high = window(pooled(layers.values()), fmt, shifts=(0, 0))
+    low, high = window(pooled(layers.values()), fmt)
     cells = np.zeros((len(layers), high - low))
     for row, histogram in zip(cells, layers.values(), strict=True):
         for exponent, count in zip(histogram.exponents, histogram.counts, strict=True):

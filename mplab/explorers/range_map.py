@@ -69,7 +69,7 @@ class RangeMap(Explorer):
         every = self.layers[next(iter(self.layers))]
         top = int(every.exponents[-1]) if len(every.exponents) else zones(fmt).overflow
         last = max(0, zones(fmt).overflow + 5 - top)
-        self.window = window(every, fmt, shifts=(0, last))
+        self.window = window(every, fmt, shift=last)
         self.scale = slider("loss scale 2^", 0, last, 0)
         self.layer = choice("layer", self.layers)
         controls = [self.scale] if len(self.layers) == 1 else [self.scale, self.layer]

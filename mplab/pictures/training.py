@@ -271,11 +271,11 @@ def gradient_exponents(
     rows = picture.subplots(len(layers), 1, sharex=True, sharey=True, squeeze=False)[
         :, 0
     ]
-    low, high = window(pooled(layers.values()), fmt, shifts=(0, 0))
+    low, high = window(pooled(layers.values()), fmt)
     found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
     for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
         draw_zones(axes, fmt, low, high)
-        draw_exponents(axes, histogram, fmt, 1.0)
+        draw_exponents(axes, histogram, fmt)
         words = f"{name}\n{_fate(found[name])}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
     key = "filled: all digits · pale: subnormal · hollow: becomes 0 or overflows"
@@ -300,7 +300,7 @@ def draw_zones(axes: Axes, fmt: Format, low: int, high: int) -> None:
 
 
 def draw_exponents(
-    axes: Axes, histogram: ExponentHistogram, fmt: Format, loss_scale: float
+    axes: Axes, histogram: ExponentHistogram, fmt: Format, loss_scale: float = 1.0
 ) -> None:
     """Draw bars a binade wide: filled, pale, or hollow, by what `fmt` makes of them."""
     where = np.asarray(histogram.exponents) + exponent_of(loss_scale)

@@ -149,13 +149,13 @@ def shares(
 
 # For figures -----------------------------------------------------------------------------
 def window(
-    histogram: ExponentHistogram, fmt: Format, *, shifts: tuple[int, int]
+    histogram: ExponentHistogram, fmt: Format, *, shift: int = 0
 ) -> tuple[int, int]:
-    """The range of exponents to plot: room for zones, shifted bars, and labels at both ends."""
+    """The range of exponents to plot: room for zones, labels, and bars shifted up by `shift`."""
     edges = zones(fmt)
     present = np.asarray(histogram.exponents)
-    low = min([edges.flushed, *(present[:1] + shifts[0])])
-    high = max([edges.overflow, *(present[-1:] + shifts[1] + 1)])
+    low = min([edges.flushed, *present[:1]])
+    high = max([edges.overflow, *(present[-1:] + shift + 1)])
     room = math.ceil(0.13 * (edges.overflow - low))
     return min(int(low) - 1, edges.flushed - room), max(
         int(high) + 1, edges.overflow + room
