@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from mplab.scaling.rules import LossScaleLimits
-from mplab.training.loop import known, train
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task
+from mplab.training.loop import train
+from mplab.training.recipes import Recipe, recipe_of
+from mplab.training.tasks import Task, task_of
 
 _FURTHEST = 100
 """Scales from 2^-100 to 2^100 are tried."""
@@ -48,8 +48,8 @@ def headroom(
         >>> headroom("digits-cnn", seed=1, steps=2, progress=False).limits.shape
         (2,)
     """
-    what: Task = known("task", task, TASKS, where="headroom")
-    how: Recipe = known("recipe", recipe, RECIPES, where="headroom")
+    what = task_of(task, "headroom")
+    how = recipe_of(recipe, "headroom")
     if not how.simulated:
         raise ValueError(
             f"headroom: recipe must be simulated; got {how.name}. Use 'fp16-scaled'."

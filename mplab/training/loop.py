@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from mplab.common.installation import environment
 from mplab.common.progress import counted
 from mplab.course.files import replace_file
-from mplab.numbers.checks import integer, one_of
+from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP32
 from mplab.simulation.linears import conversion
 from mplab.training.engines import engine_for
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample, settings_from
 from mplab.training.parallel import from_first, mean, processes, rank
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Batch, Split, Task, metrics_of
+from mplab.training.recipes import Recipe, recipe_of
+from mplab.training.tasks import Batch, Split, Task, metrics_of, task_of
 
 
 class Watcher(Protocol):
@@ -102,8 +102,8 @@ def train(
         >>> run.loss.shape, run.device
         ((3,), 'cpu')
     """
-    chosen: Task = known("task", task, TASKS)
-    how: Recipe = known("recipe", recipe, RECIPES)
+    chosen = task_of(task, "train")
+    how = recipe_of(recipe, "train")
     seed = integer("train", "seed", seed, most=2**64 - 1)
     count = integer("train", "steps", chosen.steps if steps is None else steps)
     recorded = tuple(
@@ -135,25 +135,6 @@ def train(
             if watch is not None:
                 watcher.close()
         return run.history()
-
-
-def known(
-    kind: str, wanted: Any, names: Mapping[str, Any], *, where: str = "train"
-) -> Any:
-    """Look up a task or a recipe by name; return anything but a name unchanged.
-
-    Args:
-        kind: the name of the argument.
-        wanted: the name, or the task or recipe.
-        names: all names.
-        where: the function that was called.
-
-    Raises:
-        ValueError: the name is not among `names`.
-    """
-    if isinstance(wanted, str):
-        return names[one_of(where, kind, wanted, names)]
-    return wanted
 
 
 def default_device(recipe: Recipe) -> str:

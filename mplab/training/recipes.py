@@ -258,3 +258,14 @@ RECIPES: dict[str, Recipe] = {
 }
 """The named recipes. Those that begin with "amp" or "torch", and fp32, are torch's own
 arithmetic; the others are simulated."""
+
+
+def recipe_of(recipe: str | Recipe, function: str) -> Recipe:
+    """The recipe of a name; a recipe is returned as it is.
+
+    Raises:
+        ValueError: `function` was given an unknown name.
+    """
+    if isinstance(recipe, str):
+        return RECIPES[one_of(function, "recipe", recipe, RECIPES)]
+    return recipe

@@ -14,10 +14,10 @@ from typing import Any
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
 from mplab.training.history import MALFORMED, History
-from mplab.training.loop import known, train
+from mplab.training.loop import train
 from mplab.training.parallel import from_first, rank
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task
+from mplab.training.recipes import Recipe, recipe_of
+from mplab.training.tasks import Task, task_of
 
 _VERSION = 1
 
@@ -125,7 +125,7 @@ def gather(
         >>> [(run.recipe, run.seed, len(run.loss)) for run in runs]
         [('fp32', 0, 2)]
     """
-    learned: Task = known("task", task, TASKS, where="gather")
+    learned = task_of(task, "gather")
     chosen = _by_name(recipes)
     out = Path(out)
     steps = integer(
@@ -171,7 +171,7 @@ def _by_name(recipes: Sequence[str | Recipe]) -> dict[str, Recipe]:
     """The recipes by name; names identify the runs in a file."""
     chosen: dict[str, Recipe] = {}
     for wanted in recipes:
-        recipe: Recipe = known("recipe", wanted, RECIPES, where="gather")
+        recipe = recipe_of(wanted, "gather")
         if chosen.setdefault(recipe.name, recipe) != recipe:
             raise ValueError(
                 f"gather: recipes must have names of their own; got two with other settings that "

@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.numbers.checks import integer
 from mplab.training.engines import Checkpointed, Real, Simulated, engine_for
-from mplab.training.loop import Batches, known, own_randomness
-from mplab.training.recipes import RECIPES, Recipe
-from mplab.training.tasks import TASKS, Task
+from mplab.training.loop import Batches, own_randomness
+from mplab.training.recipes import Recipe, recipe_of
+from mplab.training.tasks import Task, task_of
 
 STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 """The parts of a step, in order."""
@@ -126,7 +126,7 @@ def memory(
         ValueError: an unknown name; a recipe that torch's own arithmetic has not; checkpointing
             of a model that is not a `Sequential`.
     """
-    how: Recipe = known("recipe", recipe, RECIPES, where="memory")
+    how = recipe_of(recipe, "memory")
     place = torch.device(device)
     cuda = place.type == "cuda"
     with own_randomness(0, place):
@@ -164,7 +164,7 @@ def _begin(
     checkpointed: bool = False,
 ) -> tuple[Simulated | Real, Batches]:
     """The engine and the batches of a step."""
-    what: Task = known("task", task, TASKS, where=where)
+    what = task_of(task, where)
     model = what.model().to(device)
     if checkpointed:
         if not isinstance(model, nn.Sequential):
@@ -219,7 +219,7 @@ def stage_times(
         ValueError: an unknown name, or no step.
     """
     count = integer("stage_times", "steps", steps, least=1)
-    how: Recipe = known("recipe", recipe, RECIPES, where="stage_times")
+    how = recipe_of(recipe, "stage_times")
     place = torch.device(device)
     with own_randomness(0, place):
         engine, batches = _begin("stage_times", task, how, place)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mplab.course.digits import load_digits
-from mplab.numbers.checks import quoted
+from mplab.numbers.checks import one_of, quoted
 
 Batch = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -433,3 +433,14 @@ small-steps is regression at a rate where most updates are below half an ulp of 
 FP16 does not affect it; BF16 weights do, on seeds 0 to 2: R² 0.42 to 0.47 against 0.63 to 0.72 in
 FP32, with stochastic rounding 0.62 to 0.73, and with Kahan's correction 0.63 to 0.72.
 """
+
+
+def task_of(task: str | Task, function: str) -> Task:
+    """The task of a name; a task is returned as it is.
+
+    Raises:
+        ValueError: `function` was given an unknown name.
+    """
+    return (
+        TASKS[one_of(function, "task", task, TASKS)] if isinstance(task, str) else task
+    )
