@@ -182,6 +182,8 @@ def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
     assert block.locator(".sentence").inner_text() == live.draw()[1]
     line, here = page.locator(".frozen").nth(3), {"explorers": explorers}
     exec(TIMELINE, here)
+    power = line.get_by_role("slider", name="first scale", exact=True)
+    assert power.get_attribute("aria-valuetext") == "2³"
     said = {line.locator(".sentence").inner_text()}
     for button, name in ((here["x"].forth, "next"), (here["x"].back, "previous")) * 2:
         line.get_by_role("button", name=name).press("Enter")

@@ -15,8 +15,6 @@ import nbformat
 import numpy as np
 import pytest
 
-from mplab.commands import frame, lesson_page
-from mplab.common.words import superscript
 from mplab.course.files import course_folder
 from mplab.explorers import Explorer, freezing
 from mplab.lessons.l09.explorer import ScalerTimeline
@@ -137,46 +135,6 @@ def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
     }
     for label, positions in named.items():
         assert set(positions) <= set(kept[label])
-
-
-# Put a slider to the position of these words, and read what the page says then.
-PUT = """(slider, words) => {
-    slider.value = slider.words.findIndex(each => words.includes(each));
-    slider.dispatchEvent(new Event('input'));
-    return slider.closest('.explorer').querySelector('.sentence').textContent;
-}"""
-
-
-@pytest.mark.slow
-@pytest.mark.browser
-@pytest.mark.parametrize("name", every_explorer.NAMED)
-def test_each_position_that_a_lesson_names_is_set_on_its_page(
-    name, chromium, tmp_path, monkeypatch
-):
-    explorer, page = made(name), chromium.new_page()
-
-    def draw():
-        said = [
-            f"{c.description} {getattr(c, 'label', c.value)}"
-            for c in controls_of(explorer)
-        ]
-        return "<svg/>", f"{'; '.join(said)};"
-
-    monkeypatch.setattr(explorer, "draw", draw)
-    html = frame.page(name, lesson_page.frozen_explorer_html(freezing.freeze(explorer)))
-    (tmp_path / "page.html").write_text(html, encoding="utf-8")
-    page.goto((tmp_path / "page.html").as_uri())
-    for label, positions in every_explorer.NAMED[name][1].items():
-        label_shown = page.get_by_text(re.sub(r"( =)? ?2\^$", "", label), exact=True)
-        slider = page.locator("label").filter(has=label_shown).locator("input")
-        for position in positions:
-            words = (
-                [position, f"2{superscript(int(position))}"]
-                if "2^" in label
-                else [position]
-            )
-            assert f"{label} {position};" in slider.evaluate(PUT, words)
-    page.close()
 
 
 def short_timeline(intervals):

@@ -11,17 +11,7 @@ import xml.etree.ElementTree as ElementTree
 from importlib.metadata import version
 from pathlib import Path
 
-
-def processor() -> str:
-    """Return the processor's name, and whether it has matrix units of its own."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor() or platform.machine()
-    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in facts.items()}
-    name = facts.get("model name", platform.machine())
-    return f"{name} with AMX" if "amx_tile" in facts.get("flags", "") else name
+from mplab.commands.doctor import processor
 
 
 def line(reports: list[Path]) -> str:
@@ -42,7 +32,7 @@ def line(reports: list[Path]) -> str:
     commit = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy"))
     return (
-        f"mplab {commit.strip()}, {begun[:16]}, {processor()},"
+        f"mplab {commit.strip()}, {begun[:16]}, {processor().found},"
         f" Python {platform.python_version()}, {packages}: {'; '.join(runs)}"
     )
 
