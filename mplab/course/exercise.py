@@ -227,20 +227,20 @@ def verdict_on(
     given = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
-    if not (wrong := [i for i, pair in pairs if not equal(*pair, exercise)]) and called:
+    if wrong := [i for i, pair in pairs if not equal(*pair, exercise)]:
+        return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
+    if called:
         return Verdict(
             False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}"
         )
-    if not wrong and changed:
+    if changed:
         return Verdict(
             False,
             f"{name}: right, but …\n  The answer changes its arguments, which others go on "
             "using: work on a copy.",
         )
-    if not wrong:
-        cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
-        return Verdict(True, f"{name}: right{cases}.")
-    return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
+    cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
+    return Verdict(True, f"{name}: right{cases}.")
 
 
 def _without_torch(value: Any) -> Any:
