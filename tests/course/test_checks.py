@@ -200,6 +200,17 @@ def in_e4m3(x):
             {"a": [2.0], "b": "w"},
             "\n    a        [2.0]\n    b        'w' | 2 | 'a'",
         ),
+        (lambda x: 2.0**x, float, 9, "9 | 512.0 | 9.0"),
+        (lambda x: -(2.0**x), float, 10, "10 | -2^10 | 10.0"),
+        (lambda x: 2.0**x, float, -9, "-9 | 0.001953125 | -9.0"),
+        (lambda x: 2.0**x, float, -10, "-10 | 2^-10 | -10.0"),
+        (np.arange, int, 12, "12 | [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11] | 12"),
+        (
+            np.arange,
+            int,
+            14,
+            "14 | [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, and 2 more] | 14",
+        ),
     ],
 )
 def test_a_counterexample_shows_what_a_reader_would_write(right, answer, case, shown):
@@ -555,25 +566,6 @@ def test_an_error_names_the_innermost_line_of_the_answer_and_none_of_a_library()
     message = verdict_on("same", exercise, answer).message
     assert "in line " in message
     assert message.splitlines()[-2].endswith(': return json.loads("{")')
-
-
-@pytest.mark.parametrize(
-    ("expected", "shown"),
-    [
-        (2.0**9, "512.0"),
-        (2.0**10, "2^10"),
-        (-(2.0**-10), "-2^-10"),
-        (2.0**-9, "0.001953125"),
-        (np.arange(12), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]"),
-        (np.arange(14), "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, and 2 more]"),
-    ],
-)
-def test_a_counterexample_shows_powers_of_two_and_the_beginning_of_arrays(
-    expected, shown
-):
-    exercise = Exercise(answer=lambda x: expected, reason="", cases=(1.0,))
-    message = verdict_on("same", exercise, lambda x: x).message
-    assert f"  expected = {shown}\n" in message
 
 
 def test_a_page_offers_the_solution_of_an_exercise_by_its_name():

@@ -14,6 +14,7 @@ import ipywidgets
 import nbformat
 import numpy as np
 import pytest
+from positions import controls
 
 from mplab.course.files import course_folder
 from mplab.explorers import Explorer, freezing
@@ -35,11 +36,6 @@ def unpacked(frozen):
     return json.loads(gzip.decompress(base64.b64decode(frozen.packed)))
 
 
-def controls_of(explorer):
-    kinds = tuple(freezing._KINDS)
-    return [child for child in explorer.children if isinstance(child, kinds)]
-
-
 def put(control, words):
     """Move a live control to the position that a page names so."""
     if isinstance(control, ipywidgets.Checkbox):
@@ -53,17 +49,15 @@ def put(control, words):
 def differences(explorer, frozen, *, most=None):
     """Positions in which a frozen explorer and the live one differ, and how many were asked."""
     told = unpacked(frozen)
-    controls = controls_of(explorer)
-    assert [control.name for control in frozen.controls] == [
-        c.description for c in controls
-    ]
+    live = controls(explorer)
+    assert [c.name for c in frozen.controls] == [c.description for c in live]
     places = list(itertools.product(*(control.options for control in frozen.controls)))
     assert len(told["at"]) == len(places)
     numbers, wrong = range(len(places)), []
     if most is not None:
         numbers = random.Random(0).sample(numbers, most)
     for number in numbers:
-        for control, words in zip(controls, places[number], strict=True):
+        for control, words in zip(live, places[number], strict=True):
             put(control, words)
         row = told["rows"][told["at"][number]]
         picture, words = (
@@ -107,7 +101,7 @@ def test_a_coarser_grid_keeps_the_start_and_the_states_of_the_live_explorer(
     explorer, frozen = check(name, record_property, most=SAMPLE)
     states = math.prod(len(control.options) for control in frozen.controls)
     assert SAMPLE < states <= 400 < frozen.positions
-    for control, live in zip(frozen.controls, controls_of(explorer), strict=True):
+    for control, live in zip(frozen.controls, controls(explorer), strict=True):
         put(live, control.options[control.start])
     assert explorer.draw() == frozen.start
 
@@ -170,9 +164,7 @@ def test_a_button_leads_where_it_leads_in_jupyterlab():
     places = list(itertools.product(*(control.options for control in frozen.controls)))
     for button in (timeline.back, timeline.forth):
         for number, there in enumerate(moves[button.description]):
-            for control, words in zip(
-                controls_of(timeline), places[number], strict=True
-            ):
+            for control, words in zip(controls(timeline), places[number], strict=True):
                 put(control, words)
             button.click()
             assert str(timeline.step.value) == places[there][-1]

@@ -3,24 +3,15 @@
 from functools import cache
 from xml.etree import ElementTree
 
-import ipywidgets
+from mplab.explorers.freezing import _KINDS, _options
 
 
 def controls(explorer):
-    kinds = (ipywidgets.SelectionSlider, ipywidgets.IntSlider, ipywidgets.Dropdown)
-    return [
-        child
-        for child in explorer.children
-        if isinstance(child, (*kinds, ipywidgets.Checkbox))
-    ]
+    return [child for child in explorer.children if type(child) in _KINDS]
 
 
 def values(control):
-    if hasattr(control, "_options_full"):
-        return [value for _, value in control._options_full]
-    if hasattr(control, "min"):
-        return range(control.min, control.max + 1)
-    return [False, True]
+    return [value for _, value in _options(control)]
 
 
 @cache
