@@ -32,7 +32,15 @@ _ASKS = re.compile(rf"(?m){PREDICTION}|^✍(?!.*Replace `None`)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Open the lesson that the command line `argv` names; see `mplab lab --help`."""
+    """Copy the lessons, and become JupyterLab on the one that the command line `argv` names.
+
+    Returns:
+        JupyterLab's exit code, on Windows; elsewhere this process becomes JupyterLab.
+
+    Raises:
+        UserError: There is no such lesson.
+        OSError: The lessons are not there, or their folder cannot be written.
+    """
     parser = argparse.ArgumentParser(
         prog="mplab lab",
         usage="mplab lab [LESSON] [--dir DIR] [--reset] [JupyterLab options]",
@@ -52,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="restore all files; edited ones are kept in a folder named by the time",
     )
-    options, rest = parser.parse_known_args(argv)
+    options, passed_on = parser.parse_known_args(argv)
     require_packages(
         "JupyterLab with the lessons",
         "jupyterlab",
@@ -60,31 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         "ipywidgets",
         "anywidget",
     )
-    return lab(rest, folder=options.dir, reset=options.reset)
-
-
-def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
-    """Copy the lessons to `folder` and become JupyterLab on one of them.
-
-    Args:
-        arguments: The lesson's number or name, if any; then options for JupyterLab.
-        folder: Where the user's copies live.
-        reset: Restore every file, keeping a copy of the edited ones.
-
-    Returns:
-        JupyterLab's exit code, on Windows; elsewhere this process becomes JupyterLab.
-
-    Raises:
-        UserError: There is no such lesson.
-        OSError: The lessons are not there, or `folder` cannot be written.
-    """
     source = course_folder("lessons")
-    passed_on = list(arguments)
     wanted = None
     if passed_on and not passed_on[0].startswith("-"):
         wanted = passed_on.pop(0)
     lesson = find_lesson(wanted, source=source)
-    for line in copy_lessons(source, folder, reset=reset):
+    for line in copy_lessons(source, options.dir, reset=options.reset):
         print(line)
     _offer_defaults()
     return _become(
@@ -93,7 +82,7 @@ def lab(arguments: Sequence[str], *, folder: Path, reset: bool = False) -> int:
             "-m",
             "jupyterlab",
             f"--LabApp.default_url=/lab/tree/{quote(lesson.name)}",
-            f"--ServerApp.root_dir={folder.resolve()}",
+            f"--ServerApp.root_dir={options.dir.resolve()}",
             "--ServerApp.kernel_websocket_connection_class=mplab.commands.websocket.PromptConnection",
             *passed_on,
         ]
