@@ -13,7 +13,7 @@ import hmac
 import json
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -71,7 +71,7 @@ class Part:
     name: str
     points: float
     hint: str
-    cases: Sequence[Any] | Callable[[np.random.Generator], Sequence[Any]] | None = None
+    cases: Sequence[Any] | Callable[[np.random.Generator], Iterable[Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,7 @@ class Graded:
         if not callable(self.exercise.answer):
             return [None]
         cases = self.exercise.cases if part.cases is None else part.cases
-        if callable(cases):
-            cases = cases(np.random.default_rng(seed))
-        return list(cases)
+        return list(cases(np.random.default_rng(seed)) if callable(cases) else cases)
 
 
 class Assignment(NamedTuple):

@@ -25,14 +25,12 @@ def formats(rng, count):
 
 def codes_of(rng, widths, *, low=0.0, high=1.0):
     """Draw a code without sign bit for each pair of widths, from `low` to `high` of the range."""
-    cases = []
     for exponent_bits, trailing_bits in widths:
         size = 2 ** (exponent_bits + trailing_bits)
         code = int(
             rng.integers(int(low * size), max(int(high * size), int(low * size) + 1))
         )
-        cases.append((code, exponent_bits, trailing_bits))
-    return cases
+        yield (code, exponent_bits, trailing_bits)
 
 
 def negative(cases):
@@ -93,6 +91,12 @@ def value_formula(
 def smallest_normal(rng):
     """Codes whose exponent field is 1, where the implicit 1 begins."""
     return [(2**t + int(rng.integers(2**t)), e, t) for e, t in formats(rng, 8)]
+
+
+def small_codes(rng):
+    """Small numbers and zeros of both signs; the last two are -0."""
+    drawn = [*codes_of(rng, [(3, t) for t in range(2, 9)] * 2, high=0.125)]
+    return [*drawn, *negative(drawn), (8, 2, 1), (32, 2, 3)]
 
 
 def specials(rng):
@@ -201,31 +205,24 @@ def encode_formula(x, exponent_bits, trailing_bits, *, rounding=round, early=Fal
 
 def tie_cases(rng):
     """Exactly halfway between neighbours: half of the ties go up and half go down."""
-    cases = []
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
         code = int(rng.integers(0, 2 ** (e + t) - 2**t - 1))
         middle = (float(decode(code, fmt)) + float(decode(code + 1, fmt))) / 2
-        cases.append((middle if rng.integers(2) else -middle, e, t))
-    return cases
+        yield (middle if rng.integers(2) else -middle, e, t)
 
 
 def subnormal_cases(rng):
     """Below the smallest normal number, and the last step up to it."""
-    cases = []
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
-        cases.append((float(rng.uniform(-1, 1)) * fmt.min_normal, e, t))
-    return [
-        *cases,
-        (-0.0, 4, 3),
-        (ieee(4, 3).min_normal * 0.999, 4, 3),
-    ]
+        yield (float(rng.uniform(-1, 1)) * fmt.min_normal, e, t)
+    yield (-0.0, 4, 3)
+    yield (ieee(4, 3).min_normal * 0.999, 4, 3)
 
 
 def overflow_cases(rng):
     """Around max_finite + half an ulp, where infinity begins, and far beyond it."""
-    cases = []
     for e, t in formats(rng, 8):
         fmt = ieee(e, t)
         bound = fmt.max_finite + 2.0 ** (fmt.emax - t - 1)
@@ -237,8 +234,7 @@ def overflow_cases(rng):
             math.inf,
             -math.inf,
         ):
-            cases.append((x, e, t))
-    return cases
+            yield (x, e, t)
 
 
 ENCODE = Exercise(
@@ -314,8 +310,7 @@ GRADED = {
                  lambda rng: [*codes_of(rng, formats(rng, 40), low=0.5, high=0.75),
                               *smallest_normal(rng)]),
             Part("subnormal numbers and zeros", 2, "Look at codes whose exponent field is 0.",
-                 lambda rng: [*(a := codes_of(rng, [(3, t) for t in range(2, 9)] * 2, high=0.125)),
-                              *negative(a), (8, 2, 1), (32, 2, 3)]),
+                 small_codes),
             Part("infinity and NaN", 1, "Look at codes whose exponent field is all ones.",
                  specials),
         ),

@@ -54,7 +54,6 @@ def subnormal(rng):
 
 def middles(rng, fmts=ALL, *, aside=(0,)):
     """Exactly halfway between neighbours; `aside` adds the floats next to it."""
-    cases = []
     for fmt in fmts:
         last = int(fmt.infinity_code or fmt.nan_code) - 2
         for code in rng.integers(0, last, 8):
@@ -66,13 +65,11 @@ def middles(rng, fmts=ALL, *, aside=(0,)):
                 -1: math.nextafter(middle, -math.inf),
                 1: math.nextafter(middle, math.inf),
             }
-            cases += [(beside.get(side, middle), fmt) for side in aside]
-    return cases
+            yield from ((beside.get(side, middle), fmt) for side in aside)
 
 
 def overflow(rng, *, infinite=True):
     """At max_finite and beyond it, on both sides of half a gap."""
-    cases = []
     for fmt in ALL:
         top = fmt.max_finite
         gap = float(ulp(fmt.max_finite, fmt))
@@ -85,10 +82,10 @@ def overflow(rng, *, infinite=True):
             top + gap * float(rng.uniform(0.51, 3)),
             2 * top,
         ):
-            cases += [(x, fmt), (-x, fmt)]
+            yield (x, fmt)
+            yield (-x, fmt)
         if infinite:
-            cases += [(x, fmt) for x in (math.inf, -math.inf, math.nan)]
-    return cases  # fmt: skip
+            yield from ((x, fmt) for x in (math.inf, -math.inf, math.nan))
 
 
 # The gap ---------------------------------------------------------------------------------
@@ -236,11 +233,9 @@ def beside_ties(rng):
         (FP16, FP8_E5M2),
         (TF32, E4M3),
     )
-    cases = []
     for wide, fmt in pairs:
         for x, _ in middles(rng, (fmt,), aside=(-1, 0, 1)):
-            cases.append((x, wide, fmt))
-    return cases
+            yield (x, wide, fmt)
 
 
 def ordinary(rng):
@@ -289,13 +284,12 @@ def chances(rng, cases):
 
 def at_fraction(rng):
     """r exactly at the fraction, and the float before it."""
-    cases = []
     for fmt in ALL:
         for k in rng.integers(1, 8, 6):
             x = (1 + fmt.epsilon * float(k) / 8) * float(rng.choice((-1, 1)))
             r = float(k) / 8
-            cases += [(x, fmt, r), (x, fmt, math.nextafter(r, 0))]
-    return cases
+            yield (x, fmt, r)
+            yield (x, fmt, math.nextafter(r, 0))
 
 
 GRADED = {

@@ -96,7 +96,6 @@ STALL = Exercise(
 
 def ordinary_stalls(rng):
     """From nothing or little, with steps of all digits, far below overflow."""
-    cases = []
     for fmt in (*each(rng, 4), TF32, FP32):
         for _ in range(8):
             step = value(
@@ -105,23 +104,20 @@ def ordinary_stalls(rng):
             start = rounded(
                 step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt
             )
-            cases.append((start, step, fmt))
-    return cases
+            yield (start, step, fmt)
 
 
 def powers_of_two(rng):
     """Steps that come to ties, subnormal ones too; in FP32 too far to add one by one."""
-    cases = []
     for fmt in (*each(rng), FP32):
         least, most = fmt.emin - fmt.precision + 1, fmt.emax - fmt.precision - 1
         some = [least, *rng.integers(least, min(most, 60), 6)]
-        cases += [(0.0, 2.0 ** int(k), fmt) for k in some]
-    return cases + [(0.0, 2.0 ** int(k), FP32) for k in rng.integers(-60, 60, 30)]
+        yield from ((0.0, 2.0 ** int(k), fmt) for k in some)
+    yield from ((0.0, 2.0 ** int(k), FP32) for k in rng.integers(-60, 60, 30))
 
 
 def large_totals(rng):
     """Odd and even totals where the step is half a gap, or less."""
-    cases = []
     for fmt in (*each(rng), FP32):
         for _ in range(8):
             start = value(rng, fmt, 2, min(fmt.emax - 1, 60))
@@ -130,19 +126,16 @@ def large_totals(rng):
             step = rounded(
                 gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt
             )
-            cases.append((start, step, fmt))
-    return cases
+            yield (start, step, fmt)
 
 
 def last_totals(rng):
     """At max_finite and before it, with steps around half the last gap."""
-    cases = []
     for fmt in (E4M3, FP6_E2M3, *each(rng)):
         gap = float(ulp(fmt.max_finite, fmt))
         step = rounded(gap * float(rng.uniform(0.55, 3)), fmt)
         for start in (0.0, fmt.max_finite - gap, fmt.max_finite):
-            cases += [(start, s, fmt) for s in (gap / 2, gap / 4, step)]
-    return cases
+            yield from ((start, s, fmt) for s in (gap / 2, gap / 4, step))
 
 
 # In lanes --------------------------------------------------------------------------------
@@ -263,24 +256,18 @@ def from_nothing(rng):
 
 def resumed(rng):
     """From a state in the middle, where the old loss decides."""
-    cases = []
     for fmt in each(rng, 7):
         state = state_of(rng, fmt, value(rng, fmt, 3, 7))
-        cases.append((*state, terms(rng, fmt, 6), fmt))
-    return [
-        *cases,
-        (*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16),
-    ]
+        yield (*state, terms(rng, fmt, 6), fmt)
+    yield (*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16)
 
 
 def small_beside_large(rng):
     """Terms below half a gap of the total: without the loss it would not move."""
-    cases = []
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
         total = rounded(2.0 ** int(rng.integers(3, 6)) * float(rng.uniform(1, 2)), fmt)
         x = round_to(float(ulp(total, fmt)) * rng.uniform(0.05, 0.45, 24), fmt)
-        cases.append((total * float(rng.choice((-1, 1))), 0.0, x, fmt))
-    return cases
+        yield (total * float(rng.choice((-1, 1))), 0.0, x, fmt)
 
 
 # Promoted --------------------------------------------------------------------------------
@@ -334,21 +321,17 @@ def promotions(rng, counts, groups, *, rest=0, signed=False):
         (FP8_E5M2, BF16),
         (_E5M5, FP16),
     ]
-    cases = []
     for fmt, wide in pairs:
         every = int(rng.integers(*groups))
         count = every * int(rng.integers(*counts)) + rest % every
         a, b = products(rng, fmt, count, low=-1, high=2, signed=signed)
-        cases.append((a, b, every, fmt, wide))
-    return cases
+        yield (a, b, every, fmt, wide)
 
 
 def ends_of_promotion(rng):
     """Narrow products in a wide accumulator, and a narrow accumulator."""
-    cases = []
     for a, b, _, fmt, wide in promotions(rng, (1, 2), (20, 30)):
-        cases += [(a, b, every, fmt, wide) for every in (1, len(a))]
-    return cases
+        yield from ((a, b, every, fmt, wide) for every in (1, len(a)))
 
 
 # Running means ---------------------------------------------------------------------------
@@ -403,22 +386,18 @@ MEANS = Exercise(
 
 def meters(rng):
     """Losses that fall, in more steps than a narrow count can count."""
-    cases = []
     for fmt in (FP8_E5M2, E4M3, E4M3, FP8_E5M2, *odd_formats(rng, 4), BF16, FP16):
         n = int(rng.integers(22, 30))
         x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(
             0.8, 1.2, n
         )
-        cases.append((round_to(x, fmt), fmt))
-    return cases
+        yield (round_to(x, fmt), fmt)
 
 
 def near_overflow(rng):
-    cases = []
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
         x = fmt.max_finite * rng.uniform(0.5, 1, int(rng.integers(6, 12)))
-        cases.append((round_to(x, fmt), fmt))
-    return cases
+        yield (round_to(x, fmt), fmt)
 
 
 def both_signs(rng):

@@ -96,7 +96,6 @@ def large_gradients(rng):
 
 def edges(rng):
     """The largest gradient around the place where infinity begins, the small ones around zero."""
-    cases = []
     for fmt in (FP16, FP8_E5M2, FP8_E4M3):
         beyond = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
         inside = fmt.max_finite + float(rng.uniform(0.1, 0.9)) * (
@@ -112,8 +111,7 @@ def edges(rng):
             k = int(rng.integers(3, 15))
             zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
             both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
-            cases.append((np.array(both), fmt))
-    return cases
+            yield (np.array(both), fmt)
 
 
 # The state machine -------------------------------------------------------------------------
@@ -248,15 +246,13 @@ def ends_of_float32(rng):
 
 
 def long_runs(rng):
-    cases = []
     for found in (False, True):
         for _ in range(6):
             interval = int(rng.integers(1_000, 10**9))
             state = state_of(
                 power(rng), 0 if found else int(rng.integers(interval)), interval
             )
-            cases.append((state, found, int(rng.integers(10**9, 10**12))))
-    return cases
+            yield (state, found, int(rng.integers(10**9, 10**12)))
 
 
 # The window --------------------------------------------------------------------------------
@@ -351,17 +347,17 @@ def several_batches(rng):
 
 def spoilt_windows(rng):
     """One bad number somewhere; in some windows two infinities that would cancel."""
-    cases = []
     for bad in (math.inf, -math.inf, math.nan) * 4:
         micro, scale, max_norm = rescaled(
             rng, long_enough(rng, count=int(rng.integers(2, 6)))
         )
         place = int(rng.integers(5))
         micro[int(rng.integers(len(micro)))][place] = bad
-        cases.append((micro, scale, max_norm))
+        yield (micro, scale, max_norm)
     both = whole(rng, 3, 4, 9)
     both[0][1], both[2][1] = math.inf, -math.inf
-    return [*cases, (both, 8.0, 1.0), short_enough(rng, count=3)]
+    yield (both, 8.0, 1.0)
+    yield short_enough(rng, count=3)
 
 
 def zeros_and_edges(rng):
@@ -454,15 +450,13 @@ def one_optimizer(rng):
 
 
 def several_optimizers(rng):
-    cases = []
     for count in (2, 3, 4):
         for bad in (INF, -INF, NAN):
-            cases.append((fresh(any_state(rng)), optimizers(rng, count, bad)))
-        cases += [
+            yield (fresh(any_state(rng)), optimizers(rng, count, bad))
+        yield from (
             (fresh(any_state(rng)), optimizers(rng, count, INF, at=at))
             for at in ({0}, {count - 1})
-        ]
-    return cases
+        )
 
 
 def all_or_none(rng):
@@ -535,12 +529,10 @@ def windows(rng, state, count, *, below=4):
 
 
 def bare_logs(rng):
-    cases = []
     for _ in range(10):
         state = any_state(rng, interval=int(rng.integers(2, 6)))
         limits = windows(rng, state, 40)
-        cases.append((state, [state["scale"] / 2, *limits], int(rng.integers(5, 60))))
-    return cases
+        yield (state, [state["scale"] / 2, *limits], int(rng.integers(5, 60)))
 
 
 def hopeless_logs(rng):
@@ -551,7 +543,6 @@ def hopeless_logs(rng):
 
 def jobs(rng, *, crashes):
     """Windows, checkpoints and crashes; a crash loses the changes since the checkpoint."""
-    cases = []
     for _ in range(8):
         state = any_state(rng, interval=int(rng.integers(3, 6)))
         log = [state["scale"] / 4, *windows(rng, state, 5), "save", ANY]
@@ -568,8 +559,7 @@ def jobs(rng, *, crashes):
                 "crash",
                 *some,
             ]
-        cases.append((state, log, int(rng.integers(30, 90))))
-    return cases
+        yield (state, log, int(rng.integers(30, 90)))
 
 
 def crash_first(rng):

@@ -94,7 +94,6 @@ def scales(rng, fmts):
 
 def at_the_edge(rng):
     """Where headroom * amax * scale is max_finite itself, and the floats beside it."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         for headroom in HEADROOMS:
             edge = math.ldexp(fmt.max_finite / headroom, int(rng.integers(-30, 30)))
@@ -102,29 +101,24 @@ def at_the_edge(rng):
                 amax = (
                     np.nextafter(np.float32(edge), np.float32(away)) if away else edge
                 )
-                cases += [(floats(-amax, amax / 3), fmt, headroom)]
-            cases += [(floats(edge, edge / 3), fmt, headroom)]
-    return cases
+                yield (floats(-amax, amax / 3), fmt, headroom)
+            yield (floats(edge, edge / 3), fmt, headroom)
 
 
 def nothing_and_too_much(rng):
-    cases = []
     for fmt in (E4M3, E5M2):
         for headroom in HEADROOMS:
             x = normal(rng, 4)
             for bad in (math.inf, -math.inf, math.nan):
                 y = x.copy()
                 y[int(rng.integers(4))] = bad
-                cases.append((y, fmt, headroom))
-            cases.append((np.zeros(3, np.float32), fmt, headroom))
-            cases.append((normal(rng, 3, power=-140), fmt, headroom))
-            cases.append((np.zeros(0, np.float32), fmt, headroom))
+                yield (y, fmt, headroom)
+            yield (np.zeros(3, np.float32), fmt, headroom)
+            yield (normal(rng, 3, power=-140), fmt, headroom)
+            yield (np.zeros(0, np.float32), fmt, headroom)
     # Times 2^-126 the most that FP4 still holds.
     largest = floats(rng.uniform(2.9, 3.1) * 1e38)
-    return [
-        *cases,
-        *((largest, FP4_E2M1, headroom) for headroom in HEADROOMS),
-    ]
+    yield from ((largest, FP4_E2M1, headroom) for headroom in HEADROOMS)
 
 
 # Codes -----------------------------------------------------------------------------------
@@ -172,7 +166,6 @@ def power(rng, low=-20, high=20):
 
 def fitting(rng):
     """Numbers of both signs, of which the largest comes to the upper half of the range."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         for _ in range(6):
             exponent = int(rng.integers(-20, 20))
@@ -181,13 +174,11 @@ def fitting(rng):
                 * 2.0 ** (fmt.emax - exponent)
                 * 2.0 ** -rng.integers(0, 9, 12)
             )
-            cases.append((x.astype(np.float32), 2.0**exponent, fmt))
-    return cases
+            yield (x.astype(np.float32), 2.0**exponent, fmt)
 
 
 def too_large(rng):
     """Around and far beyond the largest number; with large scales beyond FP32, too."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         for _ in range(4):
             scale = power(rng)
@@ -197,15 +188,13 @@ def too_large(rng):
                 * rng.uniform(0.5, 2.5, 8)
                 * rng.choice((-1, 1), 8)
             )
-            cases.append((x.astype(np.float32), scale, fmt))
+            yield (x.astype(np.float32), scale, fmt)
         huge = floats(*(rng.uniform(1, 3, 2) * 1e38), -1e38)
-        cases.append((huge, power(rng, 4, 20), fmt))
-    return cases
+        yield (huge, power(rng, 4, 20), fmt)
 
 
 def rare(rng):
     """Infinities and NaN among other numbers, and zeros of both signs, exact and flushed."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         for _ in range(4):
             scale = power(rng)
@@ -221,13 +210,11 @@ def rare(rng):
                 -least,
                 least,
             ]
-            cases.append((floats(*rng.permutation(x)), scale, fmt))
-    return cases
+            yield (floats(*rng.permutation(x)), scale, fmt)
 
 
 def beside_ties(rng):
     """Products at a tie, and products that rounding to float32 would turn into one."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         table = values(fmt)[: fmt.max_code + 1]
         found = []
@@ -244,11 +231,8 @@ def beside_ties(rng):
             (table[c] + table[c + 1]) / 2 for c in rng.integers(0, fmt.max_code, 12)
         ]
         exponent = int(rng.integers(-20, 20))
-        cases += [
-            *found,
-            (np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt),
-        ]
-    return cases
+        yield from found
+        yield (np.ldexp(ties, -exponent).astype(np.float32), 2.0**exponent, fmt)
 
 
 # A row of tensors ------------------------------------------------------------------------
@@ -313,31 +297,26 @@ def wandering(rng):
 
 def spiked(rng):
     """Calm tensors and one spike that the history remembers for a while."""
-    cases = []
     for fmt, headroom in formats_and_rooms(rng):
         length = int(rng.integers(2, 7))
         tensors = rows_of(rng, 20, 6)
         tensors[int(rng.integers(3, 8))] *= np.float32(2.0 ** rng.integers(8, 40))
-        cases.append((tensors, fmt, length, headroom))
-    return cases
+        yield (tensors, fmt, length, headroom)
 
 
 def interrupted(rng):
     """Tensors of zeros, and tensors with an infinity or NaN, among tensors that differ."""
-    cases = []
     for fmt, headroom in formats_and_rooms(rng):
         tensors = rows_of(rng, 16, 5, spread=4.0)
         first, second, third, fourth = rng.choice(np.arange(2, 15), 4, replace=False)
         tensors[[first, second]] = 0
         tensors[third, int(rng.integers(5))] = pick(rng, (math.inf, -math.inf))
         tensors[fourth, int(rng.integers(5))] = math.nan
-        cases.append((tensors, fmt, int(rng.integers(2, 4)), headroom))
-    return cases
+        yield (tensors, fmt, int(rng.integers(2, 4)), headroom)
 
 
 def at_both_ends(rng):
     """Numbers at the very places where clipping and flushing begin, before any history."""
-    cases = []
     for fmt in (E4M3, *OTHERS):
         top, least = np.float32(fmt.max_finite), np.float32(fmt.min_subnormal / 2)
         near = [top, np.nextafter(top, np.float32(math.inf)), top * np.float32(1.02), -2 * top, 0.0,
@@ -347,8 +326,7 @@ def at_both_ends(rng):
             row = floats(*rng.choice(near, 24))
             row[:11] = near
             tensors = np.stack([row, normal(rng, 24)])
-            cases.append((tensors, fmt, 2, headroom))
-    return cases
+            yield (tensors, fmt, 2, headroom)
 
 
 # Blocks ----------------------------------------------------------------------------------
@@ -399,13 +377,11 @@ BLOCKS = Exercise(
 
 def blocks(rng, fmts):
     """Whole blocks, each about a power of two of its own."""
-    cases = []
     for fmt in fmts:
         for block in (32, 16):
             powers = np.exp2(rng.integers(-20, 20, (3, 1)))
             x = rng.normal(size=(3, block)) * powers
-            cases.append((x.astype(np.float32).ravel(), fmt, block))
-    return cases
+            yield (x.astype(np.float32).ravel(), fmt, block)
 
 
 def with_a_rest(rng):
@@ -417,7 +393,6 @@ def with_a_rest(rng):
 
 def tops(rng):
     """The largest of a block at each place between two powers of two, and just below one."""
-    cases = []
     for fmt in (E4M3, E5M2, FP6_E2M3):
         below = [
             np.nextafter(np.float32(2.0**k), np.float32(0))
@@ -429,13 +404,11 @@ def tops(rng):
         ):
             x = top * rng.uniform(-0.9, 0.9, 8)
             x[int(rng.integers(8))] = float(rng.choice((-1, 1))) * top
-            cases.append((x.astype(np.float32), fmt, 8))
-    return cases
+            yield (x.astype(np.float32), fmt, 8)
 
 
 def strange_blocks(rng):
     """Among other blocks: zeros, infinity, NaN, numbers that FP32 holds as subnormal."""
-    cases = []
     for fmt in (E4M3, E5M2):
         for _ in range(4):
             x = normal(rng, 5, 8)
@@ -443,8 +416,7 @@ def strange_blocks(rng):
             x[1, int(rng.integers(8))] = pick(rng, (math.inf, -math.inf))
             x[2, int(rng.integers(8))] = math.nan
             x[3] = np.ldexp(x[3], -130)
-            cases.append((x[rng.permutation(5)].ravel(), fmt, 8))
-    return cases
+            yield (x[rng.permutation(5)].ravel(), fmt, 8)
 
 
 # Three products --------------------------------------------------------------------------
@@ -494,15 +466,13 @@ PRODUCT = Exercise(
 
 def layers(rng, which, *, count=4):
     """A layer of other sizes and magnitudes; few enough products for exact sums."""
-    cases = []
     for _ in range(count):
         n, outputs, inputs = (int(rng.integers(2, most)) for most in (7, 8, 12))
         shapes = (n, inputs), (outputs, inputs), (n, outputs)
         x, w, g = (normal(rng, *shape, power=rng.integers(-12, 6)) for shape in shapes)
         g[-1, :] *= np.float32(2.0**-26)
         g[:, -1] *= np.float32(2.0**-26)
-        cases.append((which, x, w, np.ldexp(g, -12)))
-    return cases
+        yield (which, x, w, np.ldexp(g, -12))
 
 
 def far_apart(rng, which):
@@ -513,17 +483,16 @@ def far_apart(rng, which):
 
 def spoilt_layers(rng):
     """An infinity or NaN in one operand, and an operand of zeros."""
-    cases = []
     for which in ROLES:
         for name in range(3):
-            _, *tensors = layers(rng, which, count=1)[0]
+            [(_, *tensors)] = layers(rng, which, count=1)
             tensors[name].flat[int(rng.integers(tensors[name].size))] = pick(
                 rng, (math.inf, math.nan)
             )
-            _, *others = layers(rng, which, count=1)[0]
+            [(_, *others)] = layers(rng, which, count=1)
             others[name][:] = 0
-            cases += [(which, *tensors), (which, *others)]
-    return cases
+            yield (which, *tensors)
+            yield (which, *others)
 
 
 GRADED = {

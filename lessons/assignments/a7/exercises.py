@@ -424,7 +424,6 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
 
     `uneven` multiplies the logits of the first row.
     """
-    cases = []
     for _ in range(count):
         rows = int(rng.integers(2, 5))
         columns = int(rng.integers(5, 9))
@@ -438,8 +437,7 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
         if garbage:
             v[columns - padding :] = rng.choice((np.nan, np.inf, -np.inf), (padding, 3))
             k[columns - padding :] = rng.choice((np.nan, np.inf, 6e4), (padding, width))
-        cases.append((q, k, v, keep))
-    return cases
+        yield (q, k, v, keep)
 
 
 def small_heads():
@@ -657,8 +655,7 @@ def believing(sentence, claim, **changes):
 
 def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):
     """Layers of whole numbers; no gradient lies where two ways to add could differ."""
-    cases = []
-    while len(cases) < count:
+    for _ in range(count):
         shape = int(rng.integers(1, 4)), int(rng.integers(2, 9))
         weight = np.float32(rng.integers(1, 5, shape))
         x = np.float32(
@@ -668,12 +665,9 @@ def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):
         x[:, ::2] *= -1
         if claim == "notice":
             x = np.float32(rng.integers(1, 5, (2, shape[1])))
-        size, scale = (
-            2.0 ** int(rng.integers(*sizes)),
-            2.0 ** int(rng.integers(*scales)),
-        )
-        cases.append((claim, str(rng.choice(tuple(FORMATS))), weight, x, size, scale))
-    return cases
+        size = 2.0 ** int(rng.integers(*sizes))
+        scale = 2.0 ** int(rng.integers(*scales))
+        yield (claim, str(rng.choice(tuple(FORMATS))), weight, x, size, scale)
 
 
 def on_claim(claim, **kind):

@@ -70,15 +70,15 @@ VARIANCE = Exercise(
     reason="Round each result; the mean moves before the product; the second row takes u.",
     argument="x, fmt",
     tolerance=1e-12,
-    cases=[
-        (np.array([1.0, 3.0]), FP16),
-        (np.array([-2.0, 2.0, 3.0]), BF16),
-        (np.array([5.0, 5.0, 5.0]), FP8_E4M3),
-        (np.array([-1.5, -9.0, 9.0, 9.0]), FP8_E4M3),  # each rounding counts
-        (np.array([-1.0, 0.40625, 0.8125, -0.34375, 0.8125, 0.1015625]), FP8_E4M3),
-        (np.array([64.0, 64.5, 63.25, 65.0, 64.25, 63.5, 66.0]), BF16),
-        (np.asarray(round_to(-9 + np.sin(np.arange(12.0)), BF16)), BF16),
-    ],
+    cases=[(np.array(x), fmt) for x, fmt in (
+        ([1.0, 3.0], FP16),
+        ([-2.0, 2.0, 3.0], BF16),
+        ([5.0, 5.0, 5.0], FP8_E4M3),
+        ([-1.5, -9.0, 9.0, 9.0], FP8_E4M3),  # each rounding counts
+        ([-1.0, 0.40625, 0.8125, -0.34375, 0.8125, 0.1015625], FP8_E4M3),
+        ([64.0, 64.5, 63.25, 65.0, 64.25, 63.5, 66.0], BF16),
+        (round_to(-9 + np.sin(np.arange(12.0)), BF16), BF16),
+    )],
     misconceptions=(
         but(one_pass, "The mean of squares cancels against the square of the mean."),
         but(running, "Of n readings, n - 1 distances are free: divide by n - 1.",
@@ -257,7 +257,6 @@ def rough(rng, fmts, count):
 
 def rods(rng, fmt, count, *, power=(0, 1)):
     """Rods: what a place hands to each neighbour is a share of what it has."""
-    cases = []
     for _ in range(count):
         n = int(rng.integers(3, 9))
         size = 2.0 ** int(rng.integers(*power))
@@ -266,13 +265,11 @@ def rods(rng, fmt, count, *, power=(0, 1)):
             size * rng.uniform(0.1, 0.45, n - 1) * rng.choice((-1, 1), n - 1)
             for _ in range(2)
         )
-        cases.append((lower, diagonal, upper, rng.standard_normal(n) * 3, fmt))
-    return cases
+        yield (lower, diagonal, upper, rng.standard_normal(n) * 3, fmt)
 
 
 def singular(rng, fmt, count):
     """Rods whose last pivots nearly vanish or do, and those that leave the format."""
-    cases = []
     for i in range(count):
         [(lower, diagonal, upper, b, _)] = rods(rng, fmt, 1)
         if i % 3 == 0:  # exactly: the second pivot is 0 in every format
@@ -282,8 +279,7 @@ def singular(rng, fmt, count):
             diagonal[place] = pick(rng, (0.0 if place == 0 else 3e38, -3e38))
         if i % 3 == 2:  # nearly: rounding decides the last pivot
             diagonal[1] = lower[0] * upper[0] / diagonal[0] * (1 + fmt.unit_roundoff)
-        cases.append((lower, diagonal, upper, b, fmt))
-    return cases
+        yield (lower, diagonal, upper, b, fmt)
 
 
 def rod(low, main, up, b, fmt):
@@ -344,11 +340,9 @@ def widest(n, p, held):
 
 
 def tasks(rng, count, *, n=(10, 5000), p=(3, 12), held=(13, 25), q=(20, 64)):
-    cases = []
-    while len(cases) < count:
+    for _ in range(count):
         width = int(rng.integers(*p)), int(rng.integers(*held)), int(rng.integers(*q))
-        cases.append((int(rng.integers(*n)), *width))
-    return cases
+        yield (int(rng.integers(*n)), *width)
 
 
 PLAN = Exercise(
@@ -412,7 +406,6 @@ exact_dot = partial(unit_dot, add=Fraction)
 
 def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), (3, 12), (6, 31)),
          length=(20, 60), q=(20, 54)):  # fmt: skip
-    cases = []
     for _ in range(count):
         n = int(rng.integers(*length))
         x, y = rng.uniform(0.5, 1, (2, n)) * np.exp2(
@@ -420,18 +413,15 @@ def rows(rng, count, *, sign=True, spread=0, units=((11, 24), (4, 14), (8, 20), 
         )
         x, y = (v * (rng.choice((-1, 1), n) if sign else 1) for v in (x, y))
         p, held = pick(rng, units)
-        cases.append((x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,
-                      int(rng.integers(*q))))  # fmt: skip
-    return cases
+        yield (x, y * 2.0 ** int(rng.integers(-40, 40)), p, held,
+                      int(rng.integers(*q)))  # fmt: skip
 
 
 def hidden_rows(rng, count):
     """Each row is large where the other is small, so the slices do not hold their product."""
-    cases = []
-    for x, y, *unit in rows(rng, count):
+    for x, y, *unit in [*rows(rng, count)]:  # all rows are drawn first
         power = rng.integers(0, 24, len(x))
-        cases.append((np.ldexp(x, power), np.ldexp(y, -power), *unit))
-    return cases
+        yield (np.ldexp(x, power), np.ldexp(y, -power), *unit)
 
 
 DOT = Exercise(

@@ -95,14 +95,13 @@ def blocks(rng, count, *, spread=(0, 0), outlier=0.0):
 
 def odd_blocks(rng, count):
     """Blocks of zeros of both signs, of one magnitude, and of tiny numbers beside large ones."""
-    cases = []
     for _ in range(count):
         x = np.vstack([rng.standard_normal(16), rng.choice((0.0, -0.0), 16),
                        rng.choice((-3.0, 3.0), 16), rng.standard_normal(16) * 1e-6])  # fmt: skip
         x = rng.permutation(x).ravel()
         if clear(x):
-            cases.append(x)
-    return [*cases, rng.choice((0.0, -0.0), 32)]
+            yield x
+    yield rng.choice((0.0, -0.0), 32)
 
 
 _STEADY = np.random.default_rng(9)
@@ -225,14 +224,12 @@ def chance(x, scale, *, most=6.0, around=neighbours):
 
 
 def scaled(rng, count, *, size=(0.0, 5.9), exact=False):
-    cases = []
     for _ in range(count):
         scale = fl(2.0 ** rng.uniform(-6, 8), FP8_E4M3)
         magnitude = (
             rng.choice(values(FP4_E2M1)[:8], 8) if exact else rng.uniform(*size, 8)
         )
-        cases.append((magnitude * scale * rng.choice((-1, 1), 8) + 0.0, scale))
-    return cases
+        yield (magnitude * scale * rng.choice((-1, 1), 8) + 0.0, scale)
 
 
 CHANCE = Exercise(
@@ -294,7 +291,6 @@ def arriving(terms, arrivals, size, fmt, *, cut=False, merged=True):
 
 
 def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), most=12):
-    cases = []
     for _ in range(count):
         n, fmt = int(rng.integers(*length)), pick(rng, fmts)
         arrivals = []
@@ -302,8 +298,7 @@ def streams(rng, count, *, fmts=(BF16, FP16), length=(40, 90), most=12):
             arrivals.append(0 if rng.random() < 0.1 else int(rng.integers(1, most)))
         arrivals[-1] -= sum(arrivals) - n
         terms = np.asarray(round_to(rng.standard_normal(n) + 0.5, fmt))
-        cases.append((terms, arrivals, int(rng.integers(3, 10)), fmt))
-    return cases
+        yield (terms, arrivals, int(rng.integers(3, 10)), fmt)
 
 
 _TERMS = np.asarray(round_to(np.random.default_rng(3).standard_normal(24) + 1, BF16))
@@ -313,25 +308,20 @@ STREAM = Exercise(
     uses=("round_to",),
     reason="Blocks are counted from the first term; only finished ones of one level are merged.",
     argument="terms, arrivals, size, fmt",
-    cases=[
-        (np.array([1.0, 2.0, 3.0]), [3], 2, BF16),
-        (np.array([256.0, 1.0, 1.0, 1.0]), [1, 1, 1, 1], 2, BF16),
-        (np.array([256.0, 1.0, 1.0, 1.0]), [4], 4, BF16),
-        (np.array([16.0, 1.0, 1.0, 1.0, 1.0, 1.0]), [0, 2, 0, 1, 3], 3, FP8_E4M3),
+    cases=[(np.array(terms, float), *rest) for terms, *rest in (
+        ([1, 2, 3], [3], 2, BF16),
+        ([256, 1, 1, 1], [1, 1, 1, 1], 2, BF16),
+        ([256, 1, 1, 1], [4], 4, BF16),
+        ([16, 1, 1, 1, 1, 1], [0, 2, 0, 1, 3], 3, FP8_E4M3),
         (_TERMS, [5, 1, 7, 2, 9], 4, BF16),
         (_TERMS, [24], 2, BF16),
         (_TERMS, [3] * 8, 8, BF16),
-        (np.array([256.0, 1.0, 3.0, 3.0, 3.0, 1.0]), [2, 4], 3, BF16),
-        (np.array([11.0, 24.0, 6.0, 14.0, 8.0, 1.0, 20.0]), [7], 2, FP8_E4M3),
-        (np.array([8.0, 13, 20, 6, 1, 2, 28, 22, 8, 3]), [10], 2, FP8_E4M3),
-        *(
-            (np.array(terms, float), [3, 4, 1, 7], 2, FP8_E4M3)
-            for terms in (
-                [13, 26, 28, 9, 4, 18, 20, 24, 20, 20, 28, 28, 28, 24, 20],
-                [26, 12, 7, 20, 26, 9, 11, 3, 28, 28, 20, 16, 16, 20, 22],
-            )
-        ),
-    ],
+        ([256, 1, 3, 3, 3, 1], [2, 4], 3, BF16),
+        ([11, 24, 6, 14, 8, 1, 20], [7], 2, FP8_E4M3),
+        ([8, 13, 20, 6, 1, 2, 28, 22, 8, 3], [10], 2, FP8_E4M3),
+        ([13, 26, 28, 9, 4, 18, 20, 24, 20, 20, 28, 28, 28, 24, 20], [3, 4, 1, 7], 2, FP8_E4M3),
+        ([26, 12, 7, 20, 26, 9, 11, 3, 28, 28, 20, 16, 16, 20, 22], [3, 4, 1, 7], 2, FP8_E4M3),
+    )],
     misconceptions=(
         but(arriving, "An arrival ends no block: the next term still belongs to it.",
             cut=True),
@@ -394,7 +384,6 @@ def moved(x, rng, most=4):
 
 def runs(rng, count, *, odd=0.0, length=(5, 12)):
     """Two runs of a graph: tensors that read earlier ones, and differ for reasons of their own."""
-    cases = []
     for _ in range(count):
         n = int(rng.integers(*length))
         reads = [
@@ -410,8 +399,7 @@ def runs(rng, count, *, odd=0.0, length=(5, 12)):
                                       )[kind]  # fmt: skip
                 if kind == 1 and rng.random() < 0.5:
                     y.view(np.int32)[place] ^= 1
-        cases.append((reads, a, b))
-    return cases
+        yield (reads, a, b)
 
 
 def tensors(*rows_):
@@ -425,24 +413,24 @@ CULPRITS = Exercise(
     answer=judged,
     reason="Compare bits; what differs made it if all it reads is equal; ulps count floats.",
     argument="reads, a, b",
-    cases=[
-        ([[], [0]], tensors([1, 2], [3, 4]), tensors([1, 2], [3, 4])),
-        ([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
-         tensors([1, 2], [3, 5], [5, 7])),
-        ([[], [0], [1]], tensors([1, 2], [3, 4], [5, 6]),
-         tensors([_NEXT, 2], [3, 4], [5, 7])),
-        ([[], [], [0], [0, 1]], tensors([1, 2], [1, 3], [1, 2], [1, 4]),
-         tensors([1, 2], [_NEXT, 3], [1, 2], [1 - 2.0**-24, 4])),
-        ([[], [0], [1]], tensors([0, 1], [np.nan, 1], [_TINY, 1]),
-         tensors([-0.0, 1], [np.nan, 1], [-_TINY, 1])),
-        ([[], [0], [0]], tensors([np.nan, 1], [np.inf, 1], [2, 8]),
-         tensors([1, 1], [3.4028234663852886e38, 1], [1, 16])),
-        ([[], [], [0]], tensors([1, 2], [1, 2], [3, 3]),
-         tensors([1, 2], [1, 4], [3, 3.5])),
-        ([[], [], []], tensors([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
-         tensors([4, 1], [1, 1], [np.nan, 1])),
-        ([[]], tensors([-2e30, 1]), tensors([1e30, 1])),  # more than 2^31 apart
-    ],
+    cases=[(reads, tensors(*a), tensors(*b)) for reads, a, b in (
+        ([[], [0]], ([1, 2], [3, 4]), ([1, 2], [3, 4])),
+        ([[], [0], [1]], ([1, 2], [3, 4], [5, 6]),
+         ([1, 2], [3, 5], [5, 7])),
+        ([[], [0], [1]], ([1, 2], [3, 4], [5, 6]),
+         ([_NEXT, 2], [3, 4], [5, 7])),
+        ([[], [], [0], [0, 1]], ([1, 2], [1, 3], [1, 2], [1, 4]),
+         ([1, 2], [_NEXT, 3], [1, 2], [1 - 2.0**-24, 4])),
+        ([[], [0], [1]], ([0, 1], [np.nan, 1], [_TINY, 1]),
+         ([-0.0, 1], [np.nan, 1], [-_TINY, 1])),
+        ([[], [0], [0]], ([np.nan, 1], [np.inf, 1], [2, 8]),
+         ([1, 1], [3.4028234663852886e38, 1], [1, 16])),
+        ([[], [], [0]], ([1, 2], [1, 2], [3, 3]),
+         ([1, 2], [1, 4], [3, 3.5])),
+        ([[], [], []], ([_NEXT, 1], [5 * _TINY, 1], [1, -3]),
+         ([4, 1], [1, 1], [np.nan, 1])),
+        ([[]], ([-2e30, 1],), ([1e30, 1],)),  # more than 2^31 apart
+    )],
     misconceptions=(
         but(judged, "A tensor need not read the one before it: look at what it reads.",
             before=True),
