@@ -207,7 +207,7 @@ def tie_cases(rng):
     """Exactly halfway between neighbours: half of the ties go up and half go down."""
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
-        code = int(rng.integers(0, 2 ** (e + t) - 2**t - 1))
+        code = rng.integers(0, 2 ** (e + t) - 2**t - 1)
         middle = (float(decode(code, fmt)) + float(decode(code + 1, fmt))) / 2
         yield (middle if rng.integers(2) else -middle, e, t)
 
@@ -216,7 +216,7 @@ def subnormal_cases(rng):
     """Below the smallest normal number, and the last step up to it."""
     for e, t in formats(rng, 24):
         fmt = ieee(e, t)
-        yield (float(rng.uniform(-1, 1)) * fmt.min_normal, e, t)
+        yield (rng.uniform(-1, 1) * fmt.min_normal, e, t)
     yield (-0.0, 4, 3)
     yield (ieee(4, 3).min_normal * 0.999, 4, 3)
 
@@ -323,7 +323,7 @@ GRADED = {
         ENCODE,
         (
             Part("numbers of middling size", 1, ENCODE.reason,
-                 lambda rng: [(float(rng.uniform(-7, 7)), int(rng.integers(4, 6)), t)
+                 lambda rng: [(rng.uniform(-7, 7), int(rng.integers(4, 6)), t)
                               for t in range(2, 8) for _ in range(6)]),
             Part("ties", 2, "Exactly halfway, the neighbour whose code is even wins.", tie_cases),
             Part("subnormal numbers and zeros", 2, "Below min_normal the spacing stays the same.",

@@ -76,10 +76,10 @@ def overflow(rng, *, infinite=True):
         beyond = top + gap / 2
         for x in (
             top,
-            top + gap * float(rng.uniform(0.01, 0.49)),
+            top + gap * rng.uniform(0.01, 0.49),
             beyond,
             math.nextafter(beyond, 0),
-            top + gap * float(rng.uniform(0.51, 3)),
+            top + gap * rng.uniform(0.51, 3),
             2 * top,
         ):
             yield (x, fmt)

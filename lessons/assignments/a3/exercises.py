@@ -101,9 +101,7 @@ def ordinary_stalls(rng):
             step = value(
                 rng, fmt, max(fmt.emin, -40), min(fmt.emax - fmt.precision - 2, 40)
             )
-            start = rounded(
-                step * float(rng.integers(0, 2 ** (fmt.precision - 1))), fmt
-            )
+            start = rounded(step * rng.integers(0, 2 ** (fmt.precision - 1)), fmt)
             yield (start, step, fmt)
 
 
@@ -123,9 +121,7 @@ def large_totals(rng):
             start = value(rng, fmt, 2, min(fmt.emax - 1, 60))
             gap = float(ulp(start, fmt))
             start = (start // (2 * gap) * 2 + float(rng.integers(2))) * gap
-            step = rounded(
-                gap * float(rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49)))), fmt
-            )
+            step = rounded(gap * rng.choice((0.5, 0.5, rng.uniform(0.1, 0.49))), fmt)
             yield (start, step, fmt)
 
 
@@ -133,7 +129,7 @@ def last_totals(rng):
     """At max_finite and before it, with steps around half the last gap."""
     for fmt in (E4M3, FP6_E2M3, *each(rng)):
         gap = float(ulp(fmt.max_finite, fmt))
-        step = rounded(gap * float(rng.uniform(0.55, 3)), fmt)
+        step = rounded(gap * rng.uniform(0.55, 3), fmt)
         for start in (0.0, fmt.max_finite - gap, fmt.max_finite):
             yield from ((start, s, fmt) for s in (gap / 2, gap / 4, step))
 
@@ -184,12 +180,12 @@ LANES = Exercise(
 
 
 def lane_cases(rng, fmts, counts, lanes=(2, 4, 8), **kind):
-    return [(terms(rng, fmt, int(rng.integers(*counts)), **kind),
+    return [(terms(rng, fmt, rng.integers(*counts), **kind),
              int(rng.choice(lanes)), fmt) for fmt in fmts]  # fmt: skip
 
 
 def full_lanes(rng):
-    return [(terms(rng, fmt, lanes * int(rng.integers(4, 8)), signed=bool(lanes % 3 - 1)),
+    return [(terms(rng, fmt, lanes * rng.integers(4, 8), signed=bool(lanes % 3 - 1)),
              lanes, fmt) for fmt in each(rng, 4) for lanes in (4, 8)]  # fmt: skip
 
 
@@ -246,7 +242,7 @@ COMPENSATED = Exercise(
 def state_of(rng, fmt, total):
     """A total, and a loss of up to half its gap."""
     half = float(ulp(total, fmt)) / 2
-    return total, rounded(half * float(rng.uniform(-1, 1)), fmt)
+    return total, rounded(half * rng.uniform(-1, 1), fmt)
 
 
 def from_nothing(rng):
@@ -265,7 +261,7 @@ def resumed(rng):
 def small_beside_large(rng):
     """Terms below half a gap of the total: without the loss it would not move."""
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
-        total = rounded(2.0 ** int(rng.integers(3, 6)) * float(rng.uniform(1, 2)), fmt)
+        total = rounded(2.0 ** rng.integers(3, 6) * rng.uniform(1, 2), fmt)
         x = round_to(float(ulp(total, fmt)) * rng.uniform(0.05, 0.45, 24), fmt)
         yield (total * float(rng.choice((-1, 1))), 0.0, x, fmt)
 
@@ -323,7 +319,7 @@ def promotions(rng, counts, groups, *, rest=0, signed=False):
     ]
     for fmt, wide in pairs:
         every = int(rng.integers(*groups))
-        count = every * int(rng.integers(*counts)) + rest % every
+        count = every * rng.integers(*counts) + rest % every
         a, b = products(rng, fmt, count, low=-1, high=2, signed=signed)
         yield (a, b, every, fmt, wide)
 
@@ -387,7 +383,7 @@ MEANS = Exercise(
 def meters(rng):
     """Losses that fall, in more steps than a narrow count can count."""
     for fmt in (FP8_E5M2, E4M3, E4M3, FP8_E5M2, *odd_formats(rng, 4), BF16, FP16):
-        n = int(rng.integers(22, 30))
+        n = rng.integers(22, 30)
         x = np.linspace(rng.uniform(2, 6), rng.uniform(0.3, 1), n) * rng.uniform(
             0.8, 1.2, n
         )
@@ -396,7 +392,7 @@ def meters(rng):
 
 def near_overflow(rng):
     for fmt in (*OTHERS, E4M3, *odd_formats(rng, 2)):
-        x = fmt.max_finite * rng.uniform(0.5, 1, int(rng.integers(6, 12)))
+        x = fmt.max_finite * rng.uniform(0.5, 1, rng.integers(6, 12))
         yield (round_to(x, fmt), fmt)
 
 

@@ -16,7 +16,7 @@ WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
 
 
 def sign(rng):
-    return int(rng.choice((-1, 1)))
+    return rng.choice((-1, 1))
 
 
 # A static scale ----------------------------------------------------------------------------
@@ -76,21 +76,21 @@ SCALE = Exercise(
 def gradients_of(rng, fmt, top, *, low):
     """From 2^low up to about 2^top, both signs, one of them 0; the largest is negative."""
     some = 2.0 ** rng.uniform(low, top - 0.1, 30) * rng.choice((-1, 1), 30)
-    some[int(rng.integers(30))] = 0.0
+    some[rng.integers(30)] = 0.0
     return (rng.permutation(np.append(some, -(2.0**top))), fmt)
 
 
 def ordinary_gradients(rng):
-    small = [gradients_of(rng, fmt, float(rng.uniform(-12, 3)), low=fmt.emin - fmt.precision - 8)
+    small = [gradients_of(rng, fmt, rng.uniform(-12, 3), low=fmt.emin - fmt.precision - 8)
              for fmt in (FP16, FP8_E5M2, FP8_E4M3) for _ in range(6)]  # fmt: skip
     return [
         *small,
-        *(gradients_of(rng, BF16, float(rng.uniform(2, 9)), low=-60) for _ in "abc"),
+        *(gradients_of(rng, BF16, rng.uniform(2, 9), low=-60) for _ in "abc"),
     ]
 
 
 def large_gradients(rng):
-    return [gradients_of(rng, fmt, fmt.emax + float(rng.uniform(1.2, 9)), low=fmt.emin - 6)
+    return [gradients_of(rng, fmt, fmt.emax + rng.uniform(1.2, 9), low=fmt.emin - 6)
             for fmt in (FP16, FP8_E5M2, FP8_E4M3) for _ in range(4)]  # fmt: skip
 
 
@@ -98,9 +98,7 @@ def edges(rng):
     """The largest gradient around the place where infinity begins, the small ones around zero."""
     for fmt in (FP16, FP8_E5M2, FP8_E4M3):
         beyond = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
-        inside = fmt.max_finite + float(rng.uniform(0.1, 0.9)) * (
-            beyond - fmt.max_finite
-        )
+        inside = fmt.max_finite + rng.uniform(0.1, 0.9) * (beyond - fmt.max_finite)
         for top in (
             fmt.max_finite,
             inside,
@@ -108,7 +106,7 @@ def edges(rng):
             beyond,
             1.001 * beyond,
         ):
-            k = int(rng.integers(3, 15))
+            k = rng.integers(3, 15)
             zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
             both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
             yield (np.array(both), fmt)
@@ -240,7 +238,7 @@ def ends_of_float32(rng):
     up = [(state_of(2.0 ** (127 - k) * float(f), int(rng.integers(2)), 2), False, 2 * k)
           for k in range(1, 7) for f in (1.0, single(rng.uniform(1, 1.9)))]  # fmt: skip
     there = [(state_of(2.0**127, 4, 5), False, n) for n in (1, int(rng.integers(2, 9)))]
-    down = [(state_of(2.0 ** -int(rng.integers(100, 149)), 0, 3, backoff=b), True, n)
+    down = [(state_of(2.0 ** -rng.integers(100, 149), 0, 3, backoff=b), True, n)
             for b in (0.5, 0.9, 0.3) for n in (2, 60, 2_000)]  # fmt: skip
     return [*up, *there, *down]
 
@@ -320,7 +318,7 @@ def long_enough(rng, *, count):
     micro = whole(rng, count, 5, 500)
     norm = float(np.linalg.norm(np.mean(micro, axis=0)))
     scale = 2.0 ** (math.floor(math.log2(norm)) - int(rng.integers(2, 6)))
-    return (micro, scale, float(rng.uniform(0.5, 0.9)) * norm / scale)
+    return (micro, scale, rng.uniform(0.5, 0.9) * norm / scale)
 
 
 def short_enough(rng, *, count):
@@ -341,7 +339,7 @@ def one_batch(rng):
 
 
 def several_batches(rng):
-    return [rescaled(rng, kind(rng, count=int(rng.integers(2, 9))))
+    return [rescaled(rng, kind(rng, count=rng.integers(2, 9)))
             for kind in (long_enough, short_enough) for _ in range(12)]  # fmt: skip
 
 
@@ -349,10 +347,10 @@ def spoilt_windows(rng):
     """One bad number somewhere; in some windows two infinities that would cancel."""
     for bad in (math.inf, -math.inf, math.nan) * 4:
         micro, scale, max_norm = rescaled(
-            rng, long_enough(rng, count=int(rng.integers(2, 6)))
+            rng, long_enough(rng, count=rng.integers(2, 6))
         )
-        place = int(rng.integers(5))
-        micro[int(rng.integers(len(micro)))][place] = bad
+        place = rng.integers(5)
+        micro[rng.integers(len(micro))][place] = bad
         yield (micro, scale, max_norm)
     both = whole(rng, 3, 4, 9)
     both[0][1], both[2][1] = math.inf, -math.inf
@@ -367,7 +365,7 @@ def zeros_and_edges(rng):
     cancelling = whole(rng, 2, 4, 99)
     cancelling += [-g for g in cancelling] + [np.float32([4, 0, 3, 0])]
     sparse = [np.zeros(4, np.float32) for _ in range(3)]
-    sparse[int(rng.integers(3))][int(rng.integers(4))] = 96.0
+    sparse[rng.integers(3)][rng.integers(4)] = 96.0
     return [(silent, power(rng), 1.0), *at, (cancelling, 0.0625, 2.0),
             (sparse, 16.0, 0.5), (sparse, 16.0, 8.0)]  # fmt: skip
 
@@ -429,18 +427,18 @@ END = Exercise(
 def parameters(rng, bad=None):
     """One to three arrays of several shapes; one number is bad."""
     own = [
-        np.float32(rng.normal(size=int(rng.integers(1, 5))))
+        np.float32(rng.normal(size=rng.integers(1, 5)))
         for _ in range(rng.integers(1, 4))
     ]
     if bad is not None:
-        spoilt = own[int(rng.integers(len(own)))]
-        spoilt[int(rng.integers(len(spoilt)))] = bad
+        spoilt = own[rng.integers(len(own))]
+        spoilt[rng.integers(len(spoilt))] = bad
     return own
 
 
 def optimizers(rng, count, bad, *, at=None):
     """`count` optimizers, of which those in `at` overflow, or a random one."""
-    which = {int(rng.integers(count))} if at is None else at
+    which = {rng.integers(count)} if at is None else at
     return [parameters(rng, bad if i in which else None) for i in range(count)]
 
 
@@ -524,7 +522,7 @@ JOB = Exercise(
 def windows(rng, state, count, *, below=4):
     """Limits around the scale, some of which overflow."""
     scale = state["scale"]
-    return [float(rng.choice((scale * 2.0 ** int(rng.integers(-below, 3)), ANY, ANY)))
+    return [float(rng.choice((scale * 2.0 ** rng.integers(-below, 3), ANY, ANY)))
             for _ in range(count)]  # fmt: skip
 
 
@@ -538,7 +536,7 @@ def bare_logs(rng):
 def hopeless_logs(rng):
     """The infinity comes from the forward pass, so no scale helps for some time."""
     return [(any_state(rng, interval=4), [ANY] * 3 + [0.0] * n + [ANY] * 9, 20)
-            for n in (5, int(rng.integers(6, 40)))]  # fmt: skip
+            for n in (5, rng.integers(6, 40))]  # fmt: skip
 
 
 def jobs(rng, *, crashes):
@@ -547,7 +545,7 @@ def jobs(rng, *, crashes):
         state = any_state(rng, interval=int(rng.integers(3, 6)))
         log = [state["scale"] / 4, *windows(rng, state, 5), "save", ANY]
         for _ in range(crashes):
-            some = windows(rng, state, int(rng.integers(4, 9)), below=2)
+            some = windows(rng, state, rng.integers(4, 9), below=2)
             log += [
                 *some,
                 "save",

@@ -135,15 +135,15 @@ def outputs(weights, inputs):
 
 def a_network(rng, depth, *, input_exponent=0, deaths=False):
     """Weights, inputs and targets just above the outputs, so that gradients are small."""
-    sizes = [int(n) for n in rng.integers(2, 5, depth)] + [int(rng.integers(1, 3))]
+    sizes = [int(n) for n in rng.integers(2, 5, depth)] + [rng.integers(1, 3)]
     weights = [positive(rng, n, m) * 2.0 ** -rng.integers(1, 5) * 2.0 ** -rng.choice((0, 9), (n, 1))
                for m, n in pairwise(sizes)]  # fmt: skip
-    inputs = positive(rng, int(rng.integers(2, 5)), sizes[0]) * 2.0**input_exponent
+    inputs = positive(rng, rng.integers(2, 5), sizes[0]) * 2.0**input_exponent
     inputs = inputs * 2.0 ** -rng.choice((0, 9), sizes[0])
     if deaths:
-        inputs[:, int(rng.integers(sizes[0]))] = 0.0
+        inputs[:, rng.integers(sizes[0])] = 0.0
         if depth > 1:
-            weights[0][int(rng.integers(sizes[1]))] *= -1
+            weights[0][rng.integers(sizes[1])] *= -1
     out = outputs(weights, inputs)
     # In FP16, too, outputs must stay below targets: the gap is large against its rounding.
     gap = positive(rng, *out.shape) * 2.0 ** rng.uniform(-24, -12)
@@ -166,7 +166,7 @@ def networks(rng, count, *, some=None, **kind):
     """Networks without a gradient near FP16's smallest number; `some` filters them."""
     cases = []
     while len(cases) < count:
-        case = a_network(rng, int(rng.integers(1, 6)), **kind)
+        case = a_network(rng, rng.integers(1, 6), **kind)
         shares = lost(*case)
         steady = all(lost(*case, nudge=nudge) == shares for nudge in (-1, 1))
         if steady and (some is None or some(case, shares)):
@@ -314,7 +314,7 @@ def alike(answer, case):
 
 
 def batch_of(rng, width, out, *, rows=None, reach=2.0):
-    rows = int(rng.integers(1, 4)) if rows is None else rows
+    rows = rng.integers(1, 4) if rows is None else rows
     return (plain(positive(rng, rows, width)), plain(positive(rng, rows, out) * reach))
 
 
@@ -336,7 +336,7 @@ def runs(rng, count, *, scales=(4, 11), norms=(0.05, 20.0), length=(1, 4),
     while len(cases) < count:
         weights = started(rng, deep=bool(rng.choice((False, True))))
         width, out = len(weights[0][0]), len(weights[-1])
-        steps_ = int(rng.integers(*length, endpoint=True))
+        steps_ = rng.integers(*length, endpoint=True)
         batches = [batch_of(rng, width, out, reach=4.0) for _ in range(steps_)]
         norm = float(np.float32(np.exp(rng.uniform(*np.log(norms)))))
         case = (weights, batches, norm, 2.0 ** int(rng.integers(*scales)))
@@ -426,8 +426,8 @@ def cut(rng, count, *, sizes, length=(1, 3), norms=(50.0, 99.0)):
         weights = started(rng, deep=bool(rng.integers(2)))
         width, out = len(weights[0][0]), len(weights[-1])
         parts = []
-        for _ in range(int(rng.integers(*length, endpoint=True))):
-            rows = rng.permutation(sizes)[: int(rng.integers(2, 4, endpoint=True))]
+        for _ in range(rng.integers(*length, endpoint=True)):
+            rows = rng.permutation(sizes)[: rng.integers(2, 4, endpoint=True)]
             parts.append(
                 [batch_of(rng, width, out, rows=int(n), reach=4.0) for n in rows]
             )
@@ -527,16 +527,16 @@ def gradients(rng, count, *, steps, rate, momentum=(0.0,), width=(1, 3), exponen
     while len(cases) < count:
         fmt, size = (
             fmts[len(cases) % len(fmts)],
-            int(rng.integers(*width, endpoint=True)),
+            rng.integers(*width, endpoint=True),
         )
         first = [value(rng, fmt, 0) if start is None else start for _ in range(size)]
         targets = [
             [x + value(rng, fmt, int(rng.integers(*exponents)), bits=1) for x in first]
-            for _ in range(int(rng.integers(*steps, endpoint=True)))
+            for _ in range(rng.integers(*steps, endpoint=True))
         ]
         if bad:
-            at = int(rng.integers(len(targets) - 2))
-            targets[at][int(rng.integers(size))] = NAN if len(cases) % 4 == 3 else INF
+            at = rng.integers(len(targets) - 2)
+            targets[at][rng.integers(size)] = NAN if len(cases) % 4 == 3 else INF
             targets[at + 1][0] = -INF
         scale, lr = 2.0 ** int(rng.integers(*scales)), 2.0 ** -int(rng.integers(*rate))
         case = (first, targets, fmt, scale, lr, float(rng.choice(momentum)))
@@ -662,7 +662,7 @@ def states(rng, count, *, length=(2, 4), scales=(4, 9), pieces=0,
                          updates=int(rng.integers(1, 3)))  # fmt: skip
         width, out = len(weights[0][0]), len(weights[-1])
         batches = [batch_of(rng, width, out, reach=4.0)
-                   for _ in range(int(rng.integers(*length, endpoint=True)))]  # fmt: skip
+                   for _ in range(rng.integers(*length, endpoint=True))]  # fmt: skip
         cuts = sorted(int(c) for c in rng.integers(1, len(batches), pieces))
         case = (state, batches, cuts)
         _, skips = went_on(state, batches)

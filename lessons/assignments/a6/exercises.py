@@ -42,7 +42,7 @@ def normal(rng, *shape, power=0):
 
 
 def pick(rng, choices):
-    return choices[int(rng.integers(len(choices)))]
+    return choices[rng.integers(len(choices))]
 
 
 # One scale -------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ def nothing_and_too_much(rng):
             x = normal(rng, 4)
             for bad in (math.inf, -math.inf, math.nan):
                 y = x.copy()
-                y[int(rng.integers(4))] = bad
+                y[rng.integers(4)] = bad
                 yield (y, fmt, headroom)
             yield (np.zeros(3, np.float32), fmt, headroom)
             yield (normal(rng, 3, power=-140), fmt, headroom)
@@ -219,7 +219,7 @@ def beside_ties(rng):
         table = values(fmt)[: fmt.max_code + 1]
         found = []
         while len(found) < 12:
-            code = int(rng.integers(fmt.max_code))
+            code = rng.integers(fmt.max_code)
             tie = (table[code] + table[code + 1]) / 2
             scale = np.float32(rng.uniform(0.5, 2))
             x = np.float32(tie / float(scale))
@@ -300,7 +300,7 @@ def spiked(rng):
     for fmt, headroom in formats_and_rooms(rng):
         length = int(rng.integers(2, 7))
         tensors = rows_of(rng, 20, 6)
-        tensors[int(rng.integers(3, 8))] *= np.float32(2.0 ** rng.integers(8, 40))
+        tensors[rng.integers(3, 8)] *= np.float32(2.0 ** rng.integers(8, 40))
         yield (tensors, fmt, length, headroom)
 
 
@@ -310,8 +310,8 @@ def interrupted(rng):
         tensors = rows_of(rng, 16, 5, spread=4.0)
         first, second, third, fourth = rng.choice(np.arange(2, 15), 4, replace=False)
         tensors[[first, second]] = 0
-        tensors[third, int(rng.integers(5))] = pick(rng, (math.inf, -math.inf))
-        tensors[fourth, int(rng.integers(5))] = math.nan
+        tensors[third, rng.integers(5)] = pick(rng, (math.inf, -math.inf))
+        tensors[fourth, rng.integers(5)] = math.nan
         yield (tensors, fmt, int(rng.integers(2, 4)), headroom)
 
 
@@ -387,7 +387,7 @@ def blocks(rng, fmts):
 def with_a_rest(rng):
     """The last block is shorter: it may hold one element, or be the only block."""
     return [(normal(rng, size, power=rng.integers(-20, 20)), pick(rng, (E4M3, E5M2)), 32)
-            for size in (33, 63, int(rng.integers(34, 60)), int(rng.integers(2, 31)), 1)
+            for size in (33, 63, rng.integers(34, 60), rng.integers(2, 31), 1)
             for _ in range(2)]  # fmt: skip
 
 
@@ -400,10 +400,10 @@ def tops(rng):
         ]
         for top in (
             *below,
-            *np.ldexp([1.0, 1.3, 1.74, 1.76, 1.88, 1.97], int(rng.integers(-9, 9))),
+            *np.ldexp([1.0, 1.3, 1.74, 1.76, 1.88, 1.97], rng.integers(-9, 9)),
         ):
             x = top * rng.uniform(-0.9, 0.9, 8)
-            x[int(rng.integers(8))] = float(rng.choice((-1, 1))) * top
+            x[rng.integers(8)] = rng.choice((-1, 1)) * top
             yield (x.astype(np.float32), fmt, 8)
 
 
@@ -413,8 +413,8 @@ def strange_blocks(rng):
         for _ in range(4):
             x = normal(rng, 5, 8)
             x[0] = rng.choice((-0.0, 0.0), 8)
-            x[1, int(rng.integers(8))] = pick(rng, (math.inf, -math.inf))
-            x[2, int(rng.integers(8))] = math.nan
+            x[1, rng.integers(8)] = pick(rng, (math.inf, -math.inf))
+            x[2, rng.integers(8)] = math.nan
             x[3] = np.ldexp(x[3], -130)
             yield (x[rng.permutation(5)].ravel(), fmt, 8)
 
@@ -467,7 +467,7 @@ PRODUCT = Exercise(
 def layers(rng, which, *, count=4):
     """A layer of other sizes and magnitudes; few enough products for exact sums."""
     for _ in range(count):
-        n, outputs, inputs = (int(rng.integers(2, most)) for most in (7, 8, 12))
+        n, outputs, inputs = (rng.integers(2, most) for most in (7, 8, 12))
         shapes = (n, inputs), (outputs, inputs), (n, outputs)
         x, w, g = (normal(rng, *shape, power=rng.integers(-12, 6)) for shape in shapes)
         g[-1, :] *= np.float32(2.0**-26)
@@ -477,7 +477,7 @@ def layers(rng, which, *, count=4):
 
 def far_apart(rng, which):
     """Sums that float64 holds exactly, and float32 has to round."""
-    small = 2.0 ** -int(rng.integers(7, 10))
+    small = 2.0 ** -rng.integers(7, 10)
     return (which, *[stack((448.0, small), (small, 448.0))] * 3)
 
 
@@ -486,7 +486,7 @@ def spoilt_layers(rng):
     for which in ROLES:
         for name in range(3):
             [(_, *tensors)] = layers(rng, which, count=1)
-            tensors[name].flat[int(rng.integers(tensors[name].size))] = pick(
+            tensors[name].flat[rng.integers(tensors[name].size)] = pick(
                 rng, (math.inf, math.nan)
             )
             [(_, *others)] = layers(rng, which, count=1)

@@ -99,48 +99,44 @@ def columns(rows):
 
 
 def sixteen(rng):
-    return {"fmt": (fmt := (FP16, BF16)[int(rng.integers(2))]), "weights": fmt}
+    return {"fmt": (fmt := (FP16, BF16)[rng.integers(2)]), "weights": fmt}
 
 
 FAULTS = {
     "healthy": lambda rng, n: dict(scale=1024.0),
     "healthy with dead inputs": lambda rng, n: dict(
-        scale=256.0, dead=int(rng.integers(1, 4))
+        scale=256.0, dead=rng.integers(1, 4)
     ),
     "healthy in sixteen bits": lambda rng, n: sixteen(rng),
     "healthy in FP16": lambda rng, n: dict(weights=FP16),
     "healthy but for the first scale": lambda rng, n: dict(scale=2.0**18),
     "healthy and still skipping": lambda rng, n: dict(scale=2.0 ** (20 + n)),
     "healthy but for an odd batch": lambda rng, n: dict(
-        scale=1024.0, spike=int(rng.integers(n))
+        scale=1024.0, spike=rng.integers(n)
     ),
-    "forward": lambda rng, n: dict(
-        scale=65536.0, column=True, start=float(rng.uniform(1, 2))
-    ),
+    "forward": lambda rng, n: dict(scale=65536.0, column=True, start=rng.uniform(1, 2)),
     "forward without a scaler": lambda rng, n: dict(column=True, start=1.0),
     "forward in one batch": lambda rng, n: dict(
-        scale=1024.0, start=0.5, flood=int(rng.integers(1, n))
+        scale=1024.0, start=0.5, flood=rng.integers(1, n)
     ),
     "gradients": lambda rng, n: dict(size=float(10 ** rng.uniform(-9, -7.7))),
-    "gradients but for a few": lambda rng, n: dict(
-        size=5e-3, faint=int(rng.integers(6, 8))
-    ),
+    "gradients but for a few": lambda rng, n: dict(size=5e-3, faint=rng.integers(6, 8)),
     "updates": lambda rng, n: dict(start=1.0, rate=2e-5, **sixteen(rng)),
     "updates after skips": lambda rng, n: dict(
         start=1.0, rate=2e-5, scale=2.0**18, fmt=FP16, weights=BF16
     ),
-    "copies": lambda rng, n: dict(stale=True, fmt=(FP16, BF16)[int(rng.integers(2))]),
+    "copies": lambda rng, n: dict(stale=True, fmt=(FP16, BF16)[rng.integers(2)]),
     "copies after skips": lambda rng, n: dict(scale=2.0**18, stale=True),
     "half": lambda rng, n: dict(
         weights=FP16,
         adam=True,
-        dead=int(rng.integers(1, 4)),
-        start=float(rng.integers(2)),
+        dead=rng.integers(1, 4),
+        start=rng.integers(2),
     ),
     "second step": lambda rng, n: dict(
         scale=float(2 ** rng.integers(6, 12)),
         beside=True,
-        spike=int(rng.integers(1, n)),
+        spike=rng.integers(1, n),
     ),
     "second step at once": lambda rng, n: dict(scale=1024.0, beside=True, spike=0),
 }
@@ -163,7 +159,7 @@ def patients(rng, names):
 
 def step(rng, *, loss=None, skipped=False, zeros=0.0, moved=1.0, bad=0):
     """A step of a healthy run, but for what is given."""
-    loss = float(rng.uniform(1, 2)) if loss is None else loss
+    loss = rng.uniform(1, 2) if loss is None else loss
     return {
         "loss": loss,
         "skipped": skipped,
@@ -325,7 +321,7 @@ def narrow_rows(rng, count, low, high, *, widths=(5, 33), centre=0.0):
     """Rows with amplitudes between two powers of two; FP32 must decide every digit."""
     cases = []
     while len(cases) < count:
-        shape = int(rng.integers(1, 4)), int(rng.integers(*widths))
+        shape = rng.integers(1, 4), rng.integers(*widths)
         size = 2.0 ** rng.uniform(low, high, (shape[0], 1))
         signs = rng.choice((-1, 1), (shape[0], 1))
         x = np.float16(signs * centre + size * rng.uniform(-1, 1, shape))
@@ -425,8 +421,8 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
     `uneven` multiplies the logits of the first row.
     """
     for _ in range(count):
-        rows = int(rng.integers(2, 5))
-        columns = int(rng.integers(5, 9))
+        rows = rng.integers(2, 5)
+        columns = rng.integers(5, 9)
         width = 16
         q, k = whole(rng, (rows, width), 2), whole(rng, (columns, width), 2)
         if far:
@@ -656,7 +652,7 @@ def believing(sentence, claim, **changes):
 def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):
     """Layers of whole numbers; no gradient lies where two ways to add could differ."""
     for _ in range(count):
-        shape = int(rng.integers(1, 4)), int(rng.integers(2, 9))
+        shape = rng.integers(1, 4), rng.integers(2, 9)
         weight = np.float32(rng.integers(1, 5, shape))
         x = np.float32(
             2.0 ** rng.integers(-4, 4, (1, shape[1])) * rng.uniform(1.05, 1.3)

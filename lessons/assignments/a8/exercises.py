@@ -21,7 +21,7 @@ def fl(x, fmt):
 
 
 def pick(rng, choices):
-    return choices[int(rng.integers(len(choices)))]
+    return choices[rng.integers(len(choices))]
 
 
 # A variance on the way -------------------------------------------------------------------

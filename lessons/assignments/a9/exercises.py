@@ -33,7 +33,7 @@ def fl(x, fmt):
 
 
 def pick(rng, choices):
-    return choices[int(rng.integers(len(choices)))]
+    return choices[rng.integers(len(choices))]
 
 
 # Blocks with a choice --------------------------------------------------------------------
@@ -81,7 +81,7 @@ def clear(x):
 def blocks(rng, count, *, spread=(0, 0), outlier=0.0):
     cases = []
     while len(cases) < count:
-        n = int(rng.integers(1, 5))
+        n = rng.integers(1, 5)
         x = rng.standard_normal((n, 16)) * np.exp2(
             rng.integers(spread[0], spread[1] + 1, (n, 1))
         )
@@ -156,7 +156,7 @@ def pairs(rng, count, *, outlier=0.0, length=(1, 5)):
     """Vectors whose products do not nearly cancel."""
     cases = []
     while len(cases) < count:
-        n = 16 * int(rng.integers(*length))
+        n = 16 * rng.integers(*length)
         x, y = np.round(64 * (rng.standard_normal((2, n)) + 0.5)) / 64  # sums are exact
         if outlier:
             x[rng.integers(n)] *= outlier
@@ -375,17 +375,15 @@ def by_value(x, y):
 def moved(x, rng, most=4):
     """A tensor with one number a few ulps away."""
     y = x.copy()
-    place = int(rng.integers(y.size))
-    y.view(np.int32)[place] += int(rng.integers(1, most)) * (
-        1 if rng.random() < 0.5 else -1
-    )
+    place = rng.integers(y.size)
+    y.view(np.int32)[place] += rng.integers(1, most) * (1 if rng.random() < 0.5 else -1)
     return y
 
 
 def runs(rng, count, *, odd=0.0, length=(5, 12)):
     """Two runs of a graph: tensors that read earlier ones, and differ for reasons of their own."""
     for _ in range(count):
-        n = int(rng.integers(*length))
+        n = rng.integers(*length)
         reads = [
             sorted(rng.permutation(k)[: rng.integers(0, 3)].tolist()) for k in range(n)
         ]
@@ -393,7 +391,7 @@ def runs(rng, count, *, odd=0.0, length=(5, 12)):
         b = [moved(x, rng) if rng.random() < 0.4 else x.copy() for x in a]
         for x, y in zip(a, b, strict=True):
             if rng.random() < odd:
-                place, kind = int(rng.integers(4)), int(rng.integers(6))
+                place, kind = rng.integers(4), rng.integers(6)
                 x[place], y[place] = ((0.0, -0.0), (np.nan, np.nan), (np.nan, 1.0), (-0.0, 1e-45),
                                       (np.inf, np.finfo(np.float32).max), (-1e38, 1e38)
                                       )[kind]  # fmt: skip
