@@ -332,13 +332,14 @@ def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off
 @pytest.mark.parametrize("fmt", [BF16, FP16])
 @pytest.mark.parametrize("wide", [True, False])
 def test_custom_fwd_casts_its_inputs_as_under_autocast(fmt, wide):
-    def function_on(device):
+    asked = torch.float32 if wide else fmt.torch_dtype
+    layer, x = nn.Linear(8, 8), torch.randn(4, 8)
+    w = torch.randn(8, 8, requires_grad=True)
+
+    def run(context, device):
         class Product(torch.autograd.Function):
             @staticmethod
-            @torch.amp.custom_fwd(
-                device_type=device,
-                cast_inputs=torch.float32 if wide else fmt.torch_dtype,
-            )
+            @torch.amp.custom_fwd(device_type=device, cast_inputs=asked)
             def forward(ctx, x, w):
                 ctx.save_for_backward(x, w)
                 return 0.37 * (x @ w)
@@ -349,27 +350,18 @@ def test_custom_fwd_casts_its_inputs_as_under_autocast(fmt, wide):
                 x, w = ctx.saved_tensors
                 return g @ w.t(), x.t() @ g
 
-        return Product
-
-    layer, w = nn.Linear(8, 8), torch.randn(8, 8, requires_grad=True)
-    x = torch.randn(4, 8)
-    before = torch.is_autocast_enabled, torch.amp.autocast_mode._cast
-    results = []
-    for context, device in (
-        (torch.autocast("cpu", fmt.torch_dtype), "cpu"),
-        (simulated(fmt, policy=CPU_AUTOCAST), "cpu"),
-        (simulated(fmt, policy=CUDA_AUTOCAST), "cuda"),
-    ):
-        layer.zero_grad()
-        w.grad = None
         with context:
-            out = function_on(device).apply(layer(x), w)
-            loss(out.float()).backward()
-            assert out.dtype is (torch.float32 if wide else fmt.torch_dtype)
-        results.append([out.detach().float(), w.grad, layer.weight.grad])
-    for found in results[1:]:
-        for one, real in zip(found, results[0], strict=True):
-            assert_bits(one, real)
+            out = Product.apply(layer(x), w)
+            assert out.dtype is asked
+            found = torch.autograd.grad(loss(out.float()), [w, layer.weight])
+        return out.detach().float(), *found
+
+    before = torch.is_autocast_enabled, torch.amp.autocast_mode._cast
+    real = run(torch.autocast("cpu", fmt.torch_dtype), "cpu")
+    for policy, device in ((CPU_AUTOCAST, "cpu"), (CUDA_AUTOCAST, "cuda")):
+        found = run(simulated(fmt, policy=policy), device)
+        for one, other in zip(found, real, strict=True):
+            assert_bits(one, other)
     assert (torch.is_autocast_enabled, torch.amp.autocast_mode._cast) == before
 
 
