@@ -182,7 +182,7 @@ def quantize(
         rounded to the format once more; with a power of two the product is exact. Bit-exact
         with torch's own product and cast on the data of tests/scaling/test_quantized.py. NVFP4's
         scales are quotients rounded to float32 one by one, bit-exact with torchao's on the data of
-        tests/scaling/test_torchao.py, which also counts where exact quotients differ.
+        tests/scaling/test_torchao.py.
 
     Source:
         See `scale_for`; the scale multiplies as in torchao and Transformer Engine. NVFP4
