@@ -226,9 +226,8 @@ def _deliveries(
     Returns:
         The deliveries, problems, and the names that are nobody's.
     """
-    roster = course.roster()
     ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
-    found: dict[tuple[str, str], _Delivery] = {}
+    found: dict[str, dict[str, _Delivery]] = {}
     reasons: dict[str, str] = {}
     remarks: list[str] = []
     left_out: list[str] = []
@@ -237,11 +236,8 @@ def _deliveries(
         exchange = _EXCHANGE.fullmatch(top)
         if exchange and exchange["assignment"] != assignment:
             continue
-        if file.clock == ANOTHER:
-            reasons[top] = ANOTHER
-            continue
         label = None if exchange else read_label(top)
-        if label and (label.folder is not bool(rest) or not roster):
+        if label and (label.folder is not bool(rest) or not people.roster):
             label = None
         if label and label.kind != "file":
             kind = "a link" if label.kind == "link" else "text"
@@ -249,7 +245,7 @@ def _deliveries(
             remarks.append(f"{shown_name(top)}: {words}")
             continue
         try:
-            owner = _owner(top, exchange, label, people, roster)
+            owner = _owner(file, exchange, label, people)
         except RejectedSubmission as reason:
             reasons[top] = str(reason)
             continue
@@ -263,8 +259,8 @@ def _deliveries(
             key = f"top {top}"
         else:  # one of several files side by side
             key = ""
-        delivery = found.setdefault(
-            (owner.student, key), _Delivery(owner.student, top, label, owner.team)
+        delivery = found.setdefault(owner.student, {}).setdefault(
+            key, _Delivery(owner.student, top, label, owner.team)
         )
         delivery.late |= bool(canvas and canvas.late)
         # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
@@ -275,9 +271,8 @@ def _deliveries(
             remarks.append(f"{before}: {shown_name(top)} is newer")
         delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
-    for delivery in found.values():
-        by_owner.setdefault(delivery.owner, []).append(delivery)
-    for owner_id, several in list(by_owner.items()):
+    for owner_id, by_key in found.items():
+        several = list(by_key.values())
         numbers = {d.label.number for d in several if d.label and not d.team}
         if len(numbers - {""}) > 1:
             left_out += [delivery.name for delivery in several]
@@ -287,31 +282,30 @@ def _deliveries(
                 "platform's list with --times, or the roster a column number, with the number in "
                 "these names"
             )
-            del by_owner[owner_id]
+        else:
+            by_owner[owner_id] = several
     problems = [f"{shown_name(top)}: {reason}" for top, reason in reasons.items()]
     return by_owner, [*problems, *dict.fromkeys(remarks)], [*reasons, *left_out]
 
 
 def _owner(
-    top: str,
-    exchange: re.Match[str] | None,
-    label: Label | None,
-    people: People,
-    roster: Sequence[Student],
+    file: _File, exchange: re.Match[str] | None, label: Label | None, people: People
 ) -> Owner:
     """Find whose a file is.
 
     Raises:
         RejectedSubmission: it is nobody's for certain.
     """
+    if file.clock == ANOTHER:
+        raise RejectedSubmission(ANOTHER)
     if label:
         return people.owner(label)
     if exchange:  # its names are those of accounts
-        ids = [student.id for student in roster]
         name = exchange["id"]
+        ids = [student.id for student in people.roster]
         found = name if name in ids or (not ids and is_student_id(name)) else None
     else:
-        found = identify(top, roster)
+        found = identify(file.path.parts[0], people.roster)
     if found is None:
         raise RejectedSubmission("no student of the roster is recognised in it")
     return Owner(found)

@@ -297,7 +297,7 @@ def stop_worker() -> None:
     if _ONE.acquire(blocking=False):
         try:
             close_sandboxes()
-            _load_job.cache_clear()
+            _load.cache_clear()
         finally:
             _ONE.release()
 
@@ -310,90 +310,72 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebo
     """
     time.sleep(pause)
     with _ONE:
-        return _load_job(job).grade(student)
+        shared = _load(job)
+        return _grade(job, student, *shared)
 
 
 @lru_cache(1)
-def _load_job(job: Job) -> _Grader:
+def _load(job: Job) -> tuple[Course, dict[str, NotebookNode], Limits]:
     """Load what a command's submissions share, for each command anew: a release may change."""
     close_sandboxes()
-    return _Grader(job)
+    course = Course(Path(job.root))
+    return course, course.skeletons(job.assignment), Limits(**course.config().Limits)
 
 
-class _Grader:
-    def __init__(self, job: Job) -> None:
-        self._job, self._course = job, Course(Path(job.root))
-        self._skeletons = self._course.skeletons(job.assignment)
-        self._limits = Limits(**self._course.config().Limits)
+def _grade(
+    job: Job,
+    student: str,
+    course: Course,
+    skeletons: dict[str, NotebookNode],
+    limits: Limits,
+) -> GradedNotebooks:
+    """Read a submission, run it in the sandbox, and write outputs and points into its notebooks.
 
-    def grade(self, student: str) -> GradedNotebooks:
-        start = time.perf_counter()
-        assignment = self._job.assignment
-        found = digest(self._course, assignment, student)
-        refused = ""
-        try:
-            folder = self._course.root / "submitted" / student / assignment
-            notebooks, remarks = read_submission(folder, self._skeletons)
-            missing = sorted(self._skeletons.keys() - notebooks.keys())
-            remarks += [f"{name}.ipynb is missing." for name in missing]
-            note = f"**Note:** {' '.join(remarks)}" if remarks else ""
-        except RejectedSubmission as reason:
-            # What `collect` could not take, or else what is wrong with what it took.
-            received = self._course.read("received", assignment, student)
-            refused = received.get("reason") or str(reason)
-            notebooks = copy.deepcopy(self._skeletons)
-            remarks = [f"not graded: {refused}"]
-            note = f"**Not graded:** {refused}."
+    Raises:
+        NoSandbox: there is no sandbox, or it ended through no fault of the submission.
+    """
+    start = time.perf_counter()
+    assignment = job.assignment
+    found = digest(course, assignment, student)
+    refused = ""
+    try:
+        folder = course.root / "submitted" / student / assignment
+        notebooks, remarks = read_submission(folder, skeletons)
+        missing = sorted(skeletons.keys() - notebooks.keys())
+        remarks += [f"{name}.ipynb is missing." for name in missing]
+        note = f"**Note:** {' '.join(remarks)}" if remarks else ""
+    except RejectedSubmission as reason:
+        # What `collect` could not take, or else what is wrong with what it took.
+        received = course.read("received", assignment, student)
+        refused = received.get("reason") or str(reason)
+        notebooks = copy.deepcopy(skeletons)
+        remarks = [f"not graded: {refused}"]
+        note = f"**Not graded:** {refused}."
+    exercises = course.assignment(assignment)
+    for _, notebook in sorted(notebooks.items()):
         if note:
-            for notebook in notebooks.values():
-                add_note(notebook, note)
-        remarks += [
-            self._run(book, student, refused) for _, book in sorted(notebooks.items())
-        ]
-        seconds = time.perf_counter() - start
-        return GradedNotebooks(
-            student, found, notebooks, " ".join(filter(None, remarks)), seconds
-        )
-
-    def _run(self, notebook: NotebookNode, student: str, refused: str) -> str:
-        """Run a rebuilt notebook in the sandbox, and write outputs and points into it.
-
-        Args:
-            notebook: rebuilt from a submission, or from the release if the submission was refused.
-            student: whose it is.
-            refused: why it was refused, so that nothing is run; empty if it was not.
-
-        Returns:
-            A remark for the teacher; empty if there is nothing to say.
-
-        Raises:
-            NoSandbox: there is no sandbox, or it ended through no fault of the submission.
-        """
+            add_note(notebook, note)
         for cell in notebook.cells:
-            if cell.cell_type == "raw":  # copied into pages as it stands
-                cell.cell_type = "markdown"
-            if cell.cell_type == "markdown":
+            name = graded_name(cell)
+            if refused and name:
+                lost = refused_outcomes(
+                    exercises.graded[name], f"Not graded: {refused}."
+                )
+                write_outcomes(cell, lost)
+            elif cell.cell_type != "code":
                 cell.source = escape_html_in_markdown(cell.source)
-        job, course = self._job, self._course
-        exercises = course.assignment(job.assignment)
         if not refused:
-            seed = partial(seed_for, course.key(), job.assignment, student)
             sandbox = warm_sandbox(
-                exercises.warm,
-                trusted=job.trusted,
-                account=job.account,
-                limits=self._limits,
+                exercises.warm, trusted=job.trusted, account=job.account, limits=limits
             )
-            files = course.files(job.assignment)
-            return run_notebook(
+            result = run_notebook(
                 notebook,
-                lambda: sandbox.session(files),
+                partial(sandbox.session, course.files(assignment)),
                 exercises.graded,
-                seed,
-                seconds=self._limits.total_seconds,
-            ).remark
-        for cell in notebook.cells:
-            if name := graded_name(cell):
-                reason = f"Not graded: {refused}."
-                write_outcomes(cell, refused_outcomes(exercises.graded[name], reason))
-        return ""
+                partial(seed_for, course.key(), assignment, student),
+                seconds=limits.total_seconds,
+            )
+            remarks.append(result.remark)
+    seconds = time.perf_counter() - start
+    remark = " ".join(filter(None, remarks))
+    return GradedNotebooks(student, found, notebooks, remark, seconds)

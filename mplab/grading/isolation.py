@@ -89,15 +89,17 @@ def make_private_files(disk_bytes: int) -> None:
     size = f"size={disk_bytes}"
     _mount("tmpfs", WORK, "tmpfs", device, f"{size},nr_inodes=5000,mode=0700")
     _mount("tmpfs", "/dev/shm", "tmpfs", device, f"{size},nr_inodes=500")
-    try:
-        _mount("proc", "/proc", "proc", closed)
-    except OSError:  # containers may forbid it; then show nothing rather than too much
-        _mount("tmpfs", "/proc", "tmpfs", _RDONLY | closed)
     terminals = f"ptmxmode=0666,max={_TERMINALS}"
-    try:
-        _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, terminals)
-    except OSError:  # as above
-        _mount("tmpfs", "/dev/pts", "tmpfs", _RDONLY | closed)
+    for kind, target, flags, data in (
+        ("proc", "/proc", closed, ""),
+        ("devpts", "/dev/pts", _NOSUID | _NOEXEC, terminals),
+    ):
+        try:
+            _mount(kind, target, kind, flags, data)
+        except (
+            OSError
+        ):  # containers may forbid it; then show nothing rather than too much
+            _mount("tmpfs", target, "tmpfs", _RDONLY | closed)
     # Mapping this device gives shared memory; see `filter_program`.
     _mount("/dev/null", "/dev/zero", None, _BIND)
     os.chdir(WORK)

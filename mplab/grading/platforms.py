@@ -143,6 +143,7 @@ class People:
         teams: Mapping[str, Sequence[str]],
         listed: PlatformList,
     ) -> None:
+        self.roster = roster
         self._listed = listed
         self._named: dict[str, list[Student]] = {}
         self._numbered: dict[str, list[Student]] = {}
