@@ -287,49 +287,28 @@ def test_the_policy_of_the_cpu_gives_what_autocast_on_the_cpu_gives(low, inputs)
         assert explorer.picture.value.count(f">{gives}<") >= 1
 
 
-def test_exp_is_listed_on_cuda_only_and_a_choice_for_the_layer_overrules_all():
+VERDICTS = [
+    ("exp", "low format", "CUDA_AUTOCAST", ((FP16,), 0, FP32, 1)),
+    ("matmul: a @ b", "one of each", "KERAS_MIXED", ((FP16, FP16), 1, FP16, 1)),
+    ("add: a + b", "one of each", "CUDA_AUTOCAST", ((FP16, FP32), 0, FP32, 1)),
+    ("add: a + b", "one of each", "KERAS_MIXED", ((FP16, FP16), 1, FP16, 1)),
+    # A log_softmax, and a choice from it.
+    ("cross_entropy", "low format", "CPU_AUTOCAST", ((FP16,), 0, FP32, 2)),
+    # One kernel, whose key and value are the wide input.
+    ("attention", "one of each", "EVERYTHING", ((FP16,) * 3, 2, FP16, 1)),
+]
+
+
+@pytest.mark.parametrize(("operation", "inputs", "policy", "expected"), VERDICTS)
+def test_inputs_rounded_for_an_operation_and_its_steps_are_counted(
+    operation, inputs, policy, expected
+):
     explorer = PolicyExplorer()
-    rules = {name: verdict.rule for name, verdict in explorer.verdicts.items()}
-    assert rules["CUDA_AUTOCAST"] == "listed: exp runs in FP32"
-    assert rules["CPU_AUTOCAST"].startswith("not listed")
-    explorer.chosen.value = True
-    for verdict in explorer.verdicts.values():
-        assert verdict.gives == FP32 and "layer" in verdict.rule
-
-
-def test_rounding_for_an_operation_is_counted():
-    explorer = PolicyExplorer()
-    explorer.operation.value, explorer.inputs.value = "matmul: a @ b", "one of each"
-    for verdict in explorer.verdicts.values():
-        assert (verdict.rounded, verdict.gives, verdict.takes) == (
-            1,
-            FP16,
-            (FP16, FP16),
-        )
-    assert "1 input rounded for it" in explorer.state.value
-    explorer.operation.value = "add: a + b"
-    assert explorer.verdicts["CUDA_AUTOCAST"][:3] == ((FP16, FP32), 0, FP32)
-    assert explorer.verdicts["KERAS_MIXED"][:3] == ((FP16, FP16), 1, FP16)
-
-
-def test_what_torch_takes_apart_is_said_to_be_several_steps():
-    explorer = PolicyExplorer()
-    explorer.operation.value = "cross_entropy"  # a log_softmax, and a choice from it
-    verdict = explorer.verdicts["CPU_AUTOCAST"]
-    assert (verdict.steps, verdict.note) == (2, "in 2 steps, the first shown")
-    assert verdict.note in explorer.picture.value
-
-
-def test_attention_that_torch_has_a_kernel_for_is_one_step():
-    explorer = PolicyExplorer()
-    explorer.operation.value, explorer.inputs.value = "attention", "one of each"
-    for verdict in explorer.verdicts.values():
-        # Key and value are the wide input.
-        assert (verdict.steps, verdict.rounded) == (
-            1,
-            2,
-        )
-        assert verdict.takes == (FP16,) * 3
+    explorer.operation.value, explorer.inputs.value = operation, inputs
+    found = explorer.verdicts[policy]
+    assert (found.takes, found.rounded, found.gives, found.steps) == expected
+    assert f"{policy} gives {found.gives.name} ({found.rule}" in explorer.state.value
+    assert found.note in explorer.state.value
 
 
 # Refinement ------------------------------------------------------------------------------
