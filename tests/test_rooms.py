@@ -125,26 +125,10 @@ def room_of(module):
     return module.partition(".")[0]
 
 
-def public_definitions(tree):
-    """Public functions, classes, and methods of public classes, with their dotted names."""
-    todo = [("", node) for node in tree.body]
-    while todo:
-        prefix, node = todo.pop()
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if node.name.startswith("_"):
-            continue
-        yield prefix + node.name, node
-        if isinstance(node, ast.ClassDef):
-            todo += [(f"{node.name}.", child) for child in node.body]
-
-
 class Read(NamedTuple):
     """What the tests ask of a file."""
 
     imported: list[str]
-    documented: bool
-    undocumented: list[str]
     tokens: list[int]
     functions: dict[str, int]
 
@@ -163,12 +147,6 @@ def read(path):
             functions[node.name] = max(held, functions.get(node.name, 0))
     return Read(
         list(imported_modules(nodes, path.name)),
-        bool(ast.get_docstring(tree)),
-        [
-            name
-            for name, node in public_definitions(tree)
-            if not ast.get_docstring(node)
-        ],
         tokens,
         functions,
     )
@@ -290,14 +268,6 @@ def test_no_tensor_of_python_numbers_takes_torch_s_default_dtype():
                 assert options & {"dtype", None}, f"{path}:{node.lineno} lacks a dtype"
 
 
-def test_every_module_and_public_name_has_a_docstring():
-    files = [*FILES, *OF_LESSONS]
-    assert [path for path in files if not read(path).documented] == [], (
-        "a module has none"
-    )
-    assert wrong(lambda path: read(path).undocumented, files) == {}
-
-
 def files_below(place):
     return [
         path
@@ -379,12 +349,10 @@ def test_the_readers_of_source_would_see_a_violation(tmp_path):
     path.write_text(
         "from mplab import explorers\n"
         "def f():\n    import mplab.commands.main\n    from mplab.numbers import tensors, ulp\n"
-        "class A:\n    def method(self): ...\n    def _private(self): ...\n"
     )
     assert {"mplab.explorers", "mplab.commands.main", "mplab.numbers.tensors"} <= set(
         read(path).imported
     )
-    assert set(read(path).undocumented) == {"f", "A", "A.method"}
 
 
 def test_the_counter_of_tokens_leaves_out_comments_and_docstrings():
