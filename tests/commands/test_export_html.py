@@ -53,17 +53,8 @@ def lessons(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setattr(export_html, "course_folder", lambda name: folder)
     monkeypatch.setattr("mplab.commands.reference.write_reference", str)
-    write(folder / "01_nothing.ipynb", CELLS)
+    pages.write_lesson(folder / "01_nothing.ipynb", CELLS)
     return folder, tmp_path / "out"
-
-
-def write(path, cells):
-    text, *code = cells
-    new = nbformat.v4
-    notebook = new.new_notebook(
-        cells=[new.new_markdown_cell(text), *map(new.new_code_cell, code)]
-    )
-    nbformat.write(notebook, path)
 
 
 ASKED = r'<(script|link|img)[^>]*(src|href)="(https?:)?//'
@@ -143,16 +134,16 @@ def test_a_page_is_kept_until_its_lesson_changes_and_while_the_lesson_fails(
 ):
     folder, out = lessons
     page = out / "01_nothing.html"
-    write(folder / "01_nothing.ipynb", CELLS[:1])
+    pages.write_lesson(folder / "01_nothing.ipynb", CELLS[:1])
     export_html.export(out)
     first = page.stat().st_mtime_ns
     export_html.export(out)
     assert page.stat().st_mtime_ns == first
-    write(folder / "01_nothing.ipynb", [CELLS[0], "print('changed')"])
+    pages.write_lesson(folder / "01_nothing.ipynb", [CELLS[0], "print('changed')"])
     export_html.export(out)
     changed = page.read_bytes()
     assert b"changed" in changed
-    write(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
+    pages.write_lesson(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
     assert main.main(["export-html", "--out", str(out)]) == 2
     assert "01_nothing.ipynb fails: ZeroDivisionError" in capfd.readouterr().err
     assert page.read_bytes() == changed

@@ -45,24 +45,12 @@ FIRST = [
 SECOND = ["# And a second?\n\nWords, 2⁻²⁴ and 2^−25. Another.", "1 + 1"]
 
 
-def write(path, cells):
-    new = nbformat.v4
-    made = [
-        new.new_markdown_cell(each) if each.startswith(("#", "**", "Words")) else None
-        for each in cells
-    ]
-    cells = [
-        cell or new.new_code_cell(each) for cell, each in zip(made, cells, strict=True)
-    ]
-    nbformat.write(new.new_notebook(cells=cells), path)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The pages of a course of two lessons."""
     folder, out = (tmp_path_factory.mktemp(name) for name in ("lessons", "pages"))
-    write(folder / "01_first.ipynb", FIRST)
-    write(folder / "02_second.ipynb", SECOND)
+    pages.write_lesson(folder / "01_first.ipynb", FIRST)
+    pages.write_lesson(folder / "02_second.ipynb", SECOND)
     guide = (course_folder("lessons") / "README.md").read_text(encoding="utf-8")
     (folder / "README.md").write_text(guide, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:

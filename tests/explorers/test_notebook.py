@@ -32,12 +32,7 @@ CLOSE = "() => window.jupyterapp.shell.currentWidget.dispose()"
 @pytest.fixture
 def page(tmp_path):
     """A notebook with an explorer of each kind, run in JupyterLab."""
-    folder = tmp_path / "lessons"
-    folder.mkdir()
-    cells = [nbformat.v4.new_code_cell(source) for source in SOURCES]
-    kernel = {"name": "python3", "display_name": "Python 3"}
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.write(notebook, folder / "sample.ipynb")
+    lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", SOURCES)
     more = {"folder": tmp_path, "artefacts": tmp_path / "kept", "snapshots": False}
     with lab_browser.open_lesson("sample.ipynb", **more) as opened:
         opened.run_all()

@@ -4,7 +4,6 @@ from collections import namedtuple
 from importlib import import_module
 
 import lab_browser
-import nbformat
 
 from mplab.course.files import course_folder
 from mplab.explorers.modules import PageExplorer
@@ -79,20 +78,12 @@ def made(name, given=""):
 
 def write(folder, *more):
     """Write a notebook into the new `folder`: a cell for each explorer, and `more`; its name."""
-    folder.mkdir()
     sources = [
         SETUP,
         *(made(name, SHOWN_WITH.get(name, "")) for name in kinds()),
         *more,
     ]
-    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
-    # Else JupyterLab asks which.
-    kernel = {
-        "name": "python3",
-        "display_name": "Python 3",
-    }
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.write(notebook, folder / "explorers.ipynb")
+    lab_browser.write_notebook(folder, "explorers.ipynb", sources)
     return "explorers.ipynb"
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+import nbformat
 import pytest
 from playwright.sync_api import sync_playwright
 
@@ -95,6 +96,16 @@ BROKEN = (
     "Loading widget",
     "Javascript Error",
 )
+
+
+def write_notebook(folder, name, sources):
+    """Write a notebook of code cells into the new `folder`."""
+    folder.mkdir()
+    cells = [nbformat.v4.new_code_cell(source.strip()) for source in sources]
+    # Else JupyterLab asks which.
+    kernel = {"name": "python3", "display_name": "Python 3"}
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, folder / name)
 
 
 class Lesson:

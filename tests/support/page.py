@@ -4,6 +4,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 
+import nbformat
 import pytest
 from lab_browser import launched
 from playwright.sync_api import sync_playwright
@@ -14,16 +15,6 @@ PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An e
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>:root {{ color-scheme: light dark }}</style></head>
 <body><main><h1>An explorer</h1>{}</main></body></html>"""
-
-# Milliseconds that each of 100 moves of the slider with the focus takes.
-MOVES = """() => Array.from({ length: 100 }, (_, i) => {
-    const slider = document.activeElement, before = performance.now();
-    slider.value = Number(slider.value) + (i % 20 < 10 ? 1 : -1);
-    slider.dispatchEvent(new Event("input"));
-    document.body.offsetHeight;  // laid out
-    return performance.now() - before;
-})"""
-
 
 # What axe-core finds to be serious.
 SERIOUS = """axe.run().then(found => found.violations
@@ -45,6 +36,18 @@ def serious(page):
     )
     assert "image-alt" in [name for name, _ in page.evaluate(SERIOUS)]
     return found
+
+
+def write_lesson(path, cells):
+    """Write a lesson; cells that start as a heading, in bold or with "Words" are text."""
+    new = nbformat.v4
+    made = [
+        new.new_markdown_cell(each)
+        if each.startswith(("#", "**", "Words"))
+        else new.new_code_cell(each)
+        for each in cells
+    ]
+    nbformat.write(new.new_notebook(cells=made), path)
 
 
 @contextmanager
