@@ -109,8 +109,10 @@ def test_the_weights_of_a_silent_layer_shrink_to_less_than_a_tenth():
 
 
 def test_without_weight_decay_some_runs_wake_up_late():
-    """Seed 5, the earliest of those tried (others after thousands of steps): it is delayed."""
-    # “With plain Adam some runs wake up that way”
+    """Lesson 1: “With plain Adam some runs wake up that way”.
+
+    Seed 5, the earliest of those tried (others after thousands of steps): it is delayed.
+    """
     plain = replace(TASK, optimizer=adamw(2e-2, 0.0))
     run = train(plain, "fp16-naive", seed=5, steps=2500, progress=False)
     assert run.metrics["r2"] > 0.5
@@ -238,7 +240,7 @@ def test_the_ends_of_a_format_decide_what_is_lost():
 
 @every_seed
 def test_underflow_also_counts_numbers_that_rounded_up_to_the_smallest_normal_one(seed):
-    # “and a few that were tiny and rounded up to the smallest normal”
+    """Lesson 4: “and a few that were tiny and rounded up to the smallest normal”."""
     rng = np.random.default_rng(seed + 20)
     for fmt in (FP16, FP8_E4M3):
         x = 2.0 ** (fmt.emin + rng.uniform(-1, 1, 50_000)) * rng.choice((-1, 1), 50_000)
@@ -264,7 +266,7 @@ def test_a_sum_of_equal_terms_passes_the_law_of_the_coins_long_before_it_stagnat
 
 
 def test_random_terms_stay_below_the_law_of_the_coins_for_thousands():
-    # “For thousands of these random terms the errors stay below √n·u”
+    """Lesson 5: “For thousands of these random terms the errors stay below √n·u”."""
     curve = l05.measure_sum_errors(FP16)
     below = curve.errors < np.sqrt(curve.lengths) * FP16.unit_roundoff
     assert np.all(below[curve.lengths <= 4096])
@@ -329,6 +331,7 @@ def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
 
 
 def test_most_of_the_cut_is_that_of_the_products():
+    """Lesson 6: “Operands with few bits lose less”."""
     text = prose(6)
     errors, unit = (
         l06.measure_cut_errors(architecture="hopper", terms=4096),
@@ -344,7 +347,6 @@ def test_most_of_the_cut_is_that_of_the_products():
     rng = np.random.default_rng(0)
     a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), BF16) for _ in range(2))
     few = -np.mean(arithmetic.mma(a, b.T) / (a @ b.T) - 1) / unit
-    # “Operands with few bits lose less”
     assert few < all_cuts / 2
 
 
@@ -366,7 +368,7 @@ def test_errors_grow_with_the_length_for_positive_products_and_hardly_for_signed
 
 
 def test_one_pass_variances_near_1_leave_the_range_from_0_to_2():
-    # “(d). Some rows have a variance below zero”
+    """Lesson 14: “(d). Some rows have a variance below zero”."""
     for seed in range(5):
         x = round_to(
             4096 + np.random.default_rng(seed).standard_normal((256, 200)), FP32
@@ -438,7 +440,7 @@ TWO_PASSES = "mean of squared distances"
 
 
 def test_softmax_shifts_and_the_logarithm_after_it_finds_zeros():
-    # “a logarithm taken afterwards finds the zeros to which small shares”
+    """Lesson 14: “a logarithm taken afterwards finds the zeros to which small shares”."""
     for top, gap in ((0.0, 200.0), (1000.0, 150.0), (-500.0, 1e4)):
         scores = torch.tensor([top, top - gap])
         # No NaN: the exponent was shifted.

@@ -181,8 +181,10 @@ def test_the_hooks_of_lesson_8_find_the_layers_that_fp16_silences(seed):
 # Lesson 9: who chooses the loss scale ----------------------------------------------------
 @pytest.mark.parametrize("seed", mostly_full([0, 1, 2], [1]))
 def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
-    """Measured, steps skipped of 160: 15, 15 and 15 by ours, 14, 15 and 15 by torch's."""
-    # “The first descent is the same, and for most of the run both”
+    """Lesson 9: “The first descent is the same, and for most of the run both”.
+
+    Measured, steps skipped of 160: 15, 15 and 15 by ours, 14, 15 and 15 by torch's.
+    """
     names, how = (
         ("fp16-scaled", "amp-fp16"),
         {"init_scale": 2.0**28, "growth_interval": 25},
@@ -522,7 +524,7 @@ def test_without_the_scale_of_the_tensor_every_gradient_of_the_layer_is_gone(see
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
-    # “A single product gets worse by it”
+    """Lesson 18: “A single product gets worse by it”."""
     a, b = torch.randn(2, 64, 256, generator=torch.Generator().manual_seed(seed))
     how = {"scale": ScaleRule.NVFP4, "block": (16,)}
     random = {"rounding": Rounding.STOCHASTIC, "stream": Stream(seed)}
@@ -553,12 +555,12 @@ def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
-    """Lesson 18: “much of the R² that four bits cost: on most seeds more than half”.
+    """Lesson 18: “much of the R² that four bits cost: on most seeds more than half”,
+    “Stochastic rounding of everything is the worst of all”.
 
     Measured, R², seeds 0 to 4: FP32 .987–.995, to nearest .935–.969, all stochastic .852–.914,
     ends kept .976–.990, the full recipe .971–.985.
     """
-    # “Stochastic rounding of everything is the worst of all”
     task, full = replace(TASKS["regression"], batch=256), SCALINGS["nvfp4"]
     ways = {
         "fp32": None,
@@ -575,10 +577,12 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
 
 @pytest.mark.parametrize("seed", mostly_full([0, 5, 11, 14, 16], [16]))
 def test_random_gradients_alone_decide_nothing(seed):
-    """Measured, change of R²: seeds 0 to 9 .021, .014, .017, -.013, .003, -.059, .006, -.001, .009
+    """Lesson 18: “So few runs do not tell whether it does any good”.
+
+    Measured, change of R²: seeds 0 to 9 .021, .014, .017, -.013, .003, -.059, .006, -.001, .009
     and -.014; 10 -.025, 11 -.019, 14 .013, 16 to 19 -.050, -.025, -.003 and -.032. Elsewhere 10 to
-    15 gave -.011, -.104, -.014, .072, -.181 and -.013."""
-    # “So few runs do not tell whether it does any good”
+    15 gave -.011, -.104, -.014, .072, -.181 and -.013.
+    """
     task = replace(TASKS["regression"], batch=256)
     alone = replace(PLAIN, grad_output=SCALINGS["nvfp4"].grad_output)
     assert abs(trained(task, alone, seed) - trained(task, PLAIN, seed)) < 0.25
