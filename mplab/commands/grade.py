@@ -239,18 +239,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _release(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exchanging import publish_assignment
-    from mplab.grading.releasing import release
+    from mplab.grading import exchanging, releasing
 
     for name in options.assignment:
         print(
-            *release(
+            *releasing.release(
                 course, name, trusted=options.trust_submissions, draws=options.draws
             ),
             sep="\n",
         )
         if options.publish:
-            publish_assignment(course, name)
+            exchanging.publish_assignment(course, name)
             print(f"Published: {name}, in the exchange")
     return 0
 
@@ -263,11 +262,12 @@ def _due(course: Course, options: argparse.Namespace) -> int:
 
 
 def _collect(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.collecting import collect
-    from mplab.grading.exchanging import inbound
+    from mplab.grading import collecting, exchanging
 
-    place = options.place or inbound(course)
-    collected = collect(course, options.assignment, place, times=options.times)
+    place = options.place or exchanging.inbound(course)
+    collected = collecting.collect(
+        course, options.assignment, place, times=options.times
+    )
     for problem in collected.problems:
         print(f"look at: {problem}")
     taken = {*collected.students} - {*collected.left_out}
@@ -313,8 +313,7 @@ def _summary(
     course: Course, name: str, lines: Sequence[SubmissionResult], *, whole_class: bool
 ) -> list[str]:
     """List what a teacher should look at."""
-    from mplab.grading.gradebook import due_words
-    from mplab.grading.journal import submitted_students, team_owners
+    from mplab.grading import gradebook, journal
 
     before = sum(line.done_before for line in lines)
     failed = [line.student for line in lines if line.score is None]
@@ -327,13 +326,14 @@ def _summary(
     if noted := [line for line in lines if line.remark]:
         found.append(f"To look at ({len(noted)}):")
         found += [f"  {_shown(line)}  {line.remark}" for line in noted]
-    handed_in = {*submitted_students(course, name)[0], *team_owners(course, name)}
+    handed_in = {*journal.submitted_students(course, name)[0]}
+    handed_in |= {*journal.team_owners(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
-    with course.gradebook() as gradebook:
-        rows = gradebook.assignment_submissions(name)
+    with course.gradebook() as book:
+        rows = book.assignment_submissions(name)
         by_hand = sum(row.needs_manual_grade for row in rows)
         late = sorted(row.student.id for row in rows if row.total_seconds_late > 0)
-    if due := due_words(course, name):
+    if due := gradebook.due_words(course, name):
         found.append(due)
     if late:
         found.append(f"Late ({len(late)}): {', '.join(late)}")
@@ -345,13 +345,13 @@ def _summary(
 
 
 def _feedback(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exchanging import publish_feedback
-    from mplab.grading.feedback import write_feedback, write_zip
-    from mplab.grading.journal import submitted_students
+    from mplab.grading import exchanging, feedback, journal
 
     name = options.assignment
     course.assignment(name)
-    pages = write_feedback(course, name, students=options.student, jobs=options.jobs)
+    pages = feedback.write_feedback(
+        course, name, students=options.student, jobs=options.jobs
+    )
     failed = [page for page in pages if not page.written]
     print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}")
     if unread := sum(page.waiting for page in pages):
@@ -362,7 +362,7 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
     present = [page.student for page in pages if page not in failed]
-    packed, count, others = write_zip(course, name, present)
+    packed, count, others = feedback.write_zip(course, name, present)
     if count:
         print(f"{count} pages are in {packed}, to be uploaded to Moodle or Canvas")
         if others:
@@ -371,13 +371,15 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
                 f"{', '.join(others)}"
             )
     if options.publish:
-        others = publish_feedback(course, name, present)
+        others = exchanging.publish_feedback(course, name, present)
         print(f"Published: {len(present) - len(others)} pages, in the exchange")
         if others:
             print(
                 f"not handed in through the exchange ({len(others)}): {', '.join(others)}"
             )
-    handed_in = set() if options.student else set(submitted_students(course, name)[0])
+    handed_in = (
+        set() if options.student else set(journal.submitted_students(course, name)[0])
+    )
     if waiting := sorted(handed_in - {page.student for page in pages}):
         print(
             f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}"
@@ -389,12 +391,9 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     """Repeat collect, grade and feedback. Each step knows what is done, so a kill loses nothing."""
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading.autograding import autograde
-    from mplab.grading.collecting import collect
-    from mplab.grading.exchanging import inbound, publish_feedback
-    from mplab.grading.feedback import without_page, write_feedback
+    from mplab.grading import autograding, collecting, exchanging, feedback
 
-    name, place = options.assignment, options.place or inbound(course)
+    name, place = options.assignment, options.place or exchanging.inbound(course)
     trusted, printed = options.trust_submissions, set[str]()
     begun = False
 
@@ -405,19 +404,19 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     while True:
         messages = []
         try:
-            collected = collect(course, name, place)
+            collected = collecting.collect(course, name, place)
             messages += [f"look at: {problem}" for problem in collected.problems]
-            lines = autograde(
+            lines = autograding.autograde(
                 course, name, jobs=options.jobs, trusted=trusted, log=tell
             )
             messages += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [line.student for line in lines if line.score is not None]
-            due = without_page(course, name, graded)
+            due = feedback.without_page(course, name, graded)
             if due:
                 tell(f"Writing the pages of {', '.join(due)}")
-                write_feedback(course, name, students=due)
+                feedback.write_feedback(course, name, students=due)
                 if options.publish:
-                    publish_feedback(course, name, due)
+                    exchanging.publish_feedback(course, name, due)
             begun = True
         except (ValueError, OperationalError) as error:  # a lock, for instance
             if not begun:

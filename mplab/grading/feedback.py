@@ -7,14 +7,13 @@ parser or a highlighter hours. Such a page is shown as plain text.
 import html
 import json
 import logging
-import multiprocessing
+import multiprocessing.connection
 import re
 import resource
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import Exporter, ResourcesDict
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell
 from traitlets import Float, List, Unicode
 
 from mplab.course.files import replace_file
@@ -95,7 +93,10 @@ def in_process(
 
 
 def _limited(
-    sender: Connection, seconds: float, work: Callable[..., str], *arguments: Any
+    sender: multiprocessing.connection.Connection,
+    seconds: float,
+    work: Callable[..., str],
+    *arguments: Any,
 ) -> None:
     whole = max(1, round(seconds))
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
@@ -383,4 +384,4 @@ def _with_points(graded: NotebookNode, about: Mapping[str, Any]) -> bytes:
 
 
 def _words(text: str) -> NotebookNode:
-    return new_markdown_cell(f"**Feedback:** {text}")
+    return nbformat.v4.new_markdown_cell(f"**Feedback:** {text}")

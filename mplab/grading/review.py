@@ -23,7 +23,6 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
-from nbformat.v4 import new_notebook
 from nbgrader.api import Grade, MissingEntry
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
@@ -48,7 +47,7 @@ _PAGE_BYTES = 16 << 20
 _READING = 300.0
 """Seconds for which an answer that somebody opened is not given to somebody else."""
 
-_NO_NOTEBOOK = nbformat.writes(new_notebook())
+_NO_NOTEBOOK = nbformat.writes(nbformat.v4.new_notebook())
 
 _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
