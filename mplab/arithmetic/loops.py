@@ -13,11 +13,10 @@ it is recompiled when either file changes.
 """
 
 import zlib
-from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -26,7 +25,7 @@ from mplab.numbers import kernels
 from mplab.numbers.compiled import Compiled
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
-from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.parameters import Keys, RoundingParameters
 from mplab.numbers.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
@@ -50,7 +49,7 @@ class Step(NamedTuple):
 
     parameters: RoundingParameters
     """Those of its format, for float64."""
-    keys: Callable[[int], tuple[Any, int]] | None
+    keys: Keys | None
     """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 

@@ -25,7 +25,7 @@ from mplab.numbers.compiled import (
     make_ufunc,
 )
 from mplab.numbers.formats import Event, Rounding
-from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.parameters import Keys, RoundingParameters
 from mplab.numbers.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
@@ -591,7 +591,7 @@ def run(
     parameters: RoundingParameters,
     mode: Rounding,
     *,
-    keys: Callable[[int], tuple[int, int]] | None = None,
+    keys: Keys | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
     """Round contiguous `bits` into `out`, and count their flags, in threads if many.
@@ -636,7 +636,7 @@ def flag(
     parameters: RoundingParameters,
     mode: Rounding,
     *,
-    keys: Callable[[int], tuple[int, int]] | None = None,
+    keys: Keys | None = None,
 ) -> None:
     """Write the flag bytes of `bits` to `flags`, uint8, in threads if many. See `run`."""
     loop = _loop_for(int(mode), parameters.special_cases, "flag")
@@ -648,8 +648,6 @@ def flag(
     parallel(work, bits.size, wrap=1 << 32)
 
 
-def _keys_at(
-    keys: Callable[[int], tuple[int, int]] | None, index: int
-) -> tuple[int, int]:
+def _keys_at(keys: Keys | None, index: int) -> tuple[int, int]:
     """Return the two keys of the elements from an index on; zeros where none are needed."""
     return keys(index >> 32) if keys else (0, 0)

@@ -1,11 +1,15 @@
 """Parameters of the rounding loops: a format and the rounding rules as an integer array."""
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
+
+Keys = Callable[[int], tuple[int, int]]
+"""The random keys of the k-th 2^32 elements; see `mplab.Stream.keys`."""
 
 
 class RoundingParameters(NamedTuple):

@@ -12,7 +12,6 @@ in `inputs`, held by tests/numbers/test_inputs.py, and sums of two float64 in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -30,7 +29,7 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_array, as_float64, is_tensor, on_tensors, widen
-from mplab.numbers.parameters import RoundingParameters, rounding_parameters
+from mplab.numbers.parameters import Keys, RoundingParameters, rounding_parameters
 from mplab.numbers.threads import DIVISIBLE
 
 _MASK64 = (1 << 64) - 1
@@ -77,7 +76,7 @@ class Stream:
         few = f", bits={self.bits}" if self.bits < 32 else ""
         return f"Stream({self.seed}, calls={self.calls}{few})"
 
-    def keys(self) -> Callable[[int], tuple[int, int]]:
+    def keys(self) -> Keys:
         """Return the keys of the next call, and count the call.
 
         Returns:
@@ -384,10 +383,6 @@ _IEEE = Overflow.IEEE
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
-_Keys = Callable[[int], tuple[int, int]]
-"""The keys of the k-th 2^32 elements; see `Stream.keys`."""
-
-
 class _Compiled(NamedTuple):
     """A cached ufunc for a dtype, a format and options, and the objects it must keep alive."""
 
@@ -512,7 +507,7 @@ class LoopOptions(TypedDict):
 
     parameters: RoundingParameters
     mode: Rounding
-    keys: _Keys | None
+    keys: Keys | None
 
 
 def loop_options(
@@ -542,7 +537,7 @@ def loop_options(
 
 def checked_keys(
     function: str, rounding: Rounding, stream: Stream | None
-) -> _Keys | None:
+) -> Keys | None:
     """Return the random keys of this call, or None if the mode needs no random bits."""
     if rounding is not Rounding.STOCHASTIC:
         if stream is not None:
