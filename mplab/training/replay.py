@@ -86,6 +86,8 @@ class _Operation(NamedTuple):
     """Where its result goes, or each of its results; None if nothing new is made."""
     is_pure: bool = False
     """Whether it may be left out if nobody uses what it makes."""
+    over: Sequence[int] = ()
+    """The values that nobody needs after it."""
 
     def used(self) -> set[int]:
         return {*self.given, *self.named.values()}
@@ -95,17 +97,10 @@ class _Operation(NamedTuple):
         return {place for place in made if place is not None}
 
 
-class _Step(NamedTuple):
-    """An operation of a program, and the values that nobody needs after it."""
-
-    operation: _Operation
-    over: list[int]
-
-
 class Program(NamedTuple):
     """Operations in order, on a list of values that begins with the inputs."""
 
-    steps: list[_Step]
+    steps: list[_Operation]
     values: list[Any]
     results: list[int | None]
 
@@ -113,7 +108,7 @@ class Program(NamedTuple):
         """Run the operations, and return the results; None stays None."""
         values = self.values.copy()
         values[: len(inputs)] = inputs
-        for (call, given, named, made, _), over in self.steps:
+        for call, given, named, made, _, over in self.steps:
             names = {name: values[i] for name, i in named.items()} if named else {}
             out = call(*[values[i] for i in given], **names)
             if isinstance(made, int):
@@ -294,13 +289,13 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The program that gives `results`, and drops each other tensor after its last use."""
         wanted = [None if t is None else self.place_of(t) for t in results]
         needed = {*wanted}
-        steps = list[_Step]()
+        steps = list[_Operation]()
         for operation in reversed(self.operations):
             if operation.is_pure and needed.isdisjoint(operation.new()):
                 continue  # a view that autograd made, and nothing uses
             places = operation.used() | operation.new()
             over = (places & self._passing) - needed
-            steps.append(_Step(operation, list(over)))
+            steps.append(operation._replace(over=list(over)))
             needed |= places
         return Program(steps[::-1], self.values, wanted)
 

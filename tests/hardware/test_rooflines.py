@@ -29,13 +29,6 @@ def made():
     return Roofline("measured on paper", 2e9, tuple(products))
 
 
-def test_work_per_byte_counts_operations_and_the_bytes_of_three_matrices():
-    for n in (1, 16, 100):
-        assert rooflines.work_per_byte(n, BF16) == pytest.approx(
-            2 * n**3 / (3 * n * n * 2)
-        )
-
-
 def test_products_are_timed_and_slow_ones_left_out():
     roof = rooflines.measured((8, 16), (FP32, BF16))
     assert [(p.size, p.fmt) for p in roof.products] == [
@@ -120,11 +113,6 @@ def test_errors_are_those_of_products_of_rounded_matrices():
     low = (a.half() @ b.half()).double()
     assert rows[0].error == float((low - a @ b).norm() / (a @ b).norm())
     assert rows[1].error < rows[0].error / 1000
-
-
-def test_bf16_errs_about_eight_times_as_much_as_fp16():
-    by = {row.fmt: row.error for row in rooflines.matmul_errors((128,))}
-    assert 4 < by["BF16"] / by["FP16"] < 16
 
 
 def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():

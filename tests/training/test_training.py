@@ -16,9 +16,10 @@ from mplab import FP16, round_to
 from mplab.simulation import simulated
 from mplab.training import RECIPES, TASKS, train
 from mplab.training.engines import engine_for
-from mplab.training.loop import _Run
+from mplab.training.loop import _one_thread, _Run, own_randomness
 
 AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
+CPU = torch.device("cpu")
 
 
 def run(task, recipe, **options):
@@ -129,9 +130,8 @@ def test_the_same_seed_gives_the_same_history_bit_for_bit(recipe):
 
 def begun(task, recipe):
     """A run before its first step."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return _Run(task, recipe, 0, torch.device("cpu"), 1, (), replay=False)
+    with own_randomness(0, CPU):
+        return _Run(task, recipe, 0, CPU, 1, (), replay=False)
 
 
 @pytest.mark.parametrize("task", mostly_slow(TASKS, [AUTOENCODER]))
@@ -160,7 +160,7 @@ def test_the_scale_is_in_the_history_step_by_step_and_skipped_steps_change_no_we
 
 
 @pytest.mark.parametrize("scale", [2.0**28, 3e8])
-def test_a_simulated_run_is_torch_s_own_scaler_around_the_simulation(scale, one_thread):
+def test_a_simulated_run_is_torch_s_own_scaler_around_the_simulation(scale):
     """Also where the scale is no power of two, so that unscaling rounds."""
     rule = {
         "init_scale": scale,
@@ -170,32 +170,25 @@ def test_a_simulated_run_is_torch_s_own_scaler_around_the_simulation(scale, one_
     }
     task = replace(TASKS[CNN], batch=None)
     history = run(task, replace(RECIPES["fp16-scaled"], **rule), seed=1, steps=8)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
+    scaler = torch.amp.GradScaler("cpu", **rule)
+    inputs, targets = task.data().train
+    losses = []
+    scales = []
+    with _one_thread(CPU), own_randomness(1, CPU):
         model = task.model()
-    optimizer, (inputs, targets) = task.optimizer(model.parameters()), task.data().train
-    scaler, losses, scales = torch.amp.GradScaler("cpu", **rule), [], []
-    for _ in range(8):
-        optimizer.zero_grad()
-        with simulated(FP16, model=model):
-            loss = task.loss(model(inputs), targets)
-            scaler.scale(loss).backward()
-        losses.append(loss.item())
-        scales.append(scaler.get_scale())
-        scaler.step(optimizer)
-        scaler.update()
+        optimizer = task.optimizer(model.parameters())
+        for _ in range(8):
+            optimizer.zero_grad()
+            with simulated(FP16, model=model):
+                loss = task.loss(model(inputs), targets)
+                scaler.scale(loss).backward()
+            losses.append(loss.item())
+            scales.append(scaler.get_scale())
+            scaler.step(optimizer)
+            scaler.update()
     assert history.loss.tolist() == losses
     assert history.loss_scale.tolist() == scales
     assert 0 < history.skipped.sum() < 8
-
-
-@pytest.fixture
-def one_thread():
-    """As in a run on a CPU."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 LAYERS = [f"layer {k}" for k in range(1, 7)]
