@@ -3,9 +3,11 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from mplab.common.words import plural
 from mplab.numbers.formats import FP32, Format
@@ -62,10 +64,18 @@ def precision_map(explanation: Explanation) -> c.Picture:
             row.format for row in sorted(rows, key=lambda r: r.format == FP32)
         )
     )
-    for fmt in formats:  # for the key alone
+    key = []
+    for fmt in formats:
         look = c.style(fmt)
-        grid[0].plot([], [], look.marker or "o", color=look.colour, label=fmt.name)
-    picture.legend(loc="outside lower right", ncols=len(formats), frameon=False)
+        mark: Any = {
+            "marker": look.marker or "o",
+            "color": look.colour,
+            "linestyle": "",
+        }
+        key.append(Line2D([], [], **mark, label=fmt.name))
+    picture.legend(
+        handles=key, loc="outside lower right", ncols=len(key), frameon=False
+    )
     return c.titled(picture, _claim(explanation, formats), _details(rows, modules))
 
 
