@@ -168,7 +168,7 @@ MAX_FINITE = Exercise(
     answer=max_finite,
     reason="The largest exponent that is not all ones, and a significand of ones.",
     argument="exponent_bits, trailing_bits",
-    cases=[(3, 2), (5, 10), (8, 7)],
+    cases=[(3, 2), (5, 10), (8, 7), (2, 3)],
     misconceptions=(
         Misconception(
             past_the_end, "That is the first power of two beyond the format."
@@ -227,6 +227,7 @@ def overflow_cases(rng):
         fmt = ieee(e, t)
         bound = fmt.max_finite + 2.0 ** (fmt.emax - t - 1)
         for x in (
+            fmt.max_finite + 2.0 ** (fmt.emax - t - 2),
             bound,
             math.nextafter(bound, 0),
             -bound,
@@ -248,6 +249,7 @@ ENCODE = Exercise(
         (0.1, 4, 3),
         (1.125, 5, 2),
         (1.375, 5, 2),
+        (1.125 + 2.0**-40, 5, 2),  # in float32 a tie
         (1.99, 5, 2),
         (3 * 2.0**-16, 5, 2),
         (1.6 * 2.0**-16, 5, 2),

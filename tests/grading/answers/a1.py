@@ -73,6 +73,10 @@ WRONG = {
     ],
     "max_finite": [
         (
+            "return math.ldexp(2 - 2.0**-trailing_bits, emax)",
+            "return float(int(math.ldexp(2 - 2.0**-trailing_bits, emax)))",
+        ),
+        (
             "(exponent_bits - 1) - 1",
             "(exponent_bits - 1) - 2",
         ),
@@ -86,6 +90,10 @@ WRONG = {
         ),
     ],
     "encode": [
+        (
+            "    bias = ",
+            "    import struct\n    x = struct.unpack('f', struct.pack('f', x))[0]\n    bias = ",
+        ),
         ("min(code, infinity)", "code"),
         (
             "    steps = ",
