@@ -48,7 +48,8 @@ def subnormal(rng):
     """Below the smallest normal number, at it, and around half of the smallest one."""
     cases = [(drawn(rng, f, low=f.emin - f.precision - 1, high=f.emin), f)
              for f in ALL for _ in range(8)]  # fmt: skip
-    half = [(s * f.min_subnormal * 0.5, f) for f in ALL for s in (-1, 1)]
+    parts = (0.5, math.nextafter(0.5, 0), math.nextafter(0.5, 1))
+    half = [(s * f.min_subnormal * h, f) for f in ALL for s in (-1, 1) for h in parts]
     return [*cases, *half, *((f.min_normal, f) for f in ALL)]
 
 
@@ -109,7 +110,7 @@ GAP = Exercise(
     argument="x, fmt",
     fmt=E4M3,
     cases=shown((1.0,), (1.9,), (2.0,), (-7.0,), (0.3,), (100.0,), (448.0,), (2.0**-6,),
-                (2.0**-7,), (1.3 * 2.0**-9,), (0.0,)),
+                (2.0**-7,), (1.3 * 2.0**-9,), (0.0,), (math.nextafter(16.0, 0),)),
     misconceptions=(
         but(gap_formula, "Below the smallest normal number the gap stays the same.", least=""),
         but(gap_formula, "The gap is the same from one power of two to the next.", relative=True),
@@ -142,8 +143,8 @@ EVEN = Exercise(
     argument="x, fmt",
     fmt=E4M3,
     cases=shown((1.0,), (1.1,), (17.0,), (19.0,), (-19.0,), (-17.0,), (23.9,), (0.02,),
-                (2.0**-10,), (3 * 2.0**-10,), (17.004,), (-0.0,), (-1e-5,), (460.0,), (464.0,),
-                (465.0,), (-500.0,), (math.inf,), (math.nan,)),
+                (2.0**-10,), (math.nextafter(2.0**-10, 1),), (3 * 2.0**-10,), (17.004,), (-0.0,),
+                (-1e-5,), (460.0,), (464.0,), (465.0,), (-500.0,), (math.inf,), (math.nan,)),
     misconceptions=(
         but(rounded, "Cutting bits off rounds toward zero, not to nearest.", steps=math.trunc),
         but(rounded, "A tie goes to the even neighbour, not away from zero.", steps=away),
@@ -177,8 +178,8 @@ UP = Exercise(
     reason="At least x, and as small as possible; for negative numbers that is nearer to zero.",
     argument="x, fmt",
     fmt=E4M3,
-    cases=shown((1.0,), (1.1,), (-1.1,), (17.0,), (-17.5,), (1e-6,), (-1e-6,), (0.02,), (-0.02,),
-                (448.5,), (-448.5,), (-1e4,)),
+    cases=shown((1.0,), (math.nextafter(1.0, 2),), (1.1,), (-1.1,), (17.0,), (-17.5,), (1e-6,),
+                (-1e-6,), (0.02,), (-0.02,), (448.5,), (-448.5,), (-1e4,)),
     misconceptions=(
         but(up_formula, "Up is toward +infinity: a negative number comes nearer to zero.",
             steps=outward),
@@ -267,7 +268,7 @@ RANDOM = Exercise(
     fmt=E4M3,
     cases=shown((1.0, 0.5), (1.0, 0.0), (1.03, 0.2), (1.03, 0.3), (17.5, 0.7), (17.5, 0.8),
                 (17.5, 0.2), (-1.03, 0.2), (-1.1, 0.5), (-17.4, 0.75), (0.0025, 0.2),
-                (0.0025, 0.4), (17.5, 0.75)),
+                (0.0025, 0.4), (17.5, 0.75), (0.0, 0.3), (-0.0, 0.3)),
     misconceptions=(
         but(random_of, "A value of the format must not move, even for r = 0.",
             chance=lambda f, r: r <= f),
@@ -299,9 +300,11 @@ GRADED = {
         (
             Part("other formats", 1, "Use precision and emin of the format that is given.",
                  lambda rng: some(rng, OTHERS, 12)),
-            Part("powers of two", 1, "At a power of two the gap is that of the numbers above it.",
-                 lambda rng: [(2.0 ** int(k), f) for f in OTHERS
-                              for k in rng.integers(f.emin, f.emax + 1, 6)]),
+            Part("powers of two", 1,
+                 "A power of two has the gap of the numbers above it; the float before it has not.",
+                 lambda rng: [(x, f) for f in OTHERS
+                              for k in (3, *rng.integers(f.emin, f.emax + 1, 6))
+                              for x in (2.0 ** int(k), math.nextafter(2.0 ** int(k), 0))]),
             Part("subnormal numbers", 1, "Look at numbers below min_normal.",
                  lambda rng: [*subnormal(rng), *((0.0, f) for f in OTHERS)]),
         ),
@@ -325,7 +328,9 @@ GRADED = {
         (
             Part("other formats", 1, UP.reason,
                  lambda rng: [*some(rng, OTHERS, 20),
-                              *((2.0 ** int(rng.integers(-6, 6)), f) for f in OTHERS)]),
+                              *((math.nextafter(s, to), f) for f in OTHERS
+                                for s in (2.0 ** int(rng.integers(-6, 6)), -1.0)
+                                for to in (-9, s, 99))]),
             Part("subnormal numbers and zeros", 2, "Look at numbers below min_normal, both signs.",
                  subnormal),
             Part("overflow", 1, "Look beyond max_finite on both sides.",
@@ -346,9 +351,10 @@ GRADED = {
         (
             Part("other formats", 1, RANDOM.reason,
                  lambda rng: chances(rng, [*some(rng, OTHERS, 12), (1.0, FP16)])),
-            Part("r at the fraction", 1, "r equal to the fraction does not go up.", at_fraction),
+            Part("r at the fraction", 1,
+                 "r equal to the fraction does not go up; the float before it does.", at_fraction),
             Part("subnormal numbers", 1, "Look at numbers below min_normal.",
-                 lambda rng: chances(rng, subnormal(rng))),
+                 lambda rng: chances(rng, [*subnormal(rng), (0.0, FP16), (-0.0, FP16)])),
         ),
     ),
 }  # fmt: skip

@@ -59,11 +59,17 @@ def round_random(x, fmt, r):
 
 WRONG = {
     "gap_at": [
+        ("math.frexp(x)[1] - 1 if x", "math.floor(math.log2(abs(x))) if x"),
         ("precision + 1", "precision"),
         ("[1] - 1 if", "[1] if"),
         ("max(exponent, fmt.emin)", "0"),
     ],
     "round_even": [
+        (
+            "    magnitude = round(abs(x) / gap) * gap\n",
+            "    raised = abs(x) / gap + 0.5\n    whole = math.floor(raised)\n"
+            "    magnitude = (whole - (raised == whole and whole % 2)) * gap\n",
+        ),
         ("math.inf if fmt.has_infinity else math.nan", "fmt.max_finite"),
         (
             "math.copysign(magnitude, x)",
@@ -71,6 +77,7 @@ WRONG = {
         ),
     ],
     "round_up": [
+        ("math.ceil(x / gap)", "math.ceil(x / gap - 1e-9)"),
         (
             "    rounded = max(rounded, -fmt.max_finite) if rounded < 0 else rounded",
             "    if rounded < -fmt.max_finite:\n"
@@ -90,6 +97,10 @@ WRONG = {
         ),
     ],
     "round_random": [
+        (
+            "return math.copysign((lower + (r < steps - lower)) * gap, x)",
+            "return (lower + (r < steps - lower)) * gap * (1 if x > 0 else -1)",
+        ),
         ("(lower + (r < steps - lower))", "math.floor(steps + r)"),
         (
             "    return math.copysign(",
