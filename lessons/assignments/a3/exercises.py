@@ -228,7 +228,7 @@ COMPENSATED = Exercise(
         ((0.0, 0.0), [1.5]), ((0.0, 0.0), [1.0, 2.0, 4.0]), ((16.0, 0.0), [1.0]),
         ((16.0, 1.0), [1.0]), ((16.0, 0.0), [1.0, 1.0, 1.0]), ((2.0, 0.0), []),
         ((-16.0, 0.0), [1.25, 0.5]), ((16.0, 1.0), [1.125]), ((0.0, 0.0), _CURVED),
-        ((9.0, -0.4375), _CURVED), ((0.0, 0.0), [1.0] * 40))],
+        ((9.0, -0.4375), _CURVED), ((0.0, 0.0), [1.0] * 40), ((0.125, 0.0), [2.25]))],
     misconceptions=(
         but(compensated_of, "What was lost never reaches the next term.", kept=False),
         but(compensated_of, "Compare with the corrected term, which carries the earlier loss.",
@@ -255,6 +255,9 @@ def resumed(rng):
     for fmt in each(rng, 7):
         state = state_of(rng, fmt, value(rng, fmt, 3, 7))
         yield (*state, terms(rng, fmt, 6), fmt)
+    # What a term took of a total far below it has more digits than the format.
+    for fmt in OTHERS:
+        yield (0.75 * fmt.epsilon, 0.0, terms(rng, fmt, 1, low=0, high=1), fmt)
     yield (*state_of(rng, BF16, value(rng, BF16, 3, 7)), np.zeros(0), BF16)
 
 

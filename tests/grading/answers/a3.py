@@ -89,6 +89,7 @@ WRONG = {
         ("range(len(x))", "range(len(x) // lanes * lanes)"),
     ],
     "compensated": [
+        ("took = rounded(new - total, fmt)", "took = new - total"),
         ("term + lost", "term - lost"),
         (
             "return total, lost",
