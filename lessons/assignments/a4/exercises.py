@@ -52,6 +52,7 @@ ROWS = (
     ([1e-4, 3e-6, 2e-8, 0.0], FP16),
     ([2.0**-25, 2.0**-24, 1.5 * 2.0**-25, 2.0**-40, 1e-12], FP16),
     ([65519.0 * 2.0**-20, 3e-8], FP16),
+    ([1.0, 2.0**-25 + 2.0**-65], FP16),  # in float32 the tie
     ([65520.0 * 2.0**-20, 3e-8], FP16),
     ([3e5, 1.0, 2.0**-26], FP16),
     ([0.9, -0.01, 2.0**-11], FP8_E4M3),
@@ -107,7 +108,9 @@ def edges(rng):
             1.001 * beyond,
         ):
             k = rng.integers(3, 15)
-            zero = fmt.min_subnormal * np.array([0.5, 0.500001, 0.75, 1.0, 1.5, 0.25])
+            zero = fmt.min_subnormal * np.array(
+                [0.5, math.nextafter(0.5, 1), 0.75, 1.0, 1.5, 0.25]
+            )
             both = [sign(rng) * top * 2.0**-k, *zero, *-zero * 2.0**-k]
             yield (np.array(both), fmt)
 
@@ -395,6 +398,7 @@ GOOD, UP, DOWN, LOST = (
     floats(row) for row in ((1.0, -2.0), (INF, 3.0), (5.0, -INF), (NAN, 0.0))
 )
 LATER = floats((1.0, 2.0), (3.0,), (4.0, INF))
+SOONER = floats((1.0, INF), (3.0,), (4.0, 5.0))
 
 END = Exercise(
     answer=end_window,
@@ -412,6 +416,7 @@ END = Exercise(
             (2, [GOOD, LOST]),
             (0, [DOWN, UP]),
             (1, [LATER]),
+            (1, [SOONER]),
             (1, [GOOD, DOWN, GOOD]),
         )
     ],

@@ -90,6 +90,10 @@ def replay(state, log, warmup):
 
 WRONG = {
     "best_scale": [
+        (
+            "    def zeros(scaled):\n",
+            "    def zeros(scaled):\n        scaled = np.float32(scaled)\n",
+        ),
         ("np.abs(gradients).max()", "gradients.max()"),
         ("(scaled != 0) & ", ""),
         ("zeros(gradients), ", "zeros(gradients * 2.0**k), "),
@@ -120,6 +124,7 @@ WRONG = {
         ),
     ],
     "end_window": [
+        ("all(np.isfinite(g).all() for g in own)", "bool(np.isfinite(own[-1]).all())"),
         ("found_inf, 1", "False, 1"),
         (
             "np.isfinite(g).all()",
