@@ -100,6 +100,8 @@ LOST = Exercise(
         ([[[0.0]]], ONE, [[2.0**-20]]),
         ([[[0.0]]], [[64.0]], [[TINY]]),
         ([[[0.0]]], ONE, [[2.0**-50]]),
+        ([[[0.0]]], ONE, [[2.0**-25]]),  # 2^-24 remains
+        ([[[0.0]]], [[1.0], [1.0]], [[1.5 * 2.0**-26], [0.0]]),  # half of it
         ([[[0.0, 0.0]]], [[1.0, 0.0]], [[0.5]]),
         ([[[0.0, 0.0]]], [[1.0, 2.0**-10]], [[2.0**-20]]),
         ([[[1.0]], [[2.0**-10]]], ONE, [[2.0**-10 + 2.0**-18]]),
@@ -286,6 +288,7 @@ STEP = Exercise(
         (ZERO, [single()], 1.0, 1024.0),
         (ZERO, [single()], 10.0, 65536.0),
         (ZERO, [single()] * 2, 10.0, 2.0),
+        (ZERO, [([[1.0], [1.0]], [[2.0], [4.0]])], 10.0, 256.0),
         (ZERO, [single()] * 3, 10.0, 1024.0),
         (ZERO, [single()] * 4, 1.0, 32768.0),
         ([[[0.0, 0.0]]], [([[0.75, 1.0]], [[2.0]])], 1.0, 256.0),
@@ -393,6 +396,7 @@ def partly(rng):
 
 
 THREE = ([[1.0], [1.0], [1.0]], [[2.0], [2.0], [2.0]])
+ONE_HALF = [[[0.5]]]
 
 WINDOW = Exercise(
     answer=windows,
@@ -407,6 +411,7 @@ WINDOW = Exercise(
         (ZERO, [[single(1.0, 8.0), single()]] * 3, 10.0, 16384.0),
         (ZERO, [[single(), single(1.0, 4.0)]] * 2, 10.0, 2.0),
         (ZERO, [[single(), single(1.0, 6.0), THREE]] * 3, 1.0, 256.0),
+        (ONE_HALF, [[single(), single(1e5)], [single()]], 10.0, 256.0),
     ],
     tolerance=TOLERANCE,
     misconceptions=(
@@ -454,7 +459,9 @@ def one_infinite(rng):
         seen = skipped(windows(*case))
         if seen[0] and not any(seen[1:]) and alike(windows, case):
             cases.append(case)
-    return cases
+    # Its loss is infinite already.
+    beyond = [[single(), single(float(rng.integers(10**5, 10**6)))], [single()]]
+    return [*cases, (ONE_HALF, beyond, 10.0, 256.0)]
 
 
 # Master weights --------------------------------------------------------------------------
@@ -494,6 +501,7 @@ MASTER = Exercise(
         ([1.0], [[0.5]] * 2, BF16, 1.0, 0.25, 0.0),
         ([1.0], [[0.5]] * 4, BF16, 1.0, 2.0**-9, 0.0),
         ([1.0], [[0.5]] * 2, FP16, 1.0, 0.25, 0.5),
+        ([1.0], [[0.5], [0.875 - 2.0**-10]], BF16, 1.0, 0.25, 0.5),
         ([0.0], [[2.0**-28]], FP16, 65536.0, 0.5, 0.0),
         ([1.0], [[0.5], [INF], [0.5]], FP16, 1024.0, 0.25, 0.5),
         ([1.0], [[NAN], [0.5]], BF16, 1024.0, 0.25, 0.5),
@@ -637,6 +645,7 @@ RESUME = Exercise(
         (state_of(LIGHT, good=2), [single()], []),
         (state_of(LIGHT, scale=65536.0, updates=1), [single(1.0, 4.0)] * 3, []),
         (state_of(LIGHT, good=1), [single()] * 3, [1]),
+        (state_of(LIGHT), [([[1.0], [1.0]], [[2.0], [4.0]])], []),
         (state_of([[[0.3, 0.7, 0.9]]]), [([[1.0, 0.5, 0.25]], [[4.0]])] * 4, [1, 2]),
         (state_of(LIGHT, scale=16384.0, updates=0), [single(1.0, 4.0)] * 4, [2, 2, 3]),
     ],
@@ -686,6 +695,7 @@ GRADED = {
                  lambda rng: [*networks(rng, 3, deaths=True, some=unlike("all")),
                               *networks(rng, 2, some=unlike("normal")),
                               ([[[1 + 2.0**-12]]], ONE, ONE),  # 1.0 in 16 bits
+                              ([[[0.0, 0.0]]], [[1.0, 0.5]], [[2.0**-25]]),
                               ([plain(-positive(rng, 2, 2)), plain(positive(rng, 1, 2))],
                                plain(positive(rng, 3, 2)), plain(positive(rng, 3, 1)))]),
         ),

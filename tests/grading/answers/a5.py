@@ -108,14 +108,24 @@ def go_on(state, batches):
 
 WRONG = {
     "lost_shares": [
+        ("mse_loss(model(x), y)", "mse_loss(model(x), y, reduction='sum')"),
+        ("b[a != 0] == 0", "b[a != 0].abs() < 1e-7"),
         ("        model.zero_grad()\n", ""),
         (" if len(gone) else 0.0", ""),
     ],
     "amp_step": [
+        (
+            "mse_loss(model(inputs), targets)",
+            "mse_loss(model(inputs), targets, reduction='sum')",
+        ),
         ("    scaler.update()\n", ""),
         ("return norm", "return min(norm, max_norm)"),
     ],
     "window_step": [
+        (
+            "        scaler.scale(loss).backward()\n",
+            "        if torch.isfinite(loss):\n            scaler.scale(loss).backward()\n",
+        ),
         (
             "(loss).backward()\n    scaler.unscale_(optimizer)\n",
             "(loss).backward()\n        scaler.unscale_(optimizer)\n",
@@ -126,6 +136,10 @@ WRONG = {
         ),
     ],
     "master_step": [
+        (
+            "    master.sub_",
+            "    velocity.copy_(velocity.to(low.dtype))\n    master.sub_",
+        ),
         ("    low.copy_(master)\n", ""),
         (
             "velocity.mul_(momentum).add_(gradient)",
@@ -133,6 +147,10 @@ WRONG = {
         ),
     ],
     "go_on": [
+        (
+            "model(torch.tensor(inputs)), torch.tensor(targets)\n",
+            "model(torch.tensor(inputs)), torch.tensor(targets), reduction='sum'\n",
+        ),
         ('updates = state["updates"]', "updates = 0"),
         ("p.tolist() for p", "p.half().tolist() for p"),
     ],
