@@ -260,7 +260,7 @@ def stack(*rows):
 DELAYED = Exercise(
     answer=delayed,
     uses=("round_to", "overflow", "encode", "decode"),
-    reason="The scale follows from at most `length` useful tensors before this one.",
+    reason="The scale from at most `length` useful tensors before; then what it clips and flushes.",
     argument="tensors, fmt, length, headroom",
     tolerance=1e-6,  # shares may be float32
     cases=[
@@ -365,7 +365,7 @@ BLOCKS = Exercise(
         ((1.0, 2.0, 64.0, 100.0), E4M3, 2), ((1.0, 1.0, 5.0), E4M3, 2), ((1.9, -0.1), E4M3, 2),
         ((1.9, 0.3), E5M2, 2), ((5.0, 0.7), FP4_E2M1, 2), ((0.0, -0.0), E4M3, 2),
         ((1024 - 2.0**-14, 1.0), E4M3, 2), ((1.0, math.inf, 1.0, 2.0), E4M3, 2),
-        ((math.nan, 1.0), E5M2, 2),
+        ((math.nan, 1.0), E5M2, 2), ((1.0, 2.0, math.inf), E4M3, 2),
     )],
     misconceptions=(
         but(pack_mx, "The exponent of amax is rounded down: floor, not ceil.", log=log_up),
@@ -417,6 +417,7 @@ def strange_blocks(rng):
             x[2, rng.integers(8)] = math.nan
             x[3] = np.ldexp(x[3], -130)
             yield (x[rng.permutation(5)].ravel(), fmt, 8)
+        yield (np.append(x[4], np.float32([1.0, math.nan])), fmt, 8)
 
 
 # Three products --------------------------------------------------------------------------
@@ -442,6 +443,18 @@ def product(which, x, w, g, *, formats=(E4M3, E4M3, E5M2), undo=True, raw=""):
         return total.astype(np.float32)
 
 
+def cancelling(which, small):
+    """448² + small² - 448², added along the axis of this product."""
+    left, right = (
+        np.tile(stack((448.0, small, end)), (3, 1)) for end in (448.0, -448.0)
+    )
+    tensors = dict.fromkeys("xwg", left)
+    first, second = ROLES[which]
+    tensors[first] = left.T if which == "grad_weight" else left
+    tensors[second] = right if which == "output" else right.T
+    return (which, *tensors.values())
+
+
 X = stack((1.0, -3.0, 0.3), (0.02, 7.0, -1.1))
 W = stack((0.0003, -0.00011, 0.0005), (7e-5, 0.001, -0.0002))
 G = stack((1e-6, 2.3e-14), (-3e-14, 5e-13))  # more powers of two than E4M3 reaches
@@ -454,6 +467,7 @@ PRODUCT = Exercise(
         ("output", stack((3.0, 0.4)), stack((0.1, 0.0)), stack((1e-6,))),
         *((which, X, W, G) for which in ROLES),
         ("grad_weight", X, W, stack((math.nan, 0.0), (1.0, 1.0))),
+        cancelling("output", 2.0**-7),
     ],
     misconceptions=(
         but(product, "Gradients want range: E5M2, not E4M3.", formats=(E4M3, E4M3, E4M3)),
@@ -476,9 +490,8 @@ def layers(rng, which, *, count=4):
 
 
 def far_apart(rng, which):
-    """Sums that float64 holds exactly, and float32 has to round."""
-    small = 2.0 ** -rng.integers(7, 10)
-    return (which, *[stack((448.0, small), (small, 448.0))] * 3)
+    """Sums that float64 holds exactly; in float32 what is small is gone before they cancel."""
+    return cancelling(which, 2.0 ** -rng.integers(7, 10))
 
 
 def spoilt_layers(rng):

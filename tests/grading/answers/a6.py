@@ -104,6 +104,7 @@ WRONG = {
         ("<= fmt.min_subnormal / 2", "< fmt.min_subnormal"),
     ],
     "blocks": [
+        ("[fmt.nan_code] * len(part)", "[fmt.nan_code] * block"),
         ("2.0**-exponent", "2.0**exponent"),
         ("len(x), block)", "len(x) // block * block, block)"),
         (
@@ -112,6 +113,10 @@ WRONG = {
         ),
     ],
     "product": [
+        (
+            "return mplab.decode(codes, fmt), scale",
+            "return np.float32(mplab.decode(codes, fmt)), scale",
+        ),
         (
             "    product = {",
             "    w_scale = 1.0\n    x_scale = x_scale if which == 'output' else 1.0\n"
