@@ -453,6 +453,7 @@ def small_heads():
         case([[512.0, 2.0, 0, 0]], [[512.0, 1.0, 0, 0], [512.0, 0.0, 0, 0]], [[1, 1]]),
         case([[2.0, *four]] * 2, [[1.0, *four], [1.0, *four]], [[1, 0], [0, 0]]),
         case([[-512.0, *four]], [[512.0, *four], [512.0, *four]], [[1, 0]]),
+        case([[512.0, *four]], [[1.0, *four], [512.0, *four]], [[1, 0]]),
         case([[2.0, *four]], [[1.0, *four], [1.0, *four]], [[1, 0]], nan),
         case(
             [[512.0, *four], [1.0, *four]], [[512.0, *four], [1.0, *four]], [[1, 1]] * 2
@@ -475,7 +476,7 @@ ATTENTION = Exercise(
         ),
         but(
             attention,
-            "A row that sees nothing gets the mean of what it must not see: -1e9 - (-1e9) is 0.",
+            "A row that sees nothing gets a mean of what is hidden; with -1e9 everywhere, too.",
             wide=np.float32,
             mask=-1e9,
         ),
@@ -666,15 +667,17 @@ def layers(rng, claim, count, *, sizes=(-30, -18), scales=(0, 1)):
         yield (claim, str(rng.choice(tuple(FORMATS))), weight, x, size, scale)
 
 
-def on_claim(claim, **kind):
+def on_claim(claim, *, rescued=0, **kind):
+    """`rescued` counts layers in which a scale keeps some of the gradient from being zero."""
     return Part(
         f"the claim {claim!r}", 1, "Measure what the sentence asks for, with the given dtype.",
-        lambda rng: layers(rng, claim, 12, **kind),
+        lambda rng: [*layers(rng, claim, 12, **kind),
+                     *layers(rng, claim, rescued, sizes=(-30, -25), scales=(8, 17))],
     )  # fmt: skip
 
 
 KINDS = {
-    "fp32 backward": {},
+    "fp32 backward": {"rescued": 12},
     "rescue": {"scales": (8, 17)},
     "floor": {"sizes": (-3, 3), "scales": (-28, 24)},
     "memory": {},
@@ -692,6 +695,7 @@ EVIDENCE = Exercise(
             ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-20, 1.0),
             ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-26, 1.0),
             ("fp32 backward", "float16", [1.1, 0.3, 0], 2.0**-24, 1.0),
+            ("fp32 backward", "float16", [1.1, 4.4, 0], 2.0**-26, 1024.0),
             ("fp32 backward", "bfloat16", [1.1, 4.4, 0], 2.0**-26, 1.0),
             ("rescue", "float16", [1.1, 4.4, 0], 2.0**-26, 1024.0),
             ("rescue", "bfloat16", [1.1, 4.4, 0], 2.0**-26, 1024.0),

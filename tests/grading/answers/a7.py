@@ -137,6 +137,7 @@ WRONG = {
         ),
     ],
     "attention": [
+        ("hidden.max(-1", "logits.max(-1"),
         ("hidden.max(-1, keepdims=True)", "hidden.max()"),
         ("logits, -np.inf)", "logits, -65504.0)"),
         (
@@ -156,6 +157,7 @@ WRONG = {
         ),
     ],
     "evidence": [
+        ('"fp32 backward": scaled == 0', '"fp32 backward": plain == 0'),
         (
             "~scaled.isfinite()",
             "~scaled.isfinite() | (scaled == 0)",
