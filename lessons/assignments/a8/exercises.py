@@ -151,6 +151,12 @@ def cups(rng, fmts, count, *, heating=False):
     return cases
 
 
+def between(rng):
+    """A start that the format rounds up, away from the goal; and a goal out of reach."""
+    start = 62 + rng.uniform(0.05, 0.3)
+    return [(0.25, 20.0, start, goal, 6, FP8_E4M3) for goal in (60.0, 10.0)]
+
+
 FREEZING = Exercise(
     answer=finest,
     uses=("round_to", "ulp", "next_up", "next_down"),
@@ -170,6 +176,7 @@ FREEZING = Exercise(
         (0.5, -20.0, -30.0, -28.0, 8, FP8_E4M3),
         (0.25, 20.0, 30.5, 30.0, 8, BF16),
         (0.25, 20.0, 30.0, 30.0, 2, BF16),
+        (0.25, 20.0, 62.1, 60.0, 6, FP8_E4M3),  # begins at 64
     ],
     misconceptions=(
         but(finest, "A tie at an odd significand still moves: half a gap is not always lost.",
@@ -478,7 +485,7 @@ GRADED = {
         FREEZING,
         (
             Part("cups that cool", 1, FREEZING.reason,
-                 lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 8)),
+                 lambda rng: [*cups(rng, (FP8_E4M3, FP8_E5M2), 8), *between(rng)]),
             Part("cups that warm", 1, "A goal can lie above the start.",
                  lambda rng: cups(rng, (FP8_E4M3, FP8_E5M2), 8, heating=True)),
             Part("eight significant bits", 1, "The same with finer gaps.",

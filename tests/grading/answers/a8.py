@@ -136,6 +136,8 @@ WRONG = {
         ),
     ],
     "freezing": [
+        ("rounded(start, fmt), 0.0", "start, 0.0"),
+        ("default=math.nan", "default=0.0"),
         ("(room - t)", "(0 - t)"),
         (
             "due = rounded(due + rest, fmt)\n"
