@@ -102,6 +102,13 @@ def odd_blocks(rng, count):
         if clear(x):
             yield x
     yield rng.choice((0.0, -0.0), 32)
+    yield beside(rng.choice((-1, 1), 16))
+
+
+def beside(signs):
+    """Values but for two numbers beside the middle of two of them, in float32 on it."""
+    middles = np.array([0.25, 2.5]) + 2.0**-40
+    return signs * np.array([6.0, 4.0, 3.0, 2.0, 1.5, 1.0, 0.5] * 2 + middles.tolist())
 
 
 _STEADY = np.random.default_rng(9)
@@ -117,6 +124,7 @@ PACK = Exercise(
         np.array([48.0, 10.0, -3.0, 0.2] * 4 + [0.0, -0.0] * 8),
         np.array([1000.0] * 16 + [1e-3, -2e-3] * 8 + [0.3, 0.7, -0.9, 0.1] * 4),
         np.zeros(16),
+        beside(np.ones(16)),
         (_STEADY.standard_normal((3, 16)) * np.array([[1.0], [20.0], [0.01]])).ravel(),
         (_STEADY.standard_normal((6, 16)) * 3).ravel(),
         np.round(np.random.default_rng(21).standard_normal(32) * 4) / 2,
@@ -242,7 +250,7 @@ CHANCE = Exercise(
         (np.array(x), scale)
         for x, scale in (
             ([1.25], 1.0), ([0.125, 2.25, 4.5], 1.0), ([2.5, -2.5], 0.5), ([0.0, 1.0, 6.0], 1.0),
-            ([-0.1, -3.3, -5.0], 2.0), ([7.0, -9.0], 1.0), ([5.9, 0.01, 3.01], 1.0),
+            ([-0.11, -3.3, -5.0], 2.0), ([7.0, -9.0], 1.0), ([5.9, 0.011, 3.01], 1.0),
             ([-400.0, 900.0, 1499.0], 208.0),
         )
     ],

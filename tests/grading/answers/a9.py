@@ -51,6 +51,20 @@ def chances(x, scale):
     values = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
     rows = []
     for v in x:
+        size = min(abs(v) / scale, 6.0)
+        low = max(n for n in values if n <= size)
+        high = min(n for n in values if n >= size)
+        deviation = math.sqrt((size - low) * (high - size))
+        error = min(size - low, high - size)
+        casts = math.ceil((deviation / error) ** 2) if error else 1
+        rows.append((math.copysign(size * scale, v), deviation * scale, casts))
+    return np.array(rows).T
+""",
+        """
+def chances(x, scale):
+    values = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    rows = []
+    for v in x:
         z = abs(float(v)) / scale
         if z >= 6 or z in values:
             rows.append((math.copysign(min(z, 6) * scale, v), 0.0, 1.0))
@@ -61,7 +75,7 @@ def chances(x, scale):
         casts = max(p, 1 - p) / min(p, 1 - p)
         rows.append((float(v), scale * (high - low) * math.sqrt(p * (1 - p)), math.ceil(casts)))
     return np.array(rows).T
-"""
+""",
     ],
     "stream": [
         """
@@ -111,6 +125,7 @@ def culprits(reads, a, b):
 
 WRONG = {
     "pack": [
+        ("x.reshape(-1, 16)", "np.float32(x).astype(float).reshape(-1, 16)"),
         (
             "math.fsum((held * (scale * tensor) - block) ** 2)",
             "np.max(np.abs(held * (scale * tensor) - block))",
