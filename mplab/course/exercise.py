@@ -286,14 +286,15 @@ def _counterexample(
     else:
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if isinstance(yours, str) and not isinstance(wanted[first], str):
-        marks = "" if callable(exercise.answer) else ": leave out the quotation marks"
-        return "\n".join([*lines, f"  This is text, and no text is wanted{marks}."])
+        return "\n".join([*lines, f"  {_NO_TEXT}"])
     negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
     if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
         return "\n".join([*lines, f"  {_NO_POWER}"])
     sentence = misconception_of(exercise, given) or exercise.reason
     return "\n".join([*lines, f"  {sentence}"])
 
+
+_NO_TEXT = "This is text, and no text is wanted: a number has no quotation marks."
 
 _NO_POWER = "In Python ^ is an exclusive or of bits; a power is written 2**k."
 
