@@ -9,10 +9,10 @@ import node
 import numpy as np
 import pytest
 from cases import ODD_FORMATS, RULES, WIDER, assert_same_bits, breakpoints, directed
-from oracle import random_bits, shown
+from oracle import random_bits, shown, table_of
 from tiers import mostly_slow
 
-from mplab import FORMATS, FP16, Event, Rounding, Specials, Stream, tally
+from mplab import FORMATS, FP16, Event, Overflow, Rounding, Specials, Stream, tally
 from mplab.explorers.modules import facts
 from mplab.lessons.l16.explorer import weather_run
 from mplab.lessons.l16.figures import cycle
@@ -159,21 +159,25 @@ def test_a_stream_s_bits_are_those_of_its_definition(seed, call, tmp_path):
     assert got.tolist() == [random_bits(seed, call, index) for index in range(10000)]
 
 
+def by_chance(x, fmt, random):
+    """What the oracle rounds stochastically with given bits."""
+    place = table_of(fmt).place(x)
+    return place.round(Rounding.STOCHASTIC, Overflow.IEEE, random=random)
+
+
 def test_the_fraction_is_cut_to_32_bits_where_random_ones_just_carry(tmp_path):
     rng = np.random.default_rng(5)
     # Of a gap of FP16 next to 1, in units of 2^-42.
     fraction = rng.integers(1, 2**42, 4096)
     x = 1 + fraction * 2.0**-52
-    random = ((1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)).astype(
-        np.uint32
-    )
+    random = (1 << 32) - (fraction >> 10) - rng.integers(0, 2, x.size)
     code = """
     const f = core.makeFormat(given);
     const x = array("x", Float64Array), random = array("r", Uint32Array);
     write("y", x.map((a, i) => core.round(a, f, 5, false, random[i]).value));
     """
-    node.run(code, tmp_path, facts(FP16), x=x, r=random)
-    expected = round_to(x, FP16, rounding=Rounding.STOCHASTIC, stream=random)
+    node.run(code, tmp_path, facts(FP16), x=x, r=random.astype(np.uint32))
+    expected = by_chance(x, FP16, random)
     assert 1000 < (expected > 1).sum() < 3000  # both sides of the carry
     assert_same_bits(np.fromfile(tmp_path / "y"), expected, x)
 
@@ -385,11 +389,11 @@ def test_the_race_of_sums_adds_as_the_library_does(name, tmp_path):
         lost, sums = 0.0, [0.0]
         for n in range(at[-1]):
             y = round_to(1.0 - lost, fmt) if way == "kahan" else 1.0
-            how = {}
             if way == "stochastic":
-                random = np.array(random_bits(1, 0, n), np.uint32)
-                how = {"rounding": Rounding.STOCHASTIC, "stream": random}
-            after = float(round_to(sums[n] + y, fmt, **how))
+                exact = np.array([sums[n] + y])
+                after = float(by_chance(exact, fmt, random_bits(1, 0, n))[0])
+            else:
+                after = float(round_to(sums[n] + y, fmt))
             if way == "kahan":
                 lost = float(round_to(round_to(after - sums[n], fmt) - y, fmt))
             sums.append(after)
