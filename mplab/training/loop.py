@@ -279,8 +279,9 @@ class _Run:
         self.gradients[number] = {}
         self.flushed[number] = {}
         self.samples[number] = {}
-        for layer, exact in reference.items():
-            stored = seen[layer]
+        for layer, wide in reference.items():
+            exact = wide.cpu()
+            stored = seen[layer].cpu()
             nonzero = exact != 0
             lost = nonzero & (stored == 0)
             self.gradients[number][layer] = exponent_histogram(stored / scale)
@@ -432,7 +433,7 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
             _layer: nn.Module, _inputs: Any, output: Tensor, name: str = name
         ) -> None:
             def save(gradient: Tensor) -> None:
-                seen[name] = gradient.detach().to("cpu", torch.float64, copy=True)
+                seen[name] = gradient.detach().clone().double()
 
             if output.requires_grad:  # not in a forward pass that is checkpointed
                 output.register_hook(save)  # type: ignore[no-untyped-call]
