@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
             print("Next: README.md in it says what to do.")
             return 0
+        if getattr(options, "jobs", 1) < 1:
+            raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
         if options.step == "new":
             print(

@@ -65,8 +65,8 @@ class _File(NamedTuple):
         path: its path in the download.
         open: opens it; raises `RejectedSubmission` with the reason if it must not be read.
         time: its date in the download, which orders deliveries; None if there is none.
-        clock: the date's source: "download", or "exchange"; ANOTHER if it belongs to another
-            account; empty if it must not be read.
+        clock: the date's source: "download", "folder" or "exchange"; ANOTHER if it belongs to
+            another account; empty if it must not be read.
     """
 
     path: PurePosixPath
@@ -381,7 +381,7 @@ def _folder_files(folder: Path) -> Iterator[_File]:
             # Only the file system sets the time of an inode's change; anybody can set the others.
             seconds = status.st_ctime if exchange else status.st_mtime
             opener = partial(open_regular, path, whose.st_uid if exchange else None)
-            clock = "exchange" if exchange else "download"
+            clock = "exchange" if exchange else "folder"
             yield _File(name, opener, datetime.fromtimestamp(seconds, UTC), clock)
 
 
@@ -496,7 +496,7 @@ class _DeliveryReader:
 
         The outputs of a notebook that is larger are dropped, in a process of its own.
         """
-        most = self._room if notebook else min(_FILE_BYTES, self._room)
+        most = _STUDENT_BYTES if notebook else min(_FILE_BYTES, self._room)
         try:
             with file.open() as stream:
                 content = stream.read(most + 1)
@@ -510,11 +510,11 @@ class _DeliveryReader:
             text = content.decode("utf-8-sig", "replace")
             found = in_process(_SECONDS, _FILE_BYTES, without_outputs, text)
             content = found.encode() if found else content
-        self._room -= len(content)
-        if len(content) > _FILE_BYTES:
-            raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
+        self._room -= min(len(content), _FILE_BYTES + 1)  # room for others stays
         if self._room < 0:
             raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")
+        if len(content) > _FILE_BYTES:
+            raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
         return content
 
     def _unpack(self, packed: bytes) -> None:
@@ -584,7 +584,7 @@ def _bring_in(
     problems += _store(course, assignment, owner, files, record)
     if not files:
         return _NOTHING, problems
-    return source, problems
+    return source or (clock if clock == "folder" else _UNKNOWN), problems
 
 
 def _store(

@@ -10,6 +10,7 @@ import logging
 import multiprocessing.connection
 import re
 import resource
+import signal
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -98,6 +99,7 @@ def _limited(
     work: Callable[..., str],
     *arguments: Any,
 ) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to answer
     whole = max(1, round(seconds))
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
     resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))

@@ -154,10 +154,12 @@ def _read_text(path: Path) -> _Text:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError:
+        if encoding != "utf-8":
+            raise
         encoding = "cp1252"
         text = content.decode(encoding)
-    body = re.sub(r"\A\ufeff?(?:sep=.*\n)?", "", text)
-    separator = separator_of(body.partition("\n")[0])
+    body = re.sub(r"\A\ufeff?(?:[ \t]*sep=[^\r\n]*(?:\r\n?|\n|\Z))?", "", text)
+    separator = separator_of(re.split(r"[\r\n]", body, maxsplit=1)[0])
     return _Text(text.removesuffix(body), body, encoding, separator)
 
 
@@ -192,7 +194,7 @@ def read_table(path: Path, *needed: str) -> Table:
         columns = [normalized_head(head) for head in heads]
         lines = []
         for cells in reader:
-            number = reader.line_num + text.before.count("\n")
+            number = reader.line_num + ("sep=" in text.before)
             if any(cells[len(columns) :]):
                 raise ValueError(f"more cells in line {number} than in the first")
             if cells:

@@ -134,6 +134,9 @@ def test_what_a_cluster_needs_is_named_in_a_line(tmp_path, capsys, monkeypatch):
     at = ["--course", str(course.root)]
     assert main(["grade", "autograde", "a1", "--dask", "x", "--jobs", "2", *at]) == 2
     assert "--dask cannot be combined with --jobs" in capsys.readouterr().err
+    for step in ("autograde", "feedback"):
+        assert main(["grade", step, "a1", "--jobs", "0", *at]) == 2
+        assert "--jobs must be at least 1; got 0" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["grade", "autograde", "a1", "--dask", "tcp://127.0.0.1:1", *at]) == 2
     said = capsys.readouterr().err

@@ -180,6 +180,15 @@ def test_a_large_notebook_is_taken_without_its_outputs(course):
 
 
 @pytest.mark.slow
+def test_a_notebook_that_is_too_large_leaves_room_for_the_others(course):
+    """Two copies of 30 MiB and one of 70 took the good notebook with them."""
+    files = {"s01/Backup.ipynb": "x" * (70 << 20), "s01/a1.ipynb": "mine"}
+    files |= {f"s02/copy{i}.ipynb": "x" * (30 << 20) for i in (1, 2)}
+    bring(course, files | {"s02/a1.ipynb": "hers"})
+    assert taken(course) == {"s01/a1/a1.ipynb": "mine", "s02/a1/a1.ipynb": "hers"}
+
+
+@pytest.mark.slow
 def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(course):
     """Each file is too large to be taken; three of them, and the rest is not looked at."""
     inner = packed(
@@ -229,6 +238,13 @@ def test_a_newer_delivery_of_which_nothing_can_be_taken_does_not_count(course):
 
 
 # When did it come in? ------------------------------------------------------------------------
+def test_a_folder_of_one_s_own_is_not_asked_for_times(course, tmp_path):
+    """Gradescope shows what collect says to each student."""
+    (tmp_path / "in/s01").mkdir(parents=True)
+    (tmp_path / "in/s01/a1.ipynb").write_text("mine")
+    assert collect(course, "a1", tmp_path / "in").problems == []
+
+
 def test_no_time_that_a_student_or_a_zip_states_is_a_time_of_handing_in(course):
     """Moodle writes the time of the teacher's click into its zips: everybody was late."""
     early = "2020-01-01 00:00:00 UTC\n"

@@ -234,6 +234,16 @@ def test_a_worksheet_is_read_in_every_language(course, tmp_path, language):
     assert read_roster(path).students == [Student("s01", "Ada", "Löwe", "")]  # G3
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+@pytest.mark.parametrize("first", ["", "sep=;", " sep=;"])
+def test_lines_of_a_roster_end_as_in_any_spreadsheet(tmp_path, first, end):
+    """Excel for Macintosh ends them with a carriage return."""
+    path = tmp_path / "roster.csv"
+    lines = [first] * bool(first) + ["id;first_name;last_name", "s01;Ada;Löwe", ""]
+    path.write_bytes(end.join(lines).encode())
+    assert read_roster(path).students == [Student("s01", "Ada", "Löwe", "")]
+
+
 def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, capsys):
     for names, code in {
         ("Ada Löwe_17_assignsubmission_file/a1.ipynb",): 0,
