@@ -67,5 +67,5 @@ def probabilistic_bound(n: int, fmt: FormatLike, *, confidence: float = 1.0) -> 
         0.015625
     """
     function = "probabilistic_bound"
-    factor: float = between(function, "confidence", confidence, 0)
+    factor = float(between(function, "confidence", confidence, 0))
     return factor * math.sqrt(integer(function, "n", n)) * format_of(fmt).unit_roundoff

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from mplab.arithmetic import elementary
+from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode, values
 from mplab.numbers.formats import (
     Event,
@@ -315,6 +316,11 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
         ... )
         array([0, 0, 8], dtype=uint8)
     """
+    if not any(operation is known for known in _OPERATIONS):
+        names = ", ".join(known.__name__ for known in _OPERATIONS)
+        raise ValueError(
+            f"raised: operation must be one of {names}; got {quoted(operation)}. Pass one."
+        )
     tininess = rules.pop("tininess", Tininess.AFTER)
     *operands, named = arguments
     fmt = format_of(named, function="raised")

@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -59,8 +60,9 @@ def integer(
 def between(
     function: str, argument: str, value: Any, above: float, below: float = math.inf
 ) -> Any:
-    """Return a number if it is strictly between two bounds, or raise."""
-    if not above < value < below:
+    """Return a number if it is strictly between two bounds, or raise; Booleans are none."""
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not above < value < below:
         rule = "positive" if above == 0 else f"above {above:g}"
         rule += " and finite" if below == math.inf else f" and below {below:g}"
         raise ValueError(

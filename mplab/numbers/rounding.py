@@ -370,7 +370,7 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
         from mplab.numbers.codes import refusal  # which needs this file
 
         first = float(array[~same].flat[0])
-        written = x if array.ndim == 0 and not isinstance(x, float) else first
+        written = x if type(x) is int else first
         raise ValueError(refusal(function, argument, first, fmt, quoted(written)))
     return array
 

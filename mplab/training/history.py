@@ -150,7 +150,7 @@ class History:
         recorded: dict[str, Callable[[Any], Any]] = {
             "gradients": _histogram_from,
             "samples": _sample_from,
-            "flushed": lambda counts: tuple(map(int, counts)),
+            "flushed": lambda counts: (int(counts[0]), int(counts[1])),
         }
         for name, found in recorded.items():
             stored[name] = {

@@ -6,6 +6,7 @@ weights; it saves memory in the activations.
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from mplab.numbers.checks import integer
-from mplab.training.engines import Checkpointed, Real, Simulated, engine_for
+from mplab.training.engines import Real, Simulated, engine_for
 from mplab.training.loop import Batches, own_randomness
 from mplab.training.recipes import Recipe, recipe_of
 from mplab.training.tasks import Task, task_of
@@ -117,22 +119,27 @@ def memory(
 
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
-        recipe: a name in `mplab.training.RECIPES`, or a recipe.
+        recipe: a name in `mplab.training.RECIPES`, or a recipe without FP8 layers.
         device: "cpu" or "cuda".
         checkpointed: recompute each child of a `Sequential` in the backward pass; saves memory
             where a child is a block of several layers, and costs some where it is one layer.
 
     Raises:
-        ValueError: an unknown name; a recipe that torch's own arithmetic has not; checkpointing
-            of a model that is not a `Sequential`.
+        ValueError: an unknown name; a recipe that torch's own arithmetic has not, or with FP8
+            layers; checkpointing of a model that is not a `Sequential`.
     """
     how = recipe_of(recipe, "memory")
+    if how.fp8 is not None:
+        raise ValueError(
+            f"memory: recipe must have no FP8 layers, which keep FP32 copies; got {how.name}. "
+            "Use 'fp32', 'amp-fp16' or 'amp-bf16'."
+        )
     place = torch.device(device)
     cuda = place.type == "cuda"
     with own_randomness(0, place):
         real = replace(how, simulated=False)
         engine, batches = _begin("memory", task, real, place, checkpointed)
-        x, y = batches.next()
+        x, y = (t.to(place) for t in batches.next())
         if cuda:
             torch.cuda.reset_peak_memory_stats()
         activations, copies, loss = kept_bytes(
@@ -165,17 +172,31 @@ def _begin(
 ) -> tuple[Simulated | Real, Batches]:
     """The engine and the batches of a step."""
     what = task_of(task, where)
-    model = what.model().to(device)
+    if what.batch is not None:
+        integer(where, "batch", what.batch, least=1)
+    model = copy.deepcopy(what.model()).to(device)  # it may be the caller's own
     if checkpointed:
         if not isinstance(model, nn.Sequential):
             raise ValueError(
                 f"{where}: checkpointed must be False, or the model must be a Sequential; got a "
                 f"{type(model).__name__}. Put its blocks in one."
             )
-        model = nn.Sequential(*map(Checkpointed, model))
+        model = nn.Sequential(*map(_Whole, model))
     optimizer = what.optimizer(model.parameters())
     engine = engine_for(model, what.loss, optimizer, recipe)
-    return engine, Batches(what.data().to(device), what.batch, seed=0)
+    return engine, Batches(what.data(), what.batch, seed=0)
+
+
+class _Whole(nn.Module):
+    """A part that is computed again as a whole, also where it is a `Sequential`."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The part's output."""
+        return checkpoint(self.part, x, use_reentrant=False)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -229,7 +250,7 @@ def stage_times(
                 clock.laps.clear()
             engine.model.zero_grad()
             with clock("data"):
-                x, y = batches.next()
+                x, y = (t.to(place) for t in batches.next())
             with engine.simulation:
                 with clock("forward"):
                     loss = engine.forward(x, y)

@@ -341,6 +341,12 @@ def test_the_sign_of_an_exact_zero_sum_depends_on_the_mode(rounding):
     assert np.copysign(1.0, subtract(0.0, -0.0, FP16, **options)) == 1.0
 
 
+def test_what_is_no_operation_is_told_what_is_one():
+    for given in (np.add, "add", [1]):
+        with pytest.raises(ValueError, match="must be one of add, subtract"):
+            raised(given, 1.0, 2.0, FP16)
+
+
 def test_invalid_operations_give_nan_and_say_so():
     for operation, operands in [
         (subtract, (inf, inf)),

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -36,6 +37,35 @@ def test_activations_and_copies_are_those_that_one_counts_by_hand(enabled, expec
             return F.mse_loss(model(x), y)
 
     assert kept_bytes(compute, model, (x, y))[:2] == expected
+
+
+def test_a_model_of_the_caller_s_own_is_measured_and_left_as_it_is():
+    model = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 64))
+    before = copy.deepcopy(model.state_dict())
+    task = replace(TASKS[AUTOENCODER], model=lambda: model)
+    memory(task, "torch-bf16-pure")
+    stage_times(task, "fp32", steps=1)
+    assert model[0].weight.grad is None
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name])
+
+
+def test_a_checkpointed_sequential_is_computed_again_as_a_whole():
+    x = torch.randn(10, 8)
+    block = partial(nn.Sequential, *(nn.Tanh() for _ in range(4)))
+    task = replace(
+        TASKS[AUTOENCODER],
+        batch=None,
+        data=lambda: Split((x, x), (x, x)),
+        model=lambda: nn.Sequential(nn.Linear(8, 8), block(), block()),
+    )
+    # The inputs of both blocks, and the output for the loss.
+    assert memory(task, "fp32", checkpointed=True).activations == 3 * x.nbytes
+
+
+def test_memory_of_eight_bits_is_not_measured():
+    with pytest.raises(ValueError, match="no FP8 layers"):
+        memory(AUTOENCODER, "fp8-current")
 
 
 def test_a_checkpointed_block_keeps_its_input_alone():
