@@ -96,9 +96,8 @@ def make_private_files(disk_bytes: int) -> None:
     ):
         try:
             _mount(kind, target, kind, flags, data)
-        except (
-            OSError
-        ):  # containers may forbid it; then show nothing rather than too much
+        except OSError:
+            # Containers may forbid it; then show nothing rather than too much.
             _mount("tmpfs", target, "tmpfs", _RDONLY | closed)
     # Mapping this device gives shared memory; see `filter_program`.
     _mount("/dev/null", "/dev/zero", None, _BIND)

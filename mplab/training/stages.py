@@ -131,8 +131,8 @@ def memory(
     how = recipe_of(recipe, "memory")
     if how.fp8 is not None:
         raise ValueError(
-            f"memory: recipe must have no FP8 layers, which keep FP32 copies; got {how.name}. "
-            "Use 'fp32', 'amp-fp16' or 'amp-bf16'."
+            "memory: recipe must have no FP8 layers, because what they keep is not told apart; got "
+            f"{how.name}. Use 'fp32', 'amp-fp16' or 'amp-bf16'."
         )
     place = torch.device(device)
     cuda = place.type == "cuda"

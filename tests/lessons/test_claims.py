@@ -19,6 +19,7 @@ from mplab import (
     FP16,
     FP32,
     Rounding,
+    Stream,
     arithmetic,
     round_to,
     tally,
@@ -288,6 +289,23 @@ def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
     assert ulp(64.0, FP8_E4M3) == 8
     assert max(worst["BF16 pairwise"], worst["BF16 Kahan"]) < 0.004
     assert worst["FP32 one by one"] == 0
+
+
+def test_a_stochastic_sum_goes_on_with_an_error_of_some_percent():
+    """Lesson 5: “usually a few percent, up to fifteen with other random bits”."""
+    for terms in AccumulatorRace(seed=1)._terms.values():
+        exact = np.cumsum(terms)
+        off = []
+        for seed in range(30):
+            sums = arithmetic.cumsum(
+                terms,
+                accumulator_format=BF16,
+                rounding=Rounding.STOCHASTIC,
+                stream=Stream(seed),
+            )
+            off.append(np.abs(sums / exact - 1)[[1023, 4095, 16383]])
+        assert 0.01 < np.median(off) < 0.05
+        assert 0.05 < np.max(off) < 0.16
 
 
 def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
