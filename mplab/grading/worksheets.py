@@ -136,7 +136,7 @@ def _read_moodle(
             found.times["id", who] = found.times["number", number]
         if cells["group"] and not means(cells["group"], "no_group"):
             found.teams.setdefault(cells["group"], []).append(who)
-        if means(cells["status"].partition(" - ")[0], "draft"):
+        if means(cells["status"].partition(" -")[0], "draft"):
             found.drafts.append(who)
 
 

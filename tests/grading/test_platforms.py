@@ -31,7 +31,7 @@ Identifier,"Full name","ID number","Email address",Status,Group,Grade,"Maximum g
 "Tuesday, 24 November 2026, 11:59 PM",-,
 "Participant 99","Bo Li",s02,bo@example.org,"Submitted for grading - 2 hours 5 mins late",\
 "Team A",,10.00,Yes,"Wednesday, 25 November 2026, 2:04 AM",-,
-"Participant 5","Löwe_Berg Ada",s03,,"Draft (not submitted)",Default group,,10.00,Yes,\
+"Participant 5","Löwe_Berg Ada",s03,,"Draft (not submitted) - ",Default group,,10.00,Yes,\
 "Tuesday, 24 November 2026, 11:00 AM",-,
 """
 
