@@ -19,7 +19,6 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
 from mplab.grading.platforms import FORMS, Label, Owner, People, read_label
 from mplab.grading.submissions import (
@@ -37,8 +36,8 @@ from mplab.grading.worksheets import PlatformList, read_list
 _FILE_BYTES = 20 << 20
 _STUDENT_BYTES = 64 << 20
 _STUDENT_FILES = 1000
-_SECONDS = 10.0
-"""Of a process that drops the outputs of a large notebook."""
+_SECONDS = 60.0
+"""For a notebook that is larger, of which all but the outputs is read."""
 
 _LINES = 20  # problems reported per student
 
@@ -494,22 +493,20 @@ class _DeliveryReader:
     def _read(self, file: _File, *, notebook: bool) -> bytes:
         """Read a file up to the limits, whatever size an archive states.
 
-        The outputs of a notebook that is larger are dropped, in a process of its own.
+        A notebook that is larger is read again, without its outputs.
         """
-        most = _STUDENT_BYTES if notebook else min(_FILE_BYTES, self._room)
         try:
             with file.open() as stream:
-                content = stream.read(most + 1)
+                content = stream.read(min(_FILE_BYTES, self._room) + 1)
+            if notebook and len(content) > _FILE_BYTES:
+                with file.open() as stream:
+                    content = without_outputs(stream, _FILE_BYTES, _SECONDS)
         except RejectedSubmission:
             raise
         except Exception as error:  # as above
             raise RejectedSubmission(
                 f"it cannot be unpacked ({type(error).__name__})"
             ) from error
-        if _FILE_BYTES < len(content) <= most:
-            text = content.decode("utf-8-sig", "replace")
-            found = in_process(_SECONDS, _FILE_BYTES, without_outputs, text)
-            content = found.encode() if found else content
         self._room -= min(len(content), _FILE_BYTES + 1)  # room for others stays
         if self._room < 0:
             raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -25,6 +26,20 @@ NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
 SECRET = "submission_secret.txt"
 """The file that `nbgrader submit` adds, so that only its author can fetch the feedback."""
+
+_PART_BYTES = 1 << 20  # of a large notebook, read at once
+
+_OUTPUT_DEPTH = 4
+"""How many brackets are open in a cell's outputs; those of a notebook's widgets lie higher."""
+
+_KEY_BYTES = 60  # that hold such a key, with blanks around its colon
+
+_DROPPED = re.compile(rb'"(?:outputs|widgets)"\s*:\s*[\[{]\Z')
+
+_STRING = re.compile(rb'(?:[^"\\]++|\\.)*+["\\]', re.DOTALL)
+"""The rest of a string with its quotation mark, or with half of an escape at the end of a part."""
+
+_BRACKET = re.compile(rb'[^"\[\]{}]*+["\[\]{}]')
 
 _NOTEBOOKS = 100  # looked at in a submission
 
@@ -116,15 +131,57 @@ def shown_name(name: str) -> str:
     return repr(name[:80])
 
 
-def without_outputs(notebook: str) -> str:
-    """Return a notebook, as JSON, without the outputs of its cells; empty if it is none."""
-    try:
-        book = json.loads(notebook)
-        for cell in book["cells"]:
-            cell.pop("outputs", None)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return ""
-    return json.dumps(book)
+def without_outputs(notebook: IO[bytes], most: int, seconds: float) -> bytes:
+    """Read a notebook of any size, without the outputs of its cells and the state of its widgets.
+
+    What it drops is never in memory: a notebook of a gigabyte costs no more than its text.
+
+    Args:
+        notebook: its JSON in UTF-8; whatever is none comes back in part or whole.
+        most: bytes after which reading ends.
+        seconds: after which reading ends.
+
+    Raises:
+        RejectedSubmission: the time is up.
+
+    Examples:
+        >>> import io
+        >>> cell = io.BytesIO(b'{"cells": [{"source": "[", "outputs": [{"text": ["]"]}]}]}')
+        >>> without_outputs(cell, 100, 1.0)
+        b'{"cells": [{"source": "[", "outputs": []}]}'
+    """
+    until = time.monotonic() + seconds
+    kept = bytearray()
+    depth = dropped = 0  # a value is dropped from its bracket at this depth to its end
+    quoted = escaped = False
+    while len(kept) <= most and (part := notebook.read(_PART_BYTES)):
+        if time.monotonic() > until:
+            raise RejectedSubmission(f"it takes more than {seconds:g} s to read")
+        begin = 0
+        place = int(escaped)
+        escaped = False
+        while found := (_STRING if quoted else _BRACKET).match(part, place):
+            place = found.end()
+            mark = found[0][-1:]
+            if mark == b'"':
+                quoted = not quoted
+            elif mark == b"\\":
+                escaped = True  # what follows is in the next part
+            elif mark in (b"[", b"{"):
+                depth += 1
+                if not dropped:
+                    kept += part[begin:place]
+                    begin = place
+                    if depth <= _OUTPUT_DEPTH and _DROPPED.search(kept[-_KEY_BYTES:]):
+                        dropped = depth
+            else:
+                if dropped == depth:
+                    dropped = 0
+                    begin = place - 1
+                depth -= 1
+        if not dropped:
+            kept += part[begin:]
+    return bytes(kept)
 
 
 def notebooks_in(folder: Path) -> list[Path]:

@@ -166,14 +166,16 @@ def test_a_bomb_inside_a_zip_is_left_before_it_is_unpacked_whole(course):
 
 
 @pytest.mark.slow
-def test_a_large_notebook_is_taken_without_its_outputs(course):
-    """It was "there is no notebook", and 0 in the export."""
-    cell = {"cell_type": "code", "source": ["x = 'outputs'\n"]}
-    large = cell | {"outputs": [{"text": ["x" * (25 << 20)]}]}
-    text = json.dumps({"cells": [large, cell], "nbformat": 4})
-    collected = bring(course, {"s01/A1.IPYNB": text, "s02/a1.ipynb": "x" * (21 << 20)})
+def test_a_notebook_of_any_size_is_taken_without_its_outputs(course):
+    """It was "there is no notebook", or left out by name, and 0 in the export."""
+    cell = {"cell_type": "code", "source": ["x = 'outputs': [\\"]}
+    large = cell | {"outputs": [{"text": ["x" * (25 << 20)]}, {"data": "]" * (90 << 20)}]}
+    book = {"metadata": {"widgets": {"state": "}" * (9 << 20)}}, "cells": [large, cell]}
+    files = {"s01/A1.IPYNB": json.dumps(book), "s02/a1.ipynb": "x" * (21 << 20)}
+    collected = bring(course, files)
+    assert peak(lambda: collect(course, "a1", course.root / "d.zip"))[1] < 100
     left = json.loads(taken(course)["s01/a1/A1.ipynb"])
-    assert left == {"cells": [cell, cell], "nbformat": 4}
+    assert left == {"metadata": {"widgets": {}}, "cells": [cell | {"outputs": []}, cell]}
     assert "s02: 's02/a1.ipynb': it has more than 20 MiB" in collected.problems
     assert collected.left_out == ["s02"]
     assert "more than 20 MiB" in course.read("received", "a1", "s02")["reason"]
