@@ -463,7 +463,7 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         )
     if absent := sorted({grade.student.id for grade in every} - inside):
         print(
-            "left out, because they have no grade yet, or are not in it "
+            "left out, because they have no grade yet, are excused, or are not in it "
             f"({len(absent)}): {', '.join(absent)}"
         )
     return 0

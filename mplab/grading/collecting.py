@@ -268,6 +268,8 @@ def _deliveries(
         if canvas and name in delivery.files:
             before = shown_name(str(delivery.files[name].path))
             remarks.append(f"{before}: {shown_name(top)} is newer")
+        if canvas and name in ours:  # whose page goes back under this number
+            delivery.name, delivery.label = top, label
         delivery.files[name] = file
     by_owner: dict[str, list[_Delivery]] = {}
     for owner_id, by_key in found.items():

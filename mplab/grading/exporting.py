@@ -71,11 +71,7 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
             owners = team_owners(course, name)
             for student in roster.values():
                 owner = owners.get(student.id, student.id)
-                grade = _grade(course, gradebook, known[name], student, owner)
-                remark = f"{grade.remark} handed in by {owner}".strip()
-                found.append(
-                    grade if owner == student.id else grade._replace(remark=remark)
-                )
+                found.append(_grade(course, gradebook, known[name], student, owner))
     return found
 
 
@@ -90,11 +86,15 @@ def _grade(
         remark = remark or ("not graded yet" if there else NOTHING)
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
+    remarks = [remark.rstrip(".")] if remark else []
     if submission.total_seconds_late > 0:
         hours = math.ceil(submission.total_seconds_late / 3600)
-        remark = f"{remark} {plural(hours, 'hour')} late".strip()
+        remarks.append(f"{plural(hours, 'hour')} late")
     if by_hand := bool(submission.needs_manual_grade):
-        remark = f"{remark} {BY_HAND}".strip()
+        remarks.append(BY_HAND)
+    if owner != student.id:
+        remarks.append(f"handed in by {owner}")
+    remark = "; ".join(remarks)
     score = max(
         0.0, float(submission.score) - float(submission.late_submission_penalty or 0)
     )
@@ -159,6 +159,7 @@ def fill_in_grades(
     sign = "."
     cells: dict[tuple[int, int], str] = {}
     written = []
+    excused: set[str | None] = set()
     for index, (number, line) in enumerate(table.lines):
         name = line.get("student", line.get("lastname", "")).strip()
         head = table.columns[place] if name == "Points Possible" else maximum
@@ -173,18 +174,19 @@ def fill_in_grades(
                 f"{listed}: this is the worksheet of another assignment."
             )
         grade = found.get(who or "")
-        excused = line[table.columns[place]].strip() in ("EX", "N/A")  # on Canvas
-        if grade is None or grade.final is None or excused:
-            continue
-        cells[index, place] = f"{grade.final:g}".replace(".", sign)
-        if comments and grade.remark and not line[comments].strip():
-            where = table.columns.index(comments)
-            cells[index, where] = html.escape(grade.remark)
-        written.append(grade)
+        if line[table.columns[place]].strip() in ("EX", "N/A"):  # on Canvas
+            excused.add(who)
+        elif grade is not None and grade.final is not None:
+            cells[index, place] = f"{grade.final:g}".replace(".", sign)
+            if comments and grade.remark and not line[comments].strip():
+                where = table.columns.index(comments)
+                cells[index, where] = html.escape(grade.remark)
+            written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    others = [g for g in of_class if g not in written and g.final is not None]
-    return path, written, others
+    there = excused | {grade.student.id for grade in written}
+    final = [grade for grade in of_class if grade.final is not None]
+    return path, written, [grade for grade in final if grade.student.id not in there]
 
 
 def _grade_column(table: Table, into: Path, wanted: str) -> int:

@@ -146,7 +146,9 @@ def without_outputs(notebook: IO[bytes], most: int, seconds: float) -> bytes:
 
     Examples:
         >>> import io
-        >>> cell = io.BytesIO(b'{"cells": [{"source": "[", "outputs": [{"text": ["]"]}]}]}')
+        >>> cell = io.BytesIO(
+        ...     b'{"cells": [{"source": "[", "outputs": [{"text": ["]"]}]}]}'
+        ... )
         >>> without_outputs(cell, 100, 1.0)
         b'{"cells": [{"source": "[", "outputs": []}]}'
     """

@@ -118,6 +118,14 @@ def test_the_platform_s_own_file_is_filled_in_and_all_else_stays_byte_for_byte(
     assert path.read_bytes() == form.format(*new).encode(encoding)
 
 
+def test_an_excused_student_stays_so_and_is_not_said_to_be_missing(tmp_path):
+    into = tmp_path / "theirs.csv"
+    into.write_text(CANVAS.format(""), encoding="utf-8")
+    bo = FULL._replace(student=Student("s02", "Bo", "Li", "bo", "6"))
+    path, *found = fill_in_grades(Course(tmp_path), [bo], into, column="Blatt 1")
+    assert found == [[], []] and path.read_text("utf-8") == CANVAS.format("")
+
+
 def test_a_file_that_would_give_other_points_is_refused(tmp_path):
     into = tmp_path / "theirs.csv"
     course = Course(tmp_path)
