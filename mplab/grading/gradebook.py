@@ -123,6 +123,7 @@ def set_due(course: Course, assignment: str, text: str) -> str:
     with course.gradebook() as book:
         naive = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
         book.update_or_create_assignment(assignment, duedate=naive)
+    course.write("platform", assignment, "due", {"time": str(naive)})
     return due_words(course, assignment)
 
 
@@ -133,7 +134,10 @@ def due_words(course: Course, assignment: str) -> str:
     naive = dates.get(assignment)
     if naive is None:
         return ""
-    return f"{assignment} is due {show_time(naive, course.zone())}"
+    words = f"{assignment} is due {show_time(naive, course.zone())}"
+    if course.read("platform", assignment, "due").get("time") != str(naive):
+        words += ", by nbgrader, which reads a time without an offset as UTC"
+    return words
 
 
 def renew_penalties(course: Course, assignment: str) -> None:

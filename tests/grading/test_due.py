@@ -7,7 +7,7 @@ import pytest
 from classroom import configure, run
 
 from mplab.grading.dates import read_time
-from mplab.grading.gradebook import due_words
+from mplab.grading.gradebook import due_words, set_due
 
 
 def in_zone(course, name):
@@ -35,12 +35,16 @@ def test_a_due_date_is_in_the_course_s_time_zone_and_is_echoed(
         assert book.find_assignment("a1").duedate == utc
 
 
-def test_a_due_date_that_nbgrader_set_is_shown_in_the_same_zone(course):
+def test_a_due_date_that_nbgrader_set_is_shown_in_the_same_zone_with_a_remark(course):
+    """A teacher who gave it to nbgrader meant noon in Berlin."""
     in_zone(course, "Europe/Berlin")
     assert due_words(course, "a1") == ""
-    with course.gradebook() as book:
-        book.update_or_create_assignment("a1", duedate="2026-11-30 12:00")
-    assert due_words(course, "a1").endswith("13:00 CET (Europe/Berlin)")
+    remark = ", by nbgrader, which reads a time without an offset as UTC"
+    for due in ("2026-11-30 12:00", "2026-12-01 12:00"):
+        with course.gradebook() as book:
+            book.update_or_create_assignment("a1", duedate=due)
+        assert due_words(course, "a1").endswith(f"13:00 CET (Europe/Berlin){remark}")
+        assert not set_due(course, "a1", "2026-11-30 12:00").endswith(remark)
 
 
 @pytest.mark.parametrize("time", ["soon", "05/11/26 10:15", "2026-13-01"])
