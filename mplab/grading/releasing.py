@@ -89,6 +89,7 @@ def release(
     _generate(course, name)
     add_start(course, name)
     lines = []
+    total = 0.0
     for stem, stub in course.skeletons(name).items():
         report = run_notebook(stub, kernel, assignment.graded, seed, kernels=1)
         if earned := sum(
@@ -106,13 +107,17 @@ def release(
             raise ValueError(
                 f"release: a solved copy of {stem} must run to its end; it ended: {death}."
             ) from death
+        total += points
         words = f"in up to {draws} draws of the hidden cases" * (draws > 1)
         lines.append(f"{stem}: the solution earns {points:g} points {words}".strip())
     course.record_students()
     if by_hand := sum(_by_hand(course.skeletons(name).values()).values()):
         lines.append(
-            f"{by_hand:g} points more are given by hand, with mplab grade serve"
+            f"{by_hand:g} points more are given by hand, with mplab grade serve: "
+            f"{total + by_hand:g} in all"
         )
+    if not course.config().Course.get("install"):
+        lines.append("START.md cannot say what to install: c.Course.install is not set")
     lines += [*course.roster_file().remarks]
     if due := due_words(course, name):
         lines.append(due)

@@ -229,7 +229,7 @@ def test_a_new_assignment_runs_as_it_is_and_mistakes_in_it_name_their_line(
     told = capsys.readouterr().out
     assert (
         "the solution earns 6 points in" in told
-        and "2 points more are given by hand" in told
+        and "2 points more are given by hand, with mplab grade serve: 8 in all" in told
     )
     assert [run(bare, "new", name) for name in ("h1", "a1", "../h1")] == [2] * 3
     path = bare.root / "checks/h1/exercises.py"
