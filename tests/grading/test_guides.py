@@ -1,4 +1,4 @@
-"""The guides name commands that exist, and each fits on a few screens."""
+"""The guides name commands that exist, and each fits on two screens."""
 
 import re
 import shlex
@@ -14,7 +14,8 @@ WORDS = {
     "canvas": 450,
     "README": 650,
     "authors": 800,
-    "operators": 1_050,
+    "jupyterhub": 480,
+    "operators": 600,
 }
 
 

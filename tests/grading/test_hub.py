@@ -15,7 +15,7 @@ from playwright.sync_api import sync_playwright
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import sandbox_problem
 
-GUIDE = hub.ROOT / "lessons" / "assignments" / "operators.md"
+GUIDE = hub.ROOT / "lessons" / "assignments" / "jupyterhub.md"
 
 ABOUT = {"course_id": "numerics", "assignment_id": "a1"}
 
@@ -44,10 +44,7 @@ for place in sys.argv[1:]:
 
 def settings(changes):
     """The two files that the guide shows, with its places and its teacher changed."""
-    section = GUIDE.read_text(encoding="utf-8").partition("## On a JupyterHub")[2]
-    blocks = re.findall(
-        r"```python\n(.*?)```", section.partition("\n## ")[0], re.DOTALL
-    )
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text("utf-8"), re.DOTALL)
     assert len(blocks) == 2
     for old, new in changes.items():
         assert any(old in block for block in blocks), old

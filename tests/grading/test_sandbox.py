@@ -418,7 +418,7 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(s
                     said(session.run("import time; time.sleep(5); print(1)")) == "1\n"
                 )
             except NoSandbox as error:
-                ended.append("was killed, not by its submission" in str(error))
+                ended.append("was killed, by the machine or by" in str(error))
             count = len(processes)
     assert all(ended) and count >= 5
     # Nobody can tell who it was.
