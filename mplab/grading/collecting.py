@@ -23,6 +23,7 @@ from mplab.grading.folder import Course
 from mplab.grading.platforms import FORMS, Label, Owner, People, read_label
 from mplab.grading.submissions import (
     ANOTHER,
+    NOTEBOOK_BYTES,
     SECRET,
     RejectedSubmission,
     open_regular,
@@ -33,11 +34,8 @@ from mplab.grading.tables import Student, is_student_id
 from mplab.grading.worksheets import PlatformList, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
-_FILE_BYTES = 20 << 20
 _STUDENT_BYTES = 64 << 20
 _STUDENT_FILES = 1000
-_SECONDS = 60.0
-"""For a notebook that is larger, of which all but the outputs is read."""
 
 _LINES = 20  # problems reported per student
 
@@ -163,9 +161,8 @@ def collect(
         strangers = [name for name in left_out if not _EXCHANGE.fullmatch(name)]
         if strangers and not deliveries:
             problems.append(f"nobody was recognised; known are {', '.join(FORMS)}")
-        for owner in sorted(deliveries):
-            source, found = _bring_in(course, assignment, deliveries[owner], listed)
-            sources[owner] = source
+        for owner, several in sorted(deliveries.items()):
+            sources[owner], found = _bring_in(course, assignment, several, listed)
             problems += found[:_LINES]
             if len(found) > _LINES:
                 problems.append(f"{owner}: {len(found) - _LINES} more of the same kind")
@@ -499,21 +496,21 @@ class _DeliveryReader:
         """
         try:
             with file.open() as stream:
-                content = stream.read(min(_FILE_BYTES, self._room) + 1)
-            if notebook and len(content) > _FILE_BYTES:
+                content = stream.read(min(NOTEBOOK_BYTES, self._room) + 1)
+            if notebook and len(content) > NOTEBOOK_BYTES:
                 with file.open() as stream:
-                    content = without_outputs(stream, _FILE_BYTES, _SECONDS)
+                    content = without_outputs(stream)
         except RejectedSubmission:
             raise
         except Exception as error:  # as above
             raise RejectedSubmission(
                 f"it cannot be unpacked ({type(error).__name__})"
             ) from error
-        self._room -= min(len(content), _FILE_BYTES + 1)  # room for others stays
+        self._room -= min(len(content), NOTEBOOK_BYTES + 1)  # room for others stays
         if self._room < 0:
             raise RejectedSubmission(f"more than {_STUDENT_BYTES >> 20} MiB in all")
-        if len(content) > _FILE_BYTES:
-            raise RejectedSubmission(f"it has more than {_FILE_BYTES >> 20} MiB")
+        if len(content) > NOTEBOOK_BYTES:
+            raise RejectedSubmission(f"it has more than {NOTEBOOK_BYTES >> 20} MiB")
         return content
 
     def _unpack(self, packed: bytes) -> None:
@@ -568,10 +565,10 @@ def _bring_in(
     stamp = listed.times.get(("id", owner))
     if label and not counts.team:
         stamp = stamp or listed.times.get(("number", label.number))
-    source = "list" if stamp else _UNKNOWN
-    if not stamp and clock == "exchange":
-        stamp = counts.time
-        source = clock
+    source = "list"
+    if not stamp:
+        source = _UNKNOWN if clock == "download" else clock
+        stamp = counts.time if clock == "exchange" else None
     record = {
         "time": f"{stamp:%Y-%m-%d %H:%M:%S} UTC" if stamp else "",
         "source": source,
@@ -581,9 +578,7 @@ def _bring_in(
         "reason": "" if files else "; ".join(problems)[:500].replace(f"{owner}: ", ""),
     }
     problems += _store(course, assignment, owner, files, record)
-    if not files:
-        return _NOTHING, problems
-    return source or (clock if clock == "folder" else _UNKNOWN), problems
+    return source if files else _NOTHING, problems
 
 
 def _store(

@@ -54,9 +54,9 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
             others.append(student)
             continue
         folder = course.root / "feedback" / student / name
-        (folder / SECRET).write_text(secret, encoding="utf-8")
+        (folder / SECRET).write_text(secret, "utf-8")
         time = course.read("received", name, student).get("time", "")
-        (folder / "timestamp.txt").write_text(time, encoding="utf-8")
+        (folder / "timestamp.txt").write_text(time, "utf-8")
         _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
     return others
 

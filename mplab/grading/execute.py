@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nbformat import NotebookNode
-from nbformat.v4 import new_output
+from nbformat.v4 import new_markdown_cell, new_output
 
 from mplab.grading.exercises import (
     ALL_INTERRUPTS,
@@ -40,7 +40,6 @@ from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sa
 from mplab.grading.sanitise import rebuild_output
 from mplab.grading.submissions import (
     RejectedSubmission,
-    add_note,
     escape_html_in_markdown,
     mark_of,
     read_submission,
@@ -354,7 +353,7 @@ def _grade(
     exercises = course.assignment(assignment)
     for _, notebook in sorted(notebooks.items()):
         if note:
-            add_note(notebook, note)
+            notebook.cells.insert(0, new_markdown_cell(note, id="mplab-note"))
         for cell in notebook.cells:
             name = graded_name(cell)
             if refused and name:

@@ -121,7 +121,7 @@ def load_assignment(path: Path) -> Assignment:
     module = ModuleType(f"mplab_exercises_{path.parent.name}")
     module.__file__ = str(path)
     try:
-        exec(compile(path.read_text(encoding="utf-8"), path, "exec"), module.__dict__)
+        exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
         graded = getattr(module, "GRADED", None)
         if not isinstance(graded, dict) or not graded:
             raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
@@ -435,7 +435,7 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
         ValueError: the file is not such a table.
     """
     try:
-        table = json.loads(Path(path).read_text(encoding="utf-8"))["exercises"]
+        table = json.loads(Path(path).read_bytes())["exercises"]
         exercises = {name: _from_public(entry) for name, entry in table.items()}
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(

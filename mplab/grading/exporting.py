@@ -12,7 +12,7 @@ from mplab.common.words import plural
 from mplab.course.files import replace_file
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
-from mplab.grading.journal import team_owners
+from mplab.grading.journal import handed_in, team_owners
 from mplab.grading.tables import Student, Table, fill_in, read_table, write_table
 from mplab.grading.worksheets import Matching, participant_number
 
@@ -82,7 +82,7 @@ def _grade(
     record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
     if "digest" not in record:  # the gradebook does not hold this submission's points
-        there = (course.root / "submitted" / owner / assignment.name).is_dir()
+        there = handed_in(course, assignment.name, owner)
         remark = remark or ("not graded yet" if there else NOTHING)
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
@@ -150,7 +150,7 @@ def fill_in_grades(
     assignment = of_class[0].assignment
     place = _grade_column(table, into, column or assignment)
     found = {grade.student.id: grade for grade in of_class}
-    match = Matching(table, [grade.student for grade in found.values()])
+    match = Matching(table, [grade.student for grade in of_class])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
     identifier, comments = table.column("identifier"), table.column("comments")
@@ -159,7 +159,6 @@ def fill_in_grades(
     sign = "."
     cells: dict[tuple[int, int], str] = {}
     written = []
-    excused: set[str | None] = set()
     for index, (number, line) in enumerate(table.lines):
         name = line.get("student", line.get("lastname", "")).strip()
         head = table.columns[place] if name == "Points Possible" else maximum
@@ -173,20 +172,19 @@ def fill_in_grades(
                 f"{into}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
                 f"{listed}: this is the worksheet of another assignment."
             )
-        grade = found.get(who or "")
-        if line[table.columns[place]].strip() in ("EX", "N/A"):  # on Canvas
-            excused.add(who)
-        elif grade is not None and grade.final is not None:
-            cells[index, place] = f"{grade.final:g}".replace(".", sign)
-            if comments and grade.remark and not line[comments].strip():
-                where = table.columns.index(comments)
-                cells[index, where] = html.escape(grade.remark)
-            written.append(grade)
+        grade = found.pop(who or "", None)  # who is left is not in the file
+        excused = line[table.columns[place]].strip() in ("EX", "N/A")  # on Canvas
+        if grade is None or grade.final is None or excused:
+            continue
+        cells[index, place] = f"{grade.final:g}".replace(".", sign)
+        if comments and grade.remark and not line[comments].strip():
+            where = table.columns.index(comments)
+            cells[index, where] = html.escape(grade.remark)
+        written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    there = excused | {grade.student.id for grade in written}
-    final = [grade for grade in of_class if grade.final is not None]
-    return path, written, [grade for grade in final if grade.student.id not in there]
+    others = [grade for grade in found.values() if grade.final is not None]
+    return path, written, others
 
 
 def _grade_column(table: Table, into: Path, wanted: str) -> int:

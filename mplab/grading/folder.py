@@ -201,9 +201,7 @@ class Course:
     def read(self, kind: str, assignment: str, student: str) -> dict[str, Any]:
         """Read what is recorded; empty if there is nothing that can be read."""
         try:
-            record = json.loads(
-                self.record(kind, assignment, student).read_text(encoding="utf-8")
-            )
+            record = json.loads(self.record(kind, assignment, student).read_bytes())
         except (OSError, ValueError):
             return {}
         return record if isinstance(record, dict) else {}
@@ -304,7 +302,7 @@ def create_course(
     (root / ".mplab").chmod(0o700)
     _write_once(root / ".mplab" / "key", secrets.token_bytes(32), mode=0o600)
     where = repr(str(place)) if place else 'str(root / "exchange")'
-    config = (_FILES / "nbgrader_config.txt").read_text(encoding="utf-8")
+    config = (_FILES / "nbgrader_config.txt").read_text("utf-8")
     config = config.replace('"COURSE"', repr(course_id or name)).replace(
         "EXCHANGE", where
     )
@@ -359,8 +357,8 @@ def create_assignment(course: Course, name: str) -> list[Path]:
         targets, ("exercises.txt", "notebook.ipynb"), strict=True
     ):
         target.parent.mkdir(parents=True)
-        text = (_FILES / "example" / template).read_text(encoding="utf-8")
-        target.write_text(text.replace("NAME", name), encoding="utf-8")
+        text = (_FILES / "example" / template).read_text("utf-8")
+        target.write_text(text.replace("NAME", name), "utf-8")
     return targets
 
 
@@ -391,4 +389,4 @@ def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 def write_public_checks(course: Course, name: str) -> None:
     """Write `checks.json`, for `mplab.check`, beside the source notebook; both are released."""
     table = public_table(course.assignment(name).graded)
-    (course.root / "source" / name / "checks.json").write_text(table, encoding="utf-8")
+    (course.root / "source" / name / "checks.json").write_text(table, "utf-8")

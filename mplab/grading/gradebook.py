@@ -83,9 +83,7 @@ def save(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for stem, notebook in notebooks.items():
-            (folder / f"{stem}.ipynb").write_text(
-                nbformat.writes(notebook), encoding="utf-8"
-            )
+            (folder / f"{stem}.ipynb").write_text(nbformat.writes(notebook), "utf-8")
         course.write("answers", assignment, student, answers)
         return found
 

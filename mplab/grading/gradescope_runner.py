@@ -79,8 +79,8 @@ def run(place: str | Path) -> dict[str, Any]:
     place = Path(place)
     place.chmod(0o700)  # key, cases and results are root's alone
     shipped = place / "source" / "course"
-    settings = json.loads((shipped / "settings.json").read_text(encoding="utf-8"))
-    about = json.loads((place / "submission_metadata.json").read_text(encoding="utf-8"))
+    settings = json.loads((shipped / "settings.json").read_bytes())
+    about = json.loads((place / "submission_metadata.json").read_bytes())
     name, (student, user) = settings["name"], student_of(about, settings["roster"])
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))

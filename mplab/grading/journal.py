@@ -23,7 +23,7 @@ def team_owners(course: Course, assignment: str) -> dict[str, str]:
     for members in course.teams(assignment).values():
         times = {}
         for member in members:
-            if _handed_in(course, assignment, member):
+            if handed_in(course, assignment, member):
                 received = course.read("received", assignment, member)
                 times[member] = received.get("time", "")
         if times:  # `max` takes the first of equal ones
@@ -32,17 +32,18 @@ def team_owners(course: Course, assignment: str) -> dict[str, str]:
     return found
 
 
-def _handed_in(course: Course, assignment: str, student: str) -> bool:
+def handed_in(course: Course, assignment: str, student: str) -> bool:
+    """Whether a submission of a student is there."""
     return (course.root / "submitted" / student / assignment).is_dir()
 
 
 def superseded(course: Course, assignment: str) -> dict[str, str]:
     """Find members who handed in too, and whose submission counts instead of theirs."""
-    found = {}
-    for member, owner in team_owners(course, assignment).items():
-        if member != owner and _handed_in(course, assignment, member):
-            found[member] = owner
-    return found
+    return {
+        member: owner
+        for member, owner in team_owners(course, assignment).items()
+        if member != owner and handed_in(course, assignment, member)
+    }
 
 
 def select_students(

@@ -163,6 +163,10 @@ class People:
         Raises:
             RejectedSubmission: it is nobody's for certain; the message is the reason.
         """
+        if label.platform == "Moodle" and not label.number:
+            raise RejectedSubmission(
+                "it was handed in by people in no group, and Moodle does not say who"
+            )
         if label.anonymous:
             return Owner(self._anonymous(label))
         # Until Moodle 4.0 the group stands in front: Team A-Ada Löwe
@@ -178,7 +182,12 @@ class People:
             ):
                 return Owner(who)
             if not teams:
-                raise RejectedSubmission(_not_listed(label, there))
+                raise RejectedSubmission(
+                    f"the worksheet calls number {label.number} {shown_name(there)}"
+                    if there
+                    else f"neither number {label.number} nor a team of this name stands in the "
+                    "worksheet: is it that of this assignment?"
+                )
         if teams and not named:
             return self._of_team(label, teams)
         return self._of_roster(label, named)
@@ -234,22 +243,7 @@ class People:
                 f"its name is that of {named[0].id}, and its number {label.number} {other}: give "
                 "the platform's list of this assignment with --times"
             )
-        if moodle and not label.number:
-            raise RejectedSubmission(
-                "it was handed in by people in no group, and Moodle does not say who"
-            )
         raise RejectedSubmission(
             "no student of the roster and no team has this name (teams stand in the worksheet, "
             "which --times takes, or in teams.csv)"
         )
-
-
-def _not_listed(label: Label, there: str) -> str:
-    if not label.number:
-        return "it was handed in by people in no group, and Moodle does not say who"
-    if there:
-        return f"the worksheet calls number {label.number} {shown_name(there)}"
-    return (
-        f"neither number {label.number} nor a team of this name stands in the worksheet: is it "
-        "that of this assignment?"
-    )

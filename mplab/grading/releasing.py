@@ -167,9 +167,9 @@ def add_start(course: Course, name: str) -> None:
         others = [other for other in notebook.cells if other.id != cell.id]
         notebook.cells = [cell, *others]
         nbformat.write(notebook, path)
-    page = _START.read_text(encoding="utf-8").replace("NAME", name)
+    page = _START.read_text("utf-8").replace("NAME", name)
     page = page.replace("INSTALL", what or "ask your teacher for the address of mplab")
-    (release / "START.md").write_text(page, encoding="utf-8")
+    (release / "START.md").write_text(page, "utf-8")
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:

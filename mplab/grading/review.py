@@ -426,7 +426,7 @@ class _Answer(_Handler):
         path = self.course.root / "autograded" / student / assignment
         path /= f"{question.notebook}.ipynb"
         there = path.is_file()
-        text = path.read_text(encoding="utf-8") if there else _NO_NOTEBOOK
+        text = path.read_text("utf-8") if there else _NO_NOTEBOOK
         typeset = in_process(_SECONDS, _PAGE_BYTES, _typeset, text, question)
         if typeset is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)

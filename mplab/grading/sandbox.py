@@ -519,7 +519,9 @@ class Session:
                 return Died(reason)
         except OSError:
             pass  # the warm process does not answer either, so nobody can tell whose fault it was
-        return NoSandbox("a process of the sandbox was killed, by the machine or by the submission itself")
+        return NoSandbox(
+            "a process of the sandbox was killed, by the machine or by the submission itself"
+        )
 
 
 def _memory_of(process: psutil.Process) -> int:

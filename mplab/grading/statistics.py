@@ -49,12 +49,10 @@ def statistics(
     for grade in found:
         people.setdefault(_state(grade), []).append(grade.student.id)
     exercises = course.assignment(assignment).graded
-    results: dict[tuple[str, str], Counter[tuple[str, str]]] = {}
-    points = {}
+    results: dict[tuple[str, str], tuple[float, Counter[tuple[str, str]]]] = {}
     for name, exercise in exercises.items():
         for part in exercise.parts:
-            results[name, part.name] = Counter()
-            points[name, part.name] = part.points
+            results[name, part.name] = part.points, Counter()
     owners = {g.owner: None for g in found if g.score is not None and not g.refused}
     for owner in owners:  # a dictionary keeps their order
         folder = course.root / "autograded" / owner / assignment
@@ -66,12 +64,12 @@ def statistics(
                 for outcome in read_outcomes(cell):
                     key = checked, outcome.part
                     kind = _classify(outcome, exercises[checked])
-                    results.setdefault(key, Counter())[kind] += 1
-                    points.setdefault(key, outcome.points)
+                    _, times = results.setdefault(key, (outcome.points, Counter()))
+                    times[kind] += 1
     counts = []
-    for key, times in results.items():
+    for key, (points, times) in results.items():
         for kind, number in times.most_common():
-            counts.append(Count(*key, points[key], *kind, number))
+            counts.append(Count(*key, points, *kind, number))
     return people, counts
 
 

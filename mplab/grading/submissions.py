@@ -29,12 +29,11 @@ SECRET = "submission_secret.txt"
 
 _PART_BYTES = 1 << 20  # of a large notebook, read at once
 
-_OUTPUT_DEPTH = 4
-"""How many brackets are open in a cell's outputs; those of a notebook's widgets lie higher."""
-
-_KEY_BYTES = 60  # that hold such a key, with blanks around its colon
+_READING_SECONDS = 30.0  # of processor time, for a large notebook
 
 _DROPPED = re.compile(rb'"(?:outputs|widgets)"\s*:\s*[\[{]\Z')
+
+_KEY_BYTES = 60  # that hold such a key, with blanks around its colon
 
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+["\\]', re.DOTALL)
 """The rest of a string with its quotation mark, or with half of an escape at the end of a part."""
@@ -131,51 +130,46 @@ def shown_name(name: str) -> str:
     return repr(name[:80])
 
 
-def without_outputs(notebook: IO[bytes], most: int, seconds: float) -> bytes:
+def without_outputs(notebook: IO[bytes]) -> bytes:
     """Read a notebook of any size, without the outputs of its cells and the state of its widgets.
 
     What it drops is never in memory: a notebook of a gigabyte costs no more than its text.
-
-    Args:
-        notebook: its JSON in UTF-8; whatever is none comes back in part or whole.
-        most: bytes after which reading ends.
-        seconds: after which reading ends.
+    Reading ends when too much is kept. What is no JSON in UTF-8 comes back in part or whole.
 
     Raises:
-        RejectedSubmission: the time is up.
+        RejectedSubmission: it takes too long.
 
     Examples:
         >>> import io
         >>> cell = io.BytesIO(
         ...     b'{"cells": [{"source": "[", "outputs": [{"text": ["]"]}]}]}'
         ... )
-        >>> without_outputs(cell, 100, 1.0)
+        >>> without_outputs(cell)
         b'{"cells": [{"source": "[", "outputs": []}]}'
     """
-    until = time.monotonic() + seconds
+    until = time.thread_time() + _READING_SECONDS
     kept = bytearray()
     depth = dropped = 0  # a value is dropped from its bracket at this depth to its end
     quoted = escaped = False
-    while len(kept) <= most and (part := notebook.read(_PART_BYTES)):
-        if time.monotonic() > until:
-            raise RejectedSubmission(f"it takes more than {seconds:g} s to read")
+    while len(kept) <= NOTEBOOK_BYTES and (part := notebook.read(_PART_BYTES)):
+        if time.thread_time() > until:
+            raise RejectedSubmission("it takes too long to read")
         begin = 0
         place = int(escaped)
         escaped = False
         while found := (_STRING if quoted else _BRACKET).match(part, place):
             place = found.end()
-            mark = found[0][-1:]
+            mark = part[place - 1 : place]
             if mark == b'"':
                 quoted = not quoted
-            elif mark == b"\\":
+            elif quoted:
                 escaped = True  # what follows is in the next part
-            elif mark in (b"[", b"{"):
+            elif mark in b"[{":
                 depth += 1
                 if not dropped:
                     kept += part[begin:place]
                     begin = place
-                    if depth <= _OUTPUT_DEPTH and _DROPPED.search(kept[-_KEY_BYTES:]):
-                        dropped = depth
+                    dropped = depth if _DROPPED.search(kept[-_KEY_BYTES:]) else 0
             else:
                 if dropped == depth:
                     dropped = 0
@@ -402,9 +396,8 @@ def possible_lost_points(skeleton: NotebookNode, cells: Sequence[RawCell]) -> li
     An answer in a cell that lost nbgrader's marks may come after its check, and a cell that was
     copied with its marks may hold an older attempt.
     """
-    marks = [mark for cell in skeleton.cells if (mark := mark_of(cell))]
-    roles = [mark["grade_id"] for mark in marks]
-    answers = [mark["grade_id"] for mark in marks if mark.get("solution")]
+    roles = marked(skeleton)
+    answers = [name for name, cell in roles.items() if mark_of(cell).get("solution")]
     found = [cell.grade_id for cell in cells if cell.grade_id in roles]
     missing = [name for name in answers if name not in found]
     repeated = [name for name in answers if found.count(name) > 1]
@@ -491,8 +484,3 @@ def escape_html_in_markdown(text: str) -> str:
         True
     """
     return re.sub(r"<(?=[A-Za-z/!?])", "<\u200b", text)
-
-
-def add_note(notebook: NotebookNode, text: str) -> None:
-    """Put a note of the grader on top, where the student reads it in the feedback."""
-    notebook.cells.insert(0, new_markdown_cell(text, id="mplab-note"))
