@@ -82,8 +82,9 @@ def _grade(
     record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
     if "digest" not in record:  # the gradebook does not hold this submission's points
-        there = handed_in(course, assignment.name, owner)
-        remark = remark or ("not graded yet" if there else NOTHING)
+        if not remark:
+            there = handed_in(course, assignment.name, owner)
+            remark = "not graded yet" if there else NOTHING
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
     remarks = [remark.rstrip(".")] if remark else []
@@ -183,8 +184,7 @@ def fill_in_grades(
         written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    others = [grade for grade in found.values() if grade.final is not None]
-    return path, written, others
+    return path, written, [grade for grade in found.values() if grade.final is not None]
 
 
 def _grade_column(table: Table, into: Path, wanted: str) -> int:

@@ -177,6 +177,7 @@ def limit_resources(of_submission: dict[str, int]) -> None:
         "NOFILE": 256,
         "CORE": 0,
         "MSGQUEUE": 0,
+        "SIGPENDING": 1_000,
         "MEMLOCK": 1 << 20,
     }
     for name, value in limits.items():
@@ -221,6 +222,7 @@ shmget             29 194
 msgget             68 186
 semget             64 190
 mq_open           240 180
+io_setup          206   0
 kcmp              312 272
 open_by_handle_at 304 265
 vmsplice          278  75
@@ -241,6 +243,7 @@ mmap                9 222
 socket             41 198
 socketpair         53 199
 setsockopt         54 208
+fcntl              72  25
 clone3            435 435
 """
 
@@ -257,6 +260,9 @@ _MAP_ANONYMOUS = 0x20
 
 # <asm/socket.h>; memory in the buffers of sockets is counted by their number
 _SO_SNDBUF = 7
+
+# <asm-generic/fcntl.h>: locks on parts of a file, of which a process may hold millions
+_SET_LOCKS = (6, 7, 37, 38)
 
 # <linux/bpf_common.h>, <linux/seccomp.h>
 _LOAD = 0x20
@@ -311,30 +317,28 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
     for number in system_calls(_DENIED, machine).values():
         program += [(_IF_EQUAL, 0, 1, number), deny]
     # Arguments lie from 16 on, eight bytes each; only their low halves count here.
+    for name, argument, test, values, found, otherwise in (
+        ("clone", 0, _IF_SET, (_CLONE_NEWUSER,), deny, allow),
+        ("setsockopt", 2, _IF_EQUAL, (_SO_SNDBUF,), deny, allow),
+        ("fcntl", 1, _IF_EQUAL, _SET_LOCKS, deny, allow),
+        ("socket", 0, _IF_EQUAL, families, allow, deny),
+        ("socketpair", 0, _IF_EQUAL, families, allow, deny),
+    ):
+        left = len(values)
+        program.append((_IF_EQUAL, 0, left + 3, calls[name]))
+        program.append((_LOAD, 0, 0, 16 + 8 * argument))
+        for value in values:
+            program.append((test, left, 0, value))
+            left -= 1
+        program += [otherwise, found]
     program += [
-        (_IF_EQUAL, 0, 4, calls["clone"]),
-        (_LOAD, 0, 0, 16),
-        (_IF_SET, 0, 1, _CLONE_NEWUSER),
-        deny,
-        allow,
-        (_IF_EQUAL, 0, 5, calls["mmap"]),
+        (_IF_EQUAL, 0, 4, calls["mmap"]),
         (_LOAD, 0, 0, 40),
         (_IF_SET, 0, 2, _MAP_ANONYMOUS),
         (_IF_SET, 0, 1, _MAP_SHARED),
         deny,
         allow,
-        (_IF_EQUAL, 0, 4, calls["setsockopt"]),
-        (_LOAD, 0, 0, 32),
-        (_IF_EQUAL, 0, 1, _SO_SNDBUF),
-        deny,
-        allow,
-        (_IF_EQUAL, 1, 0, calls["socket"]),
-        (_IF_EQUAL, 0, len(families) + 3, calls["socketpair"]),
-        (_LOAD, 0, 0, 16),
     ]
-    for place, family in enumerate(families):
-        program.append((_IF_EQUAL, len(families) - place, 0, family))
-    program += [deny, allow, allow]
     return b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
 

@@ -494,9 +494,9 @@ class Session:
             with contextlib.suppress(psutil.Error, OSError, ValueError):
                 # The newest is in the submission's namespaces.
                 newest = max(processes, key=lambda p: (p.create_time(), p.pid))
-                sockets = Path(f"/proc/{newest.pid}/net/unix").read_bytes()
-                # The first line is a headline.
-                used += (sockets.count(b"\n") - 1) * _SOCKET_BYTES
+                sockets = Path(f"/proc/{newest.pid}/net/sockstat").read_bytes()
+                # The first line: "sockets: used 3"
+                used += int(sockets.split()[2]) * _SOCKET_BYTES
         if used > limits.resident:
             most = limits.resident >> 20
             raise self._broken(f"it held more than {most} MiB of memory")

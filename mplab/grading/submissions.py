@@ -27,13 +27,7 @@ NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 SECRET = "submission_secret.txt"
 """The file that `nbgrader submit` adds, so that only its author can fetch the feedback."""
 
-_PART_BYTES = 1 << 20  # of a large notebook, read at once
-
-_READING_SECONDS = 30.0  # of processor time, for a large notebook
-
 _DROPPED = re.compile(rb'"(?:outputs|widgets)"\s*:\s*[\[{]\Z')
-
-_KEY_BYTES = 60  # that hold such a key, with blanks around its colon
 
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+["\\]', re.DOTALL)
 """The rest of a string with its quotation mark, or with half of an escape at the end of a part."""
@@ -147,11 +141,11 @@ def without_outputs(notebook: IO[bytes]) -> bytes:
         >>> without_outputs(cell)
         b'{"cells": [{"source": "[", "outputs": []}]}'
     """
-    until = time.thread_time() + _READING_SECONDS
+    until = time.thread_time() + 30  # a gigabyte takes two to ten seconds
     kept = bytearray()
     depth = dropped = 0  # a value is dropped from its bracket at this depth to its end
     quoted = escaped = False
-    while len(kept) <= NOTEBOOK_BYTES and (part := notebook.read(_PART_BYTES)):
+    while len(kept) <= NOTEBOOK_BYTES and (part := notebook.read(1 << 20)):
         if time.thread_time() > until:
             raise RejectedSubmission("it takes too long to read")
         begin = 0
@@ -169,7 +163,8 @@ def without_outputs(notebook: IO[bytes]) -> bytes:
                 if not dropped:
                     kept += part[begin:place]
                     begin = place
-                    dropped = depth if _DROPPED.search(kept[-_KEY_BYTES:]) else 0
+                    # A key, with blanks around its colon, is shorter.
+                    dropped = depth if _DROPPED.search(kept[-60:]) else 0
             else:
                 if dropped == depth:
                     dropped = 0

@@ -371,16 +371,9 @@ def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
     for number, line in read_table(path, "team", "id").lines:
         team, who = line["team"].strip(), line["id"].strip()
         if not team or who not in left:
-            why = (
-                "no team"
-                if not team
-                else "twice"
-                if who in known
-                else "no id of the roster"
-            )
             raise ValueError(
                 f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
-                f"most once; got {list(line.values())} ({why}). Correct the line."
+                f"most once; got {list(line.values())}. Correct the line."
             )
         left.discard(who)
         teams.setdefault(team, []).append(who)

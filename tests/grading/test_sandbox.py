@@ -336,10 +336,15 @@ def test_memory_that_processes_share_counts_too():
     "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)",
     "import socket as s; s.socketpair()[0].setsockopt(s.SOL_SOCKET, s.SO_SNDBUF, 1 << 20)",
     "import os; held = [os.openpty() for _ in range(9)]",
+    "import fcntl; fcntl.lockf(open('x', 'w'), fcntl.LOCK_EX, 1, 2)",
+    "import ctypes, platform\n"  # io_setup, of whose events a machine has 65,536
+    "number = {'x86_64': 206}.get(platform.machine(), 0)\n"
+    "if ctypes.CDLL(None).syscall(number, 9, ctypes.byref(ctypes.c_ulong())): raise OSError",
     "import ctypes, os, platform\n"  # vmsplice, which holds pages in a pipe
     "number = {'x86_64': 278}.get(platform.machine(), 75)\n"
     "if ctypes.CDLL(None).syscall(number, os.pipe()[1], None, 0, 0): raise OSError",
-], ids=["anonymous", "flags", "zeros", "vsock", "netlink", "buffer", "pty", "pages"])  # fmt: skip
+], ids=["anonymous", "flags", "zeros", "vsock", "netlink", "buffer", "pty", "locks", "events",
+        "pages"])  # fmt: skip
 def test_what_no_count_would_see_or_all_of_a_machine_share_is_denied(session, code):
     ran = session.run(code)
     assert not ran.ok
@@ -366,7 +371,10 @@ await asyncio.sleep(0)
 @pytest.mark.slow
 @with_walls
 def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypatch):
-    pairs = "import socket, time\npairs = [socket.socketpair() for _ in range(60)]\ntime.sleep(1)"
+    pairs = (
+        "import socket as s, time\npairs = [s.socketpair() for _ in range(30)]\n"
+        "others = [s.socket(s.AF_INET, s.SOCK_DGRAM) for _ in range(60)]\ntime.sleep(1)"
+    )
     assert session.run(pairs).ok
     monkeypatch.setattr(sandbox_module, "_SOCKET_BYTES", 4 << 20)  # 480 MiB in all
     with pytest.raises(Died, match="it held more than 200 MiB of memory"):
@@ -525,13 +533,13 @@ def test_nothing_outlives_a_grader_that_is_killed():
 
 # The filter of system calls -----------------------------------------------------------------
 NUMBERS = {  # of <asm/unistd.h>: denied, and then clone3
-    "x86_64": "29 64 68 101 155 165 166 240 248-250 272 278 298 304 308 310-312 319 321 323 425 "
-              "428-430 432 438 442 447 435",
-    "aarch64": "39-41 75 97 117 180 186 190 194 217-219 241 265 268 270-272 279 280 282 425 "
+    "x86_64": "29 64 68 101 155 165 166 206 240 248-250 272 278 298 304 308 310-312 319 321 323 "
+              "425 428-430 432 438 442 447 435",
+    "aarch64": "0 39-41 75 97 117 180 186 190 194 217-219 241 265 268 270-272 279 280 282 425 "
                "428-430 432 438 442 447 435",
 }  # fmt: skip
-SOME = ["clone", "mmap", "socket", "socketpair", "setsockopt"]
-OF_SOME = {"x86_64": (56, 9, 41, 53, 54), "aarch64": (220, 222, 198, 199, 208)}
+SOME = ["clone", "mmap", "socket", "socketpair", "setsockopt", "fcntl"]
+OF_SOME = {"x86_64": (56, 9, 41, 53, 54, 72), "aarch64": (220, 222, 198, 199, 208, 25)}
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
@@ -579,7 +587,8 @@ def test_the_filter_denies_these_calls_and_no_other(machine):
         ("mmap", [0, 0, 0, 0x01], "allow"), ("setsockopt", [3, 1, 7], "EPERM"),
         ("setsockopt", [3, 1, 8], "allow"), ("socket", [16], "EPERM"),
         *[(name, [family], "allow") for name in ("socket", "socketpair") for family in (1, 2, 10)],
-        ("socketpair", [40], "EPERM"),
+        ("socketpair", [40], "EPERM"), *[("fcntl", [3, lock], "EPERM") for lock in (6, 7, 37, 38)],
+        *[("fcntl", [3, other], "allow") for other in (0, 1, 2, 3, 4, 5, 8, 36, 39, 1030)],
     ):  # fmt: skip
         assert call(some[name], *arguments) == wanted, (name, arguments)
     local = list(struct.iter_unpack("HBBI", filter_program(machine, (1,))))
