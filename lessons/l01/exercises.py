@@ -104,6 +104,10 @@ EXERCISES: dict[str, Exercise] = {
         cases=_SCALE_CASES,
         misconceptions=known(
             (
+                lambda gradient: solutions.smallest_scale(np.float32(gradient)),
+                ROUND_ONCE,
+            ),
+            (
                 lambda gradient: _scale_to(FP16.min_normal, gradient),
                 "This lifts the gradient to a normal number; a subnormal one would not be flushed.",
             ),

@@ -40,6 +40,6 @@ RIGHT = {
 
 WRONG = {
     "smallest_scale": [
-        (by_float32, "The scaled gradient must round"),
+        (by_float32, "float32 on the way"),
     ],
 }
