@@ -643,6 +643,7 @@ RESUME = Exercise(
         (state_of(LIGHT, updates=0), [single()], []),
         (state_of(LIGHT, updates=1), [single()] * 2, []),
         (state_of(LIGHT, good=2), [single()], []),
+        (state_of(LIGHT), [single(0.0)], []),  # a step in which no weight moves
         (state_of(LIGHT, scale=65536.0, updates=1), [single(1.0, 4.0)] * 3, []),
         (state_of(LIGHT, good=1), [single()] * 3, [1]),
         (state_of(LIGHT), [([[1.0], [1.0]], [[2.0], [4.0]])], []),
@@ -750,7 +751,9 @@ GRADED = {
         RESUME,
         (
             Part("states in the middle of a run", 1, RESUME.reason,
-                 lambda rng: states(rng, 8, length=(2, 5))),
+                 lambda rng: [*states(rng, 8, length=(2, 5)),
+                              (state_of(LIGHT, good=1, updates=int(rng.integers(3))),
+                               [single(0.0), *[single(float(rng.choice((0.5, 1.0))))] * 2], [])]),
             Part("skipped steps", 1, "After a skip: what has changed, and what has not?",
                  lambda rng: states(rng, 6, length=(4, 6), scales=(13, 16),
                                     some=lambda skips: skips[0] and not skips[-1])

@@ -152,6 +152,15 @@ WRONG = {
             "model(torch.tensor(inputs)), torch.tensor(targets), reduction='sum'\n",
         ),
         ('updates = state["updates"]', "updates = 0"),
+        (
+            "        scaler.step(optimizer)\n"
+            "        scaler.update()\n"
+            "        updates += scaler.get_scale() >= scale\n",
+            "        before = [p.tolist() for p in model.parameters()]\n"
+            "        scaler.step(optimizer)\n"
+            "        scaler.update()\n"
+            "        updates += before != [p.tolist() for p in model.parameters()]\n",
+        ),
         ("p.tolist() for p", "p.half().tolist() for p"),
     ],
 }
