@@ -434,12 +434,13 @@ def hidden_rows(rng, count):
 DOT = Exercise(
     answer=exact_dot,
     uses=("round_to", "split"),
-    reason="One grid for each row, pairs up to slices + 1, sums of m products, exact to the end.",
+    reason="One grid for each row, ties to even, pairs up to slices + 1, m products, an exact end.",
     argument="x, y, p, held, q",
     cases=[
         (np.array(x), np.array(y), *unit)
         for x, y, unit in (
             ([0.75, 0.171875], [0.5, -0.25], (4, 14, 8)),
+            ([0.84375, 0.65625], [0.5, -0.25], (4, 14, 10)),  # halfway between integers
             ([1.0, 0.5, -0.3], [1.0, 1.0, 1.0], (3, 12, 12)),
             ([0.0, 0.0], [1.0, -1.0], (4, 14, 10)),
             ([0.9, 0.8, 0.7, 0.95, 0.99], [0.7, 0.9, 0.97, 0.6, 0.55], (4, 9, 20)),
@@ -535,3 +536,5 @@ GRADED = {
         ),
     ),
 }  # fmt: skip
+
+RUBRIC = {"a8-words-answer": {"the proof": 1, "the judgement": 1}}

@@ -181,5 +181,7 @@ WRONG = {
             "(b, _, _), m = cheapest_plan(len(x), p, held, q), len(x)",
         ),
         ("np.rint(rest)", "np.floor(rest)"),
+        ("np.rint(rest)", "np.floor(rest + 0.5)"),
+        ("np.rint(rest)", "np.trunc(rest + np.copysign(0.5, rest))"),
     ],
 }
