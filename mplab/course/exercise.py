@@ -33,6 +33,11 @@ ROUND_ONCE = (
 )
 """The sentence for answers that round to float32 before they round to the format."""
 
+CHANGES_ARGUMENTS = (
+    "The answer changes its arguments, which others go on using: work on a copy."
+)
+"""The sentence for answers that are right, but change what they were given."""
+
 _SHOWN = 12
 """Number of elements of an array that a counterexample prints."""
 
@@ -150,7 +155,7 @@ def _copied(x: Any) -> Any:
     return x.copy() if isinstance(x, np.ndarray) else x
 
 
-def _noticing_changes(
+def noticing_changes(
     answer: Callable[..., Any], changed: list[Any]
 ) -> Callable[..., Any]:
     """Wrap an answer so that arguments which it changes in place are appended to `changed`."""
@@ -215,7 +220,7 @@ def verdict_on(
     changed: list[Any] = []
     if callable(exercise.answer):
         answer = watched(answer, exercise.uses, called)
-        answer = _noticing_changes(answer, changed)
+        answer = noticing_changes(answer, changed)
     try:
         in_time = ends_within(seconds, lambda: exercise.take(outcomes, answer))
     except NotImplementedError:
@@ -236,8 +241,7 @@ def verdict_on(
     if changed:
         return Verdict(
             False,
-            f"{name}: right, but …\n  The answer changes its arguments, which others go on "
-            "using: work on a copy.",
+            f"{name}: right, but …\n  {CHANGES_ARGUMENTS}",
         )
     cases = f" in all {len(wanted)} cases" if len(wanted) > 1 else ""
     return Verdict(True, f"{name}: right{cases}.")

@@ -23,6 +23,7 @@ import numpy as np
 
 from mplab.course.calls import refusal
 from mplab.course.exercise import (
+    CHANGES_ARGUMENTS,
     Exercise,
     HashedValue,
     Misconception,
@@ -63,7 +64,7 @@ class Part:
     Args:
         name: what the cases have in common, for the feedback.
         points: earned if all cases are right; 0 otherwise.
-        hint: one sentence for students who fail, without the answer.
+        hint: one sentence for students who fail this part, but not all, without the answer.
         cases: the cases, or a function that makes them from a generator seeded for each student.
             None: the public cases, or the value if the exercise asks for one.
     """
@@ -215,6 +216,8 @@ def outcomes_of(graded: Graded, replies: Sequence[Reply]) -> list[Outcome]:
     hint = ""
     if any(reply.wrong for reply in replies):
         hint = _misconception(graded.exercise, replies)
+    if len(replies) > 1 and all(reply.wrong for reply in replies):
+        hint = hint or graded.exercise.reason  # a part's own hint would miss the point
     outcomes = []
     for part, reply in zip(graded.parts, replies, strict=True):
         message = reply.message
@@ -265,6 +268,8 @@ def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
     message = ""
     if not wrong and uses is not None and isinstance(called, list) and called:
         message = refusal(_public_name(called[0]), uses)
+    elif not wrong and reply.get("changed"):
+        message = CHANGES_ARGUMENTS
     return Reply(cases, given, wrong, message)
 
 

@@ -196,23 +196,26 @@ class Kernel:
     def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the value of a name, or the results of its function for each case."""
         from mplab.course.calls import watched
+        from mplab.course.exercise import noticing_changes
 
         name = request["name"]
         if name not in self._shell.user_ns:
             return {"missing": True}
         answer = self._shell.user_ns[name]
         called: list[str] = []
+        changed: list[Any] = []
         with self._captured():
             if request["cases"] is None:
                 return {"values": [self._outcome(lambda: answer, ())]}
             if not callable(answer):
                 return {"missing": False, "kind": type(answer).__name__[:50]}
             answer = watched(answer, request["uses"], called)
+            answer = noticing_changes(answer, changed)
             values = []
             for case in request["cases"]:
                 arguments = self._values.decode_value(case)
                 values.append(self._outcome(answer, arguments))
-        return {"values": values, "called": called[:1]}
+        return {"values": values, "called": called[:1], "changed": bool(changed)}
 
     def _outcome(self, call: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
         try:

@@ -93,8 +93,8 @@ def _classify(outcome: Outcome, exercise: Graded) -> tuple[str, str]:
             return KNOWN, sentence
     if message.startswith("Not attempted"):
         return MISSED, MISSED
-    for part in exercise.parts:
-        hint = one_line(part.hint)
+    sentences = [exercise.exercise.reason, *(part.hint for part in exercise.parts)]
+    for hint in map(one_line, sentences):
         if hint and message.endswith(hint):
             return OTHER, hint
     return OTHER, message

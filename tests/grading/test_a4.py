@@ -209,3 +209,15 @@ def test_the_first_scale_is_the_largest_that_overflows_nothing():
             given = zip(gradients, exactly(gradients, exponent, fmt), strict=True)
             assert count == sum(g != 0 and rounded == 0 for g, rounded in given)
     assert len({fmt.name for _, fmt in cases}) == 4
+
+
+def test_an_answer_that_changes_the_state_it_was_given_earns_nothing():
+    kept = "return {**state, "
+    changing = (
+        'state |= {"scale": scale, "_growth_tracker": tracker}\n    return state  # '
+    )
+    judgement = corpus.judge(
+        "a4", "after_run", corpus.edited("a4", "after_run", kept, changing)
+    )
+    assert "changes its arguments" in judgement.message
+    assert max(judgement.earned) == 0

@@ -110,8 +110,8 @@ def earned(kernel, exercise=None, seed=0):
     (lambda a, b: a * b, [0, 0], ["That multiplies.", "2 of 2 cases are wrong. That multiplies."]),
     # Named only if all parts show it: with a right bias, wrong subnormals were called a wrong bias.
     (lambda a, b: a * b if b == 2 else a / b, [0, 2], ["Look again.", ""]),
-    (lambda a, b: a * b if b else 1.0, [0, 0],
-     ["Look again.", "2 of 2 cases are wrong. Think of zero."]),
+    # No part is right: the fault lies deeper than what a part's hint speaks of.
+    (lambda a, b: a * b if b else 1.0, [0, 0], ["Divide.", "2 of 2 cases are wrong. Divide."]),
 ])  # fmt: skip
 def test_each_part_is_earned_alone_and_says_what_is_wrong(answer, points, messages):
     assert earned(answering(answer)) == (points, messages)
@@ -319,7 +319,7 @@ def test_no_message_tells_what_the_submission_wrote_into_an_exception(raised):
 
     _, messages = earned(Replying(raising), Graded("f", exercise, parts))
     known = raised if raised in ("ValueError", "KeyError") else "an exception"
-    one = f"The first of them raised {known}. Look."
+    one = f"The first of them raised {known}. Because."
     assert messages == [one, one, f"2 of 2 cases are wrong. {one}"]
 
 

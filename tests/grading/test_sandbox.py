@@ -412,6 +412,17 @@ def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(session):
     assert again.get("called") == ["decode"], again
 
 
+def test_an_answer_that_changes_its_argument_is_noticed(session):
+    case = [{"tuple": [{"list": [{"int": "0x3"}]}]}]
+    assert session.run("def f(x): return x[0]\ndef g(x): return x.pop()").ok
+    for name, changed in (("f", False), ("g", True)):
+        reply = session.ask(name, case)
+        assert (reply["values"], reply["changed"]) == (
+            [{"value": {"int": "0x3"}}],
+            changed,
+        )
+
+
 @pytest.mark.slow
 @with_walls
 def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(sandbox):

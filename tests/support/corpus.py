@@ -17,7 +17,7 @@ from answers import TESTS, answers_in
 
 from mplab.course import EXERCISES
 from mplab.course.calls import watched
-from mplab.course.exercise import verdict_on
+from mplab.course.exercise import noticing_changes, verdict_on
 from mplab.course.files import course_folder
 from mplab.grading import load_public
 from mplab.grading.exercises import (
@@ -116,10 +116,10 @@ class Answering:
     def ask(self, name, cases, *, seconds=None, uses=None):
         if cases is None:
             return {"values": [{"value": encode_value(self.answer)}]}
-        called = []
-        answer = watched(self.answer, uses, called)
+        called, changed = [], []
+        answer = noticing_changes(watched(self.answer, uses, called), changed)
         values = [self.outcome(answer, decode_value(case)) for case in cases]
-        return {"values": values, "called": called[:1]}
+        return {"values": values, "called": called[:1], "changed": bool(changed)}
 
     def outcome(self, answer, arguments):
         try:
