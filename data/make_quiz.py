@@ -8,7 +8,7 @@ import sys
 
 import nbformat
 
-from mplab.course.files import PREDICTION, course_folder
+from mplab.course.files import PICTURE, PREDICTION, course_folder
 
 FOLDED = re.compile(r"<details>.*?</summary>(.*?)</details>", re.DOTALL)
 
@@ -26,7 +26,7 @@ def predictions(notebook):
         for piece in re.split(
             r"(?m)(<details>.*?</details>)|^(?=## )", cell.source, flags=re.S
         ):
-            text = (piece or "").strip()
+            text = re.sub(PICTURE, "", piece or "").strip()
             if FOLDED.match(text):
                 if asked:
                     yield section, asked, FOLDED.match(text)[1].strip()

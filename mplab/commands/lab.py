@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from mplab.commands.errors import UserError
 from mplab.common.installation import require_packages
-from mplab.course.files import PREDICTION, course_folder, replace_file
+from mplab.course.files import PICTURE, PREDICTION, course_folder, replace_file
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
 """A Jupyter configuration folder: no question about news, nothing that no learner needs."""
@@ -180,12 +180,18 @@ def copy_lessons(source: Path, folder: Path, *, reset: bool = False) -> list[str
 
 
 def _with_room_to_write(content: bytes) -> bytes:
-    """After each cell that asks, add a raw cell; it runs nothing and is saved with the rest."""
+    """After each cell that asks, add a raw cell; it runs nothing and is saved with the rest.
+
+    The pictures of the text go, because the reader's own cells will draw them.
+    """
     notebook = json.loads(content)
     cells = []
     for cell in notebook["cells"]:
         cells.append(cell)
-        if cell["cell_type"] == "markdown" and _ASKS.search("".join(cell["source"])):
+        if cell["cell_type"] != "markdown":
+            continue
+        cell["source"] = re.sub(PICTURE, "", "".join(cell["source"]))
+        if _ASKS.search(cell["source"]):
             yours = {
                 "cell_type": "raw",
                 "id": f"{cell['id']}-yours",

@@ -10,7 +10,7 @@ from typing import Any
 from nbconvert.filters import Highlight2HTML, markdown2html
 
 from mplab.commands.frame import FILES, repository, shrink_pictures
-from mplab.course.files import PREDICTION
+from mplab.course.files import PICTURE, PREDICTION
 from mplab.course.practice import practice
 from mplab.explorers.freezing import Frozen
 from mplab.explorers.modules import STATIC_NOTE
@@ -24,7 +24,7 @@ _PIECES = re.compile(rf"(?m)^(?=## |.*{PREDICTION})")
 
 _SUMMARY = "I have written my answer down"
 
-_FOLD = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>")
+_DROPPED = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>|{PICTURE}")
 """A notebook folds the text of its answers; a page folds the cells above the text as well."""
 
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
@@ -127,7 +127,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
 def markdown_to_html(markdown: str) -> str:
     """Convert Markdown to HTML, with each table in a box of its own that scrolls."""
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
-                       markdown2html(_FOLD.sub("", markdown)))  # fmt: skip
+                       markdown2html(_DROPPED.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
     html = html.replace('href="REPORTS.md"', f'href="{_REPORTS}"')
     html = html.replace("Replace <code>None</code> and", "Type it below and")

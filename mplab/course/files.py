@@ -9,6 +9,9 @@ from mplab.common.installation import PACKAGE
 PREDICTION = r"\*\*Predict(?:[.:]\*\*|\*\* )"
 """How a lesson's prediction begins; "At each **Predict**, write" does not count."""
 
+PICTURE = r"!\[(.*?)\]\((l\d\d/.*?\.png)\)\n*"
+"""A figure in the text of a lesson, for readers of a lesson that has not run."""
+
 
 def course_folder(name: Literal["lessons", "data"]) -> Path:
     """Return the folder of the lessons or of the data that belong to this package.

@@ -98,6 +98,18 @@ def test_there_is_a_cell_to_write_in_below_each_prediction_and_question_by_hand(
         assert sum(text.count("**Predict.**") for text in before) == asked
 
 
+def test_the_pictures_of_a_lesson_s_text_stay_with_the_original(tmp_path):
+    """In the copy its own cells draw them, and a link would lead nowhere."""
+    copy_lessons(lessons_folder("lessons"), tmp_path)
+    for path in tmp_path.glob("*.ipynb"):
+        original = lessons_folder("lessons") / path.name
+        texts = [
+            [c.source for c in nbformat.read(file, as_version=4).cells]
+            for file in (original, path)
+        ]
+        assert ["".join(cells).count("![") for cells in texts] == [1, 0]
+
+
 def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
     source, mine
 ):

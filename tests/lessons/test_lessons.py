@@ -16,13 +16,14 @@ import pytest
 from cases import LESSONS_WITHOUT_TORCH
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from PIL import Image
 from size import code_tokens
 
 import mplab
 from mplab.commands import export_html, frame
 from mplab.commands.lesson_page import BUTTONS, lesson_body
 from mplab.course import EXERCISES
-from mplab.course.files import course_folder
+from mplab.course.files import PICTURE, course_folder
 
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
 WORDS, FIGURES = range(1000, 2201), range(4, 8)
@@ -194,13 +195,26 @@ def test_a_cell_that_draws_a_recording_says_so_where_there_is_none():
 def test_a_lesson_keeps_its_budget_of_words_and_code(path):
     notebook = read(path)
     text = re.sub(
-        r"<details>.*|</details>", "", "\n".join(sources(notebook, "markdown"))
+        rf"{PICTURE}|<details>.*|</details>",
+        "",
+        "\n".join(sources(notebook, "markdown")),
     )
     words = re.findall(r"\S*[^\W\d_]\S*", text)
     assert len(words) in LONG.get(path.stem, WORDS)
     lengths = [len(code_tokens(source)) for source in sources(notebook, "code")]
     assert max(lengths) <= CELL_TOKENS
     assert sum(lengths) <= CODE_TOKENS
+
+
+@every_lesson
+def test_a_lesson_shows_its_main_picture_before_it_has_run(path):
+    """On GitHub; in an answer, because it would give that away elsewhere."""
+    text = "\n".join(sources(read(path), "markdown"))
+    ((description, picture),) = re.findall(PICTURE, text)
+    assert len(description.split()) > 4
+    with Image.open(path.parent / picture) as image:
+        assert image.width > 800
+    assert f"]({picture})\n\n</details>" in text
 
 
 @every_lesson
