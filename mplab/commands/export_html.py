@@ -96,8 +96,9 @@ def export(out: Path, *, lessons: Sequence[int] | None = None) -> None:
                 replace_file(out / f"{path.stem}.png", data)
             replace_file(out / path.name, path.read_bytes())
             for picture in path.parent.glob(f"l{path.name[:2]}/*.png"):
-                place = out / picture.parent.name / picture.name
-                replace_file(place, picture.read_bytes())
+                replace_file(
+                    out / picture.relative_to(path.parent), picture.read_bytes()
+                )
     reference.write_reference(out / "api")
     guide = _text_of(course_folder("lessons") / "README.md")
     stamp = _fingerprint()

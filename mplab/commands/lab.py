@@ -188,10 +188,8 @@ def _with_room_to_write(content: bytes) -> bytes:
     cells = []
     for cell in notebook["cells"]:
         cells.append(cell)
-        if cell["cell_type"] != "markdown":
-            continue
         cell["source"] = re.sub(PICTURE, "", "".join(cell["source"]))
-        if _ASKS.search(cell["source"]):
+        if cell["cell_type"] == "markdown" and _ASKS.search(cell["source"]):
             yours = {
                 "cell_type": "raw",
                 "id": f"{cell['id']}-yours",
