@@ -609,7 +609,7 @@ def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
 @every_seed
 def test_inner_steps_rise_to_all_that_there_are(seed):
     """Lesson 15: “FP16 takes 4 or 5 inner steps at first and about 23 at 2¹⁶”, “From 2¹⁸ on it
-    is more than n/2, and in the end n”, “E4M3 comes near that line at 2¹⁰”.
+    is more than n/2, and in the end n”, “E4M3 takes nearly n already at 2¹⁰”.
     """
     taken = {}
     for level in (2, 7, 16, 18, 32):
