@@ -127,7 +127,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "system_backward_error": Exercise(
         answer=solutions.system_backward_error,
-        reason="Largest residual, over the largest row sum of |a| times max |x|, plus max |b|.",
+        reason="Take max |residual| over (max row sum of |a|) · max |x| + max |b|; 0 if it is 0.",
         argument="a, x, b",
         cases=_JUDGED,
         tolerance=1e-12,

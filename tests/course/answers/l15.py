@@ -60,7 +60,7 @@ WRONG = {
         (by_length, "a power of two"),
     ],
     "system_backward_error": [
-        (signed_b, "Largest residual"),
-        (close_to_exact, "Largest residual"),
+        (signed_b, "Take max |residual|"),
+        (close_to_exact, "Take max |residual|"),
     ],
 }
