@@ -7,6 +7,7 @@ printed: a change that changes nothing (an equivalent one), or a test that is mi
 """
 
 import argparse
+import os
 import random
 import shutil
 import subprocess
@@ -19,12 +20,23 @@ from mutations import mutants
 ROOT = Path(__file__).parents[2]
 
 
-def notices(copy: Path, room: str) -> bool:
-    """Whether a fast test of the room fails in the copy."""
+def notices(copy: Path, room: str, module: str = "") -> bool:
+    """Whether a fast test of the room fails in the copy; the module's own tests are run first.
+
+    The fronts are tested last: what a front offers, and what a room says that lacks its packages.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "not (slow or browser or full)", f"tests/{room}", f"mplab/{room}"]
+    command += ["-m", "not (slow or browser or full)"]
+    own = f"tests/{room}/test_{module}.py"
+    if (copy / own).exists():  # most faults are noticed here, in a second
+        command.append(own)
+    command += [f"tests/{room}", f"mplab/{room}", "tests/test_front.py"]
+    # A program that a test starts in another folder imports the copy, too.
+    here = os.environ | {"PYTHONPATH": str(copy)}
     try:
-        done = subprocess.run(command, cwd=copy, capture_output=True, timeout=900)
+        done = subprocess.run(
+            command, cwd=copy, env=here, capture_output=True, timeout=900
+        )
     except subprocess.TimeoutExpired:  # an endless loop is noticed, too
         return True
     return done.returncode != 0
@@ -52,7 +64,7 @@ def main() -> None:
             sys.exit("The tests fail without any fault.")
         for path, what, text in chosen:
             (copy / path).write_text(text, encoding="utf-8")
-            seen = notices(copy, options.room)
+            seen = notices(copy, options.room, path.stem)
             shutil.copy2(ROOT / path, copy / path)
             noticed += seen
             print("noticed " if seen else "SURVIVES", f"{path}: {what}", flush=True)
