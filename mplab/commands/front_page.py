@@ -109,7 +109,8 @@ def other_pages(out: Path) -> dict[str, str]:
     """Make the search page for the pages in `out`, and the page for a wrong address."""
     entries = []
     for path in sorted(out.glob("[0-9]*.html")) + sorted((out / "api").rglob("*.html")):
-        where, html = path.relative_to(out).as_posix(), path.read_text("utf-8")
+        where = path.relative_to(out).as_posix()
+        html = path.read_text("utf-8")
         name = path.stem if where.startswith("api") else f"Lesson {int(path.stem[:2])}"
         main = html.partition("<main")[2].partition("</main>")[0]
         for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:

@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if options.step == "init":
-            folder, name, exchange = options.folder, options.course_id, options.exchange
+            folder = options.folder
+            name = options.course_id
+            exchange = options.exchange
             course = create_course(folder, course_id=name, exchange=exchange)
             print(
                 f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}"
@@ -395,8 +397,10 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
 
     from mplab.grading import autograding, collecting, exchanging, feedback
 
-    name, place = options.assignment, options.place or exchanging.inbound(course)
-    trusted, printed = options.trust_submissions, set[str]()
+    name = options.assignment
+    place = options.place or exchanging.inbound(course)
+    trusted = options.trust_submissions
+    printed = set[str]()
     begun = False
 
     def tell(line: str) -> None:
@@ -445,7 +449,8 @@ def _export(course: Course, options: argparse.Namespace) -> int:
             names = ", ".join(grade.student.id for grade in others)
             print(f"not in {options.into}, so not in the file ({len(others)}): {names}")
     else:
-        path, found = course.root / "grades.csv", every
+        path = course.root / "grades.csv"
+        found = every
         write_grades(found, path)
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")

@@ -108,7 +108,8 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                 parts.append(
                     f'<details class="answer" open><summary>{_SUMMARY}</summary>'
                 )
-                hidden, asked = True, False
+                hidden = True
+                asked = False
             parts.append(
                 markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
             )

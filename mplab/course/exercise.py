@@ -363,7 +363,8 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
             return False
         if isinstance(b, HashedValue):
             return HashedValue.of(a) == b
-        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        x = np.asarray(a, np.float64)
+        y = np.asarray(b, np.float64)
     except (TypeError, ValueError, OverflowError):
         return False
     if x.shape != y.shape:

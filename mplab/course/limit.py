@@ -86,7 +86,8 @@ class _Watcher:
 
         If `run` is over, an exception would hit the code after it.
         """
-        frame, files = sys._current_frames().get(self._runner), []
+        frame = sys._current_frames().get(self._runner)
+        files = []
         while frame is not None and frame is not self._frame:
             files.append(frame.f_code.co_filename)
             frame = frame.f_back
@@ -101,7 +102,8 @@ class _Watcher:
         if self._running.locked():
             self._running.release()
         self._thread.join()
-        left, self._frame = self._frame is not None, None
+        left = self._frame is not None
+        self._frame = None
         if self.fired and left:
             _set_exception(self._runner, ctypes.py_object(TooLong))
             while True:

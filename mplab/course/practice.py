@@ -23,7 +23,8 @@ def practice(cell: str, coloured: Callable[[str], str]) -> str:
     found = re.search(r'mplab\.check\("(\w+)"', cell)
     if not found or found[1] not in EXERCISES:
         return ""
-    name, exercise = found[1], EXERCISES[found[1]]
+    name = found[1]
+    exercise = EXERCISES[found[1]]
     hint = _fold("Hint", f"<p>{escape(exercise.reason)}</p>")
     if callable(exercise.answer):
         more = _fold("Solution", coloured(solutions()[name]))

@@ -14,14 +14,16 @@ from mplab.pictures.canvas import (
     spread,
 )
 
-SIZE, LEAST = 13, 10
+SIZE = 13
+LEAST = 10
 """Size of the letters: as drawn, and in a narrow window, where a wide picture scrolls."""
 
 FONT = f'font-family="system-ui, DejaVu Sans, sans-serif" font-size="{SIZE}"'
 
 LINE = "#707075"  # axes and outlines
 
-BOLD, DASHED = 'font-weight="bold"', 'stroke-dasharray="4 3"'
+BOLD = 'font-weight="bold"'
+DASHED = 'stroke-dasharray="4 3"'
 
 _GRID = 'stroke-opacity="0.5"'
 
@@ -134,7 +136,8 @@ class Chart(Drawing):
 
     def __init__(self, x: Scale, y: Scale, on: Drawing | None = None) -> None:
         super().__init__()
-        self.x, self.y = x, y
+        self.x = x
+        self.y = y
         if on is not None:
             self.parts = on.parts
 
@@ -148,7 +151,8 @@ class Chart(Drawing):
     ) -> None:  # fmt: skip
         """Add words below the chart, with marks or lines through it."""
         for value in values:
-            at, bottom = self.x(value), self.y.start
+            at = self.x(value)
+            bottom = self.y.start
             if mark:
                 self.line(f"M{at:.1f} {bottom}v5")
             if grid:
@@ -161,7 +165,8 @@ class Chart(Drawing):
     ) -> None:  # fmt: skip
         """Add words at the left of the chart, with marks or lines through it."""
         for value in values:
-            at, left = self.y(value), self.x.start
+            at = self.y(value)
+            left = self.x.start
             if mark:
                 self.line(f"M{left} {at:.1f}h-5")
             if grid:
@@ -178,7 +183,8 @@ class Chart(Drawing):
 
     def zone(self, low: float, high: float, strength: float = COARSE) -> None:
         """Add a grey band between two values of `x`."""
-        left, right = self.x(low), self.x(high)
+        left = self.x(low)
+        right = self.x(high)
         height = self.y.start - self.y.end
         self.box(
             left, self.y.end, right - left, height, BAND, f'fill-opacity="{strength}"'
@@ -234,7 +240,8 @@ def bars(
     chart = Chart(x, Scale(0, 1, bottom, 14))
     chart.ticks_x(ticks, tick_words, grid=True)
     for i, (name, value, words, colour, stopped) in enumerate(rows):
-        top, end = 14 + row * i, x(value)
+        top = 14 + row * i
+        end = x(value)
         chart.text(x.start - 8, top + row / 2 + 5, name, "end")
         chart.box(x.start, top + 8, end - x.start, row - 14, colour)
         chart.text(x.end + 10, top + row / 2 + 5, words)

@@ -295,9 +295,11 @@ class RoundingLab(PageExplorer):
             exact = _exact(number)
             if exact is None:
                 return None
-            middle, reach = float(exact), 2 * float(ulp(float(exact), fmt))
+            middle = float(exact)
+            reach = 2 * float(ulp(float(exact), fmt))
             least = -fmt.max_finite if fmt.signed else float(decode(0, fmt))
-            low, high = max(middle - reach, least), min(middle + reach, fmt.max_finite)
+            low = max(middle - reach, least)
+            high = min(middle + reach, fmt.max_finite)
             return rounding_profile(fmt, _DRAWN, low, high, seed=seed)
 
         super().__init__(

@@ -128,7 +128,8 @@ class RangeMap(Explorer):
 
     def _sentence(self) -> str:
         """Say the state in words."""
-        part, scale = self.shares, self._loss_scale
+        part = self.shares
+        scale = self._loss_scale
         words = (
             f"Loss scale {power_of_two(scale)} = {scale:,.0f}, {self.layer.value}: "
             f"{percent(part.flushed, part.total)} flushed to 0, "

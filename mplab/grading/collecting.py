@@ -550,7 +550,8 @@ def _bring_in(
         taken = _DeliveryReader(each)
         problems += taken.problems
         if taken.files:
-            counts, files = each, taken.files
+            counts = each
+            files = taken.files
             break
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
         problems.append(f"{owner}: nothing could be taken; what came in before stays")

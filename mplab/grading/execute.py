@@ -132,7 +132,8 @@ def run_notebook(
     outcomes = {}
     for cell in notebook.cells:
         if (name := graded_name(cell)) is not None:
-            exercise, known = graded[name], replies.get(name, [])
+            exercise = graded[name]
+            known = replies.get(name, [])
             missing = len(exercise.parts) - len(known)
             known += [Reply([], message=ended)] * missing
             outcomes[name] = outcomes_of(exercise, known)

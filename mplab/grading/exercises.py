@@ -280,7 +280,8 @@ def _misconception(exercise: Exercise, replies: Sequence[Reply]) -> str:
     cases = [case for reply in replies for case in reply.cases]
     given = [outcome for reply in replies for outcome in reply.given]
     if not callable(exercise.answer):
-        cases, given = cases[:1], given[:1]
+        cases = cases[:1]
+        given = given[:1]
     return misconception_of(replace(exercise, cases=cases), given)
 
 

@@ -154,7 +154,8 @@ def fill_in_grades(
     match = Matching(table, [grade.student for grade in of_class])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
-    identifier, comments = table.column("identifier"), table.column("comments")
+    identifier = table.column("identifier")
+    comments = table.column("comments")
     maximum = table.column("maximum")
     points = of_class[0].max_score
     sign = "."

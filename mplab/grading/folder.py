@@ -62,7 +62,9 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
     """
     logger = logging.getLogger("traitlets")
     text = io.StringIO()
-    level, others, propagate = logger.level, logger.handlers[:], logger.propagate
+    level = logger.level
+    others = logger.handlers[:]
+    propagate = logger.propagate
     logger.handlers = [logging.StreamHandler(text)]
     logger.propagate = False
     logger.setLevel(logging.ERROR)
@@ -76,7 +78,8 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
     try:
         yield reason
     finally:
-        logger.handlers, logger.propagate = others, propagate
+        logger.handlers = others
+        logger.propagate = propagate
         logger.setLevel(level)
 
 
@@ -233,7 +236,8 @@ class Course:
             known = {row.id: row for row in gradebook.students}
             for student in self.roster():
                 row = known.get(student.id) or api.Student(id=student.id)
-                row.first_name, row.last_name = student.first_name, student.last_name
+                row.first_name = student.first_name
+                row.last_name = student.last_name
                 row.email = student.email or None
                 gradebook.db.add(row)
             gradebook.db.commit()
@@ -251,7 +255,8 @@ class Course:
         from nbgrader.coursedir import CourseDirectory
 
         # nbgrader starts `alembic` by name when it makes a gradebook.
-        scripts, places = str(Path(sys.executable).parent), os.environ.get("PATH", "")
+        scripts = str(Path(sys.executable).parent)
+        places = os.environ.get("PATH", "")
         if scripts not in places.split(os.pathsep):
             os.environ["PATH"] = f"{scripts}{os.pathsep}{places}"
         return CourseDirectory(config=self.config(), **settings)

@@ -81,7 +81,8 @@ def run(place: str | Path) -> dict[str, Any]:
     shipped = place / "source" / "course"
     settings = json.loads((shipped / "settings.json").read_bytes())
     about = json.loads((place / "submission_metadata.json").read_bytes())
-    name, (student, user) = settings["name"], student_of(about, settings["roster"])
+    name = settings["name"]
+    student, user = student_of(about, settings["roster"])
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))
         (course.root / "roster.csv").write_text(f"id\n{student}\n")

@@ -59,7 +59,8 @@ def _check(result: int, what: str) -> None:
 
 def enter_namespaces() -> None:
     """Enter new namespaces, which processes started from now on share."""
-    uid, gid = os.getuid(), os.getgid()
+    uid = os.getuid()
+    gid = os.getgid()
     # The files below belong to this user only while the memory is not hidden.
     _check(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
     _check(_libc.unshare(_NAMESPACES), "unshare")

@@ -105,7 +105,8 @@ class _Stream(io.TextIOBase):
     """`sys.stdout` or `sys.stderr` of a cell."""
 
     def __init__(self, outputs: Outputs, name: str) -> None:
-        self._outputs, self._name = outputs, name
+        self._outputs = outputs
+        self._name = name
 
     def writable(self) -> bool:
         return True
@@ -162,7 +163,9 @@ class Kernel:
     """Runs the cells of a submission and calls its functions."""
 
     def __init__(self, shell: Any, outputs: Outputs, values: Any) -> None:
-        self._shell, self._outputs, self._values = shell, outputs, values
+        self._shell = shell
+        self._outputs = outputs
+        self._values = values
 
     def serve(self, channel: socket.socket) -> None:
         """Answer requests until the grader has gone."""

@@ -149,7 +149,8 @@ class People:
         self._numbered: dict[str, list[Student]] = {}
         self._teams: dict[str, list[Sequence[str]]] = {}
         for student in roster:
-            first, last = student.first_name, student.last_name
+            first = student.first_name
+            last = student.last_name
             for name in {normalized_name(first + last), normalized_name(last + first)}:
                 self._named.setdefault(name, []).append(student)
             if student.number:

@@ -181,14 +181,16 @@ class _Handler(web.RequestHandler):
     reader: str
 
     def initialize(self) -> None:
-        self.course, self.root = self.settings["course"], self.settings["root"]
+        self.course = self.settings["course"]
+        self.root = self.settings["root"]
         self.opened: dict[str, tuple[str, float]] = self.settings["opened"]
 
     def find_reader(self) -> str:
         """Return a name for the user of this browser, by which people are told apart."""
         if self.current_user:  # of a Hub
             return str(self.current_user["name"])
-        cookie, known = f"{self.settings['cookie']}-reader", self.settings["readers"]
+        cookie = f"{self.settings['cookie']}-reader"
+        known = self.settings["readers"]
         key = self.get_cookie(cookie) or secrets.token_hex(8)
         self.set_cookie(cookie, key, httponly=True, samesite="Strict")
         return str(known.setdefault(key, f"person {len(known) + 1}"))
@@ -212,7 +214,8 @@ class _Handler(web.RequestHandler):
 
     def enter(self) -> None:
         """Refuse requests without the token; on a Hub, its log-in replaces this check."""
-        token, cookie = self.settings["cookie_secret"], self.settings["cookie"]
+        token = self.settings["cookie_secret"]
+        cookie = self.settings["cookie"]
         given = self.get_query_argument("token", "") or self.get_cookie(cookie, "")
         known = secrets.compare_digest(given.encode(), token.encode())
         if self.request.host not in self.settings["hosts"] or not known:
@@ -502,7 +505,8 @@ def _comment(grade: Any, question: Question) -> Any:
 
 def _record(grade: Any, question: Question, score: float, words: str) -> None:
     """Write points given by a person, which take the place of the check's."""
-    grade.manual_score, grade.needs_manual_grade = score, False
+    grade.manual_score = score
+    grade.needs_manual_grade = False
     if comment := _comment(grade, question):
         comment.manual_comment = words or None
 
@@ -592,7 +596,8 @@ def serve(
             raise ValueError(
                 f"--port must be a free port; got {port} ({error})."
             ) from error
-        token, (host, number) = secrets.token_urlsafe(32), listener.getsockname()
+        token = secrets.token_urlsafe(32)
+        host, number = listener.getsockname()
         server = httpserver.HTTPServer(
             application(course, token, host, number, hub=hub), max_body_size=1 << 20
         )

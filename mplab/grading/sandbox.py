@@ -414,7 +414,8 @@ class Session:
         limits = self._sandbox.limits
         allowed = limits.cell_seconds if seconds is None else seconds
         allowed = min(allowed, limits.total_seconds - self.spent)
-        self._began, self._before = time.monotonic(), None
+        self._began = time.monotonic()
+        self._before = None
         try:
             self._send(struct.pack(">I", len(body)) + body, allowed)
             data = self._receive(allowed)
@@ -500,7 +501,8 @@ class Session:
         if used > limits.resident:
             most = limits.resident >> 20
             raise self._broken(f"it held more than {most} MiB of memory")
-        ran, waited = self._threads.ran, self._threads.waited
+        ran = self._threads.ran
+        waited = self._threads.waited
         passed = time.monotonic() - self._began
         together = self._passed + passed
         if together - _own(together, ran, waited) > limits.total_seconds:

@@ -146,7 +146,8 @@ def rebuild_output(output: Mapping[str, Any]) -> NotebookNode:
     if kind == "error":
         lines = output.get("traceback")
         trace = "\n".join(map(plain_text, lines)) if isinstance(lines, list) else ""
-        name, value = _bounded(output.get("ename")), _bounded(output.get("evalue"))
+        name = _bounded(output.get("ename"))
+        value = _bounded(output.get("evalue"))
         trace = _bounded(trace if trace.strip() else f"{name}: {value}")
         return new_output("error", ename=name, evalue=value, traceback=[trace])
     given = output.get("data")

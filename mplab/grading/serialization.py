@@ -247,7 +247,8 @@ def _decode_array(name: Any, shape: Any, text: Any) -> np.ndarray:
     _require(isinstance(shape, list) and len(shape) <= 8)
     _require(all(type(n) is int and 0 <= n <= MAX_BYTES for n in shape))
     _require(isinstance(text, str) and len(text) <= 2 * MAX_BYTES)
-    dtype, raw = _DTYPES[name], base64.b64decode(text, validate=True)
+    dtype = _DTYPES[name]
+    raw = base64.b64decode(text, validate=True)
     _require(len(raw) == math.prod(shape) * dtype.itemsize and len(raw) <= MAX_BYTES)
     _require(name != "bool" or not raw.strip(b"\0\1"))
     return np.frombuffer(raw, dtype).reshape(shape).copy()

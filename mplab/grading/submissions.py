@@ -84,7 +84,8 @@ def open_regular(path: Path, owner: int | None = None) -> IO[bytes]:
         if error.errno in _OURS:
             raise
         raise RejectedSubmission("it is a link or cannot be read") from error
-    file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
+    file = os.fdopen(descriptor, "rb")
+    status = os.fstat(descriptor)
     reason = ""
     if not stat.S_ISREG(status.st_mode):
         reason = "it is not an ordinary file"
@@ -214,7 +215,8 @@ def _choose(
         name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found
     }
     if not chosen and len(found) == 1 and len(skeletons) == 1:
-        [(other, path)], [name] = found.items(), skeletons
+        [(other, path)] = found.items()
+        [name] = skeletons
         notes.append(f"Graded {shown_name(other)} as {name}.ipynb.")
         return {name: path}
     if not chosen:
@@ -369,7 +371,8 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
             order.append(raw)
     _complete(order, list(roles), answers_before(skeleton))
     rebuilt = copy.copy(skeleton)
-    rebuilt.metadata, rebuilt.cells = copy.deepcopy(skeleton.metadata), []
+    rebuilt.metadata = copy.deepcopy(skeleton.metadata)
+    rebuilt.cells = []
     for number, entry in enumerate(order):
         cell = (
             _new_cell(entry)

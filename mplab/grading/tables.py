@@ -345,11 +345,13 @@ def _student(
         text = re.sub(r'^="(.*)"$', r"\1", text)
         return re.sub(r"^'(?=[=+\-@|%])", "", text)
 
-    first, last = cell(table.column("first_name")), cell(table.column("last_name"))
+    first = cell(table.column("first_name"))
+    last = cell(table.column("last_name"))
     email = cell(table.column("email"))
     number = cell("number")
     if canvas:
-        email, number = email or cell("sis login id"), cell("id")
+        email = email or cell("sis login id")
+        number = cell("id")
     whole = cell("student") if canvas else ""
     if not ((first and last) or whole):
         whole = cell(table.column("full_name"))
@@ -369,7 +371,8 @@ def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
     teams: dict[str, list[str]] = {}
     left = set(known)
     for number, line in read_table(path, "team", "id").lines:
-        team, who = line["team"].strip(), line["id"].strip()
+        team = line["team"].strip()
+        who = line["id"].strip()
         if not team or who not in left:
             raise ValueError(
                 f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
@@ -397,7 +400,8 @@ def read_extensions(
     """
     found = {}
     for number, line in read_table(path, "id", "assignment", "hours").lines:
-        who, what = line["id"].strip(), line["assignment"].strip()
+        who = line["id"].strip()
+        what = line["assignment"].strip()
         try:
             time = timedelta(hours=float(line["hours"].replace(",", ".")))
             if known and who not in known:

@@ -50,7 +50,8 @@ class Difference(NamedTuple):
         unit = "ulp" if getattr(torch, site.dtype).is_floating_point else "in integers"
         if self.ulps == math.inf:
             return "a number that is not finite against one that is"
-        size, sampled = math.prod(site.shape), min(SAMPLED, math.prod(site.shape))
+        size = math.prod(site.shape)
+        sampled = min(SAMPLED, math.prod(site.shape))
         if self.moved:
             return (
                 f"{self.ulps:,.0f} {unit} at most in the {self.moved} of {sampled} sampled "
@@ -93,7 +94,8 @@ class Comparison:
         if not self.compared:
             return "The runs have nothing in common that could be compared."
         if self.first is not None:
-            step, site = self.first.step, self.first.site
+            step = self.first.step
+            site = self.first.site
             return f"The runs part in step {step}, {site.direction}: {site}."
         same = f"{self.compared:,} digests of {plural(len(self.steps), 'step')}"
         if self.notes:
@@ -103,7 +105,8 @@ class Comparison:
     def _tables(self) -> list[Table]:
         if self.first is None:
             return []
-        count, last = len(self.differences), self.differences[-1].step
+        count = len(self.differences)
+        last = self.differences[-1].step
         pairs = (
             ("part by", self.first.apart),
             ("equal until", self.before or "nothing was equal before"),
@@ -156,11 +159,13 @@ def compare(
         >>> compare(digest, digest).verdict
         'The runs have nothing in common that could be compared.'
     """
-    a, b = _record("run_a", run_a), _record("run_b", run_b)
+    a = _record("run_a", run_a)
+    b = _record("run_b", run_b)
     steps = [n for n in a.steps if n in b.steps]
     notes = list(_notes(a, b, steps))
     differences: list[Difference] = []
-    before, compared = "", 0
+    before = ""
+    compared = 0
     for n in steps:
         theirs = {site.place: (site, row) for site, row in _rows(b, n)}
         for site, row in _rows(a, n):
@@ -262,8 +267,10 @@ def _parsed(content: bytes) -> Record:
         record.sites += (
             Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["new"]
         )
-        number, ids = stored["step"], stored["sites"]
-        places, numbers = np.array(ids, np.int64), np.array(stored["rows"], np.int64)
+        number = stored["step"]
+        ids = stored["sites"]
+        places = np.array(ids, np.int64)
+        numbers = np.array(stored["rows"], np.int64)
         if numbers.shape != (len(ids), 2 + SAMPLED) or type(number) is not int:
             raise ValueError(
                 f"step {quoted(number)} has numbers of shape {numbers.shape}"

@@ -208,7 +208,8 @@ class Digest(Watch):
         require_optimizer("Digest", optimizer, model)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
-        self.model, self.optimizer = model, optimizer
+        self.model = model
+        self.optimizer = optimizer
         self.every = integer("Digest", "every", every, least=1)
         name = None if path is None else os.fspath(path)
         if name is not None and several_processes() and "%r" not in name:
@@ -290,7 +291,8 @@ class Digest(Watch):
         while (direction, layer, what, call) in self._places:
             call += 1
         self._places.add((direction, layer, what, call))
-        dtype, shape = str(t.dtype).removeprefix("torch."), tuple(t.shape)
+        dtype = str(t.dtype).removeprefix("torch.")
+        shape = tuple(t.shape)
         site = Site(
             direction, layer, self._kinds.get(layer, ""), what, call, dtype, shape
         )

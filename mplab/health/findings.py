@@ -62,7 +62,8 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Look at the inputs and the range of that operation; scale the input down, or run "
             "this part in FP32. A minimum scale or nan_to_num only hides it."
         )
-        first, last = steps[0].loss, steps[bad[0] - 1].loss
+        first = steps[0].loss
+        last = steps[bad[0] - 1].loss
         if bad[0] and abs(last) > 10 * abs(first) > 0:
             means = f"Before, the loss grew from {first:.3g} to {last:.3g}: the updates diverge."
             check = "Lower the learning rate or warm it up; look at the sign of the loss; clip."
@@ -251,7 +252,8 @@ def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     part = len(steps) // 4
     if part < 5 or not all(0 < loss < math.inf for loss in losses):
         return
-    first, last = statistics.median(losses[:part]), statistics.median(losses[-part:])
+    first = statistics.median(losses[:part])
+    last = statistics.median(losses[-part:])
     if last > 2 * first:
         yield _watch(
             "rising-loss",
@@ -388,7 +390,8 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     # An infinite weight keeps its bits, whatever its update.
     moving = [step for step in steps if step.updated and not step.nonfinite_weights]
     late = moving[-max(1, len(moving) // 3) :]
-    unmoved, updated = sum(s.unmoved for s in late), sum(s.updated for s in late)
+    unmoved = sum(s.unmoved for s in late)
+    updated = sum(s.updated for s in late)
     if not updated or unmoved <= 0.5 * updated:
         return
     observed = (

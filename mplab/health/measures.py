@@ -248,9 +248,12 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
         factor: the scale, or the scale of each number.
         fmt: the format.
     """
-    x, factor = x.detach().float(), factor.float()
-    size, scaled = x.abs(), (x * factor).abs()
-    some, held = size > 0, x.isfinite() & low.isfinite()
+    x = x.detach().float()
+    factor = factor.float()
+    size = x.abs()
+    scaled = (x * factor).abs()
+    some = size > 0
+    held = x.isfinite() & low.isfinite()
     # Numbers up to this one round down.
     most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
     reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2

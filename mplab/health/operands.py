@@ -76,7 +76,8 @@ def _in_rows(layer: Any, how: Any, name: str, x: Tensor, axis: int) -> Operand:
         axiswise_dim=get_maybe_axiswise_dim(axis, how.scaling_granularity),
         round_scales_to_power_of_2=layer.config.round_scales_to_power_of_2,
     )
-    low, fmt = found._data.float() / found._scale, format_of_dtype(how.target_dtype)
+    low = found._data.float() / found._scale
+    fmt = format_of_dtype(how.target_dtype)
     return Operand(
         name, how.scaling_granularity.name.lower(), x, low, found._scale, fmt
     )

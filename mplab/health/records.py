@@ -68,7 +68,8 @@ class Magnitudes(NamedTuple):
 
     def plus(self, other: Magnitudes) -> Magnitudes:
         """Join two records."""
-        largest, least = max(self.largest, other.largest), min(self.least, other.least)
+        largest = max(self.largest, other.largest)
+        least = min(self.least, other.least)
         return Magnitudes(self.fmt, self.what_if, largest, least)
 
 
@@ -123,7 +124,8 @@ class Casts(NamedTuple):
     def plus(self, other: Casts) -> Casts:
         """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[4:], other[4:], strict=True))
-        scale, amax = min(self.scale, other.scale), max(self.amax, other.amax)
+        scale = min(self.scale, other.scale)
+        amax = max(self.amax, other.amax)
         return Casts(self.fmt, self.scaling, scale, amax, *sums)  # type: ignore[arg-type]
 
 

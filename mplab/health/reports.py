@@ -52,7 +52,8 @@ class Report:
     def _summary(self) -> list[tuple[str, str]]:
         if not self.steps:
             return [("steps", "0")]
-        first, last = self.steps[0], self.steps[-1]
+        first = self.steps[0]
+        last = self.steps[-1]
         pairs = [
             (
                 "steps",

@@ -161,11 +161,13 @@ class _Watching:
 
     def _say(self, health: Health) -> None:
         """Print a line every `say_every` steps."""
-        number, every = len(health.steps), self._settings.say_every
+        number = len(health.steps)
+        every = self._settings.say_every
         if self._first and every and number % every == 0:
             codes = ", ".join(health.report().codes) or "no problems found"
             scalars = health.scalars()
-            loss, norm = scalars["loss"], scalars.get("gradient_norm", math.nan)
+            loss = scalars["loss"]
+            norm = scalars.get("gradient_norm", math.nan)
             self._settings.told(
                 f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}"
             )
@@ -235,7 +237,8 @@ class _ForTransformers(_Watching):
     _summed = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        model, optimizer = given["model"], given.get("optimizer")
+        model = given["model"]
+        optimizer = given.get("optimizer")
         inner = getattr(optimizer, "optimizer", optimizer)
         self._begin(model, inner, getattr(optimizer, "scaler", None))
         hook = model.register_forward_hook(self._passed, with_kwargs=True)

@@ -416,7 +416,8 @@ class Health(measures.Watch):
         self.seen.piled += any(one.grew for one in used)
         # args begin with the optimizer; a closure computes the gradients within the step
         self._asks = len(args) > 1 or kwargs.get("closure") is not None
-        self._tracer.updating, self._tracer.asks = not self._asks, self._asks
+        self._tracer.updating = not self._asks
+        self._tracer.asks = self._asks
         if self.scaler is not None and not self._in_scaler:
             known = optimizer is self.optimizer or id(optimizer) in self._scaled
             self.seen.outside_scaler += known
@@ -644,7 +645,8 @@ class Health(measures.Watch):
 
     def _measure_casts(self, record: Step) -> None:
         """Record whether a changed weight was used without being cast anew."""
-        seen, tracer = self.seen, self._tracer
+        seen = self.seen
+        tracer = self._tracer
         seen.integers = seen.integers or tracer.integers
         if not (self._tracing and self._ran):
             return

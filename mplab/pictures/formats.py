@@ -122,7 +122,8 @@ def code_table(fmt: Format) -> c.Picture:
     axes.tick_params(length=0)
     every = values(fmt)
     finite = np.unique(every[np.isfinite(every)])  # −0 and 0 are one number
-    infinite, nan = int(np.isinf(every).sum()), int(np.isnan(every).sum())
+    infinite = int(np.isinf(every).sum())
+    nan = int(np.isnan(every).sum())
     sentence = (
         f"{fmt.name}: {every.size} codes, {finite.size} different numbers, "
         f"{infinite or 'no'} infinities, {nan} NaN{'' if nan == 1 else 's'}"
@@ -141,7 +142,8 @@ def _draw_cell(
     normal = math.isfinite(value) and value >= fmt.min_normal
     face, alpha = (colour, 0.3) if normal else (colour, 0.1)
     if not math.isfinite(value):
-        face, alpha = c.BAND, 0.4
+        face = c.BAND
+        alpha = 0.4
     corner = (column - 0.5, row - 0.5)
     axes.add_patch(
         Rectangle(

@@ -253,7 +253,8 @@ def _draw_magnitudes(
     largest = [_exponent(sizes.largest) for sizes in seen]
     least = [_exponent(sizes.least) for sizes in seen]
     if np.isfinite(largest).any():
-        bottom, top = np.nanmin(least), np.nanmax(largest)
+        bottom = np.nanmin(least)
+        top = np.nanmax(largest)
         label = "from a hundredth of the root mean square to the largest"
         axes.barh(
             row, top - bottom, 0.5, bottom, color=c.style(fmt).colour, label=label

@@ -102,7 +102,8 @@ class Cast:
     def _padded(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Pad a matrix with zeros to whole blocks; return it and the shape of a block."""
         assert self.block is not None
-        (down, along), (rows, columns) = self.block, x.shape
+        down, along = self.block
+        rows, columns = x.shape
         block = (down, max(1, columns) if along is None else along)
         return F.pad(x, (0, -columns % block[1], 0, -rows % block[0])), block
 

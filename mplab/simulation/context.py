@@ -211,7 +211,8 @@ class simulated(ContextDecorator):
         mode.graph = graph = this_graph()
         policy = mode.policy
         graph.next = next_number()  # leave out the nodes made outside
-        self._outer, graph.innermost = graph.innermost, mode
+        self._outer = graph.innermost
+        graph.innermost = mode
         mode.epoch += 1
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -249,7 +250,9 @@ class simulated(ContextDecorator):
             self._stance = None
         for handle in self._handles:
             handle.remove()
-        self._handles, self._stepping, mode.entered = [], [], []
+        self._handles = []
+        self._stepping = []
+        mode.entered = []
         mode.move(mode.outside)
         regions.forget()
         self._guard_backward()
@@ -276,7 +279,8 @@ class simulated(ContextDecorator):
 
         A graph that was made here can be reached only through such results.
         """
-        graph, results = self._mode.graph, self._mode.results
+        graph = self._mode.graph
+        results = self._mode.results
         alive = {id(t): t for t in (result() for result in results) if t is not None}
         results.clear()
         if self._outer is None and all(t.grad_fn is None for t in alive.values()):
@@ -382,7 +386,8 @@ class simulated(ContextDecorator):
 
     def _place(self, module: nn.Module, around: LayerContext) -> LayerContext:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
-        layer, policy = self._layers[module], self._mode.policy
+        layer = self._layers[module]
+        policy = self._mode.policy
         if layer.choice is None:
             scope: Scope = around.rules.scope
             scope = scope if scope.inside else Scope(policy, inside=True)
@@ -400,7 +405,8 @@ class simulated(ContextDecorator):
         """
         self._seen = True
         taken = {layer.name for layer in self._layers.values()}
-        prefix, number = "", 1
+        prefix = ""
+        number = 1
         names = dict(root.named_modules())
         while any(prefix + name in taken for name in names):
             number += 1
@@ -471,7 +477,8 @@ def explain(
         >>> found.rows[0].cast, found.rows[1].rule
         (3, 'listed: softmax runs in FP32')
     """
-    fmt, policy = format_of(fmt, function="explain"), policy_named("explain", policy)
+    fmt = format_of(fmt, function="explain")
+    policy = policy_named("explain", policy)
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)

@@ -62,7 +62,8 @@ _graph_task = torch._C._current_graph_task_id
 
 _saving_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 
-_FLOAT32, _STRIDED = torch.float32, torch.strided
+_FLOAT32 = torch.float32
+_STRIDED = torch.strided
 
 _FP32_PRECISION = FP32.precision
 
@@ -155,7 +156,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, into: Rounder, policy: Policy, *, tally: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.policy, self.tally = policy, tally
+        self.policy = policy
+        self.tally = tally
         self.counters: dict[tuple[str, str, bool], Counter] = {}
         rules = rules_in(Scope(policy, inside=False))
         self.outside = LayerContext(OUTSIDE, rules, into)
@@ -218,7 +220,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rules = self.rules
         rule = rules.get(id(func)) or rules.of(func)
         if rule.view:
-            out, node = rule.call(*args, **kwargs), _current_node()
+            out = rule.call(*args, **kwargs)
+            node = _current_node()
             if node is None or _grad_enabled():
                 self.keep(out)
             if graph.has_grown():
@@ -275,7 +278,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
         tensors = tensors_of(rule, args, kwargs)
-        run, low = rule.run, self.place.into
+        run = rule.run
+        low = self.place.into
         if custom is not None:
             run = Run.WIDEST
         low_met, wide, scalars, computes, numbers = common_format(
@@ -358,7 +362,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return gradient
             number = _number_of(_current_node())
             graph.nodes[number] = Node(tag.into, node.place, (tag,))
-            gradient, graph.nodes[number] = torch.clone(gradient), node
+            gradient = torch.clone(gradient)
+            graph.nodes[number] = node
             return gradient
 
         def hook(gradients: Any, _: Any) -> Any:
@@ -446,7 +451,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         )
                     )
             return out
-        into, given = known.into, args
+        into = known.into
+        given = args
         if into is not None:
             if known.scalars and not rule.keeps_scalars_fp32:
                 args = self._round_scalars(rule, args, into)
@@ -479,7 +485,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cast = shared.cast
         into = shared.into if cast is None else cast.into
         if cast is not None and into is not shared.into:
-            one, whole = args[0], cast.rounded
+            one = args[0]
+            whole = cast.rounded
             same_size = one.numel() == whole.numel()
             view = same_size and sorted(one.shape) != sorted(whole.shape)
             if view or any(m and m.into is None for m in map(tag_of, args[:2])):
@@ -641,7 +648,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         into: Rounder,
         node: Node | None,
     ) -> tuple[Any, Keywords]:
-        count, cast = len(args), None
+        count = len(args)
+        cast = None
         for i in rule.positions:
             if i < count:
                 t = args[i]

@@ -75,12 +75,16 @@ class Recorder:
     """Collect the operations that a mode runs, as its `record`."""
 
     def __init__(self, mode: Mode) -> None:
-        self.mode, self.rows = mode, list[Row]()
+        self.mode = mode
+        self.rows = list[Row]()
 
     def __call__(self, ran: Ran) -> None:
         """Record one operation, unless it has no floating-point input or result."""
-        rule, into, node = ran.rule, ran.into, ran.node
-        before, after = list(_tensors(ran.given)), list(_tensors(ran.taken))
+        rule = ran.rule
+        into = ran.into
+        node = ran.node
+        before = list(_tensors(ran.given))
+        after = list(_tensors(ran.taken))
         numbers = [
             t
             for t in results_of(ran.out)
@@ -93,7 +97,8 @@ class Recorder:
             why = f"{why}; {rule.mark}"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE
-        fmt, shape = FP32 if into is None else into.fmt, tuple(numbers[0].shape)
+        fmt = FP32 if into is None else into.fmt
+        shape = tuple(numbers[0].shape)
         pairs = list(zip(before, after, strict=True))
         inputs = tuple(_format(old, new, into) for old, new in pairs)
         cast = sum(old is not new for old, new in pairs)
@@ -102,7 +107,8 @@ class Recorder:
 
 def _why(ran: Ran, *, scalar: bool) -> str:
     """Why an operation ran in its format."""
-    rule, run = ran.rule, ran.run
+    rule = ran.rule
+    run = ran.run
     name = FP32.name if ran.into is None else ran.into.fmt.name
     if ran.reason:
         return ran.reason

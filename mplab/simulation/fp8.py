@@ -116,7 +116,9 @@ class Fp8Linear(nn.Linear):
 
     def _choose(self, how: Scaling, length: int, real: bool) -> None:
         """Set how operands are cast."""
-        self.how, self.scaling, self.real = how, how.name, real
+        self.how = how
+        self.scaling = how.name
+        self.real = real
         self.on_cast: Callable[[str, Tensor, Tensor, Tensor], None] | None = None
         casts = how.casts()
         self.formats = {role: cast.fmt for role, cast in casts.items()}
@@ -154,7 +156,8 @@ class Fp8Linear(nn.Linear):
 
     def words(self) -> str:
         """Formats and scaling of the operands, in a few words."""
-        forward, backward = self.formats["input"].name, self.formats["grad_output"].name
+        forward = self.formats["input"].name
+        backward = self.formats["grad_output"].name
         kind = "real" if self.real else "simulated"
         return f"{forward}/{backward}, {self.scaling} scaling, {kind}"
 
@@ -208,7 +211,8 @@ class _Linear(torch.autograd.Function):
         kind = input.device.type
         lowered = torch.is_autocast_enabled(kind)
         dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
-        into, graph = _format_of_products(input.device), this_graph()
+        into = _format_of_products(input.device)
+        graph = this_graph()
         with _plainly(kind, graph):
             rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
             wide = _operand(layer, "weight", weight)
@@ -219,17 +223,19 @@ class _Linear(torch.autograd.Function):
                 into(output, output, None)
                 set_tag(output, FormatTag(into))
             ctx.save_for_backward(rows.matrix, wide.matrix)
-            ctx.scales, ctx.dtypes = (
-                (rows.scale, wide.scale),
-                (input.dtype, weight.dtype),
-            )
-            ctx.layer, ctx.shape, ctx.bias, ctx.graph = layer, input.shape, bias, graph
+            ctx.scales = (rows.scale, wide.scale)
+            ctx.dtypes = (input.dtype, weight.dtype)
+            ctx.layer = layer
+            ctx.shape = input.shape
+            ctx.bias = bias
+            ctx.graph = graph
             return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        layer, bias = ctx.layer, ctx.bias
+        layer = ctx.layer
+        bias = ctx.bias
         kept = zip(
             (layer.how.input, layer.how.weight),
             ctx.saved_tensors,
@@ -269,7 +275,8 @@ def _format_of_products(device: torch.device) -> Rounder | None:
 @contextmanager
 def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
     """Turn off autocast and `simulated` inside."""
-    outer, graph.innermost = graph.innermost, None
+    outer = graph.innermost
+    graph.innermost = None
     try:
         with torch.autocast(device_type, enabled=False):
             yield
@@ -291,7 +298,8 @@ class _Operand(NamedTuple):
 
 def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
     """Cast a matrix; one in blocks is cast later, for each product."""
-    x, cast = x.float(), layer.how.casts()[role]
+    x = x.float()
+    cast = layer.how.casts()[role]
     scale = layer.scale_of(role, x)
     if cast.block is not None:
         return _Operand(cast, x, scale)
@@ -322,7 +330,8 @@ def _product(
 
 def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
     """The product a · bᵀ by torch in FP8, sides padded to the multiples of 16 that CUDA wants."""
-    rows, columns = a.shape[0], b.shape[0]
+    rows = a.shape[0]
+    columns = b.shape[0]
     a, b = (
         F.pad(x.view(torch.uint8), (0, -x.shape[1] % 16, 0, -x.shape[0] % 16))
         .contiguous()

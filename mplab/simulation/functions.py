@@ -124,7 +124,8 @@ class Functions(TorchFunctionMode):
 
     def __init__(self, mode: Mode, rounders: Mapping[Format, Rounder]) -> None:
         super().__init__()
-        self.mode, self.known = mode, known_functions(mode.policy)
+        self.mode = mode
+        self.known = known_functions(mode.policy)
         self.rounders = {
             fmt.torch_dtype: rounder
             for fmt, rounder in rounders.items()
@@ -173,14 +174,16 @@ class Functions(TorchFunctionMode):
     ) -> Any:
         """Call a function with all its parts run by these rules, and `into` as the low format."""
         mode = self.mode
-        place, before = mode.place, mode.rules
+        place = mode.place
+        before = mode.rules
         if into is not None and into is not place.into:
             mode.place = place._replace(into=into)
         mode.rules = rules
         try:
             return func(*args, **kwargs)
         finally:
-            mode.place, mode.rules = place, before
+            mode.place = place
+            mode.rules = before
 
     def rules(self, run: Run, why: str) -> RuleTable:
         """Rules that run all operations alike."""
@@ -320,11 +323,13 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> An
         return _tell_as_if(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
-        asked, into = other.dtype, _rounder_of(other)
+        asked = other.dtype
+        into = _rounder_of(other)
         why = "the format of another tensor is asked for"
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
-        into, why = functions.rounder(asked), _asked_for(asked)
+        into = functions.rounder(asked)
+        why = _asked_for(asked)
     if into is None and asked is not torch.float32:
         return func(*args, **kwargs)
     if into is not None:
@@ -360,7 +365,8 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
 
 def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
-    out, into = func(*args, **kwargs), _rounder_of(args[0])
+    out = func(*args, **kwargs)
+    into = _rounder_of(args[0])
     if into is not None:
         set_tag(out, FormatTag(into))
     return out
@@ -433,7 +439,8 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any
     def held(a: Any) -> Any:
         return functions.to(functions.low(a, why), None, within.scope.choice)
 
-    args, kwargs = [*map(held, args)], {name: held(a) for name, a in kwargs.items()}
+    args = [*map(held, args)]
+    kwargs = {name: held(a) for name, a in kwargs.items()}
     return functions.low(functions.by(within, func, args, kwargs), why)
 
 

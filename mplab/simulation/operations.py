@@ -12,7 +12,8 @@ from mplab.simulation.low_kernels import CHECKED_ARGUMENTS, KERNELS, OwnWay
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 from mplab.simulation.tags import ALWAYS_FP32, FormatTag, Rounder, set_tag, tag_of
 
-_FLOAT32, _STRIDED = torch.float32, torch.strided
+_FLOAT32 = torch.float32
+_STRIDED = torch.strided
 
 _PAIRED = names_in(
     "index_add index_add_ index_copy_ index_put_ index_reduce index_reduce_ scatter scatter_ put "

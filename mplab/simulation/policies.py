@@ -151,7 +151,8 @@ class Policy:
             >>> "_softmax" in wider.wide
             True
         """
-        low, fp32 = _operations("lower", lower), _operations("wide", wide)
+        low = _operations("lower", lower)
+        fp32 = _operations("wide", wide)
         _require_apart("with_operations", lower=low, wide=fp32)
         return replace(
             self,

@@ -27,9 +27,11 @@ from torch.overrides import TorchFunctionMode
 from mplab.simulation.dispatch import Mode
 from mplab.simulation.tags import this_graph
 
-_ENTER, _EXIT = autocast.__enter__, autocast.__exit__
+_ENTER = autocast.__enter__
+_EXIT = autocast.__exit__
 
-_IS_ENABLED, _CAST = torch.is_autocast_enabled, autocast_mode._cast
+_IS_ENABLED = torch.is_autocast_enabled
+_CAST = autocast_mode._cast
 
 _ATTRIBUTE = "_mplab_leave"
 
@@ -42,7 +44,8 @@ _active = 0
 
 def _begin_rerun(mode: Mode) -> Callable[[], None]:
     """Begin a part that a checkpoint reruns, even without gradients; return how to end it."""
-    before, mode.rerun_node = mode.rerun_node, torch._C._current_autograd_node()
+    before = mode.rerun_node
+    mode.rerun_node = torch._C._current_autograd_node()
     unseen = not _count_function_modes()
     if unseen:
         TorchFunctionMode.__enter__(mode.functions)  # type: ignore[no-untyped-call]
@@ -77,7 +80,8 @@ def _exit(region: Any, *error: Any) -> Any:
 
 
 def _is_enabled(*device: str) -> bool:
-    mode, caller = this_graph().innermost, sys._getframe(1)
+    mode = this_graph().innermost
+    caller = sys._getframe(1)
     if caller.f_code.co_name == "decorate_fwd" and isinstance(mode, Mode):
         casts = caller.f_locals.get("cast_inputs") is not None
         return casts and device == (mode.policy.kernels,)
@@ -91,8 +95,10 @@ def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
 
 
 def _set(enter: Any, leave: Any, enabled: Any, cast: Any) -> None:
-    autocast.__enter__, autocast.__exit__ = enter, leave  # type: ignore[method-assign]
-    torch.is_autocast_enabled, autocast_mode._cast = enabled, cast
+    autocast.__enter__ = enter  # type: ignore[method-assign]
+    autocast.__exit__ = leave  # type: ignore[method-assign]
+    torch.is_autocast_enabled = enabled
+    autocast_mode._cast = cast
 
 
 def watch() -> None:

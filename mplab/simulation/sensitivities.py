@@ -185,7 +185,9 @@ class _Step:
     def __init__(
         self, model: nn.Module, batches: list[Any], loss: Any, policy: Policy
     ) -> None:
-        self.model, self.batches, self.loss = copy.deepcopy(model), batches, loss
+        self.model = copy.deepcopy(model)
+        self.batches = batches
+        self.loss = loss
         self.model.zero_grad()
         self.policy = policy
         self.outputs: list[Tensor] = []
@@ -229,7 +231,8 @@ class _Step:
             name: _error(own, self.gradients[name]) for name, own in gradients.items()
         }
         worst = max(errors, key=errors.__getitem__)
-        forward, backward = Tally(), Tally()
+        forward = Tally()
+        backward = Tally()
         for name in formats:
             forward += within.by_layer.get(name, Tally())
             backward += within.by_layer.get(f"{name} backward", Tally())

@@ -30,14 +30,17 @@ KEPT_NODES = 1 << 17
 next_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 """The number that the next autograd node of this thread will get."""
 
-_ATTRIBUTE, _COPY = "_mplab", "_mplab_copy"
+_ATTRIBUTE = "_mplab"
+_COPY = "_mplab_copy"
 
 
 class Counter:
     """Counts of the roundings of one operation in one layer; loops add to the array."""
 
     def __init__(self) -> None:
-        self.tally, self.total, self.counts = Tally(), 0, np.zeros(8, np.int64)
+        self.tally = Tally()
+        self.total = 0
+        self.counts = np.zeros(8, np.int64)
         self.counts_at: int = self.counts.ctypes.data
 
     def result(self) -> Tally:
@@ -77,7 +80,9 @@ class Rounder:
         if stream is None or rounding is not Rounding.STOCHASTIC:
             checked_keys("simulated", rounding, stream)
         self.parameters = rounding_parameters("simulated", fmt, rounding, overflow)
-        self.fmt, self.rounding, self.overflow = fmt, rounding, overflow
+        self.fmt = fmt
+        self.rounding = rounding
+        self.overflow = overflow
         self.stream = stream
         self._parameters_at: int = self.parameters.numbers.ctypes.data
 
@@ -100,7 +105,9 @@ class Rounder:
                 return hear(self, x, out, counter)
             finally:
                 _listeners[get_ident()] = hear
-        size, here, x_at = x.numel(), out is x, x.data_ptr()
+        size = x.numel()
+        here = out is x
+        x_at = x.data_ptr()
         # No memory: empty, on the meta device, or zeros of forward differentiation.
         if not x_at:
             return out if here else out.zero_()
@@ -222,7 +229,8 @@ class RoundedCopy:
     __slots__ = ("__weakref__", "into", "place", "rounded", "time", "views")
 
     def __init__(self, base: Tensor, into: Rounder) -> None:
-        self.place, self.into = base.data_ptr(), into
+        self.place = base.data_ptr()
+        self.into = into
         self.rounded = torch.empty_like(base)
         views = (self.rounded, self.rounded.t()) if base.dim() == 2 else (self.rounded,)
         self.views = {(view.shape, view.stride()): view for view in reversed(views)}
@@ -263,7 +271,9 @@ class Node:
         place: LayerContext | None = None,
         inputs: tuple[FormatTag, ...] = (),
     ) -> None:
-        self.into, self.place, self.inputs = into, place, inputs
+        self.into = into
+        self.place = place
+        self.inputs = inputs
         self.scalars = False  # whether some inputs have no dimensions
         self.arrives = into  # the format of its result, so of the gradient that arrives
 
@@ -301,7 +311,8 @@ class Graph:
         An operation has one node, or several in a transformation of `torch.func`. Nodes that only
         pass gradients on, made without an operation, may come first.
         """
-        first, self.next = self.next, next_number()
+        first = self.next
+        self.next = next_number()
         self.nodes[first] = node
         for number in range(first + 1, self.next):
             self.nodes[number] = node

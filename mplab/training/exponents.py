@@ -58,7 +58,8 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
         empty = np.zeros(0, np.int64)
         return ExponentHistogram(empty, empty.copy(), zeros, nonfinite)
     exponents = np.frexp(numbers)[1].astype(np.int64) - 1
-    low, high = int(exponents.min()), int(exponents.max())
+    low = int(exponents.min())
+    high = int(exponents.max())
     counts = np.bincount(exponents - low, minlength=high - low + 1)
     return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
 
@@ -72,7 +73,8 @@ def pooled(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     counts = np.zeros(high - low + 1, dtype=np.int64)
     for h in filled:
         counts[int(h.exponents[0]) - low : int(h.exponents[-1]) - low + 1] += h.counts
-    zeros, nonfinite = sum(h.zeros for h in several), sum(h.nonfinite for h in several)
+    zeros = sum(h.zeros for h in several)
+    nonfinite = sum(h.nonfinite for h in several)
     return ExponentHistogram(np.arange(low, high + 1), counts, zeros, nonfinite)
 
 

@@ -56,7 +56,8 @@ class LowOptimizer:
         stream: Stream | None = None,
     ) -> None:
         self.optimizer = optimizer
-        self.weight_format, self.optimizer_format = weight_format, optimizer_format
+        self.weight_format = weight_format
+        self.optimizer_format = optimizer_format
         self.update_rounding = update_rounding
         self.stream = stream or Stream(0)
         self.parameters = [

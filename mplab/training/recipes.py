@@ -145,11 +145,9 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
 
     def _check_real(self) -> None:
         """Reject options that torch's own arithmetic does not support."""
-        weights, computed, own = (
-            self.weight_format,
-            self.compute_format,
-            "torch's own arithmetic",
-        )
+        weights = self.weight_format
+        computed = self.compute_format
+        own = "torch's own arithmetic"
         ways = [name for name, way in SCALINGS.items() if way.is_real()]
         known = self.fp8 is not None or computed in (FP32, FP16, BF16)
         moves = self.init_scale is None or self.dynamic

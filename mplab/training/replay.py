@@ -166,7 +166,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def _unseen(self) -> Iterator[None]:
-        before, self._off = self._off, True
+        before = self._off
+        self._off = True
         try:
             yield
         finally:
@@ -312,13 +313,15 @@ class Replay:
     """
 
     def __init__(self, step: Callable[..., Tensor], model: nn.Module) -> None:
-        self.step, self.model = step, model
+        self.step = step
+        self.model = model
         self.program: Program | None = None
         self.refusal = ""
         """Why there will be no program."""
         self.proved = False
         self._counters: list[Counter] = []
-        self._parameters, self._parts = list(model.parameters()), list(model.modules())
+        self._parameters = list(model.parameters())
+        self._parts = list(model.modules())
         self._lasting = [*self._parameters, *model.buffers()]
         self._found: Any = None
 
@@ -364,7 +367,8 @@ class Replay:
         program = tape.program([loss, *(p.grad for p in self._parameters)])
         self.refusal = tape.refusal
         if not self.refusal:
-            self.program, self._found = program, found
+            self.program = program
+            self._found = found
             self._counters = list(tape.counters.values())
         return loss
 
@@ -380,7 +384,8 @@ class Replay:
         for counter, (total, counted, tally) in zip(
             self._counters, counts, strict=True
         ):
-            counter.total, counter.tally = total, tally
+            counter.total = total
+            counter.tally = tally
             counter.counts[:] = counted
         for p in self._parameters:
             p.grad = None

@@ -211,7 +211,8 @@ def _accuracy(output: Tensor, split: Split) -> dict[str, float]:
 
 
 # Sequences -------------------------------------------------------------------------------
-_DIGITS, _LENGTH = 10, 8
+_DIGITS = 10
+_LENGTH = 8
 
 
 def _sorting_data() -> Split:
