@@ -6,7 +6,7 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,36 +29,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(
             "grading runs on Linux, and on macOS without a sandbox. Use WSL2."
         )
-    options = _parser().parse_args(arguments)
+    options = PARSER.parse_args(arguments)
     require_packages("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading.folder import Course, create_assignment, create_course
+    from mplab.grading.folder import Course
     from mplab.grading.sandbox import NoSandbox
 
     try:
         if options.step == "init":
-            folder = options.folder
-            name = options.course_id
-            exchange = options.exchange
-            course = create_course(folder, course_id=name, exchange=exchange)
-            print(
-                f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}"
-            )
-            print("Next: README.md in it says what to do.")
-            return 0
+            return _init(options)
         if getattr(options, "jobs", 1) < 1:
             raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
-        if options.step == "new":
-            print(
-                "Yours to change:",
-                *create_assignment(course, options.assignment),
-                sep="\n  ",
-            )
-            print(f"It runs as it is. Next: mplab grade release {options.assignment}")
-            return 0
-        return _STEPS[options.step](course, options)
+        code: int = options.run(course, options)
+        return code
     except (NoSandbox, ValueError) as error:
         code = 2
         reason = str(error).removeprefix(f"{options.step}: ")  # a function's name
@@ -77,171 +62,100 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-_WORDS = {
-    "init": "make a course folder with the assignments in it",
-    "new": "make an assignment of your own, which runs as it is",
-    "release": "try an assignment, and make what students get",
-    "due": "say when an assignment is due",
-    "collect": "bring in a folder or zip of submissions",
-    "autograde": "grade what has not been graded yet",
-    "feedback": "write a page for each graded submission",
-    "watch": "collect, grade and write feedback until Ctrl+C",
-    "export": "write the grades as CSV",
-    "gradescope": "write an autograder for Gradescope; keep it secret",
-    "statistics": "write how the class did, as a table and a picture",
-    "serve": "open the page on which you read answers and give points",
-}
-"""What each step does."""
-
 _SECONDS = 20
 """Between two looks of `watch`."""
 
-_SEVERAL = {"release": "+", "export": "*"}
-"""How many assignments a step takes, if it is not one."""
+PARSER = argparse.ArgumentParser(
+    prog="mplab grade",
+    description="Release assignments, grade what comes back in a sandbox, give feedback.",
+)
+
+_STEPS = PARSER.add_subparsers(dest="step", required=True, metavar="STEP")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="mplab grade",
-        description="Release assignments, grade what comes back in a sandbox, give feedback.",
-    )
-    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
-    for name, text in _WORDS.items():
-        command = steps.add_parser(name, help=text, description=text)
-        if name != "init":
-            command.add_argument(
-                "--course",
-                type=Path,
-                default=Path(),
-                help="the course folder (default: here)",
-            )
-        if name not in ("init", "serve"):
-            command.add_argument(
-                "assignment", nargs=_SEVERAL.get(name), metavar="ASSIGNMENT"
-            )
+def _option(*flags: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """What `add_argument` takes, as a step or several of them hold it."""
+    return flags, how
 
-    def option(names: str, *flags: str, **how: Any) -> None:
-        for name in names.split():
-            steps.choices[name].add_argument(*flags, **how)
 
-    option(
-        "init",
-        "folder",
-        type=Path,
-        metavar="FOLDER",
-        help="new, or a course to complete",
-    )
-    option("init", "--course-id", help="what students see (default: the folder's name)")
-    option(
-        "init",
+def _step(words: str, *options: Any) -> Callable[[Any], Any]:
+    """Add the function that takes a step, under its own name: what it does, and its options."""
+
+    def add(run: Any) -> Any:
+        name = run.__name__.removeprefix("_")
+        command = _STEPS.add_parser(name, help=words, description=words)
+        command.set_defaults(run=run)
+        for flags, how in options:
+            command.add_argument(*flags, **how)
+        return run
+
+    return add
+
+
+# Options of several steps ------------------------------------------------------------------
+_COURSE = _option(
+    "--course",
+    type=Path,
+    default=Path(),
+    help="the course folder (default: here)",
+)
+_ASSIGNMENT = _option("assignment", metavar="ASSIGNMENT")
+_JOBS = _option("--jobs", type=int, default=1, help="processes (default: 1)")
+_STUDENT = _option("--student", action="append", default=[], help="only this id")
+_TRUST = _option(
+    "--trust-submissions",
+    action="store_true",
+    help="run without a sandbox; use only if you trust every submission",
+)
+_PUBLISH = _option(
+    "--publish",
+    action="store_true",
+    help="put it into the exchange, for students to fetch",
+)
+
+
+# The steps, in the order of a course ---------------------------------------------------------
+@_step(
+    "make a course folder with the assignments in it",
+    _option("folder", type=Path, metavar="FOLDER", help="new, or a course to complete"),
+    _option("--course-id", help="what students see (default: the folder's name)"),
+    _option(
         "--exchange",
         type=Path,
         help="where students of this machine or Hub fetch and hand in, such as /srv/exchange",
+    ),
+)
+def _init(options: argparse.Namespace) -> int:
+    from mplab.grading.folder import create_course
+
+    course = create_course(
+        options.folder, course_id=options.course_id, exchange=options.exchange
     )
-    option(
-        "due",
-        "time",
-        metavar="TIME",
-        help='in the course\'s time zone, such as "2026-11-30 12:00"',
+    print(
+        f"Course: {course.root}\nAssignments: {', '.join(course.names()) or 'none yet'}"
     )
-    option(
-        "collect",
-        "place",
-        type=Path,
-        nargs="?",
-        metavar="PLACE",
-        help="folder or zip (default: the exchange)",
-    )
-    option(
-        "collect",
-        "--times",
-        type=Path,
-        action="append",
-        default=[],
-        help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
-    )
-    option(
-        "release", "--draws", type=int, default=50, help="students' cases (default: 50)"
-    )
-    option(
-        "autograde feedback watch",
-        "--jobs",
-        type=int,
-        default=1,
-        help="processes (default: 1)",
-    )
-    option(
-        "autograde feedback",
-        "--student",
-        action="append",
-        default=[],
-        help="only this id",
-    )
-    option(
-        "autograde",
-        "--force",
-        action="store_true",
-        help="grade again what has been graded",
-    )
-    option(
-        "autograde", "--dask", default="", metavar="ADDRESS", help="of a Dask scheduler"
-    )
-    option(
-        "release autograde watch",
-        "--trust-submissions",
-        action="store_true",
-        help="run without a sandbox; use only if you trust every submission",
-    )
-    option(
-        "release feedback watch",
-        "--publish",
-        action="store_true",
-        help="put it into the exchange, for students to fetch",
-    )
-    option(
-        "watch",
-        "--from",
-        dest="place",
-        type=Path,
-        metavar="PLACE",
-        help="folder (default: the exchange)",
-    )
-    option(
-        "export",
-        "--into",
-        type=Path,
-        metavar="FILE",
-        help="fill in the platform's own file: Moodle's grading worksheet, Canvas's gradebook",
-    )
-    option(
-        "export",
-        "--column",
-        default="",
-        help="with --into, of Canvas's gradebook (default: ASSIGNMENT)",
-    )
-    option(
-        "gradescope",
-        "--visibility",
-        choices=("after_published", "after_due_date", "visible", "hidden"),
-        default="after_published",
-        help="when students see points and hints (default: after_published)",
-    )
-    option(
-        "serve",
-        "--port",
-        type=int,
-        default=0,
-        help="on 127.0.0.1, for a tunnel or WSL (default: a free one, at an address of its own)",
-    )
-    option(
-        "serve",
-        "--hub",
-        action="store_true",
-        help="as a service that JupyterHub starts",
-    )
-    return parser
+    print("Next: README.md in it says what to do.")
+    return 0
 
 
+@_step("make an assignment of your own, which runs as it is", _COURSE, _ASSIGNMENT)
+def _new(course: Course, options: argparse.Namespace) -> int:
+    from mplab.grading.folder import create_assignment
+
+    made = create_assignment(course, options.assignment)
+    print("Yours to change:", *made, sep="\n  ")
+    print(f"It runs as it is. Next: mplab grade release {options.assignment}")
+    return 0
+
+
+@_step(
+    "try an assignment, and make what students get",
+    _COURSE,
+    _option("assignment", nargs="+", metavar="ASSIGNMENT"),
+    _option("--draws", type=int, default=50, help="students' cases (default: 50)"),
+    _TRUST,
+    _PUBLISH,
+)
 def _release(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading import exchanging, releasing
 
@@ -258,6 +172,16 @@ def _release(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+@_step(
+    "say when an assignment is due",
+    _COURSE,
+    _ASSIGNMENT,
+    _option(
+        "time",
+        metavar="TIME",
+        help='in the course\'s time zone, such as "2026-11-30 12:00"',
+    ),
+)
 def _due(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.gradebook import set_due
 
@@ -265,6 +189,25 @@ def _due(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+@_step(
+    "bring in a folder or zip of submissions",
+    _COURSE,
+    _ASSIGNMENT,
+    _option(
+        "place",
+        type=Path,
+        nargs="?",
+        metavar="PLACE",
+        help="folder or zip (default: the exchange)",
+    ),
+    _option(
+        "--times",
+        type=Path,
+        action="append",
+        default=[],
+        help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
+    ),
+)
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading import collecting, exchanging
 
@@ -276,12 +219,20 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
         print(f"look at: {problem}")
     taken = {*collected.students} - {*collected.left_out}
     print(f"{len(taken)} submissions are in {course.root / 'submitted'}")
-    if collected.left_out:
-        names = ", ".join(map(ascii, collected.left_out))
-        print(f"left out ({len(collected.left_out)}): {names}")
+    _print_names("left out", [*map(ascii, collected.left_out)])
     return int(bool(collected.left_out) or not collected.students)
 
 
+@_step(
+    "grade what has not been graded yet",
+    _COURSE,
+    _ASSIGNMENT,
+    _JOBS,
+    _STUDENT,
+    _option("--force", action="store_true", help="grade again what has been graded"),
+    _option("--dask", default="", metavar="ADDRESS", help="of a Dask scheduler"),
+    _TRUST,
+)
 def _autograde(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.autograding import autograde
 
@@ -304,8 +255,14 @@ def _autograde(course: Course, options: argparse.Namespace) -> int:
     for line in lines:
         if not line.done_before:
             print(_shown(line) + f"  {line.seconds:.1f} s")
-    print(*_summary(course, name, lines, whole_class=not options.student), sep="\n")
+    _print_summary(course, name, lines, whole_class=not options.student)
     return int(any(line.score is None for line in lines))
+
+
+def _print_names(words: str, names: Sequence[str]) -> None:
+    """Print how many names there are, and the names; nothing if there are none."""
+    if names:
+        print(f"{words} ({len(names)}): {', '.join(names)}")
 
 
 def _shown(line: SubmissionResult) -> str:
@@ -313,23 +270,24 @@ def _shown(line: SubmissionResult) -> str:
     return f"{line.student}: {score}"
 
 
-def _summary(
+def _print_summary(
     course: Course, name: str, lines: Sequence[SubmissionResult], *, whole_class: bool
-) -> list[str]:
-    """List what a teacher should look at."""
+) -> None:
+    """Print what a teacher should look at."""
     from mplab.grading import gradebook, journal
 
     before = sum(line.done_before for line in lines)
     failed = [line.student for line in lines if line.score is None]
-    found = [f"{len(lines) - before - len(failed)} graded now, {before} before."]
+    print(f"{len(lines) - before - len(failed)} graded now, {before} before.")
     if failed:
-        found.append(
+        print(
             f"{len(failed)} not graded yet ({', '.join(failed)}): the same command tries them "
             "again."
         )
     if noted := [line for line in lines if line.remark]:
-        found.append(f"To look at ({len(noted)}):")
-        found += [f"  {_shown(line)}  {line.remark}" for line in noted]
+        print(f"To look at ({len(noted)}):")
+        for line in noted:
+            print(f"  {_shown(line)}  {line.remark}")
     handed_in = {*journal.submitted_students(course, name)[0]}
     handed_in |= {*journal.team_owners(course, name)}
     absent = [student.id for student in course.roster() if student.id not in handed_in]
@@ -338,16 +296,22 @@ def _summary(
         by_hand = sum(row.needs_manual_grade for row in rows)
         late = sorted(row.student.id for row in rows if row.total_seconds_late > 0)
     if due := gradebook.due_words(course, name):
-        found.append(due)
-    if late:
-        found.append(f"Late ({len(late)}): {', '.join(late)}")
+        print(due)
+    _print_names("Late", late)
     if by_hand:
-        found.append(f"To be graded by hand: {by_hand}, with mplab grade serve.")
-    if absent and whole_class:
-        found.append(f"Nothing from ({len(absent)}): {', '.join(absent)}")
-    return found
+        print(f"To be graded by hand: {by_hand}, with mplab grade serve.")
+    if whole_class:
+        _print_names("Nothing from", absent)
 
 
+@_step(
+    "write a page for each graded submission",
+    _COURSE,
+    _ASSIGNMENT,
+    _JOBS,
+    _STUDENT,
+    _PUBLISH,
+)
 def _feedback(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading import exchanging, feedback, journal
 
@@ -369,28 +333,34 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     packed, count, others = feedback.write_zip(course, name, present)
     if count:
         print(f"{count} pages are in {packed}, to be uploaded to Moodle or Canvas")
-        if others:
-            print(
-                f"not in it, because no platform's name for them is known ({len(others)}): "
-                f"{', '.join(others)}"
-            )
+        _print_names("not in it, because no platform's name for them is known", others)
     if options.publish:
         others = exchanging.publish_feedback(course, name, present)
         print(f"Published: {len(present) - len(others)} pages, in the exchange")
-        if others:
-            print(
-                f"not handed in through the exchange ({len(others)}): {', '.join(others)}"
-            )
+        _print_names("not handed in through the exchange", others)
     handed_in = (
         set() if options.student else set(journal.submitted_students(course, name)[0])
     )
-    if waiting := sorted(handed_in - {page.student for page in pages}):
-        print(
-            f"not graded yet, so without a page ({len(waiting)}): {', '.join(waiting)}"
-        )
+    waiting = sorted(handed_in - {page.student for page in pages})
+    _print_names("not graded yet, so without a page", waiting)
     return 1 if failed else 0
 
 
+@_step(
+    "collect, grade and write feedback until Ctrl+C",
+    _COURSE,
+    _ASSIGNMENT,
+    _JOBS,
+    _TRUST,
+    _PUBLISH,
+    _option(
+        "--from",
+        dest="place",
+        type=Path,
+        metavar="PLACE",
+        help="folder (default: the exchange)",
+    ),
+)
 def _watch(course: Course, options: argparse.Namespace) -> int:
     """Repeat collect, grade and feedback. Each step knows what is done, so a kill loses nothing."""
     from sqlalchemy.exc import OperationalError
@@ -435,6 +405,22 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
         time.sleep(_SECONDS)
 
 
+@_step(
+    "write the grades as CSV",
+    _COURSE,
+    _option("assignment", nargs="*", metavar="ASSIGNMENT"),
+    _option(
+        "--into",
+        type=Path,
+        metavar="FILE",
+        help="fill in the platform's own file: Moodle's grading worksheet, Canvas's gradebook",
+    ),
+    _option(
+        "--column",
+        default="",
+        help="with --into, of Canvas's gradebook (default: ASSIGNMENT)",
+    ),
+)
 def _export(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.exporting import BY_HAND, fill_in_grades, grades, write_grades
 
@@ -445,9 +431,8 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         path, found, others = fill_in_grades(
             course, every, options.into, column=options.column
         )
-        if others:
-            names = ", ".join(grade.student.id for grade in others)
-            print(f"not in {options.into}, so not in the file ({len(others)}): {names}")
+        names = [grade.student.id for grade in others]
+        _print_names(f"not in {options.into}, so not in the file", names)
     else:
         path = course.root / "grades.csv"
         found = every
@@ -456,10 +441,8 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     print(f"{len(inside)} students are in {path}")
     for remark in course.roster_file().remarks:
         print(remark)
-    if refused := [grade.student.id for grade in found if grade.refused]:
-        print(
-            f"not graded, and so with no points ({len(refused)}): {', '.join(refused)}"
-        )
+    refused = [grade.student.id for grade in found if grade.refused]
+    _print_names("not graded, and so with no points", refused)
     if waiting := [grade.student.id for grade in every if grade.by_hand]:
         left = " They are not in the file." if options.into else ""
         print(
@@ -474,6 +457,17 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+@_step(
+    "write an autograder for Gradescope; keep it secret",
+    _COURSE,
+    _ASSIGNMENT,
+    _option(
+        "--visibility",
+        choices=("after_published", "after_due_date", "visible", "hidden"),
+        default="after_published",
+        help="when students see points and hints (default: after_published)",
+    ),
+)
 def _gradescope(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.gradescope import write_autograder
 
@@ -486,6 +480,11 @@ def _gradescope(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+@_step(
+    "write how the class did, as a table and a picture",
+    _COURSE,
+    _ASSIGNMENT,
+)
 def _statistics(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.statistics import bars_of, statistics, write_statistics
     from mplab.pictures.grades import class_parts
@@ -502,22 +501,23 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
     return 0
 
 
+@_step(
+    "open the page on which you read answers and give points",
+    _COURSE,
+    _option(
+        "--port",
+        type=int,
+        default=0,
+        help="on 127.0.0.1, for a tunnel or WSL (default: a free one, at an address of its own)",
+    ),
+    _option(
+        "--hub",
+        action="store_true",
+        help="as a service that JupyterHub starts",
+    ),
+)
 def _serve(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading.review import serve
 
     serve(course, options.port, lambda text: print(text, flush=True), hub=options.hub)
     return 0
-
-
-_STEPS = {
-    "release": _release,
-    "due": _due,
-    "collect": _collect,
-    "autograde": _autograde,
-    "feedback": _feedback,
-    "export": _export,
-    "gradescope": _gradescope,
-    "statistics": _statistics,
-    "serve": _serve,
-    "watch": _watch,
-}
