@@ -28,7 +28,7 @@ from mplab.simulation.tags import rounding_parameters
 ROLES = ("input", "weight", "grad_output")
 """The operands of the three products; each is read by two of them."""
 
-_OF_TENSORS = (FixedScaling, CurrentScaling, DelayedScaling)
+_OF_WHOLE_TENSORS = (FixedScaling, CurrentScaling, DelayedScaling)
 
 _REAL = (FP8_E4M3, FP8_E5M2)
 
@@ -63,7 +63,7 @@ class Cast:
 
     def __post_init__(self) -> None:
         rounding_parameters("Cast", self.fmt)
-        fitting = _OF_TENSORS if self.block is None else tuple(ScaleRule)
+        fitting = _OF_WHOLE_TENSORS if self.block is None else tuple(ScaleRule)
         if self.scale not in fitting:
             raise ValueError(
                 f"Cast: scale must be a ScaleRule with a block such as (1, 32), without one "
@@ -157,7 +157,7 @@ class Scaling:
         return all(c.block is None and c.fmt in _REAL for c in self.casts().values())
 
 
-def chosen(
+def scaling_with_formats(
     where: str,
     scaling: str | Scaling,
     forward_format: Format | None,
@@ -186,7 +186,7 @@ def chosen(
     return found
 
 
-def turned(*operands: Tensor) -> list[Tensor]:
+def apply_hadamard(*operands: Tensor) -> list[Tensor]:
     """Apply one Hadamard transform with random signs to matrices, zero-padded to its size."""
     signs = 2 * torch.randint(2, (16,), device="cpu") - 1
     return [

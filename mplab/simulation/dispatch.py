@@ -67,7 +67,7 @@ _STRIDED = torch.strided
 
 _FP32_PRECISION = FP32.precision
 
-_MANY = 1 << 10
+_FIRST_SWEEP = 1 << 10
 """Once this many results are remembered, the dead ones among them are forgotten."""
 
 _TAKE_SCALARS = ("mul", "div")
@@ -169,7 +169,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # In which a checkpoint reruns a part of the forward pass.
         self.rerun_node: Any = None
         self.results: list[weakref.ref[Tensor]] = []
-        self._many = _MANY
+        self._next_sweep = _FIRST_SWEEP
         self.graph = this_graph()
 
     def move(self, place: LayerContext) -> None:
@@ -234,8 +234,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.name == "add" and _graph_task() != -1:
             shared = shared_tensor(args)
             if shared is not None:
-                return self._sum(shared, rule, args, kwargs)
-            made = self._made_of_both(args)
+                return self._add_gradients_of(shared, rule, args, kwargs)
+            made = self._node_of_both(args)
             if made is not None:
                 return self._add_gradients(made.arrives, (), rule, args, kwargs)
         node = _current_node()
@@ -278,13 +278,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run a forward operation, or one of a user's own backward function (`custom`)."""
         tensors = tensors_of(rule, args, kwargs)
-        run = rule.run
-        low = self.place.into
-        if custom is not None:
-            run = Run.WIDEST
-        low_met, wide, scalars, computes, numbers = common_format(
+        run = rule.run if custom is None else Run.WIDEST
+        low_input, wide, scalars, computes, numbers = common_format(
             rule, tensors, gradients=custom is not None
         )
+        # a scalar, or a number in place of a tensor, may be no value of the format
         exact = (
             rule.exact
             and not scalars
@@ -294,22 +292,22 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (
             rule.paired
             and wide
-            and low_met is not None
+            and low_input is not None
             and run is Run.WIDEST
             and custom is None
         ):
             raise RuntimeError(
                 f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
-                f"{low_met.fmt.name} and another. Convert one of them: x.to(y.dtype)."
+                f"{low_input.fmt.name} and another. Convert one of them: x.to(y.dtype)."
             )
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
-        elif run is Run.LOWER:
-            into = low if rule.listed or computes else None
-        elif run is Run.OUTPUT:
-            into = low
+        elif run is Run.OUTPUT or (run is Run.LOWER and (rule.listed or computes)):
+            into = self.place.into
+        elif run is Run.WIDEST and not wide:
+            into = low_input
         else:
-            into = None if run is Run.WIDE or wide else low_met
+            into = None
         if run is Run.LOWER and into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, None)
         if run is not Run.LOWER or rule.written is not None:
@@ -324,22 +322,22 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and isinstance(out, Tensor)
             and not out.dim()
         ):
-            into = None
+            into = None  # it may be a loss
         elif into is not None:
-            self._finish(rule, out, into, exact, custom)
+            self._round_and_tag(rule, out, into, exact, custom)
         elif self.lowers_all and numbers and not computes:
             tag_as_fp32(out)
         if self.graph.has_grown():
-            place = self.place if custom is None else custom.place
-            own = tags_of(tensors)
-            pairs = zip(own, tensors, strict=False)
-            varying = tuple(tag for tag, t in pairs if t.requires_grad)
-            node = Node(into, place, varying or own)
+            tags = tags_of(tensors)
+            node = Node(into, self.place if custom is None else custom.place)
+            pairs = zip(tags, tensors, strict=False)
+            node.inputs = tuple(tag for tag, t in pairs if t.requires_grad) or tags
             node.scalars = scalars
             if run is Run.OUTPUT:
+                # Its backward runs in FP32, too; `arrives` keeps the format of the result.
                 node.into = None
-            if rule.passes_gradient_on and into is None and low_met is not None:
-                self._cast_passing_gradients(out, node, own)
+            if rule.passes_gradient_on and into is None and low_input is not None:
+                self._cast_passing_gradients(out, node, tags)
             self.graph.note(node)
         if self.record is not None:
             self.record(
@@ -417,9 +415,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kept.append(weakref.ref(out))
         else:
             kept += [weakref.ref(t) for t in results_of(out) if isinstance(t, Tensor)]
-        if len(kept) > self._many:
+        if len(kept) > self._next_sweep:
             kept[:] = [result for result in kept if result() is not None]
-            self._many = _MANY + 2 * len(kept)
+            self._next_sweep = _FIRST_SWEEP + 2 * len(kept)
 
     def _backward(self, node: Any, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Run an operation of a backward pass in the format of its node."""
@@ -435,7 +433,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if into is None:
                     tag_as_fp32(out)
                 else:
-                    self._finish(rule, out, into, False, None)
+                    self._round_and_tag(rule, out, into, False, None)
                 if self.record is not None:
                     why = "adds into .grad, in the format of its tensor"
                     self.record(
@@ -460,7 +458,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
         out = self._run(rule, args, kwargs, into)
-        self._finish(rule, out, into, rule.exact, known)
+        self._round_and_tag(rule, out, into, rule.exact, known)
         if self.graph.has_grown():
             self.graph.note(Node(into, known.place))
             self.keep(out)
@@ -477,7 +475,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 f"operations; got more. Use a smaller graph, or checkpointing."
             )
 
-    def _sum(self, shared: FormatTag, rule: Rule, args: Any, kwargs: Keywords) -> Any:
+    def _add_gradients_of(
+        self, shared: FormatTag, rule: Rule, args: Any, kwargs: Keywords
+    ) -> Any:
         """Add two gradients of one tensor, for autograd, in the format of that tensor.
 
         A weight's gradients arrive at the cast that autocast made of it, and are added there.
@@ -493,7 +493,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 into = None  # not all uses were of the one copy that autocast makes of a weight
         return self._add_gradients(into, (shared,), rule, args, kwargs)
 
-    def _made_of_both(self, args: Any) -> Node | None:
+    def _node_of_both(self, args: Any) -> Node | None:
         """Find the node of the tensor whose two gradients autograd is adding, or None.
 
         The current node made the first gradient. The second came through nodes that only
@@ -509,10 +509,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first = tag_of(args[0]) if is_plain(args[0]) else second
         if first is not None and first.made_by is known:
             return None
-        for node, place in current.next_functions:
+        for node, result in current.next_functions:  # which of the node's results
             if (
                 node is not None
-                and tuple(node._input_metadata[place].shape) == args[1].shape
+                and tuple(node._input_metadata[result].shape) == args[1].shape
             ):
                 made = self.graph.nodes.get(node._sequence_nr())
                 cast = made is not None and any(
@@ -543,7 +543,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 into(total, total, self._counter("cast", node))
             args = (total, self._cast(rule, other, into, node), *args[2:])
         out = rule.call(*args, **kwargs)
-        self._finish(rule, out, into, False, node)
+        self._round_and_tag(rule, out, into, False, node)
         if self.graph.has_grown():
             self.graph.note(node)
             self.keep(out)
@@ -563,7 +563,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             )
         return out
 
-    def _finish(
+    def _round_and_tag(
         self, rule: Rule, out: Any, into: Rounder | None, exact: bool, node: Node | None
     ) -> None:
         """Round fresh results in place, and tag them."""
@@ -629,16 +629,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _round_scalars(self, rule: Rule, args: Any, into: Rounder) -> Any:
         """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
 
-        def held(i: int, t: Any) -> Any:
+        def rounded(i: int, t: Any) -> Any:
             if not isinstance(t, Tensor) or t.dim():
                 return t
             whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            if any(i == place for place, _ in rule.checked):
+            if any(i == checked for checked, _ in rule.checked):
                 check_number(t.item(), into)
             kept = whole or t.dtype is not _FLOAT32
             return t if kept else into(t, torch.empty_like(t), None)
 
-        return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
+        return [rounded(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 
     def _cast_all(
         self,

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from mplab.numbers.formats import Format
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 from mplab.scaling.quantized import amax_of, multiply_and_round
-from mplab.simulation.casts import Cast, Scaling, chosen, turned
+from mplab.simulation.casts import Cast, Scaling, apply_hadamard, scaling_with_formats
 from mplab.simulation.dispatch import Mode
 from mplab.simulation.tags import FormatTag, Graph, Rounder, set_tag, tag_of, this_graph
 
@@ -98,9 +98,11 @@ class Fp8Linear(nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        how = chosen("Fp8Linear", scaling, forward_format, backward_format, real)
+        how = scaling_with_formats(
+            "Fp8Linear", scaling, forward_format, backward_format, real
+        )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self._choose(how, amax_history_len, real)
+        self._set_casts(how, amax_history_len, real)
 
     @classmethod
     def holding(cls, layer: nn.Linear, how: Scaling, length: int, real: bool) -> Self:
@@ -111,10 +113,10 @@ class Fp8Linear(nn.Linear):
         """
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
-        new._choose(how, length, real)
+        new._set_casts(how, length, real)
         return new
 
-    def _choose(self, how: Scaling, length: int, real: bool) -> None:
+    def _set_casts(self, how: Scaling, length: int, real: bool) -> None:
         """Set how operands are cast."""
         self.how = how
         self.scaling = how.name
@@ -213,7 +215,7 @@ class _Linear(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
         into = _format_of_products(input.device)
         graph = this_graph()
-        with _plainly(kind, graph):
+        with _simulation_off(kind, graph):
             rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
             wide = _operand(layer, "weight", weight)
             output = _product(layer, rows, wide, "input", "weight")
@@ -245,7 +247,7 @@ class _Linear(torch.autograd.Function):
         rows, wide = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
         # This may be another thread than forward.
-        with _plainly(grad.device.type, ctx.graph):
+        with _simulation_off(grad.device.type, ctx.graph):
             grad = grad.reshape(-1, grad.shape[-1])
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
@@ -254,8 +256,10 @@ class _Linear(torch.autograd.Function):
                 grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
             if ctx.needs_input_grad[1]:
                 names = "grad_output for grad_weight", "input for grad_weight"
-                turn = layer.how.hadamard
-                product = _product(layer, back.t(), rows.t(), *names, turn=turn)
+                with_hadamard = layer.how.hadamard
+                product = _product(
+                    layer, back.t(), rows.t(), *names, with_hadamard=with_hadamard
+                )
                 grad_weight = product.to(ctx.dtypes[1])
             if ctx.needs_input_grad[2]:
                 grad_bias = grad.float().sum(0).to(bias.dtype)
@@ -267,13 +271,15 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     if this_graph().innermost is None:
         return None
     rows = torch.empty((0, 1), dtype=torch.float32, device=device)
-    with torch.enable_grad():  # a forward pass, also if a checkpoint runs it again
-        tag = tag_of(rows @ rows.t())  # empty, so that nothing is counted
+    # Policy, layer and function all have a say, so a product is tried: an empty one, of which
+    # nothing is counted. With gradients, because a checkpoint may run this in a backward pass.
+    with torch.enable_grad():
+        tag = tag_of(rows @ rows.t())
     return None if tag is None else tag.into
 
 
 @contextmanager
-def _plainly(device_type: str, graph: Graph) -> Iterator[None]:
+def _simulation_off(device_type: str, graph: Graph) -> Iterator[None]:
     """Turn off autocast and `simulated` inside."""
     outer = graph.innermost
     graph.innermost = None
@@ -313,12 +319,16 @@ def _operand(layer: Fp8Linear, role: str, x: Tensor) -> _Operand:
 
 
 def _product(
-    layer: Fp8Linear, left: _Operand, right: _Operand, *names: str, turn: bool = False
+    layer: Fp8Linear,
+    left: _Operand,
+    right: _Operand,
+    *names: str,
+    with_hadamard: bool = False,
 ) -> Tensor:
     """The product left · rightᵀ of two named operands, summed along the last axis of both."""
     pair = [left.matrix, right.matrix]
-    if turn:
-        pair = turned(*pair)
+    if with_hadamard:
+        pair = apply_hadamard(*pair)
     a, b = (x.cast.read(matrix) for x, matrix in zip((left, right), pair, strict=True))
     for name, operand, x, low in zip(names, (left, right), pair, (a, b), strict=True):
         if layer.on_cast is not None and operand.cast.block is not None:

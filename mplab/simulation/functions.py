@@ -125,7 +125,7 @@ class Functions(TorchFunctionMode):
     def __init__(self, mode: Mode, rounders: Mapping[Format, Rounder]) -> None:
         super().__init__()
         self.mode = mode
-        self.known = known_functions(mode.policy)
+        self.handlers = known_functions(mode.policy)
         self.rounders = {
             fmt.torch_dtype: rounder
             for fmt, rounder in rounders.items()
@@ -145,26 +145,29 @@ class Functions(TorchFunctionMode):
             _refuse_batched_gradients(stack)
         if types or (args and isinstance(args[0], Tensor) and args[0].is_nested):
             _refuse_compounds(types or (torch.nested.nested_tensor,))
-        how = self.known.get(func)
-        if how is None:
+        handler = self.handlers.get(func)
+        if handler is None:
             return func(*args, **kwargs)
         mode = self.mode
         before = mode.rules
         innermost = mode.graph.innermost is mode
         if before.scope.all is not None or not innermost:
-            # Autocast is off.
+            # A part of a function that runs as a whole is run as it is. Where autocast is off,
+            # what does not depend on it goes on; attention hands its parts on in any case.
             off = innermost and before.scope.all is Run.WIDEST
-            if not (how is _attend_by_heads or (off and how in _ASKING)):
+            if not (
+                handler is _attend_by_heads or (off and handler in _WITHOUT_AUTOCAST)
+            ):
                 return func(*args, **kwargs)
-        if type(how) is not RuleTable:
-            return how(self, func, args, kwargs)
-        mode.rules = how
+        if type(handler) is not RuleTable:
+            return handler(self, func, args, kwargs)
+        mode.rules = handler
         try:
             return func(*args, **kwargs)
         finally:
             mode.rules = before
 
-    def by(
+    def call_by(
         self,
         rules: RuleTable,
         func: Any,
@@ -185,11 +188,11 @@ class Functions(TorchFunctionMode):
             mode.place = place
             mode.rules = before
 
-    def rules(self, run: Run, why: str) -> RuleTable:
+    def rules_for(self, run: Run, why: str) -> RuleTable:
         """Rules that run all operations alike."""
         return rules_in(Scope(self.mode.policy, True, why, run))
 
-    def rounder(self, dtype: Any) -> Rounder | None:
+    def rounder_for(self, dtype: Any) -> Rounder | None:
         """Find the rounder for a dtype, if the simulation has one and a user's program asks.
 
         The code of torch and of this package sees the stored dtype, and gets what it asks for.
@@ -203,24 +206,24 @@ class Functions(TorchFunctionMode):
         stored = f"{frame.f_globals.get('__name__')}.".startswith(_STORING)
         return None if stored else rounder
 
-    def dtype(self, t: Any) -> torch.dtype | None:
+    def shown_dtype(self, t: Any) -> torch.dtype | None:
         """The dtype that a tensor stands for, if it differs from the stored dtype."""
         fmt = _format(t)
         dtype: torch.dtype | None = None if fmt is None else fmt.torch_dtype
-        return None if self.rounder(dtype) is None else dtype
+        return None if self.rounder_for(dtype) is None else dtype
 
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
         """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
-        held = not _is_plain(t) or _format(t) == fmt
-        if held or (fmt is None and self.mode.lowers_all):
+        unchanged = not _is_plain(t) or _format(t) == fmt
+        if unchanged or (fmt is None and self.mode.lowers_all):
             return t
         # not a clone, through which a gradient passes without an operation that would round it
         run = Run.WIDE if into is None else Run.LOWER
-        rules = self.rules(run, f"cast, as a product with 1: {why}")
-        return self.by(rules, torch.mul, (t, 1), {}, into)
+        rules = self.rules_for(run, f"cast, as a product with 1: {why}")
+        return self.call_by(rules, torch.mul, (t, 1), {}, into)
 
-    def low(self, t: Any, why: str) -> Any:
+    def to_low(self, t: Any, why: str) -> Any:
         """Convert a tensor to the low format, unless it is in one; its gradient, too."""
         return t if _is_low(t) else self.to(t, self.mode.place.into, why)
 
@@ -281,7 +284,7 @@ mode again instead of running."""
 def _take_float64(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """Run a function of torch's whose parts may take float64."""
     rules = rules_in(functions.mode.rules.scope._replace(part=True))
-    return functions.by(rules, func, args, kwargs)
+    return functions.call_by(rules, func, args, kwargs)
 
 
 def _attend_by_heads(
@@ -292,16 +295,18 @@ def _attend_by_heads(
         return _attention_by_heads(*args, **kwargs)
 
 
-def _tell(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+def _show_dtype(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`x.dtype`, as it would be under autocast."""
-    return functions.dtype(args[0]) or func(*args, **kwargs)
+    return functions.shown_dtype(args[0]) or func(*args, **kwargs)
 
 
-def _tell_as_if(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+def _show_result_type(
+    functions: Functions, func: Any, args: Any, kwargs: Keywords
+) -> Any:
     """`result_type(x, y)`: computed for empty tensors of the dtypes that x and y stand for."""
 
     def stand_in(t: Any) -> Any:
-        dtype = functions.dtype(t)
+        dtype = functions.shown_dtype(t)
         if dtype is None:
             return t
         return torch.empty([0] * t.dim(), dtype=dtype, device=t.device)
@@ -320,7 +325,7 @@ _NAMED = {
 def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`.float()`, `.half()`, `.to(…)`, `.type(…)`, `.type_as(other)`: convert to a format."""
     if len(args) + len(kwargs) == 1 and func is Tensor.type:
-        return _tell_as_if(functions, func, args, kwargs)
+        return _show_result_type(functions, func, args, kwargs)
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
         asked = other.dtype
@@ -328,7 +333,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> An
         why = "the format of another tensor is asked for"
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
-        into = functions.rounder(asked)
+        into = functions.rounder_for(asked)
         why = _asked_for(asked)
     if into is None and asked is not torch.float32:
         return func(*args, **kwargs)
@@ -339,28 +344,28 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> An
     if into is not None and _is_plain(t) and t.is_leaf and t.requires_grad:
         # else it would share the one copy that autocast makes of a weight, and the gradients of
         # all its casts would be added in the low format
-        t = functions.by(functions.rules(Run.WIDE, why), torch.mul, (t, 1), {})
+        t = functions.call_by(functions.rules_for(Run.WIDE, why), torch.mul, (t, 1), {})
     return functions.to(t, into, why)
 
 
 def _make(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`zeros(n, dtype=x.dtype)` and the like: torch makes them; they are stored in float32."""
     if func is Tensor.new_tensor and "dtype" not in kwargs:
-        kwargs = kwargs | {"dtype": functions.dtype(args[0])}
+        kwargs = kwargs | {"dtype": functions.shown_dtype(args[0])}
     if kwargs.get("dtype") is torch.float32 and _is_low(_first(Tensor, args, kwargs)):
         why = "float32 is asked for"
-        wide = functions.by(functions.rules(Run.WIDE, why), func, args, kwargs)
+        wide = functions.call_by(functions.rules_for(Run.WIDE, why), func, args, kwargs)
         return functions.to(wide, None, why)  # `as_tensor` gave the low tensor itself
-    into = functions.rounder(kwargs.get("dtype"))
+    into = functions.rounder_for(kwargs.get("dtype"))
     converts = func in (torch.as_tensor, torch.asarray) and args and is_plain(args[0])
     if into is not None and converts:
         return _convert(functions, Tensor.to, args, kwargs)
     out = func(*args, **kwargs)
     if into is None or "out" in kwargs:
         return out
-    held = out.detach().float()
-    set_tag(held, FormatTag(into))
-    return held.requires_grad_(out.requires_grad)
+    stored = out.detach().float()
+    set_tag(stored, FormatTag(into))
+    return stored.requires_grad_(out.requires_grad)
 
 
 def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
@@ -387,8 +392,8 @@ def _compute_as_asked(
     args = (functions.to(args[0], into, why), *args[1:])
     if into is None:
         return func(*args, **kwargs)
-    return functions.by(
-        functions.rules(Run.LOWER, why), func, *_in_float32(args, kwargs), into
+    return functions.call_by(
+        functions.rules_for(Run.LOWER, why), func, *_in_float32(args, kwargs), into
     )
 
 
@@ -397,7 +402,7 @@ def _reinterpret_bits(
 ) -> Any:
     """`x.view(torch.int16)`: reject it, because the codes of a half tensor are not stored."""
     asked = _first(torch.dtype, args, kwargs)
-    own = None if asked is None else functions.dtype(args[0])
+    own = None if asked is None else functions.shown_dtype(args[0])
     if own is None:
         return func(*args, **kwargs)
     if asked is not own:
@@ -415,7 +420,7 @@ def _normalize(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> 
     wide = functions.to(args[0], None, why) if args else None
     if not args or wide is args[0]:
         return func(*args, **kwargs)
-    return functions.low(func(wide, *args[1:], **kwargs), why)
+    return functions.to_low(func(wide, *args[1:], **kwargs), why)
 
 
 def _attend(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
@@ -425,66 +430,69 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any
         `_scaled_dot_product_attention_math` in ATen/native/transformers/attention.cpp of torch.
     """
     why = "listed: scaled_dot_product_attention runs in the low format"
-    lower = functions.rules(Run.LOWER, why)
-    within = functions.rules(
+    lower = functions.rules_for(Run.LOWER, why)
+    within = functions.rules_for(
         Run.WIDE, "the parts of scaled_dot_product_attention: FP32"
     )
     try:
-        choice = functions.by(within, torch._fused_sdp_choice, args, kwargs)
+        choice = functions.call_by(within, torch._fused_sdp_choice, args, kwargs)
     except TypeError:  # wrong arguments: let the function itself say so
         return func(*args, **kwargs)
     if choice != SDPBackend.MATH.value or _transformations():
-        return functions.by(lower, func, args, kwargs)
+        return functions.call_by(lower, func, args, kwargs)
 
-    def held(a: Any) -> Any:
-        return functions.to(functions.low(a, why), None, within.scope.choice)
+    def widened(a: Any) -> Any:
+        return functions.to(functions.to_low(a, why), None, within.scope.choice)
 
-    args = [*map(held, args)]
-    kwargs = {name: held(a) for name, a in kwargs.items()}
-    return functions.low(functions.by(within, func, args, kwargs), why)
+    args = [*map(widened, args)]
+    kwargs = {name: widened(a) for name, a in kwargs.items()}
+    return functions.to_low(functions.call_by(within, func, args, kwargs), why)
 
 
 def _multiply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`linear`: autocast casts the input first, and torch decomposes it by the copy's strides."""
-    lower = functions.rules(Run.LOWER, "listed: linear runs in the low format")
+    lower = functions.rules_for(Run.LOWER, "listed: linear runs in the low format")
     if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
-        args = (functions.by(lower, torch.clone, args[:1], {}), *args[1:])
-    return functions.by(lower, func, args, kwargs)
+        args = (functions.call_by(lower, torch.clone, args[:1], {}), *args[1:])
+    return functions.call_by(lower, func, args, kwargs)
 
 
 def _recur(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`lstm`, `gru` and the like: autocast casts the weights and biases in their `linear`s."""
-    place = 3 if len(args) > 3 and isinstance(args[3], list | tuple) else 2
+    # (input, state, weights), or of a packed sequence (data, sizes, state, weights)
+    position = 3 if len(args) > 3 and isinstance(args[3], list | tuple) else 2
     why = "linear runs in the low format"
-    if len(args) > place and isinstance(args[place], list | tuple):
-        weights = [functions.low(w, why) for w in args[place]]
-        args = (*args[:place], weights, *args[place + 1 :])
+    if len(args) > position and isinstance(args[position], list | tuple):
+        weights = [functions.to_low(w, why) for w in args[position]]
+        args = (*args[:position], weights, *args[position + 1 :])
     return func(*args, **kwargs)
 
 
-def _hold_limits(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+def _fill_with_limits(
+    functions: Functions, func: Any, args: Any, kwargs: Keywords
+) -> Any:
     """`masked_fill(x, mask, torch.finfo(x.dtype).min)`: fill with the limit of x's format.
 
     Where x shows float32, no low format holds the limit of its dtype. Real half tensors refuse to
     be filled with it, so the program can only mean the limit of x's format.
     """
     fmt = _format(args[0]) if args else None
-    shown = args and functions.dtype(args[0])
+    shown = args and functions.shown_dtype(args[0])
     if fmt is None or shown or kwargs.get("dtype") not in (None, fmt.torch_dtype):
         return _make(functions, func, args, kwargs)
 
-    def held(value: Any) -> Any:
+    def limited(value: Any) -> Any:
         beyond = isinstance(value, float) and abs(value) == _LARGEST
         return math.copysign(fmt.max_finite, value) if beyond else value
 
-    kwargs = {name: held(value) for name, value in kwargs.items()}
-    return _make(functions, func, [*map(held, args)], kwargs)
+    kwargs = {name: limited(value) for name, value in kwargs.items()}
+    return _make(functions, func, [*map(limited, args)], kwargs)
 
 
 _LARGEST = torch.finfo(torch.float32).max
 
-_OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
-    (_tell_as_if, "result_type"),
+_HANDLERS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (_show_result_type, "result_type"),
     (_convert, "float half bfloat16 to type type_as"),
     (
         _make,
@@ -501,11 +509,14 @@ _OWN_WAYS: tuple[tuple[Callable[..., Any], str], ...] = (
     ),
     (_normalize, "rms_norm"),
     (_recur, "lstm gru rnn_tanh rnn_relu"),
-    (_hold_limits, "masked_fill masked_fill_ full_like fill_"),
+    (_fill_with_limits, "masked_fill masked_fill_ full_like fill_"),
     (_take_float64, " ".join(_IN_FLOAT64)),
 )
 
-_ASKING = (_tell, *(way for way, _ in _OWN_WAYS if way is not _recur))
+_WITHOUT_AUTOCAST = (
+    _show_dtype,
+    *(handler for handler, _ in _HANDLERS if handler is not _recur),
+)
 """Handlers that do not depend on autocast."""
 
 
@@ -513,11 +524,11 @@ _ASKING = (_tell, *(way for way, _ in _OWN_WAYS if way is not _recur))
 def known_functions(policy: Policy) -> dict[Any, Any]:
     """The functions that are intercepted, each with the rules of its parts or its own handler."""
     found: dict[Any, Any] = {}
-    for way, names in _OWN_WAYS:
+    for handler, names in _HANDLERS:
         for name in names.split():
-            found |= dict.fromkeys(_callables(name), way)
+            found |= dict.fromkeys(_callables(name), handler)
     found |= whole_functions(policy)
-    found[Tensor.dtype.__get__] = _tell  # type: ignore[attr-defined]
+    found[Tensor.dtype.__get__] = _show_dtype  # type: ignore[attr-defined]
     found[_by_heads] = _attend_by_heads
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend

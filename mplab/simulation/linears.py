@@ -7,7 +7,7 @@ from torch import nn
 
 from mplab.numbers.formats import Format
 from mplab.scaling.amax import DelayedScaling
-from mplab.simulation.casts import Scaling, chosen
+from mplab.simulation.casts import Scaling, scaling_with_formats
 from mplab.simulation.fp8 import Fp8Linear
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,9 @@ current scaling, simulated)
           (2): Linear(in_features=4, out_features=2, bias=True)
         )
     """
-    how = chosen("convert_linears", scaling, forward_format, backward_format, real)
+    how = scaling_with_formats(
+        "convert_linears", scaling, forward_format, backward_format, real
+    )
     ends = _ends(model) if how.keep_ends else []
     wanted = filter or (lambda _, layer: layer not in ends)
     made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names

@@ -166,8 +166,8 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
         (policy.wide, Run.WIDE),
         (policy.output, Run.OUTPUT),
     )
-    for names, run in () if written else lists:
-        if name in names:
+    for names, run in lists:
+        if name in names and not written:
             return run, f"{choice}listed: {name} {run.value}", True
     if base in COPIES or base.startswith(
         ("_foreach", "_amp", "_fused_a", "_fused_sgd")
@@ -335,9 +335,9 @@ def common_format(
         tags = [
             tag_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED
         ]
-        met = [m.into if m and (gradients or not m.made_by) else None for m in tags]
-        low = met[0] if met else None
-        wide = any(low is None or into is None or into.fmt != low.fmt for into in met)
+        found = [m.into if m and (gradients or not m.made_by) else None for m in tags]
+        low = found[0] if found else None
+        wide = any(r is None or low is None or r.fmt != low.fmt for r in found)
     if low is not None and rule.name.startswith("_foreach"):
         raise ValueError(
             f"simulated: {rule.name} must be given FP32 tensors; got tensors in {low.fmt.name}. "

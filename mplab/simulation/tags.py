@@ -226,10 +226,10 @@ class FormatTag:
 class RoundedCopy:
     """A copy of a weight or gradient in a low format, for all operations that use it."""
 
-    __slots__ = ("__weakref__", "into", "place", "rounded", "time", "views")
+    __slots__ = ("__weakref__", "address", "into", "rounded", "time", "views")
 
     def __init__(self, base: Tensor, into: Rounder) -> None:
-        self.place = base.data_ptr()
+        self.address = base.data_ptr()
         self.into = into
         self.rounded = torch.empty_like(base)
         views = (self.rounded, self.rounded.t()) if base.dim() == 2 else (self.rounded,)
@@ -239,7 +239,7 @@ class RoundedCopy:
     def fits(self, base: Tensor, into: Rounder) -> bool:
         """Whether this can be the copy of a tensor."""
         same = self.views.get((base.shape, base.stride())) is self.rounded
-        return same and self.into is into and self.place == base.data_ptr()
+        return same and self.into is into and self.address == base.data_ptr()
 
     def is_fresh(self, base: Tensor, epoch: int) -> bool:
         """Whether the tensor is unchanged since it was rounded."""
@@ -247,7 +247,11 @@ class RoundedCopy:
 
     def view_for(self, t: Tensor, into: Rounder, epoch: int) -> Tensor | None:
         """The view that replaces `t`, if this is a fresh copy of it or of its transpose."""
-        if self.into is into and self.place == t.data_ptr() and self.is_fresh(t, epoch):
+        if (
+            self.into is into
+            and self.address == t.data_ptr()
+            and self.is_fresh(t, epoch)
+        ):
             return self.views.get((t.shape, t.stride()))
         return None
 

@@ -19,7 +19,7 @@ from mplab.scaling import (
     quantize,
 )
 from mplab.simulation import SCALINGS, Cast, Fp8Linear, Scaling, convert_linears
-from mplab.simulation.casts import ROLES, turned
+from mplab.simulation.casts import ROLES, apply_hadamard
 
 IN_BLOCKS = [name for name, way in SCALINGS.items() if way.input.block is not None]
 REAL = {"current", "delayed", "none"}
@@ -253,7 +253,7 @@ def test_the_transform_leaves_the_product_and_spreads_outliers():
     """Also where the rows are no multiple of sixteen."""
     a, b = spread(8, 37), spread(12, 37, seed=1)
     torch.manual_seed(0)
-    (one, other), (third, _) = turned(a, b), turned(a, b)
+    (one, other), (third, _) = apply_hadamard(a, b), apply_hadamard(a, b)
     torch.testing.assert_close(one @ other.T, a @ b.T, rtol=1e-4, atol=1e-4)
     assert not torch.equal(one, third)  # other signs
     nearest = SCALINGS["mxfp4"]
