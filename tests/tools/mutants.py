@@ -21,16 +21,21 @@ ROOT = Path(__file__).parents[2]
 
 
 def notices(copy: Path, room: str, module: str = "") -> bool:
-    """Whether a fast test of the room fails in the copy; the module's own tests are run first.
+    """Whether a fast test of the room fails in the copy.
 
-    The fronts are tested last: what a front offers, and what a room says that lacks its packages.
+    The module's own tests are run first, because they notice most faults within seconds; the
+    fronts last: what a front offers, and what a room says that lacks its packages.
     """
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-    command += ["-m", "not (slow or browser or full)"]
     own = f"tests/{room}/test_{module}.py"
-    if (copy / own).exists():  # most faults are noticed here, in a second
-        command.append(own)
-    command += [f"tests/{room}", f"mplab/{room}", "tests/test_front.py"]
+    if (copy / own).exists() and _fail(copy, own):
+        return True
+    return _fail(copy, f"tests/{room}", f"mplab/{room}", "tests/test_front.py")
+
+
+def _fail(copy: Path, *tests: str) -> bool:
+    """Whether one of the fast tests fails."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-m", "not (slow or browser or full)", *tests]
     # A program that a test starts in another folder imports the copy, too.
     here = os.environ | {"PYTHONPATH": str(copy)}
     try:
