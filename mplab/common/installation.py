@@ -38,6 +38,8 @@ def how_to_install(package: str) -> str:
     Examples:
         >>> how_to_install("somebody_else")
         'pip install somebody_else'
+        >>> how_to_install("python_dateutil")
+        "pip install 'mplab[grade]'"
     """
     extras = [extra for extra, packages in _extras().items() if package in packages]
     least = min(extras, key=lambda extra: len(_extras()[extra]), default=None)

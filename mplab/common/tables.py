@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from html import escape
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Table:
     """Rows under headings, shown by Jupyter as an HTML table and printed as text.
 

@@ -22,8 +22,8 @@ def test_a_table_escapes_what_it_shows():
     [
         (
             "Formats",
-            ("name", "bits"),
-            "Formats\nname  bits\nFP16  16\nFP32  32",
+            ("format", "bits"),
+            "Formats\nformat  bits\nFP16    16\nFP32    32",
             (1, 1),
         ),
         ("Formats", (), "Formats\nFP16  16\nFP32  32", (1, 0)),

@@ -29,8 +29,10 @@ from mplab import (
     ulp,
 )
 from mplab.course import EXERCISES, Exercise, HashedValue, equal, practice
+from mplab.course.calls import watched
 from mplab.course.exercise import TIME_LIMIT, misconception_of, verdict_on
 from mplab.course.files import course_folder
+from mplab.grading.kernel import Outputs
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()
@@ -572,3 +574,15 @@ def test_a_page_offers_the_solution_of_an_exercise_by_its_name():
     shown = practice.practice('mplab.check("kahan_sum", kahan_sum)', lambda code: code)
     assert "def kahan_sum(" in shown
     assert practice.practice('mplab.check("nothing", 1)', str) == ""
+
+
+def test_an_answer_that_raises_what_the_reference_raises_is_right():
+    exercise = EXERCISES["kahan_sum"]
+    assert equal(ValueError("one text"), ValueError("another"), exercise)
+    assert not equal(ValueError(), TypeError(), exercise)
+
+
+def test_what_the_sandbox_captures_of_an_answer_is_no_call_of_the_library():
+    called = []
+    watched(lambda: Outputs().text("stdout", "printed"), (), called)()
+    assert called == []

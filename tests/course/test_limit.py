@@ -10,7 +10,7 @@ import pytest
 from busy import crowded_processor
 from nbclient import NotebookClient
 
-from mplab.course.limit import TooLong, _Watcher, ends_within
+from mplab.course.limit import TooLong, _Watcher, ends_within, ran_and_waited
 
 
 def spin(seconds=float("inf")):
@@ -159,3 +159,11 @@ def test_time_in_line_for_a_busy_processor_does_not_count():
             assert not ends_within(0.3, lambda: work(60))
         finally:
             os.sched_setaffinity(0, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts it")
+def test_the_seconds_that_a_thread_ran_are_those_that_the_system_counts():
+    spin(0.02)
+    ran, _ = ran_and_waited(f"/proc/self/task/{threading.get_native_id()}")
+    assert ran == pytest.approx(time.thread_time(), rel=0.1, abs=0.1)
+    assert ran_and_waited("/nowhere") == (0.0, 0.0)
