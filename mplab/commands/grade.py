@@ -38,12 +38,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if options.step == "init":
-            return _init(options)
+            return int(_init(options))
         if getattr(options, "jobs", 1) < 1:
             raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
         course = Course(options.course).require()
-        code: int = options.run(course, options)
-        return code
+        return int(options.run(course, options))
     except (NoSandbox, ValueError) as error:
         code = 2
         reason = str(error).removeprefix(f"{options.step}: ")  # a function's name
@@ -369,7 +368,6 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
 
     name = options.assignment
     place = options.place or exchanging.inbound(course)
-    trusted = options.trust_submissions
     printed = set[str]()
     begun = False
 
@@ -383,7 +381,11 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
             collected = collecting.collect(course, name, place)
             messages += [f"look at: {problem}" for problem in collected.problems]
             lines = autograding.autograde(
-                course, name, jobs=options.jobs, trusted=trusted, log=tell
+                course,
+                name,
+                jobs=options.jobs,
+                trusted=options.trust_submissions,
+                log=tell,
             )
             messages += [f"{_shown(line)}  {line.remark}".rstrip() for line in lines]
             graded = [line.student for line in lines if line.score is not None]

@@ -119,7 +119,7 @@ def autograde(
     course.skeletons(assignment)  # raises if it has not been released
     course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
-        chosen = _chosen(course, assignment, students, log)
+        chosen = _submissions_to_grade(course, assignment, students, log)
         todo = chosen
         if not force:
             todo = [name for name in chosen if not is_graded(course, assignment, name)]
@@ -155,7 +155,7 @@ def _lock(course: Course) -> Iterator[None]:
         yield
 
 
-def _chosen(
+def _submissions_to_grade(
     course: Course,
     assignment: str,
     students: Sequence[str],
@@ -205,12 +205,12 @@ def _cluster(address: str, _: int) -> Iterator[_Workers]:
             f"({error}). Start one with: dask scheduler."
         ) from error
 
-    def room() -> int:
+    def capacity() -> int:
         return 2 * sum(client.nthreads().values()) or 1
 
     with client:
         try:
-            yield client.get_executor(), room
+            yield client.get_executor(), capacity
             client.run(stop_worker, on_error="ignore")
         except (CancelledError, OSError) as error:
             raise ValueError(
@@ -231,16 +231,16 @@ def _grade_all(
     queue = deque(map(_Attempt, students))
     suspects = deque[_Attempt]()
     while queue:
-        with workers(jobs) as (executor, room):
-            suspects += _grade(executor, room, queue, course, job, log)
+        with workers(jobs) as (executor, capacity):
+            suspects += _grade_queue(executor, capacity, queue, course, job, log)
     while suspects:  # one at a time: the one that kills its worker harms no other
         with workers(1) as (executor, _):
-            suspects += _grade(executor, lambda: 1, suspects, course, job, log)
+            suspects += _grade_queue(executor, lambda: 1, suspects, course, job, log)
 
 
-def _grade(
+def _grade_queue(
     executor: Executor,
-    room: Callable[[], int],
+    capacity: Callable[[], int],
     queue: deque[_Attempt],
     course: Course,
     job: Job,
@@ -264,7 +264,7 @@ def _grade(
 
     while queue or running:
         try:
-            for _ in range(min(len(queue), room() - len(running))):
+            for _ in range(min(len(queue), capacity() - len(running))):
                 student, number = queue[0]
                 future = executor.submit(
                     grade_submission, job, student, _PAUSES[number]
@@ -272,7 +272,7 @@ def _grade(
                 running[future] = queue.popleft()
             for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:
                 try:
-                    _record(course, job.assignment, future.result())
+                    _save_result(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
                 except NoSandbox as error:
@@ -281,8 +281,8 @@ def _grade(
                     queue += retry(running[future], error)
                 del running[future]
         except BrokenExecutor as error:
-            again = ", ".join(attempt.student for attempt in running.values())
-            log(f"a worker ended early; graded again: {again}")
+            retried = ", ".join(attempt.student for attempt in running.values())
+            log(f"a worker ended early; graded again: {retried}")
             for attempt in running.values():
                 alone += retry(attempt, error)
             return alone
@@ -295,7 +295,7 @@ def _grade(
 
 
 # The gradebook ---------------------------------------------------------------------------
-def _record(course: Course, assignment: str, work: GradedNotebooks) -> None:
+def _save_result(course: Course, assignment: str, work: GradedNotebooks) -> None:
     """Write a graded submission into the gradebook, then the journal.
 
     A submission that is not in the journal counts as not graded, so that nothing is lost when

@@ -10,7 +10,14 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
@@ -247,8 +254,6 @@ def _deliveries(
             continue
         if owner.remark:
             remarks.append(f"{shown_name(top)}: {owner.remark}")
-        canvas = label if label and label.platform == "Canvas" else None
-        name = "/".join(rest) or (label.file if label else top)
         if label and label.number:
             key = f"number {label.number}"
         elif rest or top.lower().endswith(".zip"):
@@ -258,32 +263,43 @@ def _deliveries(
         delivery = found.setdefault(owner.student, {}).setdefault(
             key, _Delivery(owner.student, top, label, owner.team)
         )
-        delivery.late |= bool(canvas and canvas.late)
-        # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
-        if canvas and name not in ours:
-            name = re.sub(r"-\d+(?=\.\w+$)", "", name)
-        if canvas and name in delivery.files:
-            before = shown_name(str(delivery.files[name].path))
-            remarks.append(f"{before}: {shown_name(top)} is newer")
-        if canvas and name in ours:  # whose page goes back under this number
-            delivery.name, delivery.label = top, label
-        delivery.files[name] = file
+        if label and label.platform == "Canvas":
+            remarks += _add_from_canvas(delivery, file, label, ours)
+        else:
+            delivery.files["/".join(rest) or (label.file if label else top)] = file
     by_owner: dict[str, list[_Delivery]] = {}
-    for owner_id, by_key in found.items():
+    for student, by_key in found.items():
         several = list(by_key.values())
         numbers = {d.label.number for d in several if d.label and not d.team}
         if len(numbers - {""}) > 1:
             left_out += [delivery.name for delivery in several]
             names = ", ".join(shown_name(delivery.name) for delivery in several)
             remarks.append(
-                f"{names}: people of one name as {owner_id}, of whom none counts: give the "
+                f"{names}: people of one name as {student}, of whom none counts: give the "
                 "platform's list with --times, or the roster a column number, with the number in "
                 "these names"
             )
         else:
-            by_owner[owner_id] = several
+            by_owner[student] = several
     problems = [f"{shown_name(top)}: {reason}" for top, reason in reasons.items()]
     return by_owner, [*problems, *dict.fromkeys(remarks)], [*reasons, *left_out]
+
+
+def _add_from_canvas(
+    delivery: _Delivery, file: _File, label: Label, ours: Collection[str]
+) -> list[str]:
+    """Add a file by the student's name for it, and say which earlier one it replaces."""
+    delivery.late |= label.late
+    name = label.file
+    if name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
+        name = re.sub(r"-\d+(?=\.\w+$)", "", name)
+    if name in ours:  # whose page goes back under this number
+        delivery.name, delivery.label = str(file.path), label
+    before = delivery.files.get(name)
+    delivery.files[name] = file
+    if before is None:
+        return []
+    return [f"{shown_name(str(before.path))}: {shown_name(str(file.path))} is newer"]
 
 
 def _owner(

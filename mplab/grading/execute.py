@@ -121,7 +121,9 @@ def run_notebook(
     ended = ""
     for _ in range(kernels):
         with sessions() as session:
-            ended = _run(notebook, session, graded, seed, replies, skipped)
+            ended = _run_in_one_kernel(
+                notebook, session, graded, seed, replies, skipped
+            )
             interrupts += session.interrupts
             spent += session.spent
         if not ended:
@@ -143,7 +145,7 @@ def run_notebook(
     return NotebookResult(outcomes, " ".join(dict.fromkeys(remarks)))
 
 
-def _run(
+def _run_in_one_kernel(
     notebook: NotebookNode,
     session: Session,
     graded: Mapping[str, Graded],
@@ -177,9 +179,10 @@ def _run(
                 cell.outputs = [new_output("stream", text=text)]
             else:
                 known = replies[name]
-                again = any(reply.message.startswith(_ENDED) for reply in known)
-                left = len(graded[name].parts) - len(known) if again else 1
-                known += [Reply([], message=ended)] * left
+                # At first only the part that ended it is lost, the second time what is left.
+                second = any(reply.message.startswith(_ENDED) for reply in known)
+                lost = len(graded[name].parts) - len(known) if second else 1
+                known += [Reply([], message=ended)] * lost
             return ended
     return ""
 
@@ -218,8 +221,8 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     outcomes = [part._replace(message=one_line(part.message)) for part in outcomes]
     lines = []
     for part in outcomes:
-        mark = "✔" if part.earned == part.points else "✘"
-        lines.append(f"{mark} {part.part}: {part.earned:g} of {part.points:g}")
+        sign = "✔" if part.earned == part.points else "✘"
+        lines.append(f"{sign} {part.part}: {part.earned:g} of {part.points:g}")
         if part.message:
             lines.append(f"    {part.message}")
     earned = sum(part.earned for part in outcomes)
@@ -260,7 +263,7 @@ def one_line(message: str) -> str:
 
 
 # A submission, in a worker of any executor ------------------------------------------------
-_ONE = threading.Lock()
+_TURN = threading.Lock()
 """A process has one sandbox, so its threads take turns."""
 
 
@@ -294,12 +297,12 @@ def start_worker() -> None:
 
 def stop_worker() -> None:
     """End the sandbox of an idle worker."""
-    if _ONE.acquire(blocking=False):
+    if _TURN.acquire(blocking=False):
         try:
             close_sandboxes()
             _load.cache_clear()
         finally:
-            _ONE.release()
+            _TURN.release()
 
 
 def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebooks:
@@ -309,9 +312,9 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebo
     technical failure, and no fault of the submission.
     """
     time.sleep(pause)
-    with _ONE:
+    with _TURN:
         shared = _load(job)
-        return _grade(job, student, *shared)
+        return _grade_notebooks(job, student, *shared)
 
 
 @lru_cache(1)
@@ -322,7 +325,7 @@ def _load(job: Job) -> tuple[Course, dict[str, NotebookNode], Limits]:
     return course, course.skeletons(job.assignment), Limits(**course.config().Limits)
 
 
-def _grade(
+def _grade_notebooks(
     job: Job,
     student: str,
     course: Course,

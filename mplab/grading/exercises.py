@@ -130,7 +130,7 @@ def load_assignment(path: Path) -> Assignment:
             name: problem for name in graded if (problem := _broken_rule(graded[name]))
         }
     except Exception as error:
-        where = f"{path}{_line(error, path)}"
+        where = f"{path}{_line_of(error, path)}"
         raise ValueError(
             f"{where}: {type(error).__name__}: {error}. Fix the assignment file."
         ) from error
@@ -141,7 +141,7 @@ def load_assignment(path: Path) -> Assignment:
     )
 
 
-def _line(error: Exception, path: Path) -> str:
+def _line_of(error: Exception, path: Path) -> str:
     """Name the line of a file where an error arose; empty if none is known."""
     ran = [
         f.lineno
@@ -245,7 +245,7 @@ def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
     uses = graded.exercise.uses
     encoded = None
     if callable(graded.exercise.answer):
-        encoded = [encode_value(_spread(case)) for case in cases]
+        encoded = [encode_value(_arguments_of(case)) for case in cases]
     reply = answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
     if reply.get("interrupted"):
         return Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
@@ -260,7 +260,7 @@ def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
         if "kind" in reply:
             message = f"{graded.asks} is not a function."
         return Reply(cases, message=message)
-    given = [_read(entry) for entry in replies]
+    given = [_read_outcome(entry) for entry in replies]
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
     wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
@@ -309,7 +309,7 @@ def first_wrong(graded: Graded, reply: Reply) -> str:
     )
 
 
-def _spread(case: Any) -> tuple[Any, ...]:
+def _arguments_of(case: Any) -> tuple[Any, ...]:
     return case if isinstance(case, tuple) else (case,)
 
 
@@ -321,7 +321,7 @@ class _CustomException(_Unreadable):
     """Stands for an exception that is not built in."""
 
 
-def _read(entry: Any) -> Any:
+def _read_outcome(entry: Any) -> Any:
     """Read the outcome of one case: a value, or the exception that was raised instead."""
     if not isinstance(entry, dict):
         return _Unreadable("no value")
@@ -400,13 +400,13 @@ def public_table(graded: Mapping[str, Graded]) -> str:
     Exactness:
         On the public cases, the notebook's checks decide as the exercises themselves do.
     """
-    table = {name: _public(entry.exercise) for name, entry in graded.items()}
+    table = {name: _public_entry(entry.exercise) for name, entry in graded.items()}
     return (
         json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
     )
 
 
-def _public(exercise: Exercise) -> dict[str, Any]:
+def _public_entry(exercise: Exercise) -> dict[str, Any]:
     fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
     entry: dict[str, Any] = {"reason": exercise.reason, "argument": exercise.argument}
     entry |= {"format": fmt, "tolerance": exercise.tolerance, "uses": exercise.uses}
@@ -417,12 +417,14 @@ def _public(exercise: Exercise) -> dict[str, Any]:
         return entry | {
             "sealed": [[text, HashedValue.of(answer).digest] for text, answer in known]
         }
-    cases = [encode_value(_spread(case)) for case in exercise.cases]
-    outcomes = [[text, [_record(o) for o in exercise.outcomes(f)]] for text, f in known]
+    cases = [encode_value(_arguments_of(case)) for case in exercise.cases]
+    outcomes = [
+        [text, [_encode_outcome(o) for o in exercise.outcomes(f)]] for text, f in known
+    ]
     return entry | {"cases": cases, "outcomes": outcomes}
 
 
-def _record(outcome: Any) -> dict[str, Any]:
+def _encode_outcome(outcome: Any) -> dict[str, Any]:
     if isinstance(outcome, Exception):
         return {"raised": type(outcome).__name__, "message": str(outcome)[:300]}
     return {"value": encode_value(outcome)}

@@ -150,7 +150,7 @@ class FeedbackExporter(_Typesetter):
         for plain in (False, True):
             page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, plain)
             if page is not None:
-                return _finished(page), resources
+                return _with_policy(page), resources
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
         raise RuntimeError(
             f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
@@ -189,7 +189,7 @@ def _as_it_stands(text: str, metadata: Any = None) -> str:
     return f"<pre>{html.escape(text[:_PLAIN_LENGTH])}{end}</pre>"
 
 
-def _finished(page: str) -> str:
+def _with_policy(page: str) -> str:
     """Put the content security policy first in the head, and remove all scripts.
 
     The template's table of contents calls every check "Test cell"; each gets its name instead.
@@ -290,7 +290,9 @@ def write_zip(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student, owner in owners.items():
             name = names.get(student) or student
-            if not (found := _named(course, assignment, student, owner, name)):
+            if not (
+                found := _place_in_upload(course, assignment, student, owner, name)
+            ):
                 others.append(student)
                 continue
             prefix, pattern = found
@@ -302,7 +304,7 @@ def write_zip(
     return path, count, sorted(others)
 
 
-def _named(
+def _place_in_upload(
     course: Course, assignment: str, student: str, owner: str, name: str
 ) -> tuple[str, str] | None:
     """Return what stands before the name of a file in an upload, and which files go there."""

@@ -300,7 +300,7 @@ def create_course(
         raise ValueError(
             f"--course-id must be of ASCII letters, digits, _ and -; got {course_id}."
         )
-    place = None if exchange is None else _made(exchange.absolute())
+    place = None if exchange is None else _make_exchange(exchange.absolute())
     root.mkdir(parents=True, mode=0o700, exist_ok=True)
     for step in ("source", "checks", "exchange", ".mplab"):
         (root / step).mkdir(parents=True, exist_ok=True)
@@ -367,7 +367,7 @@ def create_assignment(course: Course, name: str) -> list[Path]:
     return targets
 
 
-def _made(exchange: Path) -> Path:
+def _make_exchange(exchange: Path) -> Path:
     """Make the exchange if it is missing: everybody may add files, nobody remove others'."""
     try:
         if not exchange.is_dir():

@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell
 from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
 from mplab.grading.exercises import (
     Assignment,
+    Outcome,
     Reply,
     ask_parts,
     first_wrong,
@@ -75,12 +76,16 @@ def release(
     sandbox = warm_sandbox(assignment.warm, trusted=trusted)
     kernel = partial(sandbox.session, course.files(name))
     seed = partial(seed_for, course.key(), name, name)
-    for path, notebook in solved.items():
+
+    def outcomes(notebook: NotebookNode) -> list[tuple[str, Outcome]]:
+        """Run a notebook, and return the outcome of each part, with its exercise."""
         report = run_notebook(notebook, kernel, assignment.graded, seed, kernels=1)
+        return [(of, part) for of, parts in report.outcomes.items() for part in parts]
+
+    for path, notebook in solved.items():
         lost = [
             f"{exercise}, {part.part}: {part.message}"
-            for exercise, parts in report.outcomes.items()
-            for part in parts
+            for exercise, part in outcomes(notebook)
             if part.earned != part.points
         ]
         if lost:
@@ -91,10 +96,7 @@ def release(
     lines = []
     total = 0.0
     for stem, stub in course.skeletons(name).items():
-        report = run_notebook(stub, kernel, assignment.graded, seed, kernels=1)
-        if earned := sum(
-            part.earned for parts in report.outcomes.values() for part in parts
-        ):
+        if earned := sum(part.earned for _, part in outcomes(stub)):
             raise ValueError(
                 f"release: the empty notebook {stem} earns {earned:g} points."
             )
@@ -108,8 +110,8 @@ def release(
                 f"release: a solved copy of {stem} must run to its end; it ended: {death}."
             ) from death
         total += points
-        words = f"in up to {draws} draws of the hidden cases" * (draws > 1)
-        lines.append(f"{stem}: the solution earns {points:g} points {words}".strip())
+        words = f" in up to {draws} draws of the hidden cases" if draws > 1 else ""
+        lines.append(f"{stem}: the solution earns {points:g} points{words}")
     course.record_students()
     if by_hand := sum(_by_hand(course.skeletons(name).values()).values()):
         lines.append(

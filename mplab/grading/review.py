@@ -157,11 +157,11 @@ def _preformatted(text: str) -> str:
     return f"<pre>{html.escape(text)}</pre>" if text else ""
 
 
-_Answering = Callable[[], Any]
+_Respond = Callable[[], Any]
 
 
 def _in_thread(
-    work: Callable[..., _Answering],
+    work: Callable[..., _Respond],
 ) -> Callable[..., Awaitable[None]]:
     """Let a handler wait in a thread for the gradebook, its lock, and typesetting.
 
@@ -252,7 +252,7 @@ class _List(_Handler):
     """All questions of the released assignments, and who reads what."""
 
     @_in_thread
-    def get(self) -> _Answering:
+    def get(self) -> _Respond:
         self.opened.pop(self.reader, None)
         reading = self.being_read()
         with self.course.gradebook() as book:
@@ -299,9 +299,7 @@ class _Answer(_Handler):
     """One answer, with the field for its points."""
 
     @_in_thread
-    def get(
-        self, assignment: str, notebook: str, name: str, student: str
-    ) -> _Answering:
+    def get(self, assignment: str, notebook: str, name: str, student: str) -> _Respond:
         """Show a student's answer; without a student, go to the first answer that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
@@ -311,9 +309,7 @@ class _Answer(_Handler):
         return partial(self.finish, page)
 
     @_in_thread
-    def post(
-        self, assignment: str, notebook: str, name: str, student: str
-    ) -> _Answering:
+    def post(self, assignment: str, notebook: str, name: str, student: str) -> _Respond:
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
         words = self.get_body_argument("comment", "")
@@ -333,7 +329,7 @@ class _Answer(_Handler):
                 with self.course.marking():
                     self.database.expire_all()
                     self._refuse_change(assignment, question, grades[place])
-                    _record(grades[place], question, sum(given), comment)
+                    _write_points(grades[place], question, sum(given), comment)
                     self.database.commit()
                 return self._go_on(assignment, question, grades, place + 1)
             except ValueError as wrong:
@@ -359,7 +355,7 @@ class _Answer(_Handler):
         seen = self.get_body_argument("seen", "")
         if seen != self._seen(assignment, question, grade.student.id):
             raise ValueError("meanwhile another answer came in; read it first")
-        if self.get_body_argument("mark", "") != _mark(grade, question):
+        if self.get_body_argument("mark", "") != _digest_of_points(grade, question):
             raise ValueError(
                 f"meanwhile somebody else gave {grade.score:g} of {question.points:g}, which "
                 "stands beside the fields. If yours shall count, save again"
@@ -370,7 +366,7 @@ class _Answer(_Handler):
 
     def _go_on(
         self, assignment: str, question: Question, grades: list[Any], place: int
-    ) -> _Answering:
+    ) -> _Respond:
         """Go to the next answer that waits; else to the list.
 
         An answer that somebody else has open comes last.
@@ -467,7 +463,7 @@ class _Answer(_Handler):
             words=words,
             error=error,
             seen=seen,
-            shown=_mark(grade, question),
+            shown=_digest_of_points(grade, question),
             there=there,
             grade=grade,
             has_comment=comment is not None,
@@ -491,7 +487,7 @@ def _place(grades: list[Any], student: str) -> int:
     raise web.HTTPError(404)
 
 
-def _mark(grade: Any, question: Question) -> str:
+def _digest_of_points(grade: Any, question: Question) -> str:
     """Return a digest of an answer's points and comment, as they are now."""
     comment = _comment(grade, question)
     words = comment.comment if comment else None
@@ -503,7 +499,7 @@ def _comment(grade: Any, question: Question) -> Any:
     return next((c for c in grade.notebook.comments if c.name == question.answer), None)
 
 
-def _record(grade: Any, question: Question, score: float, words: str) -> None:
+def _write_points(grade: Any, question: Question, score: float, words: str) -> None:
     """Write points given by a person, which take the place of the check's."""
     grade.manual_score = score
     grade.needs_manual_grade = False

@@ -318,7 +318,7 @@ class _Threads:
         self._known = found
 
 
-def _own(passed: float, ran: float, waited: float) -> float:
+def _without_waiting(passed: float, ran: float, waited: float) -> float:
     """Return how many of the seconds passed were a submission's own.
 
     Not those in which it waited for processors that others used; but its processes may wait for
@@ -349,7 +349,7 @@ class Session:
     @property
     def spent(self) -> float:
         """The seconds that all requests took, without waiting."""
-        return _own(self._passed, self._threads.ran, self._threads.waited)
+        return _without_waiting(self._passed, self._threads.ran, self._threads.waited)
 
     def put(self, files: Mapping[str, bytes]) -> None:
         """Write files beside the notebook."""
@@ -505,12 +505,12 @@ class Session:
         waited = self._threads.waited
         passed = time.monotonic() - self._began
         together = self._passed + passed
-        if together - _own(together, ran, waited) > limits.total_seconds:
+        if together - _without_waiting(together, ran, waited) > limits.total_seconds:
             raise NoSandbox(
                 "the machine is too busy: it waited too long for a processor"
             )
         self._before = before = self._before or (ran, waited)
-        return _own(passed, ran - before[0], waited - before[1])
+        return _without_waiting(passed, ran - before[0], waited - before[1])
 
     def _broken(self, reason: str, order: str = "end") -> Died | NoSandbox:
         """End the submission, and return the error to raise."""

@@ -96,7 +96,7 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
     checked = False
     for number, cell in enumerate(notebook.cells):
         source = plain_text(cell.get("source"))
-        mark = _mark(cell)
+        mark = _shown_mark(cell)
         if cell.get("cell_type") != "code":
             rebuilt = new_markdown_cell(source)
             if images := images_in(cell.get("attachments")):
@@ -117,7 +117,7 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
     return new_notebook(cells=cells)
 
 
-def _mark(cell: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_mark(cell: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nbgrader marks of a cell that a page shows; none if its id is unusual."""
     given = cell.get("metadata", {}).get("nbgrader")
     if not isinstance(given, dict) or not _GRADE_ID.fullmatch(

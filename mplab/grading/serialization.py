@@ -115,7 +115,7 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         return (
             {"format": value.name}
             if value in FORMATS.values()
-            else {"facts": _facts_of(value)}
+            else {"facts": _encode_format(value)}
         )
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -129,7 +129,7 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
     raise UnsupportedValue(f"a {type(value).__name__[:80]}")
 
 
-def _facts_of(fmt: Format) -> str:
+def _encode_format(fmt: Format) -> str:
     """Encode a format that is not in `FORMATS`; its name must be one word."""
     flags = int(fmt.signed), int(fmt.has_zero)
     facts = (

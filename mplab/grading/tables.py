@@ -224,16 +224,19 @@ def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
         cells: the new texts, by the index of the line in `Table.lines` and of the column.
     """
     text = _read_text(path)
-    mark = text.separator
-    cell = re.compile(rf'((?:"(?:[^"]|"")*")?[^{mark}\r\n]*)({mark}|\r?\n|\r|$)')
+    separator = text.separator
+    cell = re.compile(
+        rf'((?:"(?:[^"]|"")*")?[^{separator}\r\n]*)({separator}|\r?\n|\r|$)'
+    )
     parts = [text.before]
-    line, column = -1, 0  # the first line has the heads
+    line = -1  # the first line has the heads
+    column = 0
     for old, end in cell.findall(text.body):
         new = cells.get((line, column), old)
-        if new != old and re.search(rf'[{mark}"\r\n]', new):
+        if new != old and re.search(rf'[{separator}"\r\n]', new):
             new = '"' + new.replace('"', '""') + '"'
         parts += [new, end]
-        if end == mark:
+        if end == separator:
             column += 1
         else:
             line += bool(column or old)  # an empty line is none of the table's

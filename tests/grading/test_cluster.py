@@ -32,14 +32,14 @@ def note(*words):  # appended whole, by any number of processes
     with open(LOG, "a") as file:
         file.write(" ".join(words) + "\\n")
 
-def counted(job, student, *shared, grade=execute._grade):
+def counted(job, student, *shared, grade=execute._grade_notebooks):
     note("begins", student, str(os.getpid()))
     work = grade(job, student, *shared)
     note("ends", student, str(os.getpid()))
     return work
 
-if execute._grade.__name__ != "counted":
-    execute._grade = counted
+if execute._grade_notebooks.__name__ != "counted":
+    execute._grade_notebooks = counted
 """
 
 
@@ -77,7 +77,7 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     monkeypatch.setattr(autograding, "grade_submission", graded_with_trouble)
     names = [*(f"s{i}" for i in range(9)), "kills", "fails", "kills_once", "fails_once"]
     written, failed, told = [], {}, []
-    monkeypatch.setattr(autograding, "_record", lambda *of: written.append(of[-1]))
+    monkeypatch.setattr(autograding, "_save_result", lambda *of: written.append(of[-1]))
     monkeypatch.setattr(
         autograding, "_record_failure", lambda *of: failed.update([of[-2:]])
     )

@@ -104,7 +104,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
 ):
     for student in ("s01", "s02"):
         submit(course, student, notebook(course, extra=f"# of {student}"))
-    run, killed = execute._run, course.root / "killed"
+    run, killed = execute._run_in_one_kernel, course.root / "killed"
 
     def short_of_memory(book, session, *more):
         count = len(killed.read_text()) if killed.exists() else 0
@@ -114,7 +114,7 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
             max(session._warm.children(recursive=True), key=lambda p: p.pid).kill()
         return run(book, session, *more)
 
-    monkeypatch.setattr(execute, "_run", short_of_memory)
+    monkeypatch.setattr(execute, "_run_in_one_kernel", short_of_memory)
     lines = autograded(course)
     assert [line.score for line in lines] == [score, 16.0]
     assert killed.read_text() == "x" * min(kills, 3)

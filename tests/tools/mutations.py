@@ -38,7 +38,7 @@ import torch
 import mplab
 from mplab.course import EXERCISES, equal
 from mplab.course.exercise import _without_torch
-from mplab.grading.exercises import _read
+from mplab.grading.exercises import _read_outcome
 from mplab.grading.serialization import encode_value
 
 STUDENT = 1
@@ -290,7 +290,7 @@ def assignment_check(name: str, exercise: str) -> Callable[[str], bool]:
         for case, outcome in zip(known.cases, wanted, strict=True):
             asked = encode_value(case if isinstance(case, tuple) else (case,))
             [reply] = corpus.Answering(given).ask("", [asked])["values"]
-            if not equal(_read(reply), outcome, known):
+            if not equal(_read_outcome(reply), outcome, known):
                 return False
         return True
 
