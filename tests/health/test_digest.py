@@ -629,3 +629,15 @@ def test_a_digest_is_closed_before_it_is_entered_again():
         digest.__enter__()
     with digest:
         pass
+
+
+def test_a_frozen_layer_is_recorded_at_the_start_and_never_as_updated():
+    def frozen():
+        model = network()
+        model[0].requires_grad_(False)
+        return model
+
+    sites = run(make=frozen, steps=1).record.sites
+    directions = [site.direction for site in sites if site.layer == "0"]
+    assert "start" in directions
+    assert "update" not in directions

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from mplab import FP16
 from mplab.health import Health
+from mplab.health.tracing import _overflows
 from mplab.simulation import simulated
 
 
@@ -219,3 +220,10 @@ def test_an_interval_of_no_steps_is_refused_before_the_run(option):
         ValueError, match=f"Health: {option} must be an integer, at least 1; got 0"
     ):
         Health(nn.Linear(1, 1), **{option: 0})
+
+
+def test_neither_an_index_nor_an_empty_tensor_is_past_the_range_of_a_format():
+    with simulated(FP16):
+        out = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert not _overflows([torch.tensor([70_000]), torch.ones(0)], out)
+    assert _overflows([torch.tensor([70_000.0])], out)
