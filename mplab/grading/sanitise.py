@@ -176,10 +176,9 @@ def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
         outputs: those of a cell of the release; none of an added one.
     """
     raised = any(output.output_type == "error" for output in outputs)
-    text = (
-        "This cell raised an exception. " * raised
-        + "Its outputs are not shown: it ran after a check, whose inputs are not public.\n"
-    )
+    text = "Its outputs are not shown: it ran after a check, whose inputs are not public.\n"
+    if raised:
+        text = f"This cell raised an exception. {text}"
     return [new_output("stream", text=text)]
 
 

@@ -53,7 +53,7 @@ _FLOAT = re.compile(r"-?0x[01]\.[0-9a-f]{1,13}p[+-][0-9]{1,4}|-?inf|nan", re.ASC
 
 _INTEGER = re.compile(r"-?0x[0-9a-f]{1,64}", re.ASCII)
 
-_FACTS = re.compile(
+_FORMAT = re.compile(
     r"([\w+-]{1,32}) ([0-9]{1,2}) ([0-9]{1,2}) (-?[0-9]{1,4}) ([A-Z_]{1,32}) ([01]) ([01])",
     re.ASCII,
 )
@@ -85,9 +85,9 @@ def encode_value(value: Any) -> Any:
     return _encode(value, MAX_DEPTH, [MAX_ITEMS])
 
 
-def _encode(value: Any, depth: int, room: list[int]) -> Any:
-    room[0] -= 1
-    if depth < 0 or room[0] < 0:
+def _encode(value: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1  # of the values; a list, because all levels count down the same number
+    if depth < 0 or left[0] < 0:
         raise UnsupportedValue(
             f"more than {MAX_ITEMS} values, or nested more than {MAX_DEPTH} deep"
         )
@@ -119,11 +119,11 @@ def _encode(value: Any, depth: int, room: list[int]) -> Any:
         )
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(item, depth - 1, room) for item in value]}
+        return {kind: [_encode(item, depth - 1, left) for item in value]}
     if isinstance(value, dict) and all(isinstance(key, str) for key in value):
         return {
             "dict": [
-                [key, _encode(item, depth - 1, room)] for key, item in value.items()
+                [key, _encode(item, depth - 1, left)] for key, item in value.items()
             ]
         }
     raise UnsupportedValue(f"a {type(value).__name__[:80]}")
@@ -141,7 +141,7 @@ def _encode_format(fmt: Format) -> str:
         *flags,
     )
     text = " ".join(map(str, facts))
-    if _FACTS.fullmatch(text) is None or fmt.dtype_name is not None:
+    if _FORMAT.fullmatch(text) is None or fmt.dtype_name is not None:
         raise UnsupportedValue(
             "a format of your own whose name is not one word, or with a dtype"
         )
@@ -194,9 +194,9 @@ def _require(condition: object) -> None:
         raise UnsupportedValue("data that encode_value does not write")
 
 
-def _decode(data: Any, depth: int, room: list[int]) -> Any:
-    room[0] -= 1
-    _require(depth >= 0 and room[0] >= 0)
+def _decode(data: Any, depth: int, left: list[int]) -> Any:
+    left[0] -= 1
+    _require(depth >= 0 and left[0] >= 0)
     if data is None or isinstance(data, bool):
         return data
     _require(isinstance(data, dict))
@@ -205,10 +205,10 @@ def _decode(data: Any, depth: int, room: list[int]) -> Any:
     _require(len(data) == 1)
     [(tag, body)] = data.items()
     if tag in ("list", "tuple") and isinstance(body, list):
-        items = [_decode(item, depth - 1, room) for item in body]
+        items = [_decode(item, depth - 1, left) for item in body]
         return items if tag == "list" else tuple(items)
     if tag == "dict" and isinstance(body, list):
-        return dict(_decode_pair(pair, depth, room) for pair in body)
+        return dict(_decode_pair(pair, depth, left) for pair in body)
     _require(isinstance(body, str))
     return _decode_text(tag, body)
 
@@ -222,7 +222,7 @@ def _decode_text(tag: Any, body: str) -> Any:
         return body
     if tag == "format" and body in FORMATS:
         return FORMATS[body]
-    facts = _FACTS.fullmatch(body)
+    facts = _FORMAT.fullmatch(body)
     _require(tag == "facts" and facts)
     assert facts is not None
     name, bits, precision, bias, specials, signed, has_zero = facts.groups()
@@ -237,9 +237,9 @@ def _decode_text(tag: Any, body: str) -> Any:
     )
 
 
-def _decode_pair(pair: Any, depth: int, room: list[int]) -> tuple[str, Any]:
+def _decode_pair(pair: Any, depth: int, left: list[int]) -> tuple[str, Any]:
     _require(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str))
-    return pair[0], _decode(pair[1], depth - 1, room)
+    return pair[0], _decode(pair[1], depth - 1, left)
 
 
 def _decode_array(name: Any, shape: Any, text: Any) -> np.ndarray:

@@ -157,12 +157,12 @@ class simulated(ContextDecorator):
     ) -> None:
         fmt = format_of(fmt, function="simulated")
         policy = policy_named("simulated", policy)
-        self._into = {  # rounders, by the format of a layer
+        self._rounders = {  # by the format of a layer
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
         }
-        self._mode = Mode(self._into[fmt], policy, tally=tally)
-        self._mode.functions = Functions(self._mode, self._into)
+        self._mode = Mode(self._rounders[fmt], policy, tally=tally)
+        self._mode.functions = Functions(self._mode, self._rounders)
         self._layers: weakref.WeakKeyDictionary[nn.Module, _Layer]
         self._layers = weakref.WeakKeyDictionary()
         self._places: weakref.WeakKeyDictionary[
@@ -396,7 +396,7 @@ class simulated(ContextDecorator):
         wide = fmt == FP32
         choice = f"layer choice {key!r}" + (": FP32" if wide else "")
         scope = Scope(policy, True, choice, Run.WIDE if wide else None)
-        return LayerContext(layer.name, rules_in(scope), self._into[fmt])
+        return LayerContext(layer.name, rules_in(scope), self._rounders[fmt])
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`, and find the choice for each: its own, or an outer one's.
