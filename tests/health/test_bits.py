@@ -65,7 +65,8 @@ class Checkpointed(nn.Module):
 
     def __init__(self, inner, reentrant):
         super().__init__()
-        self.inner, self.reentrant = inner, reentrant
+        self.inner = inner
+        self.reentrant = reentrant
 
     def forward(self, x):
         first, *rest = self.inner

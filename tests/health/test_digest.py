@@ -231,7 +231,8 @@ def test_rows_of_ones_and_zeros_that_change_places_are_seen(seed):
         for i in range(59):
             other = rows.clone()
             other[[i, i + 1]] = rows[[i + 1, i]]
-            one, two = numbers_of(rows).tolist(), numbers_of(other).tolist()
+            one = numbers_of(rows).tolist()
+            two = numbers_of(other).tolist()
             assert one[0] == two[0]
             assert (one[1] == two[1]) == torch.equal(rows, other)
 
@@ -592,10 +593,8 @@ def broken_files():
         b"\xff\xfe",
         b"[" * 100_000,
     )
-    site, row = (
-        ["forward", "0", "Linear", "output", 0, "float32", [1]],
-        [0] * (2 + SAMPLED),
-    )
+    site = ["forward", "0", "Linear", "output", 0, "float32", [1]]
+    row = [0] * (2 + SAMPLED)
     good = {"step": 0, "new": [site], "sites": [0], "rows": [row]}
     for wrong in (
         {"new": [[1, 2]]}, {"new": [[*site[:5], "system", [1]]]}, {"rows": [[1, 2]]},
@@ -611,7 +610,8 @@ def broken_files():
 
 
 def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
-    path, good = tmp_path / "b.json", run(steps=1)
+    path = tmp_path / "b.json"
+    good = run(steps=1)
     for content in broken_files():
         path.write_bytes(content)
         with pytest.raises(

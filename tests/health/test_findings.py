@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab import FP16, pictures
 from mplab.health import Health
-from mplab.health.findings import diagnose
-from mplab.health.records import Evidence, Step, pooled_layers
+from mplab.health.findings import _lost_norm, diagnose
+from mplab.health.records import Evidence, Shares, Step, pooled_layers
 from mplab.health.tracing import Origin
 from mplab.lessons.l13.clinic import scale_too_high
 from mplab.simulation import CPU_AUTOCAST, simulated
@@ -76,7 +76,9 @@ class Spoils(nn.Module):
 
     def __init__(self, step, phase):
         super().__init__()
-        self.step, self.phase, self.calls = step, phase, 0
+        self.step = step
+        self.phase = phase
+        self.calls = 0
 
     def forward(self, x):
         self.calls += 1
@@ -324,3 +326,21 @@ def test_a_watch_that_outlives_the_simulation_around_it_leaves_nothing_behind():
     health.step(expected.sum().detach())
     health.close()
     assert not health.seen.error and _get_current_dispatch_mode() is None
+
+
+def test_a_loss_that_ends_without_having_grown_is_not_said_to_diverge():
+    with Health(nn.Linear(1, 1)) as health:
+        for loss in (1.0, 2.0, math.nan):
+            health.step(loss)
+    (finding,) = [f for f in health.report().findings if f.code == "overflow-forward"]
+    assert "diverge" not in finding.means
+
+
+def test_the_lost_share_of_a_norm_takes_each_number_at_the_least_it_can_be():
+    shares = Shares(
+        "FP16", False, total=10, zeros=4, subnormal=3, lowest=1, nonfinite=0
+    )
+    normal = 3 * 2.0**20  # at least 2^-14, in units of 2^-24
+    assert _lost_norm(shares) == math.sqrt(1.0 / (1 + 2 * 4**2 + normal))
+    only_lost = shares._replace(subnormal=0, lowest=0, total=4)
+    assert _lost_norm(only_lost) == math.inf

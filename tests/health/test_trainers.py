@@ -102,7 +102,8 @@ def test_lightning_trains_as_without_the_callback(lightning, tmp_path, options, 
 @quiet
 @pytest.mark.slow
 def test_lightning_s_loss_of_micro_batches_is_their_mean(lightning, tmp_path):
-    one, two = lightning_callback(told=print), lightning_callback(told=print)
+    one = lightning_callback(told=print)
+    two = lightning_callback(told=print)
     fit(lightning, tmp_path, [one], rows=16, max_steps=1)
     fit(lightning, tmp_path, [two], rows=16, max_steps=1, accumulate_grad_batches=2)
     whole = F.mse_loss(seeded(mlp)(dataset(16)[:][0]), dataset(16)[:][1])

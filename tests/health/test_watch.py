@@ -60,7 +60,8 @@ def test_headroom_is_counted_in_powers_of_two_to_the_ends_of_the_format(low):
             F.mse_loss(out.float(), y).backward()
             health.step(1.0)
     for output, step in zip(kept, health.steps, strict=True):
-        found, size = step.outputs["0 (Linear)"], output.float().abs()
+        found = step.outputs["0 (Linear)"]
+        size = output.float().abs()
         assert found[:2] == (fmt.name, low is None)
         assert found.largest == size.max()
         assert found.headroom == pytest.approx(
@@ -159,10 +160,8 @@ def test_weights_that_start_at_zero_move_by_ulps_of_the_least_numbers():
 ])  # fmt: skip
 def test_the_scaler_s_own_numbers_are_no_symptom(start, codes):
     model = nn.Linear(2, 1)
-    optimizer, scaler = (
-        torch.optim.SGD(model.parameters()),
-        torch.amp.GradScaler("cpu", start),
-    )
+    optimizer = torch.optim.SGD(model.parameters())
+    scaler = torch.amp.GradScaler("cpu", start)
     with Health(model, optimizer, scaler=scaler) as health:
         for _ in range(200 if start == 2.0**16 else 3):
             scaler.scale(loss := model(torch.ones(1, 2)).sum()).backward()
@@ -232,7 +231,8 @@ def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     x = torch.cat([ends, *sides, torch.tensor([0.0, 3.0])])
     x = torch.cat([x, -x])
     x = torch.cat([x, 2 * x])
-    most, factor = fmt.max_finite, torch.tensor(scale)
+    most = fmt.max_finite
+    factor = torch.tensor(scale)
     cast = (x * scale).clamp(-most, most).to(fmt.torch_dtype).float()
     found = casts_of(x, cast / scale, factor, fmt).tolist()
     at_e5m2 = (x * scale * (57344 / most)).to(torch.float8_e5m2)
@@ -241,7 +241,8 @@ def test_numbers_that_fp8_loses_are_counted_as_torch_casts_them(fmt, scale):
     assert found[3] == ((cast == 0) & some).sum() > 0
     assert found[4] == tally((x * scale).numpy(), fmt).overflow > 0
     assert found[5] == ((at_e5m2 == 0) & some).sum()
-    wide, noise = x.double(), x.double() - (cast / scale).double()
+    wide = x.double()
+    noise = x.double() - (cast / scale).double()
     assert found[6:] == pytest.approx(
         [float((t**2).sum()) for t in (wide, noise)], rel=1e-12
     )
@@ -379,7 +380,8 @@ def test_after_closing_nothing_of_the_watch_is_left():
 
 def test_a_report_has_a_table_of_fp8_operands_where_there_are_some():
     report = CASES["stale-amax"].broken().report
-    page, step = report._repr_html_(), report.steps[12]
+    page = report._repr_html_()
+    step = report.steps[12]
     assert page.count("<table>") == 1 + page.count("<thead>") == 4
     named = re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', page)
     assert {"steps", "loss", *step.layers, *step.fp8} <= set(named)
@@ -421,7 +423,8 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
     ({"beside": True}, "step-beside-scaler"),
 ], ids=str)  # fmt: skip
 def test_our_scaler_is_watched_as_torch_s(options, code):
-    seen, start = [], {"init_scale": 2.0**22, "growth_interval": 3}
+    seen = []
+    start = {"init_scale": 2.0**22, "growth_interval": 3}
     for scaler in (
         torch.amp.GradScaler("cpu", **start),
         GradScaler(LossScaler(**start)),
@@ -501,7 +504,8 @@ def test_a_watch_that_was_never_told_of_a_step_says_so():
 
 
 def test_a_loop_that_calls_another_model_is_told():
-    model, twin = seeded(mlp), seeded(mlp)
+    model = seeded(mlp)
+    twin = seeded(mlp)
     x, y = regression()
     with sick_runs.watched(model) as health:
         F.mse_loss(twin(x), y).backward()
@@ -659,7 +663,8 @@ def test_a_run_that_an_exception_ended_is_told_so(steps):
 @pytest.mark.parametrize("for_each", [True, False])
 def test_an_optimizer_within_the_backward_pass_is_watched(for_each):
     """It updates each parameter as soon as its gradient is there, and drops the gradient."""
-    plain, model = seeded(mlp), seeded(mlp)
+    plain = seeded(mlp)
+    model = seeded(mlp)
     one = torch.optim.SGD(model.parameters(), lr=0.1)
     own = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
 
@@ -713,7 +718,8 @@ def test_all_optimizers_of_a_model_are_watched_with_the_first(start):
 
 def test_the_gradients_that_a_generator_leaves_in_its_critic_are_not_piled_up():
     """The critic's own zero_grad removes them before the critic's next update."""
-    make, judge = seeded(mlp), nn.Linear(4, 1)
+    make = seeded(mlp)
+    judge = nn.Linear(4, 1)
     model = nn.ModuleDict({"make": make, "judge": judge})
     makes, judges = (torch.optim.SGD(m.parameters(), 1e-3) for m in (make, judge))
     x, y = regression()
