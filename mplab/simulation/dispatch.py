@@ -88,6 +88,15 @@ def _number_of(node: Any) -> int:
     return int(node._sequence_nr()) - wraps
 
 
+def _require_one_format(rule: Rule, low: Rounder | None) -> None:
+    """Reject inputs in FP32 or in a second low format beside this one, as torch does."""
+    if low is not None:
+        raise RuntimeError(
+            f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
+            f"{low.fmt.name} and another. Convert one of them: x.to(y.dtype)."
+        )
+
+
 def format_of_leaf(node: Any) -> Rounder | None:
     """The low format of the tensor into whose .grad a node adds."""
     return low_format(node.variable)
@@ -282,24 +291,17 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         low_input, wide, scalars, computes, numbers = common_format(
             rule, tensors, gradients=custom is not None
         )
-        # a scalar, or a number in place of a tensor, may be no value of the format
+        all_cast = run is Run.LOWER and rule.written is None
+        # A scalar, or a number in place of a tensor, may be no value of the format.
         exact = (
             rule.exact
             and not scalars
+            and (all_cast or not wide)
             and not (rule.plain and len(tensors) < len(rule.positions))
         )
         given = args
-        if (
-            rule.paired
-            and wide
-            and low_input is not None
-            and run is Run.WIDEST
-            and custom is None
-        ):
-            raise RuntimeError(
-                f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
-                f"{low_input.fmt.name} and another. Convert one of them: x.to(y.dtype)."
-            )
+        if rule.paired and wide and run is Run.WIDEST and custom is None:
+            _require_one_format(rule, low_input)
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
         elif run is Run.OUTPUT or (run is Run.LOWER and (rule.listed or computes)):
@@ -310,8 +312,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             into = None
         if run is Run.LOWER and into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, None)
-        if run is not Run.LOWER or rule.written is not None:
-            exact = exact and not wide  # else all inputs were cast to one format
         if into is not None and scalars and not rule.keeps_scalars_fp32:
             args = self._round_scalars(rule, args, into)
         out = self._run(rule, args, kwargs, into)
@@ -629,16 +629,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _round_scalars(self, rule: Rule, args: Any, into: Rounder) -> Any:
         """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
 
-        def rounded(i: int, t: Any) -> Any:
+        def held(i: int, t: Any) -> Any:
             if not isinstance(t, Tensor) or t.dim():
                 return t
             whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            if any(i == checked for checked, _ in rule.checked):
+            if any(i == place for place, _ in rule.checked):
                 check_number(t.item(), into)
             kept = whole or t.dtype is not _FLOAT32
             return t if kept else into(t, torch.empty_like(t), None)
 
-        return [rounded(i, t) if i in rule.positions else t for i, t in enumerate(args)]
+        return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 
     def _cast_all(
         self,

@@ -34,8 +34,7 @@ CHECKED_ARGUMENTS = names_in(
 
 def check_number(value: Any, into: Rounder) -> None:
     """Let torch refuse a number past the range of a dtype in which it computes."""
-    dtype = into.fmt.torch_dtype
-    number = type(value) in (float, int)
+    dtype, number = into.fmt.torch_dtype, type(value) in (float, int)
     if number and into.fmt.max_finite < abs(value) < math.inf and dtype in _HALVES:
         torch.full((2,), value, dtype=dtype)  # torch lets one number pass
 
@@ -165,8 +164,7 @@ def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tens
 
     One pass adds the first row for each index, the next the second: no index stands twice in one.
     """
-    target = target.clone()
-    nth = _occurrences(index)
+    target, nth = target.clone(), _occurrences(index)
     order = nth.argsort(stable=True)
     # One number after the other: a recorder of the step sees that Python reads them, as `tolist`
     # does unseen.
@@ -258,8 +256,7 @@ def _embed(
 
     By frequency each row's factor is rounded; its product is not, as in a kernel's whole vectors.
     """
-    rows = index.reshape(-1)
-    grad = grad.reshape(-1, grad.shape[-1])
+    rows, grad = index.reshape(-1), grad.reshape(-1, grad.shape[-1])
     if by_frequency:
         factors = (1 / rows.bincount().double()).float()
         grad = grad * into(factors, factors, None)[rows, None]
@@ -338,8 +335,7 @@ def _normalize_back(
     Torch gives each of its threads some rows, and adds up what they found; here there is one.
     """
     out = list(call(grad, x, shape, mean, rstd, weight, bias, wanted))
-    given = grad.reshape(mean.numel(), -1)
-    scale = rstd.reshape(-1, 1)
+    given, scale = grad.reshape(mean.numel(), -1), rstd.reshape(-1, 1)
     shift = -scale * mean.reshape(-1, 1)
     terms = torch.stack([given * (x.reshape(given.shape) * scale + shift), given], 1)
     if len(terms):
@@ -358,16 +354,13 @@ def _normalize_batch(
     given = [weight, bias, *(running or ())]
     if any(t is not None for t in given) or not x.numel():
         return call(x, weight, bias, *how)
-    dims = [d for d in range(x.dim()) if d != 1]
-    shape = [1, -1] + [1] * (x.dim() - 2)
+    dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
     def low(t: Tensor) -> Tensor:
         return into(t.float(), torch.empty_like(t, dtype=torch.float32), None)
 
-    exact = x.double()
-    count = x.numel() // x.shape[1]
-    mean = low(exact.mean(dims))
-    variance = exact.var(dims, correction=0)
+    exact, count = x.double(), x.numel() // x.shape[1]
+    mean, variance = low(exact.mean(dims)), exact.var(dims, correction=0)
     if into.fmt.torch_dtype is torch.bfloat16:
         if x.dim() == 2 or not x.is_contiguous():  # the kernel for channels last
             variance = (exact - mean.double().view(shape)).square().mean(dims)

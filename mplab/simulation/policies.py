@@ -170,7 +170,8 @@ class Policy:
 def _require_apart(function: str, **names: frozenset[str]) -> None:
     """Reject an operation that is on two lists."""
     for one, other in combinations(names, 2):
-        if both := names[one] & names[other]:
+        both = names[one] & names[other]
+        if both:
             raise ValueError(
                 f"{function}: {one} and {other} must have no operation in common; got "
                 f"{quoted(min(both))} in both. Leave it out of one."
@@ -182,7 +183,8 @@ def _operations(argument: str, names: Iterable[str]) -> frozenset[str]:
     given = frozenset(names)
     known = torch._C._dispatch_get_all_op_names() if given else ()
     bare = {name.partition("::")[2].partition(".")[0] for name in known}
-    if unknown := given - bare:
+    unknown = given - bare
+    if unknown:
         raise ValueError(
             f"with_operations: {argument} must have names of torch's operations; got "
             f"{quoted(min(unknown))}. Look for it in print(explain(model, input))."
