@@ -173,7 +173,8 @@ def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
         code += (
             f"try: mplab.{room}\nexcept ModuleNotFoundError as error: print(error)\n"
         )
-    said, words = run_script(code).splitlines(), "which is not installed. Install it: "
+    said = run_script(code).splitlines()
+    words = "which is not installed. Install it: "
     for line, room in zip(said, rooms, strict=True):
         assert line.startswith(f"mplab.{room} needs {missing}, {words}")
         assert line.endswith(f"pip install 'mplab[{extra}]'")

@@ -105,7 +105,8 @@ ROUNDINGS = [
     object(),
 ]
 STREAM = {"rounding": Rounding.STOCHASTIC}
-X, TWO = [1.0, 2.0], np.ones((2, 2))
+X = [1.0, 2.0]
+TWO = np.ones((2, 2))
 TERMS = {"accumulator_format": FP16}
 T = torch.tensor([1.0, 3.0])
 

@@ -55,10 +55,8 @@ that calls what `explorers.saved` displays with it."""
 
 def brought_by(*extras):
     """The packages that an installation with these extras asks for."""
-    found, todo = (
-        set(),
-        [*PROJECT["dependencies"], *(e for name in extras for e in EXTRAS[name])],
-    )
+    found = set()
+    todo = [*PROJECT["dependencies"], *(e for name in extras for e in EXTRAS[name])]
     for entry in todo:
         others = re.fullmatch(r"mplab\[(.*)\]", entry)
         found |= (
@@ -113,7 +111,8 @@ def test_every_package_that_the_tests_ran_with_has_its_tested_version_written_do
 
     known = {canonicalize_name(name) for name in pins()}
     installed()  # skips elsewhere
-    seen, left = set(), [("mplab", frozenset(PROJECT["optional-dependencies"]))]
+    seen = set()
+    left = [("mplab", frozenset(PROJECT["optional-dependencies"]))]
     while left:
         name, extras = left.pop()
         try:

@@ -21,13 +21,15 @@ from mplab.numbers import (
 
 KINDS = ["near", "far", "low", "high", "cancel", "codes"]
 
-FUSED, EVEN = MatrixUnit(1, None), Rounding.TIES_TO_EVEN
+FUSED = MatrixUnit(1, None)
+EVEN = Rounding.TIES_TO_EVEN
 
 OF_CDNA3 = {"writing": EVEN, "sum_bits": 31}
 
 AMPERE = {"FP16": (8, 24), "BF16": (8, 24), "TF32": (4, 24), "FP64": (1, None)}
 HOPPER = {"FP16": (16, 25), "BF16": (16, 25), "TF32": (8, 25), "FP64": (1, None)}
-EIGHT, SIX = ("FP8_E4M3", "FP8_E5M2"), ("FP6_E3M2", "FP6_E2M3")
+EIGHT = ("FP8_E4M3", "FP8_E5M2")
+SIX = ("FP6_E3M2", "FP6_E2M3")
 BLACKWELL = {
     **HOPPER,
     **dict.fromkeys((*EIGHT, *SIX, "FP4_E2M1"), (32, 25)),
@@ -256,7 +258,8 @@ def row(*terms):
 
 
 def test_a_group_of_zeros_is_aligned_by_its_scale_and_a_scale_of_zero_is_not():
-    a, b = np.zeros((1, 32)), np.ones((32, 1))
+    a = np.zeros((1, 32))
+    b = np.ones((32, 1))
     a[0, 16] = 0.5
     how = {"architecture": "blackwell", "input_format": FP4_E2M1}
     for large, answer in ((2.0**19, 2.0**-16), (2.0**20, 0.0)):
@@ -284,7 +287,8 @@ def test_the_switches_of_cdna3_are_those_of_the_other_units():
         unit = replace(unit_of("cdna3", BF16), **switches)
         return mma(a, b, architecture=unit, input_format=BF16)
 
-    zero, tiny = row(0.0, 2.0**-60), row(2.0**100, 1.0).T
+    zero = row(0.0, 2.0**-60)
+    tiny = row(2.0**100, 1.0).T
     assert product(zero, tiny) == 2.0**-60
     assert product(zero, tiny, zeros_align=True) == 0.0
     least = row(*[2.0**-79] * 8), row(*[2.0**-79] * 8).T  # eight times 2^-158
@@ -295,7 +299,8 @@ def test_the_switches_of_cdna3_are_those_of_the_other_units():
 
 
 def test_a_fused_zero_has_the_sign_of_ieee_754():
-    zero, minus = row(0.0), row(-0.0)
+    zero = row(0.0)
+    minus = row(-0.0)
     for architecture, fmt in (("hopper", float), ("cdna1", FP32)):
         how = {"architecture": architecture, "input_format": fmt, "output_format": fmt}
         assert_same_bits(mma(minus, row(1.0), minus, **how), minus)
@@ -314,7 +319,8 @@ def test_promotion_is_outside_every_unit():
 
 
 def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
-    one, wide = np.ones((1, 1)), mplab.Format("wide", exponent_bits=9, precision=8)
+    one = np.ones((1, 1))
+    wide = mplab.Format("wide", exponent_bits=9, precision=8)
     double = {"input_format": float, "output_format": float}
     for message, how in {
         "one of FP32, FP16, BF16 on cdna1; got FP64": {"architecture": "cdna1", **double},
@@ -338,7 +344,9 @@ def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
 
 
 def test_scales_are_checked():
-    a, one, two = np.ones((1, 32)), np.ones((1, 1)), np.ones((1, 2))
+    a = np.ones((1, 32))
+    one = np.ones((1, 1))
+    two = np.ones((1, 2))
     for message, how in {
         r"block 32 or 16, beside .* got \(1, 1\) and \(2, 1\)": {"scales": (one, two.T)},
         "block 32, beside operands": {"input_format": FP8_E4M3, "scales": (two, two.T)},
@@ -382,7 +390,8 @@ def test_a_unit_of_parameters_that_do_not_fit_is_refused():
 
 def test_the_largest_group_is_still_exact():
     unit = MatrixUnit(1024, 35, group=16)
-    x, s = np.full((1, 1024), 6.0), np.full((1, 64), 1.75)
+    x = np.full((1, 1024), 6.0)
+    s = np.full((1, 64), 1.75)
     how = {"architecture": unit, "input_format": FP4_E2M1, "scale_format": FP8_E4M3}
     assert (
         mma(x, x.T, np.array([[2.0**-34]]), scales=(s, s.T), **how)

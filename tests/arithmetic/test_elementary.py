@@ -93,7 +93,8 @@ def test_every_value_of_a_16_bit_format_is_rounded_correctly(name, fmt):
 
 def hard(name, count, seed):
     """Values of FP32 whose results, of several million, are nearest to a value or midpoint."""
-    rng, kept = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    kept = []
     for _ in range(4):
         anywhere = mplab.decode(rng.integers(0, 1 << 32, 1 << 19), FP32)
         x = np.concatenate(

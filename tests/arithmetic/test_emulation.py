@@ -22,7 +22,8 @@ from mplab.arithmetic.emulation import (
 pytestmark = pytest.mark.slow
 
 UNITS = (FP16, BF16, FP8_E4M3, "INT8", "moduli")
-LIMIT, HALF_OF_THE_LEAST = Fraction(2) ** -51, Fraction(2) ** -1075
+LIMIT = Fraction(2) ** -51
+HALF_OF_THE_LEAST = Fraction(2) ** -1075
 every_unit = pytest.mark.parametrize(
     "unit", UNITS, ids=lambda unit: getattr(unit, "name", unit)
 )
@@ -86,7 +87,8 @@ def cases():
 
 def compared(a, b, **how):
     """The largest error over |a||b|·2^−51 and half the least number, and over the bound."""
-    got, bound = matmul_fp64(a, b, **how), emulation_bound(a, b, **how)
+    got = matmul_fp64(a, b, **how)
+    bound = emulation_bound(a, b, **how)
     sizes = exact(abs(a), abs(b))
     worst = over_bound = Fraction(0)
     for i, row in enumerate(exact(a, b)):
@@ -129,7 +131,8 @@ def test_every_unit_of_every_architecture_makes_fifty_three_bits(
     assert worst <= 1
     assert over_bound <= 1
     # Hardware promotes sums to FP32 before a short accumulator is full: after each step at worst.
-    bits, terms = _unit_bits("", a.shape[1], *how.values()), ARCHITECTURES[architecture]
+    bits = _unit_bits("", a.shape[1], *how.values())
+    terms = ARCHITECTURES[architecture]
     every = {"input_format": FORMATS[fmt], "promote_every": terms[fmt].terms}
     for left in split(a, 6, bits)[0]:
         for right in split(b, 6, bits, axis=0)[0]:
@@ -191,7 +194,9 @@ def sliced(row, slices, bits):
         unit *= 2
     while top and 4 * top < unit * 2**bits:
         unit /= 2
-    parts, rest, first = [], list(row), unit
+    parts = []
+    rest = list(row)
+    first = unit
     for _ in range(slices):
         parts.append([round(v / unit) for v in rest])
         rest = [v - p * unit for v, p in zip(rest, parts[-1], strict=True)]
@@ -224,7 +229,8 @@ def test_the_product_is_that_of_the_slices_in_integers_rounded_once(unit, n):
     if unit == "moduli":
         moduli = [256, 255, 253, 251, 247, 241][:n]
         room = (int(np.prod(np.array(moduli, object))) - 1) // (2 * 24)
-        bits, n = next(q for q in range(200) if 4 ** (q + 1) > room) + 1, 1
+        bits = next(q for q in range(200) if 4 ** (q + 1) > room) + 1
+        n = 1
     else:
         bits = {"INT8": 7}.get(unit) or slice_bits(24, unit, 24)
     rows = [sliced(row, n, bits) for row in fractions(a)]
@@ -298,13 +304,15 @@ def test_so_many_bits_add_up_exactly_and_on_the_worst_integers_one_more_does_not
 def test_sums_leave_a_short_accumulator_in_time():
     """FP8 on Hopper keeps 14 bits: with 1,024 positive terms, slices of 5 bits need promotion."""
     rng = np.random.default_rng(4)
-    a, b = rng.random((3, 1024)) / 2 + 0.5, rng.random((1024, 3)) / 2 + 0.5
+    a = rng.random((3, 1024)) / 2 + 0.5
+    b = rng.random((1024, 3)) / 2 + 0.5
     results = [
         matmul_fp64(a, b, unit=FP8_E4M3, architecture=architecture, slices=6)
         for architecture in ("hopper", "blackwell")
     ]
     assert_same_bits(*results)
-    left, right = split(a, 1, 5)[0][0], split(b, 1, 5, axis=0)[0][0]
+    left = split(a, 1, 5)[0][0]
+    right = split(b, 1, 5, axis=0)[0][0]
     for every, exactly in ((None, False), (128, False), (64, True)):
         got = mma(left, right, input_format=FP8_E4M3, promote_every=every)
         assert (got == left @ right).all() == exactly

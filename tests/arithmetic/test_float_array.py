@@ -15,7 +15,8 @@ from mplab.arithmetic import FloatArray, operations, reductions
 def test_operators_are_the_functions_of_the_format():
     rng = np.random.default_rng(0)
     a, b = (mplab.round_to(rng.standard_normal(50), FP16) for _ in range(2))
-    x, y = FloatArray(a, FP16), FloatArray(b, FP16)
+    x = FloatArray(a, FP16)
+    y = FloatArray(b, FP16)
     for got, function in [
         (x + y, operations.add),
         (x - y, operations.subtract),
@@ -31,7 +32,8 @@ def test_operators_are_the_functions_of_the_format():
 @pytest.mark.slow
 def test_products_of_matrices_round_every_product_and_every_sum():
     rng = np.random.default_rng(1)
-    a, b = mplab.round_to(rng.standard_normal((4, 9)), FP16), np.ones((9, 2))
+    a = mplab.round_to(rng.standard_normal((4, 9)), FP16)
+    b = np.ones((9, 2))
     how = {"accumulator_format": FP16, "product_format": FP16}
     got = FloatArray(a, FP16) @ FloatArray(b, FP16)
     assert_same_bits(got.values, reductions.matmul(a, b, **how))
@@ -42,7 +44,8 @@ def test_products_of_matrices_round_every_product_and_every_sum():
 
 
 def test_formats_are_not_mixed_silently():
-    x, y = FloatArray([1.0], FP16), FloatArray([1.0], BF16)
+    x = FloatArray([1.0], FP16)
+    y = FloatArray([1.0], BF16)
     for operation in (lambda: x + y, lambda: y @ x, lambda: x / y):
         with pytest.raises(TypeError, match="operands must have one format; got"):
             operation()
@@ -129,7 +132,8 @@ def numbers_in(answer):
 def test_no_function_of_numpy_computes_with_the_values_in_another_format():
     """Each raises an error, or answers without numbers, such as `np.shape`."""
     assert len(FUNCTIONS) > 340
-    answered, wrong = set(), []
+    answered = set()
+    wrong = []
     for name, function in FUNCTIONS.items():
         for arguments in CALLS:
             try:
@@ -144,7 +148,8 @@ def test_no_function_of_numpy_computes_with_the_values_in_another_format():
 
 
 def test_floats_and_arrays_join_in_where_they_belong_to_the_format():
-    x, ones = FloatArray([2048.0, 1.0], FP16), np.ones(2)
+    x = FloatArray([2048.0, 1.0], FP16)
+    ones = np.ones(2)
     for got, want in [
         (1.5 - x, [-2046.0, 0.5]),
         (2 * x, [4096.0, 2.0]),
@@ -193,7 +198,8 @@ def test_equality_with_numbers_of_other_kinds_is_refused_and_never_false_in_sile
 
 
 def test_a_mask_is_never_lost():
-    x, masked = FloatArray([1.0, 2.0], FP16), np.ma.array([1.0, 2.0], mask=[0, 1])
+    x = FloatArray([1.0, 2.0], FP16)
+    masked = np.ma.array([1.0, 2.0], mask=[0, 1])
     for call in (
         lambda: FloatArray(masked, FP16),
         lambda: FloatArray.rounded(masked, FP16),

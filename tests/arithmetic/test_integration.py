@@ -32,7 +32,8 @@ def cooling(t):
 def weighed(scheme, y, dt):
     """The increment of y′ = −y, which schemes of order p give Taylor's first p terms."""
     terms = {"euler": 1, "midpoint": 2, "rk4": 4}[scheme]
-    total, term = Fraction(0), Fraction(1)
+    total = Fraction(0)
+    term = Fraction(1)
     for n in range(1, terms + 1):
         term = term * -Fraction(dt) / n
         total += term
@@ -76,7 +77,8 @@ def test_a_right_hand_side_of_a_format_rounds_every_operation():
         t = FloatArray(y, FP8_E4M3)
         return FloatArray.rounded(0.1, FP8_E4M3) * (ROOM - t)
 
-    rate, room = Fraction(0.1015625), Fraction(ROOM)
+    rate = Fraction(0.1015625)
+    room = Fraction(ROOM)
     y = nearest(Fraction(90), FP8_E4M3)
     for got in integrate(rounded, 90.0, 1.0, 12, FP8_E4M3)[1:].tolist():
         y = nearest(y + nearest(rate * nearest(room - y, FP8_E4M3), FP8_E4M3), FP8_E4M3)

@@ -84,7 +84,8 @@ class Slow:
         return lower
 
     def solve(self, t, b, *, lower):
-        x, order = {}, range(len(b)) if lower else range(len(b) - 1, -1, -1)
+        x = {}
+        order = range(len(b)) if lower else range(len(b) - 1, -1, -1)
         for i in order:
             taken = [(float(t[i, j]), x[j]) for j in x]
             x[i] = self.do(
@@ -177,7 +178,8 @@ def test_every_bit_of_a_triangular_solution_is_that_of_the_steps_in_fractions(
 def test_all_pairs_of_rows_of_four_bits_have_the_factors_of_the_oracle(record_property):
     fmt = FORMATS["FP4_E2M1"]
     every = np.unique(values(fmt))
-    upward, compared = every[every >= 0], 0
+    upward = every[every >= 0]
+    compared = 0
     for first, below in ((p, q) for p in upward for q in upward):
         for right in every:
             for last in every:
@@ -190,7 +192,8 @@ def test_all_pairs_of_rows_of_four_bits_have_the_factors_of_the_oracle(record_pr
 def test_stochastic_factors_take_the_bits_of_the_same_steps_written_out():
     a = round_to(np.random.default_rng(1).standard_normal((9, 9)), FP16)
     rules = {"rounding": Rounding.STOCHASTIC, "stream": Stream(5)}
-    rest, order = a.copy(), np.arange(9)
+    rest = a.copy()
+    order = np.arange(9)
     for k in range(9):
         pivot = k + int(np.argmax(np.abs(rest[k:, k])))
         rest[[k, pivot]], order[[k, pivot]] = rest[[pivot, k]], order[[pivot, k]]
@@ -261,7 +264,8 @@ def test_a_breakdown_is_reported_with_its_column_and_raises_nothing():
 
 
 def test_arguments_are_left_as_they_were():
-    a, b = np.array([[0.5, 1.0], [2.0, 1.0]]), np.array([1.0, 2.0])
+    a = np.array([[0.5, 1.0], [2.0, 1.0]])
+    b = np.array([1.0, 2.0])
     for call in (
         lambda: lu(a, FP16),
         lambda: cholesky(a + a.T, FP16),
@@ -286,13 +290,15 @@ def test_backward_errors_are_those_of_fractions_rounded_once():
         for reach in (0, 1, 40, 300):
             for _ in range(5):
                 spread = 10.0 ** rng.uniform(-reach, reach, (n + 2, n))
-                a, (x, b) = rng.standard_normal((n, n)) * spread[:n], spread[n:]
+                a = rng.standard_normal((n, n)) * spread[:n]
+                x, b = spread[n:]
                 near = np.linalg.solve(a, b) if reach < 2 else x
                 for guess in (x, near, np.zeros(n)):
                     assert backward_error(a, guess, b) == exact_backward_error(
                         a, guess, b
                     )
-    least, most = np.full((2, 2), 5e-324), np.full(2, 1.7e308)
+    least = np.full((2, 2), 5e-324)
+    most = np.full(2, 1.7e308)
     assert backward_error(least, most, most) == exact_backward_error(least, most, most)
     assert backward_error(np.zeros((2, 2)), np.zeros(2), np.zeros(2)) == 0.0
     assert backward_error(np.zeros((2, 2)), np.ones(2), np.ones(2)) == 1.0
@@ -378,16 +384,16 @@ def test_a_power_of_two_changes_no_bit_and_other_scales_no_step():
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda f: f.name)
 def test_a_low_residual_starts_with_b_and_rounds_each_difference_once(fmt):
     upper = np.triu(round_to(np.random.default_rng(8).uniform(1, 2, (5, 5)), FP16))
-    a, b = (
-        upper + 2.0**-13 * np.triu(np.ones((5, 5)), 1),
-        np.array([0.1, 0.7, 1.3, -0.4, 1.9]),
-    )
+    a = upper + 2.0**-13 * np.triu(np.ones((5, 5)), 1)
+    b = np.array([0.1, 0.7, 1.3, -0.4, 1.9])
     first, second = (
         refine(a, b, factor_format=FP16, residual_format=fmt, scale=False, limit=n).x
         for n in (0, 1)
     )
     assert_same_bits(first, np.linalg.solve(upper, b))
-    low_a, low_x, residual = round_to(-a, fmt), round_to(first, fmt), round_to(b, fmt)
+    low_a = round_to(-a, fmt)
+    low_x = round_to(first, fmt)
+    residual = round_to(b, fmt)
     for i in range(5):
         for j in range(5):
             terms = float(low_a[i, j]), float(low_x[j]), float(residual[i])

@@ -82,7 +82,8 @@ def test_the_disputed_corners_are_those_of_the_oracle_too(zeros_align, floor):
 
 
 def test_a_product_that_underflows_into_fp16_keeps_its_sign_and_a_probe_asks_for_it():
-    a, b = row(-(2.0**-14)), column(2.0**-14)
+    a = row(-(2.0**-14))
+    b = column(2.0**-14)
     assert_same_bits(mma(a, b, output_format=FP16), [[-0.0]])
     unsigned = replace(unit_of("hopper", FP16), signed_underflow=False)
     assert_same_bits(mma(a, b, output_format=FP16, architecture=unsigned), [[0.0]])
@@ -190,7 +191,8 @@ def test_a_unit_that_multiplies_in_fp32_takes_formats_up_to_its_limits(
 ):
     """Products of what lies past them would not be exact."""
     fmt = Format("edge", exponent_bits=5, precision=precision, bias=bias)
-    zeros, unit = np.zeros((2, 2)), MatrixUnit(1, None)
+    zeros = np.zeros((2, 2))
+    unit = MatrixUnit(1, None)
     if taken:
         assert not mma(zeros, zeros, input_format=fmt, architecture=unit).any()
     else:

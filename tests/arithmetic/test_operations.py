@@ -136,11 +136,13 @@ def test_fma_with_special_operands_follows_ieee_754(rounding):
 @pytest.mark.slow
 def test_events_of_every_pair_of_e5m2_are_those_of_the_oracle():
     """A fifth of the pairs per operation and mode, another fifth each time."""
-    fmt, count = mplab.FP8_E5M2, 0
+    fmt = mplab.FP8_E5M2
+    count = 0
     a, b = (x.ravel() for x in np.meshgrid(*[mplab.values(fmt)] * 2))
     for offset, rounding in enumerate(exact.DETERMINISTIC):
         for name in ("add", "multiply", "divide"):
-            x, y = a[offset::23], b[offset::23]
+            x = a[offset::23]
+            y = b[offset::23]
             for tininess in Tininess:
                 got = raised(
                     OPERATIONS[name], x, y, fmt, rounding=rounding, tininess=tininess
@@ -206,7 +208,8 @@ def directed(name, fmt, rng, count):
         case "sqrt":
             return [enter(half * half)]
         case "fma":
-            x, y = enter(a * low), enter(half / a * low)
+            x = enter(a * low)
+            y = enter(half / a * low)
             return [x, y, enter(tiny * low * low)]
     return [enter(half * 3.0 ** rng.integers(0, 5, count)), enter(a)]
 
@@ -433,7 +436,8 @@ def test_division_by_zero_without_infinity_gives_what_overflow_gives():
 
 
 def test_flushing_takes_operands_and_results_apart():
-    least, half = FP16.min_subnormal, 0.5
+    least = FP16.min_subnormal
+    half = 0.5
     assert add(least, least, FP16) == 2 * least
     assert add(least, 1024 * least, FP16, flush_inputs=True) == FP16.min_normal
     assert (
@@ -516,7 +520,8 @@ def far_and_near():
         (sign * x, y * 2.0**-k)
         for x, y, sign, k in itertools.product(heads, heads, (1.0, -1.0), range(112))
     ]
-    largest, least = np.finfo(np.float64).max, 5e-324
+    largest = np.finfo(np.float64).max
+    least = 5e-324
     pairs += [(largest, -x * 2.0**k) for x in heads for k in range(900, 1023, 3)]
     pairs += [(x * 2.0**-1022, n * least) for x in heads for n in (-3, -1, 1, 2)]
     x, y = np.array(pairs).T
@@ -560,7 +565,8 @@ def test_the_oracle_s_two_layers_agree():
     fmt = mplab.FP8_E5M2
     finite = np.array([v for v in mplab.values(fmt).tolist() if isfinite(v)])
     for name in ("add", "subtract", "multiply", "divide", "remainder"):
-        a, b = rng.choice(finite, 300), rng.choice(finite[finite != 0], 300)
+        a = rng.choice(finite, 300)
+        b = rng.choice(finite[finite != 0], 300)
         for rounding in exact.DETERMINISTIC:
             assert_same_bits(
                 exact.pairs(name, fmt, rounding, a, b),
@@ -572,7 +578,8 @@ def test_the_oracle_s_two_layers_agree():
 def test_results_past_float64_overflow_in_every_mode():
     """Only formats whose largest exponent is that of float64 have such results."""
     fmt = mplab.Format("E11M20", exponent_bits=11, precision=21)
-    top, both = fmt.max_finite, Event.OVERFLOW | Event.INEXACT
+    top = fmt.max_finite
+    both = Event.OVERFLOW | Event.INEXACT
     for rounding in exact.DETERMINISTIC:
         for sign in (1, -1):
             assert raised(add, sign * top, sign * top, fmt, rounding=rounding) == both

@@ -31,7 +31,9 @@ class Slow:
     """The same sums, an operation at a time, each with one Fraction rounded by the oracle."""
 
     def __init__(self, fmt, rounding, product_format=None):
-        self.fmt, self.rounding, self.product_format = fmt, rounding, product_format
+        self.fmt = fmt
+        self.rounding = rounding
+        self.product_format = product_format
 
     def enter(self, q, fmt):
         if q == 0 and not isinstance(q, float):
@@ -70,7 +72,8 @@ class Slow:
         return row[0]
 
     def kahan(self, terms):
-        total, lost = 0.0 if self.rounding is Rounding.TOWARD_NEGATIVE else -0.0, 0.0
+        total = 0.0 if self.rounding is Rounding.TOWARD_NEGATIVE else -0.0
+        lost = 0.0
         for term in terms:
             corrected = self.add(term, -lost)
             after = self.add(total, corrected)
@@ -131,10 +134,8 @@ def test_every_order_takes_the_steps_of_the_oracle(order, rounding):
 @pytest.mark.parametrize("order", ORDERS)
 def test_each_element_of_a_matrix_product_is_an_inner_product(order):
     rng = np.random.default_rng(1)
-    a, b = (
-        mplab.round_to(rng.standard_normal((5, 11)), FP16),
-        operands("far apart", 11, rng).T.copy(),
-    )
+    a = mplab.round_to(rng.standard_normal((5, 11)), FP16)
+    b = operands("far apart", 11, rng).T.copy()
     how = {"accumulator_format": FP16, "order": order}
     got = reductions.matmul(a, b, **how)
     want = [[reductions.dot(row, column.copy(), **how) for column in b.T] for row in a]
@@ -253,13 +254,16 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
     lanes, row = 7, 306_783_378  # two steps a row: this one begins 4 below 2^32
     x = np.full((1, lanes), 17.0)  # halfway between 16 and 18
     for seed in range(60):
-        keys_of, out = Stream(seed).keys(), np.empty((1, lanes))
+        keys_of = Stream(seed).keys()
+        out = np.empty((1, lanes))
         rules = rounding_parameters(FP8_E4M3, np.dtype(np.float64)).numbers
         keys = np.array([keys_of(run) for run in range(2)])
         loop = loops._loop_for(
             int(Rounding.STOCHASTIC), False, True, False, loops._EDITION
         )
-        one, trace, plan = np.ones((1, 1)), np.empty((0, lanes)), (0, 1, False)
+        one = np.ones((1, 1))
+        trace = np.empty((0, lanes))
+        plan = (0, 1, False)
         loop(one, x, out, trace, rules, rules, np.array([keys, keys]), plan, row)
         first = row * 2 * lanes
         bits = [oracle.random_bits(seed, 0, first + i) for i in range(lanes)]
@@ -268,10 +272,12 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
 
 
 def test_a_mean_of_very_many_numbers_is_divided_with_one_rounding():
-    rng, wrong_with_two = np.random.default_rng(5), 0
+    rng = np.random.default_rng(5)
+    wrong_with_two = 0
     e5m27 = mplab.Format("E5M27", exponent_bits=5, precision=28, signed=False)
     for fmt, k in ((FP32, 32), (e5m27, 28)):
-        p, tried = fmt.precision, 0
+        p = fmt.precision
+        tried = 0
         while tried < 40:
             # total / count = middle / 2^k · (1 ± 1 / (middle · count)), beside a midpoint
             middle = (1 << p) + 2 * int(rng.integers(1 << (p - 1))) + 1
@@ -449,7 +455,9 @@ def test_roundings_are_the_longest_chain():
 
 
 def test_terms_must_be_values_of_fp32():
-    good, bad, how = np.ones((1, 1)), np.full((1, 1), 0.1), {"accumulator_format": FP16}
+    good = np.ones((1, 1))
+    bad = np.full((1, 1), 0.1)
+    how = {"accumulator_format": FP16}
     for message, function, terms in (
         (r"^sum: x must hold values of FP32; got 0\.1, between", reductions.sum, [bad]),
         (

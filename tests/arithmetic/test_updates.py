@@ -20,7 +20,9 @@ every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)
 
 def by_fractions(start, deltas, fmt, method):
     """The weight after each update, exactly rounded at each step, one number at a time."""
-    w, lost, seen = Fraction(start), Fraction(0), []
+    w = Fraction(start)
+    lost = Fraction(0)
+    seen = []
     master = w
     for delta in deltas:
         update = nearest(Fraction(float(delta)), FP32)

@@ -107,7 +107,8 @@ def test_buttons_are_shown_once_pyproject_names_a_repository_and_not_before(
 ):
     kept = {path.name: nbformat.read(path, as_version=4) for path in LESSONS}
     assert {name: with_buttons(lesson, name) for name, lesson in kept.items()} == kept
-    name, urls = "01_nothing.ipynb", email.message.Message()
+    name = "01_nothing.ipynb"
+    urls = email.message.Message()
     monkeypatch.setattr("importlib.metadata.metadata", lambda package: urls)
     assert launch_links(name) == {}
     urls["Project-URL"] = "Repository, https://github.com/a/b"

@@ -22,7 +22,8 @@ def letters(picture):
 
 
 def test_long_names_of_lines_are_wrapped_and_stay_apart():
-    x, looks = np.arange(1.0, 9.0), list(STYLES.values())
+    x = np.arange(1.0, 9.0)
+    looks = list(STYLES.values())
     lines = [
         Line(x, x + 0.01 * i, f"a long name of line {i}", looks[i]) for i in range(3)
     ]
@@ -33,7 +34,8 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
         lines, "steps of the run, counted from one on", "loss", claim, "More."
     )
     picture.axes[0].set_yscale("log")  # its words are formulas, which no line may break
-    alt, wide = picture.alt, min(letters(picture))
+    alt = picture.alt
+    wide = min(letters(picture))
     make_narrow(picture)
     assert picture.get_figwidth() == 4 and picture.alt == alt and picture.claim == claim
     broken = any("\n" in t.get_text() for t in picture.axes[0].get_yticklabels())

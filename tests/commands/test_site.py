@@ -69,7 +69,8 @@ def site(tmp_path_factory):
 @pytest.fixture
 def opened(site, browser):
     """A function that opens a page, and fails at the end if a page asked for or said anything."""
-    heard, contexts = [], []
+    heard = []
+    contexts = []
 
     def open_page(name, **how):
         size = {"width": how.pop("width", 1280), "height": 900}
@@ -166,9 +167,11 @@ def test_boxes_choices_and_buttons_move_a_frozen_explorer(opened):
     block.locator("input[type=checkbox]").press("Space")
     block.locator("select").select_option(index=2)
     live = FourBitBlock()
-    live.turned.value, live.way.index = True, 2
+    live.turned.value = True
+    live.way.index = 2
     assert block.locator(".sentence").inner_text() == live.draw()[1]
-    line, here = page.locator(".frozen").nth(3), {"explorers": explorers}
+    line = page.locator(".frozen").nth(3)
+    here = {"explorers": explorers}
     exec(TIMELINE, here)
     power = line.get_by_role("slider", name="first scale", exact=True)
     assert power.get_attribute("aria-valuetext") == "2³"
@@ -273,7 +276,8 @@ def test_the_first_slider_of_the_front_page_brings_the_digits_back_and_loses_the
 ):
     page = opened("index.html", width=360)
     digits = page.locator("section[aria-labelledby=digits]")
-    slider, sentence = digits.get_by_role("slider"), digits.locator(".sentence")
+    slider = digits.get_by_role("slider")
+    sentence = digits.locator(".sentence")
     seen = []
     lost = []
     for word in ("One picture", "As good as FP32", "Nothing"):
@@ -303,7 +307,8 @@ def test_the_policy_of_a_page_lets_nothing_out(site, browser):
     tried = "fetch('http://127.0.0.1:9/').then(() => 'sent', error => String(error))"
     for name in names(site):
         with browser.new_context() as context:
-            page, refused = context.new_page(), []
+            page = context.new_page()
+            refused = []
             page.on(
                 "console", lambda message, refused=refused: refused.append(message.text)
             )
@@ -425,7 +430,8 @@ def test_a_link_to_a_state_of_a_living_explorer_opens_its_fold(site, browser):
 def test_the_search_finds_a_section_and_back_finds_the_word_again(site, browser):
     page = browser.new_page()
     page.goto((site / "search.html").as_uri())
-    field, found = page.get_by_role("searchbox"), page.locator(".found li:visible")
+    field = page.get_by_role("searchbox")
+    found = page.locator(".found li:visible")
     field.fill("in the open")
     assert found.locator("a").all_inner_texts() == ["Lesson 1 · 2. Another"]
     for power in ("2^-24", "2⁻²⁴", "2^−25"):
@@ -480,7 +486,8 @@ def test_on_a_wide_page_code_is_whole_text_ends_early_and_contents_stay(opened):
     page = opened("01_first.html", width=1280)
     page.locator(".answer > summary").first.click()
     assert page.evaluate(CUT) == page.evaluate(HIGHER) == []
-    words, code = page.get_by_text("What happened?"), page.locator(".highlight pre")
+    words = page.get_by_text("What happened?")
+    code = page.locator(".highlight pre")
     assert words.bounding_box()["width"] < 650 < code.first.bounding_box()["width"]
     page = opened("01_first.html", width=1920)
     page.evaluate("scrollTo(0, 2000)")

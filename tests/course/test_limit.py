@@ -41,7 +41,9 @@ def test_an_interruption_that_comes_as_the_watch_ends_stays_inside(
     monkeypatch, where, when
 ):
     """Python raises it as soon as a function begins, before any `try` in that."""
-    real, raised, before = getattr(*where), [], threading.enumerate()
+    real = getattr(*where)
+    raised = []
+    before = threading.enumerate()
 
     def interrupted(self):
         if when == "after":

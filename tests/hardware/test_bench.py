@@ -34,7 +34,8 @@ def test_contenders_take_turns_each_with_a_call_before_that_is_not_timed():
 
 def test_the_ratio_is_to_the_reference_of_the_same_round():
     """Where the machine is ten times slower in one round, only that ratio of medians is wrong."""
-    taken, reference = [2.0, 2.0, 20.0, 20.0, 20.0], [1.0, 1.0, 10.0, 1.0, 1.0]
+    taken = [2.0, 2.0, 20.0, 20.0, 20.0]
+    reference = [1.0, 1.0, 10.0, 1.0, 1.0]
     assert compared("a", "b", taken, reference) == ("a", "b", 20.0, 2.0)
 
 
@@ -84,7 +85,8 @@ def test_every_way_of_running_a_step_is_measured_against_fp32(monkeypatch, capsy
 
 @pytest.mark.parametrize("network", bench_steps.NETWORKS)
 def test_all_ways_train_the_same_step_from_the_same_start(network):
-    first, second = {}, {}
+    first = {}
+    second = {}
     for way in bench_steps.WAYS:
         step = bench_steps.step_of(network, "SGD", way)
         first[way], second[way] = float(step()), float(step())

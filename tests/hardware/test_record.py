@@ -43,7 +43,8 @@ def asked(part, folder):
     return record.Request(CPU, folder, [part], rehearse=True)
 
 
-LONG, SLOW = ("tensorcores", "training", "speed"), pytest.mark.slow
+LONG = ("tensorcores", "training", "speed")
+SLOW = pytest.mark.slow
 
 
 # Recording -------------------------------------------------------------------------------
@@ -171,7 +172,8 @@ def test_a_wrong_cast_is_counted(monkeypatch):
 
 def test_a_checksum_notices_one_bit_and_an_exchange():
     t = torch.arange(64).to(torch.float16)
-    changed, exchanged = t.clone(), t.clone()
+    changed = t.clone()
+    exchanged = t.clone()
     changed.view(torch.int16)[5] ^= 1
     exchanged[[3, 4]] = exchanged[[4, 3]]
     assert len({checksum(t), checksum(changed), checksum(exchanged)}) == 3

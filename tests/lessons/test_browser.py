@@ -113,7 +113,8 @@ def test_every_explorer_is_operated_by_keyboard_and_by_mouse(
     with open_lesson(name, snapshots=False) as lesson:
         lesson.run_all()
         assert lesson.errors() == []
-        complained, moves = {}, 0
+        complained = {}
+        moves = 0
         for name, explorer in every_explorer.explorers(lesson).items():
             complained[name], count = explorer.operate()
             assert count >= 4, name

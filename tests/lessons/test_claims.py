@@ -143,7 +143,8 @@ def test_the_scale_falls_far_below_the_ceiling_and_never_settles(seed):
     """Lesson 1: “it loses seventeen, down to 2²³, far below RangeMap's ceiling of 2³⁴”."""
     impatient = replace(RECIPES["fp16-scaled"], init_scale=2.0**40, growth_interval=25)
     run = train(TASK, impatient, seed=seed, progress=False, record_gradients_at=())
-    first, scale = int(np.argmin(run.skipped)), np.log2(run.loss_scale)
+    first = int(np.argmin(run.skipped))
+    scale = np.log2(run.loss_scale)
     assert 16 <= first <= 19 and scale[first] == 40 - first
     assert scale[first:].max() >= 27
     assert run.skipped[first:].sum() >= 2
@@ -184,7 +185,8 @@ def fates(start):
 
     The steps of RoundingLab, away from a start where E4M3's values are 2 apart.
     """
-    found, far = {}, start + math.copysign(2, start)
+    found = {}
+    far = start + math.copysign(2, start)
     for eighths, pattern in enumerate(product((0, 1), repeat=3)):
         x = start + math.copysign(eighths / 4, start)
         found[pattern] = {
@@ -200,7 +202,8 @@ MODES = [
 
 def test_whether_16_or_18_is_the_start_matters_at_100_alone():
     """Lesson 3: “Whether you start at 16 or at 18 matters at 100 alone”."""
-    even, odd = fates(16.0), fates(18.0)
+    even = fates(16.0)
+    odd = fates(18.0)
     assert [pattern for pattern in even if even[pattern] != odd[pattern]] == [(1, 0, 0)]
     assert (
         odd[1, 0, 0][Rounding.TIES_TO_EVEN] and not even[1, 0, 0][Rounding.TIES_TO_EVEN]
@@ -209,7 +212,8 @@ def test_whether_16_or_18_is_the_start_matters_at_100_alone():
 
 def test_the_sign_matters_wherever_modes_disagree():
     """Lesson 3: “The sign matters wherever modes disagree: −16 gives the same bits”."""
-    plus, minus = fates(16.0), fates(-16.0)
+    plus = fates(16.0)
+    minus = fates(-16.0)
     directed = {Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE}
     for pattern, modes in plus.items():
         changed = {mode for mode in modes if modes[mode] != minus[pattern][mode]}
@@ -245,7 +249,8 @@ def test_underflow_also_counts_numbers_that_rounded_up_to_the_smallest_normal_on
     rng = np.random.default_rng(seed + 20)
     for fmt in (FP16, FP8_E4M3):
         x = 2.0 ** (fmt.emin + rng.uniform(-1, 1, 50_000)) * rng.choice((-1, 1), 50_000)
-        counted, size = tally(x, fmt), abs(x)
+        counted = tally(x, fmt)
+        size = abs(x)
         up = (size < fmt.min_normal) & (abs(round_to(x, fmt)) == fmt.min_normal)
         more = counted.underflow - counted.flushed - counted.subnormal
         assert 0 < more <= up.sum()
@@ -256,7 +261,8 @@ def test_underflow_also_counts_numbers_that_rounded_up_to_the_smallest_normal_on
 
 def test_a_sum_of_equal_terms_passes_the_law_of_the_coins_long_before_it_stagnates():
     """Lesson 5: “until the sum stagnates, which is at 256?”."""
-    text, n = prose(5), np.array([64, 256, 1024])
+    text = prose(5)
+    n = np.array([64, 256, 1024])
     tenth = round_to(0.1, FP16)
     sums = arithmetic.cumsum(np.full(1 << 13, tenth), accumulator_format=FP16)
     assert sums[-1] == 256
@@ -277,7 +283,8 @@ def test_random_terms_stay_below_the_law_of_the_coins_for_thousands():
 def test_e4m3_stops_at_64_after_24_losses_and_four_sums_keep_up():
     """Lesson 5: “in BF16, stay within 0.4 percent; the FP32 sum is exact”."""
     said = re.search(r"E4M3 stops at (\d+), after (\d+) losses", prose(5))
-    race, worst = AccumulatorRace(), {}
+    race = AccumulatorRace()
+    worst = {}
     race.terms.value = "losses near 2.5"
     for length in LENGTHS:
         race.length.value = length
@@ -324,7 +331,8 @@ def test_rounding_products_is_cheap_in_the_normal_range_and_ruinous_below_it():
 
 
 def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
-    text, step = prose(6), MatrixStep()
+    text = prose(6)
+    step = MatrixStep()
     for unit, large, gone in (
         (
             "Hopper, E4M3",
@@ -334,7 +342,8 @@ def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
         ("Hopper, E4M3", 5, "with the large one at 2⁵, from 2⁻⁹ downward"),
         ("Hopper, FP16", 15, "beside 2¹⁵ the small one is gone from 2⁻¹¹ downward"),
     ):
-        step.unit.value, step.large.value = unit, large
+        step.unit.value = unit
+        step.large.value = large
         written = {}
         for small in range(-12, 0):
             step.small.value = small
@@ -351,11 +360,10 @@ def test_the_small_product_is_gone_14_places_below_in_e4m3_and_26_in_fp16():
 def test_most_of_the_cut_is_that_of_the_products():
     """Lesson 6: “Operands with few bits lose less”."""
     text = prose(6)
-    errors, unit = (
-        l06.measure_cut_errors(architecture="hopper", terms=4096),
-        FP32.unit_roundoff,
-    )
-    all_cuts, writing = -errors.cut.mean() / unit, -errors.written.mean() / unit
+    errors = l06.measure_cut_errors(architecture="hopper", terms=4096)
+    unit = FP32.unit_roundoff
+    all_cuts = -errors.cut.mean() / unit
+    writing = -errors.written.mean() / unit
     assert (
         f"make {writing:.0f} of the {all_cuts:.0f} *u*; five sixths come from" in text
     )
@@ -425,7 +433,8 @@ def test_the_best_step_of_a_quotient_grows_with_x(near):
     √(u·|f/f″|) is 2x√u for the root.
     """
     x = round_to(near * np.random.default_rng(3).uniform(0.8, 1.2, 400), FP32)
-    steps, errors = 2.0 ** np.arange(-22, 20), []
+    steps = 2.0 ** np.arange(-22, 20)
+    errors = []
     for h in steps:
         ends = round_to(np.sqrt(round_to(x + h, FP32)), FP32)
         found = (ends - round_to(np.sqrt(x), FP32)) / h
@@ -513,7 +522,9 @@ def test_fp16_alone_gives_a_digit_or_two_and_seven_corrections_what_fp64_gives(s
             low.upper, np.linalg.solve(low.lower, r[low.permutation])
         )
 
-    found, errors, off = solve(b), [], []
+    found = solve(b)
+    errors = []
+    off = []
     for _ in range(9):
         errors.append(backward_error(a, found, b))
         off.append(share_off(x, found))
@@ -650,7 +661,8 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
     “takes the same seven steps as before, bit for bit”.
     """
     a, b, _ = l15.random_system(2**7, seed=seed)
-    large, small = 2.0**20 * a, 2.0**-20 * a
+    large = 2.0**20 * a
+    small = 2.0**-20 * a
     assert not refine(large, b, factor_format=FP16, scale=False).steps
     stored = round_to(small, FP16)
     assert np.mean(stored == 0) > 0.5
@@ -753,7 +765,8 @@ def test_kahan_doubles_the_bits_and_no_more():
 
 def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
     """Lesson 16: “At 2⁻⁴ minutes.”."""
-    cup, lines = FreezingCup(), {}
+    cup = FreezingCup()
+    lines = {}
     for power in range(cup.power.min, cup.power.max + 1):
         cup.power.value = power
         lines[power] = cup.path[-1]

@@ -30,7 +30,8 @@ def test_pieces_of_each_number_by_itself_end_at_seven_digits(seed):
     which share an exponent, the error falls below 10⁻¹⁰”.
     """
     a, b, rng = factors(seed)
-    kinds, errors = {"near": rng.uniform(0.5, 1, (2, 64, 64)), "normal": (a, b)}, {}
+    kinds = {"near": rng.uniform(0.5, 1, (2, 64, 64)), "normal": (a, b)}
+    errors = {}
     for kind, matrices in kinds.items():
         pieces = [], []
         for found, rest in zip(pieces, matrices, strict=True):
@@ -70,7 +71,8 @@ def test_six_slices_on_a_grid_beat_numpy_and_each_brings_nine_bits(seed):
     numpy = emulation_error(a @ b, a, b)
     assert errors[5] < numpy
     assert 2e-16 < numpy < 5e-16  # "NumPy's own FP64 product has about 3 · 10⁻¹⁶"
-    left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
+    left = split(a, 1, 10)[0][0]
+    right = split(b, 1, 10, axis=0)[0][0]
     np.testing.assert_array_equal(mma(left, right), left @ right)
 
 
@@ -96,7 +98,8 @@ def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
     )
     assert not any(shares[:-2].any() for shares in found.shares.values())
     a, b, _ = factors(seed)
-    left, right = split(a, 1, 10)[0][0], split(b, 1, 10, axis=0)[0][0]
+    left = split(a, 1, 10)[0][0]
+    right = split(b, 1, 10, axis=0)[0][0]
     one = np.sqrt(np.mean(left**2) * np.mean(right**2))
     # "about eight times one of them".
     assert 7 < np.sqrt(np.mean((left @ right) ** 2)) / one < 9
@@ -153,7 +156,8 @@ def test_fourteen_bits_are_enough_for_64_products_of_e4m3_slices_and_not_for_128
     128, all or nearly all, by less. Promoted every 64 products, none”.
     """
     x, y = np.random.default_rng(seed).uniform(0.5, 1, (2, 16, 1024))
-    left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
+    left = split(x, 1, 5)[0][0]
+    right = split(y, 1, 5)[0][0].T
     exact = left @ right
     sums = {
         every: mma(left, right, input_format=FP8_E4M3, promote_every=every)
@@ -185,7 +189,8 @@ def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_ei
     """Lesson 17: “With six and ten slices not one digit is right”, “It takes 17 or 18 slices”."""
     a, b, rng = factors(seed, 8)
     power = 2.0 ** rng.integers(-60, 61, 64)
-    a, b = a * power, b / power[:, None]
+    a = a * power
+    b = b / power[:, None]
     error = {
         n: emulation_error(matmul_fp64(a, b, slices=n), a, b)
         for n in (6, 10, 16, 17, 18)

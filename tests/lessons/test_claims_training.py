@@ -60,7 +60,8 @@ LESSONS = {int(path.name[:2]): path for path in sorted(FOLDER.glob("*.ipynb"))}
 GUIDE = (FOLDER / "README.md").read_text("utf-8")
 
 # Lesson 8: where gradients go ------------------------------------------------------------
-SIX, TEN = [64, 48, 32, 16, 32, 48, 64], [64, *[48] * 4, 16, *[48] * 4, 64]
+SIX = [64, 48, 32, 16, 32, 48, 64]
+TEN = [64, *[48] * 4, 16, *[48] * 4, 64]
 SEVEN = (0, 10, 20, 50, 100, 200, 299)
 
 
@@ -116,7 +117,8 @@ def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoi
             [[a / b for a, b in run.flushed[step].values()] for step in SEVEN]
         )
 
-    learns, stalls = table(torch.nn.SiLU, TEN), table(torch.nn.Sigmoid, SIX)
+    learns = table(torch.nn.SiLU, TEN)
+    stalls = table(torch.nn.Sigmoid, SIX)
     assert (learns[3:] < 0.92).all()
     assert 0.3 < learns[-1, 0] < 0.75  # "half of layer 1 is still flushed at the end"
     # "in some middle layers the share rises".
@@ -146,7 +148,8 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
 
     Measured, R²: FP32 .350 and .398, without a scaler .110 and .000, with one .350 and .398.
     """
-    task, how = autoencoder(torch.nn.Sigmoid, SIX), {"seed": seed, "progress": False}
+    task = autoencoder(torch.nn.Sigmoid, SIX)
+    how = {"seed": seed, "progress": False}
     names = ("fp32", "fp16-naive", "amp-fp16-naive", "fp16-scaled", "amp-fp16")
     runs = [train(task, name, record_gradients_at=SEVEN, **how) for name in names]
     wide, _, naive, _, scaled = (run.metrics["r2"] for run in runs)
@@ -185,10 +188,8 @@ def test_the_scaler_of_torch_chooses_the_scales_that_ours_does(seed):
 
     Measured, steps skipped of 160: 15, 15 and 15 by ours, 14, 15 and 15 by torch's.
     """
-    names, how = (
-        ("fp16-scaled", "amp-fp16"),
-        {"init_scale": 2.0**28, "growth_interval": 25},
-    )
+    names = ("fp16-scaled", "amp-fp16")
+    how = {"init_scale": 2.0**28, "growth_interval": 25}
     rules = (replace(RECIPES[name], **how) for name in names)
     ours, real = (ends("digits-cnn", rule, seed) for rule in rules)
     late = np.flatnonzero(ours.skipped)[8:]  # "mostly between steps 35 and 60"
@@ -239,7 +240,9 @@ def test_cosines_are_lost_to_pixels_up_to_16_and_not_to_pixels_up_to_1(seed):
     space = {}
     for cell in ("setup", "fusion", "towers", "data"):
         exec(source(10, cell).replace("manual_seed(0)", f"manual_seed({seed})"), space)
-    model, x, y = space["model"], space["x"], space["y"]
+    model = space["model"]
+    x = space["x"]
+    y = space["y"]
     for shrink, lost in ((1, 1.0), (16, 0.0)):
         with torch.autocast("cpu", dtype=torch.float16):
             found = model(x / shrink, y / shrink)
@@ -278,8 +281,10 @@ def test_a_fused_adam_in_fp16_forgets_small_squares_and_steps_too_far():
 # Lesson 11: what mixed precision costs ---------------------------------------------------
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_scaler_calls_an_optimizer_in_a_skipped_step_only_if_it_is_fused(fused):
-    weight, calls = torch.nn.Parameter(torch.ones(1)), []
-    adam, amp = torch.optim.Adam([weight], fused=fused), torch.amp.GradScaler("cpu")
+    weight = torch.nn.Parameter(torch.ones(1))
+    calls = []
+    adam = torch.optim.Adam([weight], fused=fused)
+    amp = torch.amp.GradScaler("cpu")
     adam.register_step_pre_hook(lambda *_: calls.append("called"))
     amp.scale(weight * float("inf")).backward()
     amp.unscale_(adam)
@@ -294,7 +299,8 @@ def test_bf16_has_no_unscaling_to_time():
 
 
 def test_on_the_model_machine_large_products_gain_eightfold_and_small_ones_nothing():
-    machine, found = SpeedUp(), []
+    machine = SpeedUp()
+    found = []
     for machine.rows.value in (64, 4096):
         machine.size.value = machine.rows.value
         found.append(machine.speed_up)
@@ -383,7 +389,8 @@ def masked_rows(dtype):
     """By mask, the first number of a row that sees nothing: by hand, and by torch's kernel."""
     x = torch.arange(1.0, 5.0).reshape(1, 4, 1).repeat(1, 1, 8).to(dtype)
     hidden = torch.zeros(1, 4, 4, dtype=torch.bool)
-    scores, added = x @ x.mT, torch.full((1, 4, 4), -1e9).to(dtype)
+    scores = x @ x.mT
+    added = torch.full((1, 4, 4), -1e9).to(dtype)
     by_hand = {
         "added": scores + added,
         "Boolean": scores.masked_fill(~hidden, -torch.inf),
@@ -399,7 +406,8 @@ def masked_rows(dtype):
 
 def test_in_fp16_the_kernel_decides_and_in_fp32_an_added_mask_gives_a_mean():
     """Lesson 13: “there the added mask gives 2.5, the mean of all that it should hide”."""
-    found, wide = masked_rows(torch.float16), masked_rows(torch.float32)
+    found = masked_rows(torch.float16)
+    wide = masked_rows(torch.float32)
     assert found["added"][1] == found["Boolean"][1] == wide["Boolean"][1] == 0
     assert np.isnan([found["added"][0], found["Boolean"][0]]).all()
     assert wide["added"] == (2.5, 2.5)
@@ -469,7 +477,8 @@ def test_an_outlier_of_ten_costs_most_of_a_block():
     assert [count < 8 for count in kept] == [outlier >= 10 for outlier in OUTLIERS]
     assert survivors("MXFP4 (floor)", 7.5) == (11, 6)
     assert survivors("MXFP4 (RCEIL)", 7.5) == (6, 8)
-    explorer.outlier.value, before = OUTLIERS.index(30.0), []
+    explorer.outlier.value = OUTLIERS.index(30.0)
+    before = []
     for explorer.turned.value in (False, True):
         before.append(sum(fate.back == 0 for fate in explorer.fates))
     assert before == [15, 6]
@@ -512,8 +521,10 @@ def test_without_the_scale_of_the_tensor_every_gradient_of_the_layer_is_gone(see
     not save one here”.
     """
     torch.manual_seed(seed)
-    task, seen = TASKS["regression"], []
-    network, (x, y) = task.model(), task.data().train
+    task = TASKS["regression"]
+    seen = []
+    network = task.model()
+    x, y = task.data().train
     network[2].register_full_backward_hook(lambda layer, into, out: seen.append(out[0]))
     task.loss(network(x), y).backward()
     how = {"scale": ScaleRule.NVFP4, "block": (16,)}
@@ -539,7 +550,9 @@ def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
 def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
     """Lesson 18: “nearly all gradients of the quiet weights are rounded to 0”."""
     generator = torch.Generator().manual_seed(seed)
-    goal, kept, weights = torch.randn(16, generator=generator), [], torch.zeros(16)
+    goal = torch.randn(16, generator=generator)
+    kept = []
+    weights = torch.zeros(16)
     loud = torch.rand(600, generator=generator) * 10 + 10
     noise = loud * (torch.randint(2, (600,), generator=generator) * 2 - 1)
     for shock in noise:
@@ -561,7 +574,8 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
     Measured, R², seeds 0 to 4: FP32 .987–.995, to nearest .935–.969, all stochastic .852–.914,
     ends kept .976–.990, the full recipe .971–.985.
     """
-    task, full = replace(TASKS["regression"], batch=256), SCALINGS["nvfp4"]
+    task = replace(TASKS["regression"], batch=256)
+    full = SCALINGS["nvfp4"]
     ways = {
         "fp32": None,
         "plain": PLAIN,
@@ -594,7 +608,8 @@ def test_the_last_layer_counts_for_more_than_the_first(seed):
 
     On one processor the first layer was 0.008 ahead, with seed 4.
     """
-    task, found = replace(TASKS["regression"], batch=256), {}
+    task = replace(TASKS["regression"], batch=256)
+    found = {}
     for left in ("0", "4"):
 
         def model(left=left):
@@ -746,11 +761,9 @@ def test_the_guide_to_an_assignment_names_its_exercises_and_adds_up(name):
 
 def test_a_semester_teaches_each_lesson_once_and_an_assignment_after_its_lessons():
     weeks = GUIDE.partition("### A semester")[2].partition("###")[0]
-    rows, taught, given = (
-        re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M),
-        [],
-        [],
-    )
+    rows = re.findall(r"^\| \d+ \| (.*?) \| ?(.*?) ?\|$", weeks, re.M)
+    taught = []
+    given = []
     needs = dict(
         re.findall(r"^\| (A\d) · .*? \| \d+ \| \d+ \| ([\d, to]+) \|", GUIDE, re.M)
     )
@@ -784,7 +797,8 @@ def test_the_quiz_bank_holds_each_prediction_with_its_answer():
 def test_chance_pays_at_once_at_the_middle_and_late_beside_a_neighbour():
     assert "it takes 49 casts, and 1.25 takes one" in GUIDE
     for x, casts in ((1.01, 49), (1.25, 1)):
-        above, below = Fraction(3, 2) - Fraction(str(x)), Fraction(str(x)) - 1
+        above = Fraction(3, 2) - Fraction(str(x))
+        below = Fraction(str(x)) - 1
         assert math.ceil(above * below / min(above, below) ** 2) == casts
 
 

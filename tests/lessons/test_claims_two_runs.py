@@ -57,7 +57,8 @@ def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
     """Lesson 19: “In FP32 four to seven of the twelve numbers change”, “An accumulator of 16
     bits changes nine or more”.
     """
-    explorer, changed = SplitRow(), {}
+    explorer = SplitRow()
+    changed = {}
     for way in explorer.way.options:
         explorer.way.value = way
         for parts in range(2, 17):
@@ -70,10 +71,8 @@ def test_about_half_of_fp32_s_numbers_change_and_none_that_is_stored_in_bf16():
 
 def test_in_longer_rows_a_stored_number_changes_now_and_then():
     """Lesson 19: “in longer rows a number near a tie now and then changes”."""
-    rng, how = (
-        np.random.default_rng(1),
-        {"accumulator_format": FP32, "output_format": BF16},
-    )
+    rng = np.random.default_rng(1)
+    how = {"accumulator_format": FP32, "output_format": BF16}
     x, w = (
         round_to(rng.standard_normal(shape), BF16) for shape in ((1, 256), (256, 16384))
     )
@@ -145,7 +144,8 @@ class Still:
     """An optimizer that leaves the biases of keys where they are."""
 
     def __init__(self, model, optimizer):
-        self.layers, self.optimizer = model.layers, optimizer
+        self.layers = model.layers
+        self.optimizer = optimizer
 
     def __getattr__(self, name):
         return getattr(self.optimizer, name)
@@ -159,7 +159,8 @@ class Still:
 @SEEDS
 def test_key_biases_do_not_set_the_other_weights_apart(seed):
     """Lesson 19: “We kept them at 0 in both runs, and all other weights were as far apart”."""
-    task, apart = TASKS["sequence-transformer"], []
+    task = TASKS["sequence-transformer"]
+    apart = []
     x, y = task.data().train
     for still in (False, True):
         found = []
@@ -225,7 +226,9 @@ def test_gaps_have_a_ratio_of_eight_and_grow_like_the_root(seed):
 def learnt(seed, dtype):
     """The share of steps upward in texts that are rewarded for them, after 150 updates."""
     torch.manual_seed(seed)
-    model, generator, rewards = Decoder(12), torch.Generator().manual_seed(seed), []
+    model = Decoder(12)
+    generator = torch.Generator().manual_seed(seed)
+    rewards = []
     adam = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(150):
         tokens, _ = copy.deepcopy(model).to(dtype).rollout(64, 12, generator)

@@ -34,7 +34,8 @@ def test_the_health_report_names_the_fault_of_all_twelve_and_says_nothing_of_the
 
 @pytest.mark.parametrize("name", mostly_slow(CASES, QUICK))
 def test_a_run_is_the_same_each_time_and_leaves_torch_s_randomness_alone(name):
-    case, state = CASES[name], torch.get_rng_state()
+    case = CASES[name]
+    state = torch.get_rng_state()
     # Not from the cache.
     runs = (
         case.run("broken"),
@@ -54,7 +55,8 @@ def test_nan_is_never_healthy():
 
 
 def test_a_scale_too_high_skips_as_well_but_its_loss_is_finite():
-    twin, broken = scale_too_high(), CASES["endless-backoff"].broken()
+    twin = scale_too_high()
+    broken = CASES["endless-backoff"].broken()
     assert CASES["endless-backoff"].is_healthy(twin)
     assert twin.report.codes == []
     skips = [sum(step.skipped for step in run.report.steps) for run in (twin, broken)]
@@ -69,10 +71,8 @@ def test_a_floor_under_the_scale_keeps_the_scale_and_not_the_run():
 
 
 def test_the_two_ways_to_nan_weights_differ_in_when_and_in_the_calls():
-    half, second = (
-        CASES["half-adam"].broken().report,
-        CASES["second-step"].broken().report,
-    )
+    half = CASES["half-adam"].broken().report
+    second = CASES["second-step"].broken().report
     assert half.steps[0].nonfinite_weights
     assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [
         True
@@ -100,7 +100,8 @@ def test_a_meter_in_bf16_stops_at_1024():
 def test_a_spike_spoils_as_many_steps_as_the_history_is_long():
     case = CASES["stale-amax"]
     assert case.broken().observed == 16 and case.wrong_fix().observed == 40 - 12
-    broken, cured = case.broken().losses, case.fixed().losses
+    broken = case.broken().losses
+    cured = case.fixed().losses
     assert broken[:11] == pytest.approx(cured[:11], rel=0.05)
     # All that was learnt is unheard of.
     assert min(broken[12:28]) > 1 > 0.25 > max(cured[12:28])

@@ -25,7 +25,8 @@ SIMULATED = ("fp32", "fp16-naive", "fp16-scaled")
 
 def test_the_title_names_the_networks_that_reproduce_less_than_a_tenth():
     images = np.random.default_rng(0).random((9, 64))
-    real, scaled = "real FP16", "real FP16\nwith a loss scale"
+    real = "real FP16"
+    scaled = "real FP16\nwith a loss scale"
     for r2, said in (
         ({"fp16-naive": 0.02, real: 0.3}, "picture for every digit: simulated FP16."),
         ({"fp16-naive": 0.02, scaled: 0.3}, "Without a loss scale, nearly the same"),
@@ -66,7 +67,7 @@ def test_without_a_loss_scale_simulated_fp16_paints_one_picture_and_with_one_wha
 
 
 def test_readme_shows_the_picture_under_its_own_title():
-    (words, place) = re.search(
+    words, place = re.search(
         r"!\[(.*?)\]\((\S+)\)", (ROOT / "README.md").read_text(encoding="utf-8")
     ).groups()
     assert (ROOT / place).read_bytes().startswith(b"\x89PNG")

@@ -145,7 +145,8 @@ def test_gaps_are_those_of_numpy():
     # Each has a leader to its name.
     lines = l02.spacing([FP32, FP16]).axes[0].lines[:4:2]
     for line, dtype in zip(lines, (np.float32, np.float16), strict=True):
-        x, gap = 2.0 ** line.get_xdata()[:-1], 2.0 ** line.get_ydata()[:-1]
+        x = 2.0 ** line.get_xdata()[:-1]
+        gap = 2.0 ** line.get_ydata()[:-1]
         np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
     claim = l02.spacing([FP16, BF16]).claim
     assert claim == "The gap after 1 is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8"
@@ -179,7 +180,8 @@ def test_ranges_go_from_the_smallest_to_the_largest_number():
 
 def test_digits_are_few_among_subnormals():
     line = pictures.decimal_digits([FP16]).axes[0].lines[0]
-    x, digits = line.get_xdata(), line.get_ydata()
+    x = line.get_xdata()
+    digits = line.get_ydata()
     normal = digits[x >= 2.0**-14]
     assert pytest.approx(normal.min(), abs=0.01) == 3.01
     assert pytest.approx(normal.max(), abs=0.02) == 3.31
@@ -191,7 +193,8 @@ def test_digits_are_few_among_subnormals():
 
 def test_a_profile_draws_what_rounding_gives():
     above, below = drawn("profile of one mode").axes
-    x, result = above.lines[1].get_xdata(), above.lines[1].get_ydata()
+    x = above.lines[1].get_xdata()
+    result = above.lines[1].get_ydata()
     truth = x.astype(ml_dtypes.float8_e4m3fn).astype(float)
     nearest_is_inward = np.abs(truth) <= np.abs(x)
     np.testing.assert_array_equal(result[nearest_is_inward], truth[nearest_is_inward])

@@ -56,7 +56,8 @@ def test_mixed_signs_hide_the_growth_of_errors():
 
 def test_the_sum_must_be_wide_and_the_products_need_not():
     found = figures.measure_product_errors(FP16, most=4096)
-    narrow, wide = found.errors[None, FP16][-1], found.errors[FP16, FP32][-1]
+    narrow = found.errors[None, FP16][-1]
+    wide = found.errors[FP16, FP32][-1]
     assert narrow > 1000 * wide
     assert found.errors[FP16, FP32][-1] < found.errors[FP16, FP32][0]
     picture = assert_legible(figures.plot_product_errors(found))

@@ -56,7 +56,8 @@ def test_bits_of_a_step_shows_what_is_cut():
     assert picture.claim == lost
     words = [text for text, _ in drawn_texts(picture)]
     assert "1.5·2⁻⁶ × 1.5·2⁻⁷" in words and "kept" in words and "cut" in words
-    a, b = np.array([1.0, 2.0**-12, 1.0]), np.array([1.0, 2.0**-13, -1.0])
+    a = np.array([1.0, 2.0**-12, 1.0])
+    b = np.array([1.0, 2.0**-13, -1.0])
     sixteen = assert_legible(figures.bits_of_a_step(a, b, input_format=FP16))
     assert sixteen.claim.startswith(
         "0 of 3 terms lose bits to the alignment; what Hopper writes "
@@ -90,7 +91,8 @@ def test_the_figure_of_cuts_tells_the_cut_of_products_from_that_of_the_sum():
     rng = np.random.default_rng(0)
     a, b = (round_to(rng.uniform(0.5, 1, (16, 4096)), FP16) for _ in range(2))
     np.testing.assert_array_equal(errors.cut, (mma(a, b.T) / (a @ b.T) - 1).ravel())
-    cut, written = -errors.cut.mean() / 2.0**-24, -errors.written.mean() / 2.0**-24
+    cut = -errors.cut.mean() / 2.0**-24
+    written = -errors.written.mean() / 2.0**-24
     assert np.all(errors.cut < 0)
     assert errors.rounded.min() < 0 < errors.rounded.max()
     picture = assert_legible(figures.plot_cut_errors(errors))

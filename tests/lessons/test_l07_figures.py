@@ -24,7 +24,8 @@ def test_the_staircase_is_the_limit_of_rounding():
     formats = [FP32, FP16, BF16, FP8_E4M3]
     picture = assert_legible(figures.least_updates(formats, update=0.003))
     for line, fmt in zip(picture.axes[0].get_lines(), formats, strict=False):
-        weights, limits = line.get_xdata(), line.get_ydata()
+        weights = line.get_xdata()
+        limits = line.get_ydata()
         on = round_to(weights, fmt) == weights
         assert on.sum() > 10
         above, below = (

@@ -18,17 +18,21 @@ every_problem = pytest.mark.parametrize("name", PROBLEMS)
 
 def drawn(name, fmt, draws=3):
     """Data of a problem by level."""
-    rng, problem = np.random.default_rng(1), PROBLEMS[name]
+    rng = np.random.default_rng(1)
+    problem = PROBLEMS[name]
     return [problem.draw(rng, level, fmt, draws) for _, level in problem.levels]
 
 
 @every_problem
 def test_the_condition_is_what_small_changes_of_the_data_do_at_most(name):
     """Against random changes of proportion 2^-30, which it bounds and nearly reaches."""
-    problem, rng, tiny = PROBLEMS[name], np.random.default_rng(2), 2.0**-30
+    problem = PROBLEMS[name]
+    rng = np.random.default_rng(2)
+    tiny = 2.0**-30
     # Before, the roots move by more than a first order.
     for data in drawn(name, FP32)[3:]:
-        exact, condition = problem.exact(data), problem.condition(data)
+        exact = problem.exact(data)
+        condition = problem.condition(data)
         reached = np.zeros_like(condition)
         for _ in range(200):
             signs = [rng.choice([-1.0, 1.0], x.shape) for x in data]

@@ -37,7 +37,8 @@ def test_the_freezing_line_is_the_rule_of_half_the_gap_below_with_its_ties(fmt):
 def test_errors_of_cups_are_those_of_a_loop():
     found = figures.measure_step_errors(BF16)
     start = round_to(np.random.default_rng(0).uniform(60, 95, 32), BF16)
-    t, exact = start, 20 + (start - 20) * np.exp(-1)
+    t = start
+    exact = 20 + (start - 20) * np.exp(-1)
     for _ in range(4):
         t = round_to(t + (2.5 * -0.1 * (t - 20)).astype(np.float32), BF16)
     assert found.x[0] == 2.5
@@ -65,7 +66,8 @@ def test_courses_are_legible_and_say_where_they_end():
 
 
 def test_the_freezing_lines_are_legible_and_count_their_runs():
-    steps, line = 2.0 ** np.arange(-7, 1), np.linspace(90, 30, 8)
+    steps = 2.0 ** np.arange(-7, 1)
+    line = np.linspace(90, 30, 8)
     found = FreezingPoints(FP16, steps, line, steps[::-1], line[::-1])
     picture = figures.plot_freezing_points(
         [found, found._replace(fmt=BF16, reached=line)]
@@ -75,7 +77,8 @@ def test_the_freezing_lines_are_legible_and_count_their_runs():
 
 
 def test_errors_are_legible_and_name_the_least():
-    x, errors = 2.0 ** -np.arange(8), 2.0 ** abs(np.arange(8) - 5) / 64
+    x = 2.0 ** -np.arange(8)
+    errors = 2.0 ** abs(np.arange(8) - 5) / 64
     curve = SimulationErrors(FP16, "nearest", "cups", "error", "step", x, errors)
     curves = [curve, curve._replace(fmt=BF16, method="kahan", errors=2 * errors)]
     picture = assert_legible(figures.plot_simulation_errors(curves))

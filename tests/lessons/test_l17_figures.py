@@ -29,7 +29,8 @@ def test_an_error_is_that_of_fractions(spread):
 
 
 def test_an_error_where_nothing_is_added_is_0_or_infinite():
-    zero, one = np.zeros((1, 1)), np.ones((1, 1))
+    zero = np.zeros((1, 1))
+    one = np.ones((1, 1))
     assert figures.emulation_error(zero, zero, one) == 0
     assert figures.emulation_error(one, zero, one) == np.inf
     # Past float64.
@@ -55,7 +56,8 @@ def test_slices_needed_are_the_first_whose_bound_is_small_enough():
     rng = np.random.default_rng(4)
     shapes = ((16, 64), (64, 16))
     a, b = ((rng.random(s) - 0.5) * np.exp(0 * rng.standard_normal(s)) for s in shapes)
-    n, aim = int(found.counts[0, 0]), 2.0**-51 * (np.abs(a) @ np.abs(b))
+    n = int(found.counts[0, 0])
+    aim = 2.0**-51 * (np.abs(a) @ np.abs(b))
     assert (emulation_bound(a, b, slices=n) <= aim).all()
     assert not (emulation_bound(a, b, slices=n - 1) <= aim).all()
 

@@ -26,7 +26,8 @@ def test_errors_by_magnitude_are_those_of_a_table_of_values(size):
         torch.randn(4096, generator=torch.Generator().manual_seed(0)).double().numpy()
         * 2.0**size
     )
-    wide, narrow = x.reshape(-1, 32), x.reshape(-1, 16)
+    wide = x.reshape(-1, 32)
+    narrow = x.reshape(-1, 16)
     power = 2.0 ** np.ceil(np.log2(np.abs(wide).max(1) / 6))
     whole = np.abs(x).max() / 2688
     wanted = np.abs(narrow).max(1) / 6

@@ -21,7 +21,8 @@ def test_the_sums_of_all_orders_are_those_of_a_loop():
     found = figures.measure_order_errors(size=4, orders=400, seed=1)
     a, b = round_to(np.random.default_rng(1).standard_normal((2, 4)), FP16)
     terms = round_to(a * b, FP16).tolist()
-    exact, sums = sum(map(Fraction, terms)), set()
+    exact = sum(map(Fraction, terms))
+    sums = set()
     for i in range(4):  # an addition commutes: who is last, and who before
         for j in {*range(4)} - {i}:
             first, second = (terms[k] for k in {*range(4)} - {i, j})
@@ -64,7 +65,8 @@ def test_only_the_second_run_begins_one_ulp_off():
     found = figures.measure_runs_apart(task, "fp32", seed=3, steps=2)
     assert (found.recipe, found.seed, len(found.distances)) == ("fp32", 3, 2)
     assert found.distances[0] == found.distances[1] > 0  # nothing moves at the rate 0
-    first, second = seen[0], seen[-1]
+    first = seen[0]
+    second = seen[-1]
     torch.testing.assert_close(first, second, rtol=0, atol=0)  # seen before the nudge
     torch.manual_seed(3)
     weights = TASKS["regression"].model().parameters()
@@ -91,7 +93,8 @@ def test_tensors_left_out_do_not_count(without):
 
 
 def test_pairs_of_runs_are_legible_also_where_one_never_parts():
-    up, never = np.geomspace(1e-9, 1e-3, 20), np.zeros(20)
+    up = np.geomspace(1e-9, 1e-3, 20)
+    never = np.zeros(20)
     pairs = [
         RunsApart("fp32", 0, up, (0.9, 0.9), 3),
         RunsApart("fp32", 1, up / 2, (0.9, 0.9), 5),

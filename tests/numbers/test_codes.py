@@ -114,7 +114,8 @@ def test_next_up_and_down_walk_through_all_values_in_order(name):
     finite = table_of(fmt).values
     above_zero = finite[int(fmt.has_zero) :]
     ladder = np.concatenate([-above_zero[::-1], finite]) if fmt.signed else finite
-    up, down = ladder.copy(), ladder
+    up = ladder.copy()
+    down = ladder
     if fmt.has_negative_zero:  # which lies on the way up only
         up[up == 0] = -0.0
     past = np.inf if fmt.has_infinity else np.nan if fmt.has_nan else fmt.max_finite
@@ -146,7 +147,8 @@ def test_next_up_of_fp32_agrees_with_numpy_in_every_binade():
 
 @pytest.mark.parametrize("name", cases.sized(cases.TABLED))
 def test_ulp_is_the_gap_above_the_value_at_or_below(name):
-    fmt, table = cases.TABLED[name], table_of(cases.TABLED[name])
+    fmt = cases.TABLED[name]
+    table = table_of(cases.TABLED[name])
     for dtype in (np.float32, np.float64):
         x, _ = cases.breakpoints(fmt, dtype)
         place = table.place(x)
@@ -192,7 +194,8 @@ def test_encode_refuses_what_is_no_value_and_names_the_neighbours(name):
                 r"between (\S+) \(0x(\w+)\) and (\S+) \(0x(\w+)\)", message
             )
             assert pair, message
-            low, high = float(pair[1]), float(pair[3])
+            low = float(pair[1])
+            high = float(pair[3])
             assert low < number < high
             cases.assert_same_bits(
                 known[[int(pair[2], 16), int(pair[4], 16)]], np.array([low, high])

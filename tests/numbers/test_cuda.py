@@ -42,7 +42,8 @@ def problems_in(tree):
 
 
 def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
-    there, here = torch.ones(3, 4, device=cuda), torch.ones(3, 4)
+    there = torch.ones(3, 4, device=cuda)
+    here = torch.ones(3, 4)
     with pytest.raises(RuntimeError, match="on the same device"):
         there + here
     assert (there + 1.0).cpu().sum() == 24
@@ -53,11 +54,9 @@ def test_the_pretended_device_refuses_two_devices_in_one_operation(cuda):
 
 
 def test_the_pretended_device_refuses_what_cuda_does_not_multiply(cuda):
-    four, five, one = (
-        torch.float8_e4m3fn,
-        torch.float8_e5m2,
-        torch.ones((), device=cuda),
-    )
+    four = torch.float8_e4m3fn
+    five = torch.float8_e5m2
+    one = torch.ones((), device=cuda)
     for kind, length, other, width, wrong in (
         (five, 32, five, 16, "e5m2 matrices"), (four, 24, four, 16, "divisible by 16"),
         (four, 32, four, 10, "divisible by 16"), (four, 32, four, 16, ""), (five, 32, four, 16, ""),
@@ -124,7 +123,8 @@ def test_what_a_step_costs_on_the_device_is_measured(cuda):
 
 
 def test_e5m2_is_multiplied_by_e4m3_since_cuda_refuses_it_with_itself(cuda):
-    a, b = torch.ones(16, 32, device=cuda), torch.ones(32, 16, device=cuda)
+    a = torch.ones(16, 32, device=cuda)
+    b = torch.ones(32, 16, device=cuda)
     assert product(a, b, FP8_E5M2).cpu().eq(32).all()
 
 

@@ -215,7 +215,8 @@ def test_a_format_cannot_be_changed_and_serves_as_a_key():
 
 def test_the_card_shows_facts_in_text_and_html():
     assert repr(FP16) == "<Format FP16: E5M10, bias 15>"
-    text, html = str(FP16), FP16._repr_html_()
+    text = str(FP16)
+    html = FP16._repr_html_()
     for fact in ("16", "65504", "-14 .. 15", "2⁻¹¹", "2⁻²⁴", "binary16"):
         assert fact in text
         assert fact in html

@@ -203,8 +203,10 @@ def test_an_out_that_cannot_hold_the_result_is_refused():
 def test_out_may_overlap_the_input_in_any_way(dtype, fmt):
     base = np.abs(np.random.default_rng(0).standard_normal(5000)).astype(dtype)
     expected = round_to(base[:4000], fmt)
-    whole, last = slice(0, 4000), slice(999, 4999)
-    one, back = slice(1, 4001), slice(3999, None, -1)
+    whole = slice(0, 4000)
+    last = slice(999, 4999)
+    one = slice(1, 4001)
+    back = slice(3999, None, -1)
     views = [(whole, t) for t in (whole, one, last, back)] + [
         (s, whole) for s in (one, back)
     ]

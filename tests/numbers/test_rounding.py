@@ -56,13 +56,15 @@ MIRROR = {
     "name", cases.sized(TABLED, fast=[n for n in TABLED if n != "BF16"])
 )
 def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
-    fmt, table = TABLED[name], table_of(TABLED[name])
+    fmt = TABLED[name]
+    table = table_of(TABLED[name])
     # Then there is nothing to round from, and the library knows.
     if not cases.holds(fmt, dtype):
         assert rounding_parameters(fmt, np.dtype(dtype)) is None
         return
     x, _ = breakpoints(fmt, dtype)
-    place, random = table.place(x), random_array(7, 0, x.size)
+    place = table.place(x)
+    random = random_array(7, 0, x.size)
     options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
@@ -76,14 +78,16 @@ def test_breakpoints_round_as_the_definition_says(name, dtype, record_property):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", cases.sized(TABLED))
 def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_property):
-    fmt, table = TABLED[name], table_of(TABLED[name])
+    fmt = TABLED[name]
+    table = table_of(TABLED[name])
     x, signaling = breakpoints(fmt, dtype)
     if fmt.bits > 16:
         x, signaling = (
             x[cases.near_the_ends(x, fmt)],
             signaling[cases.near_the_ends(x, fmt)],
         )
-    place, random = table.place(x), random_array(7, 0, x.size)
+    place = table.place(x)
+    random = random_array(7, 0, x.size)
     options = cases.FLUSHES if name in SMALL else cases.FLUSHES[:1]
     for (rounding, overflow), flush in itertools.product(RULES, options):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
@@ -105,7 +109,8 @@ def test_events_and_tallies_are_those_of_the_definition(name, dtype, record_prop
 
 def tally_by_definition(x, result, raised, fmt):
     """The predicates of `COUNTED`."""
-    number, size = ~np.isnan(x), np.abs(result)
+    number = ~np.isnan(x)
+    size = np.abs(result)
     predicates = {
         "total": np.ones(x.shape, bool), "exact": number & (result == x),
         "inexact": number & (result != x), "underflow": raised & Event.UNDERFLOW != 0,
@@ -120,15 +125,14 @@ def tally_by_definition(x, result, raised, fmt):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TABLED)
 def test_the_table_oracle_agrees_with_fractions(name):
-    fmt, table = TABLED[name], table_of(TABLED[name])
+    fmt = TABLED[name]
+    table = table_of(TABLED[name])
     x, signaling = breakpoints(fmt, np.float64)
     rng = np.random.default_rng(0)
     chosen = rng.choice(x.size, min(x.size, 40), replace=False)
-    x, signaling, random = (
-        x[chosen],
-        signaling[chosen],
-        rng.integers(0, 2**32, chosen.size),
-    )
+    x = x[chosen]
+    signaling = signaling[chosen]
+    random = rng.integers(0, 2**32, chosen.size)
     place = table.place(x)
     for (rounding, overflow), flush in itertools.product(RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
@@ -146,7 +150,8 @@ def test_the_table_oracle_agrees_with_fractions(name):
 
 @pytest.mark.parametrize("name", cases.sized(cases.WIDER))
 def test_wide_formats_round_as_fractions_say(name, record_property):
-    fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
+    fmt = cases.WIDER[name]
+    x = cases.directed(cases.WIDER[name])
     with np.errstate(all="ignore"):
         narrow = np.unique(x.astype(np.float32))[::5]
     inputs = {np.float64: x} | (
@@ -166,7 +171,8 @@ def test_wide_formats_round_as_fractions_say(name, record_property):
 
 @pytest.mark.parametrize("name", cases.sized(cases.WIDER))
 def test_wide_formats_raise_the_events_of_fractions(name):
-    fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
+    fmt = cases.WIDER[name]
+    x = cases.directed(cases.WIDER[name])
     x = x[~np.isnan(x) & cases.near_the_ends(x, fmt)]
     x = x[np.linspace(0, x.size - 1, 1000).astype(int)]
     random = random_array(7, 0, x.size).tolist()
@@ -252,17 +258,20 @@ def test_every_float32_rounds_as_another_library_casts_it(name, record_property)
 # Choices that deserve a sentence each --------------------------------------------------
 
 
-INF, NAN, TOP, UNSIGNED = np.inf, np.nan, 65504.0, cases.ODD_FORMATS["UE4M4"]
+INF = np.inf
+NAN = np.nan
+TOP = 65504.0
+UNSIGNED = cases.ODD_FORMATS["UE4M4"]
 ENDS = [1e9, -1e9, INF, -INF]
 NEAR = [FP16.min_normal * (1 - 2.0**-12), FP16.min_normal / 2]
 PAST = [448.0, 463.9, 464.0, 464.1, 1e9, -464.1, INF]
-UP, DOWN = (
-    {"rounding": Rounding.TOWARD_POSITIVE},
-    {"rounding": Rounding.TOWARD_NEGATIVE},
-)
-ZERO, ODD = {"rounding": Rounding.TOWARD_ZERO}, {"rounding": Rounding.TO_ODD}
+UP = {"rounding": Rounding.TOWARD_POSITIVE}
+DOWN = {"rounding": Rounding.TOWARD_NEGATIVE}
+ZERO = {"rounding": Rounding.TOWARD_ZERO}
+ODD = {"rounding": Rounding.TO_ODD}
 SATURATE = {"overflow": Overflow.SATURATE}
-BEFORE, AFTER = {"flush_inputs": True}, {"flush_outputs": True}
+BEFORE = {"flush_inputs": True}
+AFTER = {"flush_outputs": True}
 CHOICES = {
     "E4M3 overflows to NaN": (FP8_E4M3, PAST, {}, [448, 448, 448, *[NAN] * 4]),
     "E4M3, asked to saturate": (FP8_E4M3, PAST, SATURATE, [*[448] * 5, -448, 448]),
@@ -400,7 +409,8 @@ def test_rounding_is_monotone(case, other):
     x, fmt, rules = case
     for y in (other, math.nextafter(x, math.inf), x * 1.01):
         low, high = sorted([x, y])
-        below, above = rounded(low, fmt, rules), rounded(high, fmt, rules)
+        below = rounded(low, fmt, rules)
+        above = rounded(high, fmt, rules)
         assert not below > above
 
 
@@ -520,7 +530,8 @@ GFLOAT_MODES = {
 @pytest.mark.parametrize("p", range(1, 8))
 def test_gfloat_rounds_to_p3109_alike_but_for_ties_at_one_bit(p):
     """There P3109 takes the even code, and IEEE 754-2019 §4.3.1 the larger magnitude."""
-    fmt, theirs = FORMATS[f"Binary8p{p}se"], gfloat.formats.format_info_p3109(8, p)
+    fmt = FORMATS[f"Binary8p{p}se"]
+    theirs = gfloat.formats.format_info_p3109(8, p)
     x = breakpoints(fmt, np.float32)[0][::3]  # gfloat adds 1/2 to fractions in float64
     x = np.concatenate(
         [x[~np.isnan(x)], table_of(fmt).midpoints, [np.nan]], dtype=np.float64
@@ -532,10 +543,8 @@ def test_gfloat_rounds_to_p3109_alike_but_for_ties_at_one_bit(p):
         expected = [
             gfloat.round_float(theirs, a, their_mode, saturate) for a in x.tolist()
         ]
-        got, expected = (
-            round_to(x, fmt, rounding=mode, overflow=overflow),
-            np.array(expected),
-        )
+        got = round_to(x, fmt, rounding=mode, overflow=overflow)
+        expected = np.array(expected)
         if p == 1 and mode is Rounding.TIES_TO_EVEN:
             differing = (got != expected) & ~np.isnan(x)
             beyond = np.abs(x[differing]) > fmt.max_finite
@@ -553,7 +562,8 @@ def differences(one, other):
 
 
 def test_a_stream_is_refused_where_it_would_do_nothing():
-    x, how = np.array([0.1]), {"stream": Stream(1)}
+    x = np.array([0.1])
+    how = {"stream": Stream(1)}
     calls = [
         *(partial(f, x, FP8_E4M3, **how) for f in (round_to, tally, events)),
         partial(round_tensor, torch.tensor(x), FP8_E4M3, **how),

@@ -36,7 +36,8 @@ def test_tensors_round_as_arrays_do(name, dtype):
     tensor = torch.from_numpy(x)
     for (rounding, overflow), flush in itertools.product(cases.RULES, cases.FLUSHES):
         rules = {"rounding": rounding, "overflow": overflow, **flush}
-        ours, theirs = Tally(), Tally()
+        ours = Tally()
+        theirs = Tally()
         got = round_tensor(
             tensor, fmt, stream=cases.stream_for(rounding), tally=ours, **rules
         )
@@ -56,7 +57,8 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     if parameters is None:
         return None
     integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
-    out, flags = np.empty_like(integer), np.empty(x.size, np.uint8)
+    out = np.empty_like(integer)
+    flags = np.empty(x.size, np.uint8)
     keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
     how = {"parameters": parameters, "mode": rounding, "keys": keys}
     kernels.run(integer, out, **how)
@@ -103,9 +105,11 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(
     name, dtype, record_property
 ):
     if name in cases.TABLED:
-        fmt, x = cases.TABLED[name], cases.breakpoints(cases.TABLED[name], dtype)[0]
+        fmt = cases.TABLED[name]
+        x = cases.breakpoints(cases.TABLED[name], dtype)[0]
     else:
-        fmt, x = cases.WIDER[name], cases.directed(cases.WIDER[name])
+        fmt = cases.WIDER[name]
+        x = cases.directed(cases.WIDER[name])
         with np.errstate(all="ignore"):
             x = x.astype(dtype)
     options = [
@@ -135,9 +139,11 @@ def test_the_expression_for_devices_equals_the_loops_flags_included(
 def test_running_the_expression_gives_results_and_counts(rounding):
     x = cases.breakpoints(FP8_E4M3, np.float32)[0]
     parameters = rounding_parameters(FP8_E4M3, x.dtype)
-    source, result = torch.from_numpy(x), torch.empty(x.size)
+    source = torch.from_numpy(x)
+    result = torch.empty(x.size)
     keys = Stream(7).keys() if rounding is Rounding.STOCHASTIC else None
-    counts, counted = np.zeros(8, np.int64), Tally()
+    counts = np.zeros(8, np.int64)
+    counted = Tally()
     how = {"parameters": parameters, "mode": rounding, "keys": keys}
     tensors._run_expression(source, result, counts=counts, **how)
     counted.add_counts(x.size, counts)
@@ -271,7 +277,8 @@ def test_autograd_records_nothing():
 
 
 def test_calls_on_tensors_and_arrays_take_turns_on_one_stream():
-    x, stream = torch.rand(1000), Stream(3)
+    x = torch.rand(1000)
+    stream = Stream(3)
     rules = {"rounding": Rounding.STOCHASTIC}
     first = round_tensor(x, FP8_E4M3, stream=stream, **rules)
     second = round_to(x.numpy(), FP8_E4M3, stream=stream, **rules)
@@ -330,7 +337,8 @@ def test_float32_that_cannot_hold_the_result_is_refused():
 
 def test_functions_of_arrays_take_tensors_and_give_tensors():
     x = torch.tensor([[0.7, -464.0], [1e-9, float("nan")]])
-    array, e4m3 = x.numpy(), FP8_E4M3
+    array = x.numpy()
+    e4m3 = FP8_E4M3
     for function in (mplab.round_to, mplab.events, mplab.ulp):
         got = function(x, e4m3)
         assert isinstance(got, torch.Tensor) and got.device == x.device
@@ -342,7 +350,8 @@ def test_functions_of_arrays_take_tensors_and_give_tensors():
     back = mplab.decode(codes, e4m3)
     assert torch.equal(back.float().nan_to_num(7.0), values.nan_to_num(7.0))
     for function in (mplab.next_up, mplab.next_down):
-        got, want = function(values, e4m3), function(values.numpy(), e4m3)
+        got = function(values, e4m3)
+        want = function(values.numpy(), e4m3)
         assert np.array_equal(got.numpy(), want, equal_nan=True)
 
 

@@ -41,7 +41,8 @@ def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
         bars = picture.axes[0].containers
         return {bar.get_label(): bar.patches[0].get_facecolor() for bar in bars}
 
-    few, all_of_them = colours("fp32"), colours("fp32", "amp-fp16")
+    few = colours("fp32")
+    all_of_them = colours("fp32", "amp-fp16")
     assert few == {stage: all_of_them[stage] for stage in few}
     assert len(set(all_of_them.values())) == len(STAGES)
 

@@ -68,7 +68,8 @@ def measured():
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Weak()
-    batches, formats = [torch.ones(2, 2)], [FP16, BF16]
+    batches = [torch.ones(2, 2)]
+    formats = [FP16, BF16]
     return sensitivity(
         model, batches, lambda m, x: m(x).mean(), formats, progress=False
     )

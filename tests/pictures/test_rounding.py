@@ -12,7 +12,8 @@ def test_the_loss_meter_draws_what_a_loop_would_report():
     assert picture.claim == (
         "The loss goes from 2.3 to 2.7; the meter reports 0.256 in BF16 and 2.5 in FP32."
     )
-    total, means = 0.0, []
+    total = 0.0
+    means = []
     for n, loss in enumerate(losses[:500], start=1):
         total = float(round_to(total + loss, BF16))
         means.append(total / n)

@@ -48,10 +48,8 @@ def test_recipes_that_look_alike_are_kept_apart_by_their_names():
         history("fp16-scaled"),
         history("fp16-overflow", factor=2.0),
     ]
-    first, second = (
-        "FP16 with loss scaling (fp16-scaled)",
-        "FP16 with loss scaling (fp16-overflow)",
-    )
+    first = "FP16 with loss scaling (fp16-scaled)"
+    second = "FP16 with loss scaling (fp16-overflow)"
     assert [row[0] for row in results_table(runs).rows] == ["FP32", first, second]
     assert loss_curves(runs).claim == (
         f"{second} ends at 2.0× FP32's loss; {first} ends within 10% of it"

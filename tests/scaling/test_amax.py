@@ -34,7 +34,8 @@ from mplab.scaling import (
 
 def slow_delayed(amaxes, length, most_recent, fmt):
     """Scales by the definition: each from a window of the amaxes before it."""
-    scale, scales = 1.0, []
+    scale = 1.0
+    scales = []
     for step, _ in enumerate(amaxes):
         window = amaxes[max(0, step - length) : step]
         known = [
@@ -132,9 +133,11 @@ def slow_scale(amax, fmt, rule, margin):
     if rule is ScaleRule.RATIO:
         return min(max(room, Fraction(FP32.min_subnormal)), Fraction(FP32.max_finite))
     if rule in MX_RULES:
-        exponent, least = -mx_exponent(Fraction(amax), fmt, rule) - margin, -127
+        exponent = -mx_exponent(Fraction(amax), fmt, rule) - margin
+        least = -127
     else:
-        exponent, least = exponent_of(room), -149
+        exponent = exponent_of(room)
+        least = -149
     return Fraction(2) ** min(max(exponent, least), 127)
 
 

@@ -23,7 +23,8 @@ from mplab.scaling import (
 
 # Sequences of calls --------------------------------------------------------------------
 
-LAYERS, BAD = 3, (math.inf, -math.inf, math.nan)
+LAYERS = 3
+BAD = (math.inf, -math.inf, math.nan)
 
 
 class Side:
@@ -127,7 +128,8 @@ def play(calls, options):
     ours, theirs = both(options)
     for number, (call, argument) in enumerate(calls):
         arguments = () if call in ("update", "load") else (argument,)
-        one, other = ours.do(call, *arguments), theirs.do(call, *arguments)
+        one = ours.do(call, *arguments)
+        other = theirs.do(call, *arguments)
         expected = RuntimeError if other is AssertionError else other
         assert one is expected, f"call {number}, {call}: {one} instead of {expected}"
         assert_alike(ours, theirs)
@@ -181,7 +183,8 @@ def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype):
 def test_gradients_of_several_dtypes_are_all_unscaled_and_looked_at(bad):
     dtypes = (torch.float32, torch.bfloat16, torch.float64, torch.complex64)
     weights = [nn.Parameter(torch.ones(3, dtype=dtype)) for dtype in dtypes]
-    optimizer, scaler = torch.optim.SGD(weights, lr=0.5), GradScaler(LossScaler(4.0))
+    optimizer = torch.optim.SGD(weights, lr=0.5)
+    scaler = GradScaler(LossScaler(4.0))
     scaler.scale(torch.ones(()))
     for number, weight in enumerate(weights):
         weight.grad = torch.full_like(weight, 12.0)
@@ -195,7 +198,8 @@ def test_gradients_of_several_dtypes_are_all_unscaled_and_looked_at(bad):
 
 def test_sparse_gradients_are_unscaled_where_they_are_stored():
     table = nn.Embedding(10, 3, sparse=True)
-    scaler, optimizer = GradScaler(), torch.optim.SGD(table.parameters(), lr=1.0)
+    scaler = GradScaler()
+    optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
     scaler.scale(table(torch.tensor([1, 4, 1])).sum()).backward()
     scaler.unscale_(optimizer)
     expected = torch.zeros(10, 3)
@@ -347,7 +351,8 @@ class Wrapped:
     """What wraps an optimizer, as `GradScaler` wants it: no class of torch."""
 
     def __init__(self, optimizer):
-        self.optimizer, self.steps = optimizer, 0
+        self.optimizer = optimizer
+        self.steps = 0
 
     @property
     def param_groups(self):
@@ -360,10 +365,8 @@ class Wrapped:
 
 def test_what_wraps_an_optimizer_is_unscaled_stepped_and_skipped_like_one():
     weight = nn.Parameter(torch.zeros(2))
-    wrapped, scaler = (
-        Wrapped(torch.optim.SGD([weight], lr=1.0)),
-        GradScaler(LossScaler(8.0)),
-    )
+    wrapped = Wrapped(torch.optim.SGD([weight], lr=1.0))
+    scaler = GradScaler(LossScaler(8.0))
     for factor in (1.0, math.inf):
         weight.grad = None
         scaler.scale((weight * factor).sum()).backward()

@@ -58,7 +58,9 @@ def test_a_network_of_dense_layers_equals_that_of_keras_bit_for_bit(fmt):
             layer.build((2, 2))
             layer.kernel.assign(dense.weight.detach())
             layer.bias.assign(dense.bias[0].detach())
-        x, y, scale = torch.randn(2, 2), torch.randn(2, 2), 2.0**trial
+        x = torch.randn(2, 2)
+        y = torch.randn(2, 2)
+        scale = 2.0**trial
         h = x
         for layer in theirs:
             h = layer(h)
@@ -108,10 +110,8 @@ def test_layer_norm_and_embedding_compute_in_fp32_and_give_the_low_format(fmt):
 
 @every_format
 def test_batch_norm_takes_a_rounded_input_and_keeps_its_variables_in_fp32(fmt):
-    theirs, ours = (
-        keras.layers.BatchNormalization(dtype=MIXED[fmt]),
-        nn.BatchNorm1d(4, eps=1e-3),
-    )
+    theirs = keras.layers.BatchNormalization(dtype=MIXED[fmt])
+    ours = nn.BatchNorm1d(4, eps=1e-3)
     x = torch.randn(64, 4) + 60
     expected = on_cpu(theirs(x, training=True))
     with simulated(fmt, policy=KERAS_MIXED, model=ours):
@@ -158,7 +158,8 @@ def test_losses_are_fp32_in_keras_too():
 
 def test_a_layer_s_own_dtype_is_a_choice_for_a_layer():
     """Keras' advice for the last layer, `dtype="float32"`, which then takes FP32 inputs."""
-    model, x = nn.Sequential(nn.Linear(4, 4), nn.Softmax(1)), torch.randn(3, 4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Softmax(1))
+    x = torch.randn(3, 4)
     policy = KERAS_MIXED.with_layers({"1": FP32})
     rows = explain(model, x, policy=policy).rows
     assert [row.format for row in rows if row.operation == "_softmax"] == [FP32]

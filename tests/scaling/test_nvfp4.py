@@ -57,7 +57,8 @@ def slow_nvfp4(x, block, tensor_scale=None):
     whole = enter(most / 2688, FP32) if tensor_scale is None else Fraction(tensor_scale)
     whole = max(whole, LEAST)
     down, along = block
-    scales, values = {}, [[0.0] * len(row) for row in exact]
+    scales = {}
+    values = [[0.0] * len(row) for row in exact]
     for i in range(len(exact) // down):
         for j in range(len(exact[0]) // along):
             places = [
@@ -202,7 +203,8 @@ def test_hadamard_takes_sixteen_ones_unless_told_otherwise():
 
 
 def test_gradients_pass_through_hadamard():
-    x, signs = normal(2, 32).double().requires_grad_(), signs_of(16)
+    x = normal(2, 32).double().requires_grad_()
+    signs = signs_of(16)
     for inverse in (False, True):
         y = hadamard(x, signs, inverse=inverse)
         weights = normal(2, 32, seed=9).double()
@@ -225,7 +227,8 @@ def test_what_is_not_finite_stays_in_its_block():
 
 def test_formats_that_the_rule_does_not_serve_are_refused_and_all_others_taken():
     """Unsigned ones lost every negative number, and of wide ones 448 · max_finite is infinite."""
-    x, refused = normal(4, 16), set()
+    x = normal(4, 16)
+    refused = set()
     unsigned = Format("U4", exponent_bits=2, precision=3, signed=False)
     for name, fmt in {**FORMATS, "U4": unsigned}.items():
         try:

@@ -96,10 +96,8 @@ def test_other_dtypes_are_taken_at_their_values_and_a_float64_is_rounded_once():
 @pytest.mark.parametrize("overflow", Overflow)
 @pytest.mark.parametrize("rounding", Rounding)
 def test_every_way_in_hands_its_options_to_the_one_definition(rounding, overflow):
-    x, how = (
-        torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])]),
-        {"rounding": rounding},
-    )
+    x = torch.cat([normal(64, seed=1), torch.tensor([465.0, -1e4])])
+    how = {"rounding": rounding}
     for way in (
         lambda **options: quantize(x, FP8_E4M3, scale=1.0, **options).values,
         lambda **options: fake_quantize(x, FP8_E4M3, scale=1.0, **options),
@@ -183,7 +181,8 @@ def test_mx_blocks_are_those_of_the_rules_in_fractions(fmt, rule):
 def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
     x = normal(2, 6, 8, seed=6, spread=5)
     got = quantize(x, FP8_E5M2, block=block)
-    values, full = dequantize(got), (1,) * (3 - len(block)) + block
+    values = dequantize(got)
+    full = (1,) * (3 - len(block)) + block
     assert got.scale.shape == tuple(n // b for n, b in zip(x.shape, full, strict=True))
     for place in np.ndindex(*got.scale.shape):
         here = tuple(slice(i * b, i * b + b) for i, b in zip(place, full, strict=True))
@@ -197,7 +196,8 @@ def test_a_block_is_quantized_as_a_tensor_of_its_own(block):
 
 
 def test_what_cannot_be_quantized_is_refused_with_advice():
-    x, nan = torch.ones(4), torch.tensor([math.nan])
+    x = torch.ones(4)
+    nan = torch.tensor([math.nan])
     for message, call in {
         r"must have the shape \(2,\)": lambda: quantize(
             x, FP8_E4M3, scale=x[:3], block=(2,)

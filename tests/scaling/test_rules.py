@@ -29,7 +29,8 @@ LIMITS = np.full(2000, 2.0**15)
     most=st.sampled_from([2.0**17, 2.0**24]),
 )
 def test_doubling_goes_up_at_every_good_step_and_stops_at_the_maximum(events, most):
-    scaler, expected = scaling.DoublingScaler(max_scale=most), 65536.0
+    scaler = scaling.DoublingScaler(max_scale=most)
+    expected = 65536.0
     for found in events:
         assert scaler.update(found) == found
         expected = expected / 2 if found else min(2 * expected, most)
@@ -41,17 +42,16 @@ STEPS = st.tuples(st.booleans(), st.sampled_from([1e-3, 1e-7, 0.99e-7, 0.0]))
 
 @given(steps=st.lists(STEPS, max_size=60))
 def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps):
-    scaler, scale, good = (
-        scaling.NudgedScaler(2.0**12, growth_interval=5),
-        np.float32(2.0**12),
-        0,
-    )
+    scaler = scaling.NudgedScaler(2.0**12, growth_interval=5)
+    scale = np.float32(2.0**12)
+    good = 0
     for found, mean in steps:
         assert scaler.update(found, mean_abs_gradient=mean) == found
         good = 0 if found else good + 1
         scale = scale / 2 if found else scale
         if good == 5:
-            scale, good = scale * 2, 0
+            scale = scale * 2
+            good = 0
         if not found and mean < 1e-7 and scale < 65536:
             scale = np.float32(min(np.float32(float(scale) * 1.1), 65536))
         assert scaler.scale == scale
@@ -59,24 +59,25 @@ def test_nudging_is_the_dynamic_rule_and_a_tenth_more_for_small_gradients(steps)
 
 @given(events=st.lists(st.booleans(), max_size=60), least=st.sampled_from([1.0, 128.0]))
 def test_a_floored_scale_is_the_dynamic_one_that_never_falls_below(events, least):
-    scaler, scale, good = (
-        scaling.FlooredScaler(256.0, min_scale=least, growth_interval=3),
-        256.0,
-        0,
-    )
+    scaler = scaling.FlooredScaler(256.0, min_scale=least, growth_interval=3)
+    scale = 256.0
+    good = 0
     for found in events:
         assert scaler.update(found) == found
         good = 0 if found else good + 1
         scale = max(scale / 2, least) if found else scale
         if good == 3:
-            scale, good = scale * 2, 0
+            scale = scale * 2
+            good = 0
         assert scaler.scale == scale
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_goes_on_from_its_saved_state(rule):
     events = [False] * 5 + [True, False, True] + [False] * 8
-    through, before, after = rule(), rule(), rule()
+    through = rule()
+    before = rule()
+    after = rule()
     for found in events[:8]:
         through.update(found)
         before.update(found)
@@ -171,10 +172,8 @@ def summed_regression(rule, steps=60):
     y = x @ torch.tensor([300.0, -200.0, 100.0, 400.0]).unsqueeze(1)
     model = torch.nn.Linear(4, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
-    optimizer, scaler = (
-        torch.optim.SGD(model.parameters(), lr=2e-4),
-        scaling.GradScaler(rule),
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=2e-4)
+    scaler = scaling.GradScaler(rule)
     skips = 0
     for _ in range(steps):
         optimizer.zero_grad()
@@ -203,10 +202,8 @@ def test_a_static_scale_that_skips_freezes_for_good():
 
 
 def test_where_nothing_overflows_keras_s_scale_ends_at_infinity_and_training_with_it():
-    keras, standard = (
-        scaling.KerasScaler(growth_interval=1),
-        scaling.LossScaler(2.0**15, growth_interval=1),
-    )
+    keras = scaling.KerasScaler(growth_interval=1)
+    standard = scaling.LossScaler(2.0**15, growth_interval=1)
     for _ in range(200):
         for scaler in (keras, standard):
             # An infinite scale makes infinite gradients.
@@ -222,8 +219,10 @@ def autoencoder(rule):
     split = task.data()
     torch.manual_seed(0)
     model = task.model()
-    optimizer, scaler = task.optimizer(model.parameters()), scaling.GradScaler(rule)
-    simulation, skips = simulated(FP16, tally=False), 0
+    optimizer = task.optimizer(model.parameters())
+    scaler = scaling.GradScaler(rule)
+    simulation = simulated(FP16, tally=False)
+    skips = 0
     for _ in range(400):
         optimizer.zero_grad()
         with simulation:

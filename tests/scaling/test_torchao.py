@@ -118,13 +118,12 @@ def test_nvfp4_is_torchao_s_code_by_code(tensor_scale, record_property):
         scales, codes = torchao_nvfp4(x, theirs)
         assert torch.equal(got.scale_codes, scales), name
         assert torch.equal(got.codes, codes), name
-        elements, blocks = elements + codes.numel(), blocks + scales.numel()
+        elements = elements + codes.numel()
+        blocks = blocks + scales.numel()
 
         tensor = nvfp4_tensor.NVFP4Tensor.to_nvfp4(x, per_tensor_scale=theirs)
-        values, back = (
-            dequantize(got).double(),
-            tensor.dequantize(torch.float32).double(),
-        )
+        values = dequantize(got).double()
+        back = tensor.dequantize(torch.float32).double()
         other_ulp += int((values != back).sum())
         assert ((values - back).abs() <= values.abs() * 2.0**-23 + 2.0**-149).all(), (
             name

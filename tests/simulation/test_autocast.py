@@ -25,7 +25,8 @@ from mplab.simulation.tags import FormatTag, set_tag
 
 LOW = {FP16: torch.float16, BF16: torch.bfloat16}
 
-labels, row = torch.arange(4), torch.linspace(0.5, 1.5, 4)
+labels = torch.arange(4)
+row = torch.linspace(0.5, 1.5, 4)
 
 
 NONE = {"reduction": "none"}
@@ -230,7 +231,9 @@ def test_each_operation_runs_in_the_formats_of_the_real_autocast(
     call, backward, fmt, record_property
 ):
     different = any(call in parted(calls) for calls in BACKWARD_DIFFERS.values())
-    ran, compared, differed = 0, 0, 0
+    ran = 0
+    compared = 0
+    differed = 0
     for low in VARIANTS.values():
         torch.manual_seed(0)
         values = [round_to(torch.rand(4, 4) * 0.6 + 0.2, fmt) for _ in range(2)]
@@ -334,7 +337,8 @@ def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt
     for seed, policy in itertools.product(range(25), policies):
         torch.manual_seed(seed)
         p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
-        x, scale = torch.randn(2, 2), 2.0 ** (seed % 12)
+        x = torch.randn(2, 2)
+        scale = 2.0 ** (seed % 12)
         with torch.amp.autocast("cpu", dtype=LOW[fmt]):
             expected = HALVED[program](x, p)
         if expected.requires_grad:

@@ -47,7 +47,8 @@ def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(
     from torchao.float8.float8_scaling_utils import hp_tensor_to_float8_dynamic
     from torchao.float8.float8_training_tensor import GemmInputRole, LinearMMConfig
 
-    cast, count = SCALINGS["fp8-rowwise"].input, 0
+    cast = SCALINGS["fp8-rowwise"].input
+    count = 0
     how = {"gemm_input_role": GemmInputRole.INPUT, "axiswise_dim": -1}
     how["scaling_granularity"] = ScalingGranularity.AXISWISE
     for seed, sigma in itertools.product(range(5), (0.0, 1.0, 4.0)):
@@ -96,12 +97,14 @@ def layer_by_torchao(name, linear):
 def test_whole_layers_are_those_of_torchao_but_for_the_order_of_sums(
     name, record_property
 ):
-    linear, found = nn.Linear(96, 32, bias=False), []
+    linear = nn.Linear(96, 32, bias=False)
+    found = []
     for layer in (
         convert_linears(linear, scaling=name),
         layer_by_torchao(name, linear),
     ):
-        x, linear.weight.grad = spread(64, 96).requires_grad_(), None
+        x = spread(64, 96).requires_grad_()
+        linear.weight.grad = None
         output = layer(x)
         output.backward(spread(64, 32, seed=1) * 1e-4)
         found.append([output.detach(), x.grad, linear.weight.grad])
@@ -127,7 +130,8 @@ def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once():
 
 @every_way_in_blocks
 def test_what_is_narrower_than_a_block_is_padded_with_zeros(name):
-    cast, x = SCALINGS[name].input, spread(3, 5)
+    cast = SCALINGS[name].input
+    x = spread(3, 5)
     wide = F.pad(x, (0, 256 - 5))
     assert torch.equal(cast.read(x), cast.read(wide)[:, :5])
     assert cast.read(x[:0]).shape == (0, 5)
@@ -162,7 +166,8 @@ def products(way, x, weight, grad):
     """Output, gradient of the input and of the weight, from codes; draws as the layer does."""
     output = explicit(way.input, x) @ explicit(way.weight, weight).T
     grad_input = explicit(way.grad_output, grad) @ explicit(way.weight, weight.T).T
-    left, right = grad.T, x.T
+    left = grad.T
+    right = x.T
     if way.hadamard:
         signs = 2 * torch.randint(2, (16,)) - 1
         left, right = (
@@ -180,7 +185,8 @@ def products(way, x, weight, grad):
 def test_all_three_products_read_what_quantize_stores(name, sizes):
     rows, inputs, outputs = sizes
     layer = Fp8Linear(inputs, outputs, False, scaling=name)
-    x, grad = spread(rows, inputs), spread(rows, outputs, seed=1) * 1e-4
+    x = spread(rows, inputs)
+    grad = spread(rows, outputs, seed=1) * 1e-4
     x.requires_grad_()
     torch.manual_seed(5)
     output = layer(x)
@@ -251,7 +257,8 @@ def test_the_seed_of_torch_decides_stochastic_gradients_also_of_one_scale():
 
 def test_the_transform_leaves_the_product_and_spreads_outliers():
     """Also where the rows are no multiple of sixteen."""
-    a, b = spread(8, 37), spread(12, 37, seed=1)
+    a = spread(8, 37)
+    b = spread(12, 37, seed=1)
     torch.manual_seed(0)
     (one, other), (third, _) = apply_hadamard(a, b), apply_hadamard(a, b)
     torch.testing.assert_close(one @ other.T, a @ b.T, rtol=1e-4, atol=1e-4)
@@ -276,7 +283,8 @@ def test_each_way_is_known_by_its_own_name_and_torch_has_three_of_them():
 
 
 def test_parts_that_do_not_go_together_are_refused():
-    blocks, plain = "ScaleRule with a block", SCALINGS["current"]
+    blocks = "ScaleRule with a block"
+    plain = SCALINGS["current"]
     for make, message in (
         (lambda: Cast(FP8_E4M3, ScaleRule.RCEIL), blocks),
         (lambda: Cast(FP8_E4M3, CurrentScaling, (1, 32)), blocks),

@@ -19,7 +19,8 @@ from mplab.simulation.tags import RoundedCopy, this_graph
 
 
 def test_forward_and_backward_may_run_in_two_contexts():
-    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    plain = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     split = copy.deepcopy(plain)
     with simulated(FP16):
         loss(plain(x)).backward()
@@ -33,7 +34,8 @@ def test_forward_and_backward_may_run_in_two_contexts():
 
 
 def test_the_innermost_of_nested_contexts_decides():
-    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    x = torch.randn(4, 4)
+    w = torch.randn(4, 4)
     with simulated(FP16) as outer:
         before = x.mm(w)
         with simulated(BF16) as inner:
@@ -48,7 +50,8 @@ def test_the_innermost_of_nested_contexts_decides():
 
 
 def test_an_exception_leaves_no_trace():
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     expected = model(x)
     fast = torch.backends.mha.get_fastpath_enabled()
     with pytest.raises(ZeroDivisionError), simulated(FP16):
@@ -69,8 +72,10 @@ class Breaks(torch.optim.SGD):
 
 
 def test_a_broken_optimizer_step_ends_with_the_context_and_does_not_go_on_silently():
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
-    expected, optimizer = model(x), Breaks(model.parameters())
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
+    expected = model(x)
+    optimizer = Breaks(model.parameters())
     with simulated(FP16):
         loss(model(x)).backward()
         with pytest.raises(KeyboardInterrupt):
@@ -126,7 +131,8 @@ ENDS = {
 @pytest.mark.parametrize("further", [False, True], ids=["as it is", "computed with"])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_a_backward_pass_after_the_context_is_refused(end, further):
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     with simulated(FP16):
         value = end(model, x)
         if not further:
@@ -142,7 +148,8 @@ def test_a_backward_pass_after_the_context_is_refused(end, further):
 
 
 def test_many_results_in_one_context_are_not_all_remembered():
-    model, sim = mlp(3, 3), simulated(FP16)
+    model = mlp(3, 3)
+    sim = simulated(FP16)
     with sim:
         early = model(torch.randn(2, 3)).sum()
         for _ in range(400):
@@ -154,7 +161,9 @@ def test_many_results_in_one_context_are_not_all_remembered():
 
 def test_what_only_looks_like_a_backward_pass_after_the_context_goes_on():
     """Evaluation, a loss of another model, accumulation, and a graph through detached values."""
-    model, other, x = mlp(6, 5, 3), nn.Linear(6, 3), torch.randn(4, 6)
+    model = mlp(6, 5, 3)
+    other = nn.Linear(6, 3)
+    x = torch.randn(4, 6)
     sim = simulated(FP16)
     for _ in range(2):
         with sim:
@@ -196,7 +205,9 @@ def test_a_format_that_float32_cannot_hold_and_random_bits_from_nowhere_are_refu
 
 
 def test_a_context_may_be_entered_again_but_not_twice_at_once():
-    sim, silent, x = simulated(FP16), simulated(FP16, tally=False), torch.randn(3, 3)
+    sim = simulated(FP16)
+    silent = simulated(FP16, tally=False)
+    x = torch.randn(3, 3)
     for _ in range(3):
         with (
             sim,
@@ -213,7 +224,9 @@ def test_a_context_may_be_entered_again_but_not_twice_at_once():
 
 
 def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
-    model, x, y = mlp(6, 5, 3), torch.randn(4, 6), torch.randn(4, 3)
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
+    y = torch.randn(4, 3)
     with simulated(FP16, model=model) as sim:
         F.mse_loss(model(x), y).backward()
     totals = {name: tally.total for name, tally in sim.by_operation.items()}
@@ -241,11 +254,10 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
 
 
 def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():
-    first, second = mlp(3, 3), nn.Sequential(nn.Linear(3, 3))
-    whole, x = (
-        nn.ModuleDict({"encoder": first, "decoder": nn.Linear(3, 3)}),
-        torch.randn(2, 3),
-    )
+    first = mlp(3, 3)
+    second = nn.Sequential(nn.Linear(3, 3))
+    whole = nn.ModuleDict({"encoder": first, "decoder": nn.Linear(3, 3)})
+    x = torch.randn(2, 3)
     with simulated(FP16) as found:
         second(first(x))
         with pytest.raises(RuntimeError):
@@ -284,7 +296,8 @@ def test_a_simulation_decorates_a_function():
 
 
 def test_torch_export_and_fake_tensors_inside_give_shapes_and_change_nothing():
-    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    model = nn.Linear(4, 4)
+    x = torch.randn(3, 4)
     with simulated(FP16):
         before = model(x)
         exported = torch.export.export(model, (x,)).module()  # ended the process
@@ -295,7 +308,8 @@ def test_torch_export_and_fake_tensors_inside_give_shapes_and_change_nothing():
 
 
 def test_a_format_may_be_given_by_its_name_or_dtype():
-    model, x = nn.Linear(2, 2), torch.randn(1, 2)
+    model = nn.Linear(2, 2)
+    x = torch.randn(1, 2)
     for named in ("bf16", torch.bfloat16, "bfloat16"):
         with simulated(named):
             assert model(x).dtype is torch.bfloat16

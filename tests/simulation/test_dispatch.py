@@ -26,7 +26,10 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
         sign = torch.randint(0, 2, shape) * 2 - 1
         return sign * (1 + torch.randint(0, 2**fmt.precision, shape) * step)
 
-    x, w, b, g = numbers(4, 3), numbers(2, 3), numbers(2), numbers(4, 2)
+    x = numbers(4, 3)
+    w = numbers(2, 3)
+    b = numbers(2)
+    g = numbers(4, 2)
     assert not networks.is_low(x, fmt)
     layer = nn.Linear(3, 2)
     layer.weight.data, layer.bias.data = w.clone(), b.clone()
@@ -64,7 +67,8 @@ WIDE = [
 
 
 def test_what_autocast_runs_in_fp32_is_not_rounded():
-    x, w = torch.randn(4, 4), torch.randn(4, 4)
+    x = torch.randn(4, 4)
+    w = torch.randn(4, 4)
     for function in WIDE:
         with simulated(FP16):
             h = x.mm(w)
@@ -109,7 +113,8 @@ def test_batch_norm_keeps_weights_and_statistics_in_fp32():
 
 
 def test_without_gradients_the_forward_pass_is_the_same():
-    model, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
+    model = networks.mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     with simulated(FP16):
         expected = model(x)
         with torch.no_grad():
@@ -149,7 +154,8 @@ def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
             (x,) = ctx.saved_tensors
             return grad * x * x * 3
 
-    h, seen = torch.randn(2, 2, requires_grad=True), []
+    h = torch.randn(2, 2, requires_grad=True)
+    seen = []
     with simulated(FP16):
         low = h.mm(torch.eye(2))
         cube = Cube.apply(low)
@@ -162,7 +168,9 @@ def test_a_backward_function_of_one_s_own_runs_in_the_format_of_its_inputs():
 
 
 def test_hooks_see_gradients_in_the_format_of_their_tensor():
-    h, w, seen = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2)), []
+    h = torch.randn(2, 2)
+    w = nn.Parameter(torch.randn(2, 2))
+    seen = []
     with simulated(FP16):
         low = networks.linear(h, w)
         low.register_hook(lambda grad: seen.append(grad / 3))
@@ -173,7 +181,8 @@ def test_hooks_see_gradients_in_the_format_of_their_tensor():
 
 
 def test_gradients_of_gradients_are_simulated():
-    model, x = networks.mlp(6, 5, 3), torch.randn(4, 6, requires_grad=True)
+    model = networks.mlp(6, 5, 3)
+    x = torch.randn(4, 6, requires_grad=True)
     with simulated(FP16):
         (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
         slope.pow(2).sum().backward()
@@ -182,12 +191,14 @@ def test_gradients_of_gradients_are_simulated():
 
 
 def test_a_graph_of_fp32_stays_fp32_when_its_backward_pass_runs_inside():
-    plain, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
+    plain = networks.mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     inside = copy.deepcopy(plain)
     loss(plain(x)).backward()
     with simulated(FP16):
         inside(x)
-    outside_loss, a = loss(inside(x)), torch.eye(3, requires_grad=True)
+    outside_loss = loss(inside(x))
+    a = torch.eye(3, requires_grad=True)
     with simulated(FP16):
         a.mm(a)
         outside_loss.backward()
@@ -198,7 +209,8 @@ def test_saturation_and_directed_rounding_reach_every_operation():
     x = torch.full((2, 2), 300.0)
     with simulated(FP16, overflow=Overflow.SATURATE):
         assert torch.equal(x.mm(x), torch.full((2, 2), 65504.0))
-    a, b = torch.rand(3, 3), torch.rand(3, 3)
+    a = torch.rand(3, 3)
+    b = torch.rand(3, 3)
     up = {"rounding": Rounding.TOWARD_POSITIVE}
     with simulated(FP16, **up):
         actual = a.mm(b)
@@ -211,13 +223,15 @@ def test_saturation_and_directed_rounding_reach_every_operation():
 
 
 def test_stochastic_rounding_repeats_from_its_seed_and_moves_on_from_call_to_call():
-    a, b = torch.rand(8, 8), torch.rand(8, 8)
+    a = torch.rand(8, 8)
+    b = torch.rand(8, 8)
 
     def run(seed):
         with simulated(FP8_E4M3, rounding=Rounding.STOCHASTIC, stream=Stream(seed)):
             return a.mm(b), a.mm(b)
 
-    first, again = run(1), run(1)
+    first = run(1)
+    again = run(1)
     networks.assert_bits(first[0], again[0])
     networks.assert_bits(first[1], again[1])
     assert not torch.equal(*first)
@@ -381,7 +395,8 @@ def test_conversions_into_float32_integers_and_scalars_pass():
 
 
 def test_fp32_changes_nothing():
-    plain, x = networks.mlp(6, 5, 3), torch.randn(4, 6)
+    plain = networks.mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     wrapped = copy.deepcopy(plain)
     loss(plain(x)).backward()
     with simulated(FP32):
@@ -408,11 +423,14 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
     model = nn.Sequential(
         nn.Linear(6, 5), nn.Sigmoid(), nn.LayerNorm(5), nn.Linear(5, 3)
     )
-    x, weights, found = torch.randn(4, 6), list(model.parameters()), []
+    x = torch.randn(4, 6)
+    weights = list(model.parameters())
+    found = []
     for call in (lambda sim, run: run(), backward_elsewhere):
         grads = []
         with simulated(FP16, model=model) as sim:
-            loss, graph = model(x).square().sum(), sim._mode.graph
+            loss = model(x).square().sum()
+            graph = sim._mode.graph
             # As mplab.training.limits looks for the best.
             for scale in (
                 1.0,

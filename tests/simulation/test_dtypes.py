@@ -86,7 +86,9 @@ def test_layers_of_their_own_format_and_layers_in_fp32():
     policy = CPU_AUTOCAST.with_layers({"1": BF16, "2": FP32})
     with simulated(FP16, policy=policy, model=model):
         model(torch.ones(1, 2))
-    half, bfloat, single = torch.float16, torch.bfloat16, torch.float32
+    half = torch.float16
+    bfloat = torch.bfloat16
+    single = torch.float32
     expected = [(single, half), (half, bfloat), (single, single), (single, half)]
     assert [layer.saw for layer in model] == expected
 
@@ -102,10 +104,8 @@ def test_what_another_simulation_left_has_the_dtype_it_is_stored_in():
 
 def test_torch_itself_and_this_package_see_what_is_stored():
     # It compares the dtypes of x and its weights.
-    layer, x = (
-        nn.RNN(2, 2),
-        torch.ones(3, 1, 2),
-    )
+    layer = nn.RNN(2, 2)
+    x = torch.ones(3, 1, 2)
     with simulated(FP16):
         layer(x @ torch.eye(2))
         assert product().numpy().dtype == "float32"
@@ -385,7 +385,8 @@ def test_a_program_that_asks_for_dtypes_equals_torch_s_autocast_bit_for_bit(
 
     for seed in range(4):
         torch.manual_seed(seed)
-        p, x = nn.Parameter(torch.randn(2, 2)), torch.randn(2, 2)
+        p = nn.Parameter(torch.randn(2, 2))
+        x = torch.randn(2, 2)
         with torch.autocast("cpu", dtype=fmt.torch_dtype):
             expected, last = run(x, p)
         (wanted,) = torch.autograd.grad(last, p)

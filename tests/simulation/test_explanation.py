@@ -58,7 +58,8 @@ def formats(found, operation, module=""):
 @pytest.mark.parametrize("policy", POLICIES.values())
 def test_the_counts_of_a_run_agree_with_what_is_explained(policy):
     """Each operation that rounded, and no other, is said to have given a low result."""
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     found = explain(model, x, policy=policy, loss=loss)
     with simulated(FP16, policy=policy) as sim:
         loss(model(x)).backward()
@@ -116,7 +117,8 @@ def test_the_rules_are_named():
 
 def test_explaining_changes_nothing():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
-    before, x = copy.deepcopy(model.state_dict()), torch.randn(5, 4)
+    before = copy.deepcopy(model.state_dict())
+    x = torch.randn(5, 4)
     state = torch.get_rng_state()
     explain(model, x)
     assert torch.equal(torch.get_rng_state(), state)
@@ -190,8 +192,6 @@ def test_a_cell_of_two_formats_has_two_markers():
 
 
 def test_inputs_are_given_by_name_too():
-    model, x = (
-        nn.Bilinear(2, 3, 4),
-        {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)},
-    )
+    model = nn.Bilinear(2, 3, 4)
+    x = {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
     assert explain(model, **x).rows == explain(model, *x.values()).rows

@@ -59,7 +59,8 @@ def run(layer, x, grad):
 def test_all_three_products_take_operands_as_torch_casts_them(shape):
     for bias in (True, False):
         layer = Fp8Linear(24, 10, bias)
-        x, grad = deviates(*shape, 24), deviates(*shape, 10, seed=1, scale=1e-5)
+        x = deviates(*shape, 24)
+        grad = deviates(*shape, 10, seed=1, scale=1e-5)
         a = cast_by_torch(x, torch.float8_e4m3fn).reshape(-1, 24)
         w = cast_by_torch(layer.weight.detach(), torch.float8_e4m3fn)
         g = cast_by_torch(grad, torch.float8_e5m2).reshape(-1, 10)
@@ -105,9 +106,11 @@ def test_simulated_and_real_fp8_agree_bit_for_bit_where_sums_are_exact(
     )
     simulated.weight.data = (integers(outputs, inputs) + 0.5) / 8
     real.load_state_dict(simulated.state_dict())
-    x, grad = integers(rows, inputs, seed=2) + 0.5, integers(rows, outputs, seed=3) / 4
+    x = integers(rows, inputs, seed=2) + 0.5
+    grad = integers(rows, outputs, seed=3) / 4
     for _ in range(3):  # delayed scales change
-        one, other = run(simulated, x, grad), run(real, x, grad)
+        one = run(simulated, x, grad)
+        other = run(real, x, grad)
         assert all(map(torch.equal, one, other))
     assert (one[0] - simulated.bias).abs().max() > 0
 
@@ -141,7 +144,8 @@ def test_a_loss_scaler_sees_an_infinite_gradient_except_with_delayed_scales_as_o
 ):
     hides = scaling in ("delayed", "none")
     for bad in (math.inf, math.nan)[: 1 + (not hides)]:
-        layer, grad = Fp8Linear(8, 4, False, scaling=scaling), torch.ones(6, 4)
+        layer = Fp8Linear(8, 4, False, scaling=scaling)
+        grad = torch.ones(6, 4)
         grad[2, 1] = bad
         output, *gradients = run(layer, deviates(6, 8), grad)
         assert output.isfinite().all()
@@ -232,7 +236,8 @@ def test_without_a_state_of_its_own_a_checkpoint_is_that_of_plain_layers():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_decides_the_dtype_of_the_result_and_not_the_products(dtype):
-    layer, x = Fp8Linear(16, 8), deviates(4, 16).to(dtype).float()
+    layer = Fp8Linear(16, 8)
+    x = deviates(4, 16).to(dtype).float()
     plain = layer(x)
     with torch.autocast("cpu", dtype=dtype):
         for given in (x, x.to(dtype)):
@@ -251,7 +256,8 @@ def test_in_a_simulation_the_result_is_rounded_and_the_products_are_not(fmt, sca
     x = round_tensor(deviates(5, 16, scale=300.0), fmt)
     plain = model[0](x)
     with context.simulated(fmt):
-        first, output = model[0](x), model(x)
+        first = model[0](x)
+        output = model(x)
         torch.manual_seed(0)
         F.mse_loss(model(x), torch.zeros(5, 4)).backward()
     assert torch.equal(first, round_tensor(plain, fmt))
@@ -294,11 +300,13 @@ CHECKPOINTS = {
 def test_a_checkpoint_gives_the_same_gradients_also_in_a_simulation(scaling, again):
     if (scaling, again) == ("nvfp4", "by hand"):
         return  # it does not bring the random bits back
-    plain, simulated = nullcontext, partial(context.simulated, FP16)
+    plain = nullcontext
+    simulated = partial(context.simulated, FP16)
     for within in (plain, simulated, partial(simulated, tally=False)):
         found = []
         for call in (nn.Module.__call__, CHECKPOINTS[again]):
-            model, x = small_model(scaling), deviates(6, 16).requires_grad_()
+            model = small_model(scaling)
+            x = deviates(6, 16).requires_grad_()
             torch.manual_seed(3)
             with within():
                 call(model, x).float().square().mean().backward()
@@ -317,7 +325,8 @@ def test_a_single_layer_is_converted_into_the_return_value():
     assert "delayed scaling, simulated" in repr(layer)
     layer(deviates(2, 8)).sum().backward()
     twins = copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))
-    state, output = layer.get_extra_state(), layer(deviates(2, 8))
+    state = layer.get_extra_state()
+    output = layer(deviates(2, 8))
     for twin in twins:
         assert twin.get_extra_state() == state
         assert torch.equal(twin(deviates(2, 8)), output)

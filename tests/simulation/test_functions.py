@@ -49,7 +49,8 @@ def test_a_function_is_known_by_all_the_ways_to_call_it():
 
 
 def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
-    x, layer = torch.randn(3, 2, 4).transpose(0, 1), nn.Linear(4, 3)
+    x = torch.randn(3, 2, 4).transpose(0, 1)
+    layer = nn.Linear(4, 3)
     with simulated(FP16) as sim:
         output = layer(x)
         added = x.matmul(layer.weight.t()) + layer.bias  # here the sum is not a part
@@ -92,7 +93,8 @@ def test_heads_that_share_a_value_add_its_gradients_in_fp32():
     attend = F.scaled_dot_product_attention
     # Needs a gradient: torch takes it apart.
     mask = torch.zeros(5, 5, requires_grad=True)
-    query, value = torch.randn(1, 4, 5, 4), torch.randn(1, 1, 5, 4).requires_grad_()
+    query = torch.randn(1, 4, 5, 4)
+    value = torch.randn(1, 1, 5, 4).requires_grad_()
     found = explain(
         Within(lambda q, v: attend(q, q, v * 1, attn_mask=mask)), query, value
     )
@@ -131,7 +133,8 @@ def test_a_mask_filled_with_the_limit_of_its_dtype_holds_that_of_its_format(fill
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
 def test_a_recurrent_layer_adds_its_biases_in_the_low_format_as_torch_s_autocast(kind):
-    model, x = kind(4, 4, batch_first=True), torch.randn(2, 3, 4)
+    model = kind(4, 4, batch_first=True)
+    x = torch.randn(2, 3, 4)
     with torch.autocast("cpu", dtype=torch.float16):
         expected, _ = model(x)
     with simulated(FP16, policy=CPU_AUTOCAST):
@@ -154,10 +157,8 @@ def test_a_function_that_runs_as_a_whole_ends_with_an_error():
 
 
 def test_in_a_layer_in_fp32_no_function_is_low():
-    model, x = (
-        nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True)),
-        torch.randn(1, 3, 4),
-    )
+    model = nn.Sequential(nn.MultiheadAttention(4, 2, batch_first=True))
+    x = torch.randn(1, 3, 4)
     policy = EVERYTHING.with_layers({nn.MultiheadAttention: FP32})
     with simulated(FP16, policy=policy, model=model):
         actual, _ = model[0](x, x, x, need_weights=False)
@@ -171,7 +172,9 @@ def test_in_a_layer_in_fp32_no_function_is_low():
 def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_plain_autograd(
     policy,
 ):
-    x, y, w = torch.randn(5, 1, 2), torch.randn(5, 1, 2), torch.randn(2, 2)
+    x = torch.randn(5, 1, 2)
+    y = torch.randn(5, 1, 2)
+    w = torch.randn(2, 2)
     layer = Within(lambda x, w: torch.tanh(x @ w))
 
     def batch(w):
@@ -189,7 +192,8 @@ def test_a_function_over_a_batch_gives_what_a_loop_gives_and_the_gradient_of_pla
 
 
 def test_gradients_within_vmap_are_refused():
-    w, x = torch.randn(2, 2), torch.randn(5, 1, 2)
+    w = torch.randn(2, 2)
+    x = torch.randn(5, 1, 2)
     each = torch.func.vmap(
         torch.func.grad(lambda w, x: (x @ w).sum()), in_dims=(None, 0)
     )
@@ -203,7 +207,9 @@ def test_gradients_within_vmap_are_refused():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.jit")
 def test_forward_differentiation_is_simulated_also_of_what_does_not_vary():
-    layer, x, direction = nn.Linear(4, 3), torch.randn(2, 4), torch.randn(2, 4)
+    layer = nn.Linear(4, 3)
+    x = torch.randn(2, 4)
+    direction = torch.randn(2, 4)
     with simulated(FP16):  # the tangent of the bias is a tensor of zeros without memory
         output, tangent = torch.func.jvp(layer, (x,), (direction,))
     assert is_low(output)
@@ -211,7 +217,8 @@ def test_forward_differentiation_is_simulated_also_of_what_does_not_vary():
 
 
 def test_jacobians_are_simulated():
-    w, x = torch.randn(3, 3), torch.randn(1, 3)
+    w = torch.randn(3, 3)
+    x = torch.randn(1, 3)
     with simulated(FP16):
         found = torch.func.jacrev(lambda z: linear(z, w))(x)
     assert_bits(found.view(3, 3), round_to(w))
@@ -234,7 +241,8 @@ class Protected(nn.Module):
 @pytest.mark.parametrize("tally", [False, True])
 def test_where_a_program_turns_autocast_off_nothing_is_cast(tally):
     torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(3, 3), Protected()), torch.randn(2, 3)
+    model = nn.Sequential(nn.Linear(3, 3), Protected())
+    x = torch.randn(2, 3)
 
     def gradients_of(output):
         return torch.autograd.grad(loss(output), model.parameters())
@@ -298,7 +306,8 @@ def test_what_a_checkpoint_runs_again_without_gradients_is_low_too(
     part, reentrant, tally, call
 ):
     """And it is seen however backward is called."""
-    plain, x = WithoutGradients(PARTS[part]), torch.randn(4, 8)
+    plain = WithoutGradients(PARTS[part])
+    x = torch.randn(4, 8)
     again = partial(checkpoint, copy.deepcopy(plain), use_reentrant=reentrant)
     results = []
     for run in (plain, again):
@@ -333,7 +342,8 @@ def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off
 @pytest.mark.parametrize("wide", [True, False])
 def test_custom_fwd_casts_its_inputs_as_under_autocast(fmt, wide):
     asked = torch.float32 if wide else fmt.torch_dtype
-    layer, x = nn.Linear(8, 8), torch.randn(4, 8)
+    layer = nn.Linear(8, 8)
+    x = torch.randn(4, 8)
     w = torch.randn(8, 8, requires_grad=True)
 
     def run(context, device):
@@ -377,7 +387,8 @@ def test_all_in_one_format_knows_nothing_of_autocast():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_torch_compile_made_runs_eagerly_and_is_simulated():
-    plain, x = mlp(6, 5, 3), torch.randn(4, 6)
+    plain = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     compiled = torch.compile(plain, backend="aot_eager")
     for warm in (False, True):
         if warm:
@@ -398,7 +409,8 @@ def test_what_torch_compile_made_runs_eagerly_and_is_simulated():
 
 
 def test_complex_numbers_are_refused_even_if_only_their_parts_are_used():
-    x, used = torch.randn(4, 4), r"float32; got torch\.complex64"
+    x = torch.randn(4, 4)
+    used = r"float32; got torch\.complex64"
     for function, message in (
         (lambda: torch.fft.fft(x) * 2, used),
         (lambda: torch.polar(x, x) * 2, used),
@@ -420,7 +432,8 @@ ASKING = {
 
 @pytest.mark.parametrize("name", ASKING)
 def test_a_result_in_the_dtype_that_is_asked_for_has_the_bits_of_autocast(name):
-    model, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+    model = torch.nn.Linear(4, 4)
+    x = torch.randn(2, 4)
     for dtype in (torch.float32, torch.float64):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             wanted = ASKING[name](model(x), -1, dtype=dtype)

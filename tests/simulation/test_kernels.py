@@ -43,7 +43,8 @@ def wide(argument):
 
 def assert_kernel(name, fmt, *args):
     operation = getattr(torch.ops.aten, name)
-    expected, given = operation(*args).float(), [wide(a) for a in args]
+    expected = operation(*args).float()
+    given = [wide(a) for a in args]
     with simulated(fmt, policy=EVERYTHING):
         actual = Within(operation)(*given)
     both = expected.isnan() & actual.isnan()
@@ -75,7 +76,9 @@ def test_sums_that_are_exact_in_float32_equal_torch_s_half_kernels(fmt):
             fmt.torch_dtype
         )
 
-    a, b, x = eighths(64, 50), eighths(50, 60), eighths(64, 200)
+    a = eighths(64, 50)
+    b = eighths(50, 60)
+    x = eighths(64, 200)
     for first in (a, a.t().contiguous().t()):
         for second in (b, b.t().contiguous().t()):
             assert_kernel("mm", fmt, first, second)

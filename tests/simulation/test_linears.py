@@ -54,7 +54,8 @@ def test_conversion_keeps_parameters_hooks_modes_and_shared_layers():
 ], ids=["nvfp4", "delayed", "E4M3 backward", "real"])  # fmt: skip
 def test_another_way_than_before_converts_anew_and_the_same_changes_nothing(options):
     """What was converted once kept its first scaling, and nothing said so."""
-    model, fresh = Shared(), Shared()
+    model = Shared()
+    fresh = Shared()
     parameters = list(model.parameters())
     convert_linears(model, amax_history_len=5)
     before = model.first
@@ -186,7 +187,9 @@ ENCODERS = {
 
 @pytest.mark.parametrize("make", ENCODERS.values(), ids=ENCODERS)
 def test_a_converted_encoder_is_so_in_evaluation_too(make):
-    model, x, called = make(), deviates(3, 5, 8), []
+    model = make()
+    x = deviates(3, 5, 8)
+    called = []
     if not any(isinstance(layer, Fp8Linear) for layer in model.modules()):
         convert_linears(model, scaling="mxfp8")
     for name, layer in model.named_modules():
@@ -198,7 +201,8 @@ def test_a_converted_encoder_is_so_in_evaluation_too(make):
     mask = torch.arange(5).expand(3, 5) >= torch.tensor([[5], [3], [2]])
     for padding, grad in itertools.product((mask, None), (False, True)):
         expected = model.train()(x, src_key_padding_mask=padding)
-        names, called[:] = called[:], []
+        names = called[:]
+        called[:] = []
         with torch.set_grad_enabled(grad):
             actual = model.eval()(x, src_key_padding_mask=padding)
         assert names and called == names

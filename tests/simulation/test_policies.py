@@ -123,7 +123,8 @@ def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_tw
 @every_policy
 @pytest.mark.parametrize("program", ["two layers", "views", "one weight used twice"])
 def test_gradients_accumulate_in_fp32(policy, program):
-    weights, x = torch.randn(4, 2, 2), torch.randn(2, 2, 2)
+    weights = torch.randn(4, 2, 2)
+    x = torch.randn(2, 2, 2)
 
     def accumulated(*batches):
         p = [nn.Parameter(weight.clone()) for weight in weights]
@@ -151,8 +152,11 @@ class Above(torch.utils._python_dispatch.TorchDispatchMode):
 def test_the_optimizer_unscaling_and_clipping_are_fp32(policy, within):
     def trained(make, inside):
         torch.manual_seed(1)
-        model, x, y = mlp(6, 5, 3), torch.randn(8, 6), torch.randn(8, 3)
-        scaler, optimizer = torch.amp.GradScaler("cpu"), make(model.parameters())
+        model = mlp(6, 5, 3)
+        x = torch.randn(8, 6)
+        y = torch.randn(8, 3)
+        scaler = torch.amp.GradScaler("cpu")
+        optimizer = make(model.parameters())
 
         def update():
             scaler.unscale_(optimizer)
@@ -185,8 +189,10 @@ def test_the_optimizer_unscaling_and_clipping_are_fp32(policy, within):
 def test_an_optimizer_with_a_closure_is_fp32_and_its_closure_simulated(policy):
     def trained(inside):
         torch.manual_seed(1)
-        model, x = mlp(4, 3), torch.randn(5, 4)
-        optimizer, seen = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4), []
+        model = mlp(4, 3)
+        x = torch.randn(5, 4)
+        optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+        seen = []
         context = simulated(FP16, policy=policy)
 
         def work():
@@ -290,7 +296,8 @@ def test_checkpointing_changes_no_gradient(policy, use_reentrant):
     class Block(nn.Module):
         def __init__(self, checkpointed):
             super().__init__()
-            self.inner, self.checkpointed = mlp(4, 4, 4), checkpointed
+            self.inner = mlp(4, 4, 4)
+            self.checkpointed = checkpointed
 
         def work(self, x):
             return torch.tanh(self.inner(x) * 0.3)
@@ -300,7 +307,8 @@ def test_checkpointing_changes_no_gradient(policy, use_reentrant):
                 return checkpoint(self.work, x, use_reentrant=use_reentrant)
             return self.work(x)
 
-    plain, x = nn.ModuleDict({"a": Block(False), "b": Block(False)}), torch.randn(5, 4)
+    plain = nn.ModuleDict({"a": Block(False), "b": Block(False)})
+    x = torch.randn(5, 4)
     saving = copy.deepcopy(plain)
     for block in saving.values():
         block.checkpointed = True
@@ -325,12 +333,14 @@ def test_checkpointing_changes_no_gradient(policy, use_reentrant):
 
 
 def test_under_everything_the_backward_pass_is_rounded_at_each_step():
-    x, w = torch.randn(2, 2), nn.Parameter(torch.randn(2, 2))
+    x = torch.randn(2, 2)
+    w = nn.Parameter(torch.randn(2, 2))
     with simulated(FP16, policy=EVERYTHING):
         h = linear(x, w)
         e = h.exp()
         F.mse_loss(e, torch.zeros(2, 2)).backward()
-    h, e = h.detach(), e.detach()
+    h = h.detach()
+    e = e.detach()
     slope = round_to(e.clone() * 2 / 4)  # of the loss, which is FP32, then cast
     assert_bits(w.grad, round_to(round_to(slope * e).T @ round_to(x)))
 
@@ -382,7 +392,9 @@ CHOICES = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_layer_runs_in_the_format_chosen_for_it_forward_and_backward(name):
     choices, expected = CHOICES[name]
-    policy, model, seen = EVERYTHING, Towers(), {}
+    policy = EVERYTHING
+    model = Towers()
+    seen = {}
     for formats in choices:
         policy = policy.with_layers(formats)
     leaves = {n: m for n, m in model.named_modules() if not list(m.children())}
@@ -403,7 +415,9 @@ def test_a_layer_runs_in_the_format_chosen_for_it_forward_and_backward(name):
 @every_policy
 @pytest.mark.parametrize("given", [True, False], ids=["model given", "model found"])
 def test_a_layer_in_fp32_is_fp32_forward_and_backward(policy, given):
-    model, x, hooked = Towers(), torch.randn(4, 4), []
+    model = Towers()
+    x = torch.randn(4, 4)
+    hooked = []
     with simulated(
         FP16, policy=policy.with_layers({"head": FP32}), model=model if given else None
     ):
@@ -456,7 +470,8 @@ def test_what_would_change_a_table_in_silence_is_refused():
     ):
         with pytest.raises(ValueError, match=f"Policy: {next(iter(odd))} must be a "):
             Policy("mine", "me", **odd)
-    mm, cuda = frozenset({"mm"}), CUDA_AUTOCAST
+    mm = frozenset({"mm"})
+    cuda = CUDA_AUTOCAST
     for message, call in {
         "must have no operation in common; got 'mm'": lambda: Policy(
             "a", "b", lower=mm, wide=mm

@@ -78,7 +78,9 @@ def test_where_nothing_is_low_all_numbers_are_those_of_plain_fp32_bit_for_bit(
     found = measured(model, batches, squares, (), policy=policy)
     step = _Step(model, batches, squares, policy)
     step.low_layers()
-    plain, outputs, losses = copy.deepcopy(model), [], []
+    plain = copy.deepcopy(model)
+    outputs = []
+    losses = []
     with torch.random.fork_rng():
         torch.manual_seed(0)
         for batch in batches:
@@ -129,7 +131,8 @@ def test_a_layer_alone_gives_what_one_rounds_by_hand(fmt, low):
         g = into(into(g @ into(weights[1], 1), 1), 0)
         return loss, y, into(g.t() @ into(x, 0), 0), second
 
-    exact, rounded = by_hand(), by_hand(low)
+    exact = by_hand()
+    rounded = by_hand(low)
     found = measured(model, [x], squares, [fmt]).measures[str(low), fmt]
     errors = [relative([a], [b]) for a, b in zip(rounded[2:], exact[2:], strict=True)]
     assert found.loss == float(rounded[0])
@@ -265,7 +268,8 @@ def test_the_layer_that_overflows_is_found_and_so_is_the_one_whose_gradients_are
     sound = [fp16["stem"], fp16["head"]]
     assert all(m.output_error < 1e-3 and m.gradient_error < 1e-3 for m in sound)
     assert not any(m.forward.overflow + m.backward.flushed for m in sound)
-    peak, faint = fp16["peak"], fp16["faint"]
+    peak = fp16["peak"]
+    faint = fp16["faint"]
     assert math.isnan(peak.loss)
     assert peak.output_error == peak.gradient_error == math.inf
     assert peak.forward.overflow > 0
@@ -306,7 +310,8 @@ def test_the_model_its_gradients_and_random_numbers_stay_as_they_are(fails):
     model, batches = MODELS["normed"]()
     squares(model, batches[0]).backward()
     model.norm.eval()
-    before, hooks = state_of(model), len(model._forward_hooks)
+    before = state_of(model)
+    hooks = len(model._forward_hooks)
     calls = []
 
     def loss(model, batch):
@@ -401,7 +406,8 @@ def test_the_table_has_a_row_for_fp32_and_one_for_each_layer_and_format():
 def test_what_would_cost_a_run_or_compare_with_something_else_is_refused():
     model, batches = MODELS["mlp"]()
     right = {"model": model, "batches": batches, "loss": squares, "formats": [FP16]}
-    past, other = torch.full((2, 6), math.inf), seeded(lambda: mlp(6, 5, 4))
+    past = torch.full((2, 6), math.inf)
+    other = seeded(lambda: mlp(6, 5, 4))
     for words, odd in {
         "fmt must have signs and zero": {"formats": [FP16, FP8_E8M0]},
         "batches must hold at least one": {"batches": []},

@@ -36,7 +36,8 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_weight_is_rounded_anew(change):
-    w, x = nn.Parameter(torch.randn(4, 4)), torch.randn(3, 4)
+    w = nn.Parameter(torch.randn(4, 4))
+    x = torch.randn(3, 4)
     with simulated(FP16) as sim:
         loss(linear(x, w)).backward()
         CHANGES[change](w)
@@ -76,7 +77,8 @@ def test_memory_that_is_used_again_does_not_keep_its_format():
 
 
 def test_nothing_of_a_finished_run_is_kept_alive():
-    model, x = mlp(6, 5, 3), torch.randn(4, 6)
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
     with simulated(FP16, model=model):
         h = model(x)
         loss(h).backward()
@@ -124,7 +126,8 @@ def tensors():
 def test_a_rounder_gives_the_bits_and_counts_of_round_tensor(counting):
     """What lies between the numbers of a tensor stays as it is."""
     for x in tensors():
-        kept, expected_tally = x.clone(), mplab.Tally()
+        kept = x.clone()
+        expected_tally = mplab.Tally()
         expected = round_tensor(x, FP16, tally=expected_tally)
         wide = torch.full((*x.shape, 2), torch.nan)
         for out in (torch.empty_like(x), torch.empty(x.shape), wide[..., 0], x):
@@ -154,7 +157,8 @@ def test_permuted_dimensions_take_the_loop_by_address():
 def test_a_rounder_knows_every_direction(fmt):
     x = torch.from_numpy(breakpoints(fmt, np.float32)[0])
     for rounding, overflow in itertools.product(Rounding, Overflow):
-        one, other = stream_for(rounding), stream_for(rounding)
+        one = stream_for(rounding)
+        other = stream_for(rounding)
         into = rounder(fmt, rounding, overflow, one)
         for _ in range(2):  # the stream moves on alike
             expected = round_tensor(
@@ -166,7 +170,8 @@ def test_a_rounder_knows_every_direction(fmt):
 
 
 def test_a_rounder_does_not_touch_tensors_without_memory():
-    zeros, nowhere = torch._efficientzerotensor(3), torch.empty(3, device="meta")
+    zeros = torch._efficientzerotensor(3)
+    nowhere = torch.empty(3, device="meta")
     for x in (zeros, nowhere, torch.empty(0)):
         assert rounder()(x, x, None) is x
     assert_bits(rounder()(zeros, torch.full((3,), 7.0), None), torch.zeros(3))
@@ -185,7 +190,8 @@ def test_a_rounder_keeps_subnormals_where_the_processor_flushes_them():
 
 
 def test_a_rounder_serves_several_threads_at_once():
-    into, sources = rounder(), [torch.randn(50_000) for _ in range(4)]
+    into = rounder()
+    sources = [torch.randn(50_000) for _ in range(4)]
     expected = [round_tensor(x, FP16) for x in sources]
 
     def work(x):
@@ -199,7 +205,8 @@ def test_a_rounder_serves_several_threads_at_once():
 def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():
     """Its place is remembered, by what called it."""
     shared = torch.nn.Linear(2, 2)
-    wide, low = torch.nn.Sequential(shared), torch.nn.Sequential(shared)
+    wide = torch.nn.Sequential(shared)
+    low = torch.nn.Sequential(shared)
     model = torch.nn.ModuleDict({"low": low, "wide": wide})
     x = torch.full((1, 2), 0.1)
     with simulated(FP16, model=model, policy=CUDA_AUTOCAST.with_layers({"wide": FP32})):

@@ -152,7 +152,8 @@ def of_autocast(name, fmt):
         model, args, kwargs = made(name)
         with observer:
             last = ends(model(*args, **kwargs))
-    forward, observer.seen = observer.seen, []
+    forward = observer.seen
+    observer.seen = []
     with observer:
         torch.autograd.backward(last, [torch.full_like(t, 0.7) for t in last])
     return [t.dtype for t in last], forward, observer.seen
@@ -166,7 +167,8 @@ def of_simulation(name, fmt):
     within._mode.record = taken
     with within:
         last = ends(model(*args, **kwargs))
-        dtypes, forward = [t.dtype for t in last], kernels_in(taken.rows, fmt)
+        dtypes = [t.dtype for t in last]
+        forward = kernels_in(taken.rows, fmt)
         taken.rows.clear()
         torch.autograd.backward(last, [torch.full_like(t, 0.7) for t in last])
     return dtypes, forward, kernels_in(taken.rows, fmt)

@@ -129,7 +129,8 @@ def sized(names, least=17, fast=None):
 
 
 def _neighbours(a):
-    zero, infinity = a.dtype.type(0), a.dtype.type(np.inf)
+    zero = a.dtype.type(0)
+    infinity = a.dtype.type(np.inf)
     return np.concatenate([a, np.nextafter(a, zero), np.nextafter(a, infinity)])
 
 
@@ -158,7 +159,8 @@ def breakpoints(fmt, dtype):
         The inputs, and which of them are signaling NaNs.
     """
     table = table_of(fmt)
-    values, gaps = table.values, table.gaps
+    values = table.values
+    gaps = table.gaps
     limits = [np.finfo(t).max for t in DTYPES] + [np.finfo(t).tiny for t in DTYPES]
     floor = [2.0**e for e in (*range(-149, -120), -1074, -1060)]
     with np.errstate(over="ignore", under="ignore"):
@@ -177,7 +179,8 @@ def breakpoints(fmt, dtype):
 
 def directed(fmt):
     """float64 at values, midpoints and beside both, in every binade that matters to `fmt`."""
-    rng, p = np.random.default_rng(1), fmt.precision
+    rng = np.random.default_rng(1)
+    p = fmt.precision
     ends = {*range(fmt.emin - p - 3, fmt.emin + 3), *range(fmt.emax - 1, fmt.emax + 3)}
     numbers = [0.0, 5e-324, 2.0**-1060, 2.0**-1022, 1.7976931348623157e308]
     for e in sorted(ends | {*range(fmt.emin, fmt.emax, 1 if fmt is FP32 else 17)}):
@@ -238,7 +241,8 @@ def roundings(draw, formats=formats):
 
 def assert_same_bits(got, expected, x=None):
     """Equal dtype, shape and bits, all NaNs being one; else the first differences."""
-    got, expected = np.asarray(got), np.asarray(expected)
+    got = np.asarray(got)
+    expected = np.asarray(expected)
     assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
     integer = np.dtype(f"u{got.itemsize}")
     one, other = (

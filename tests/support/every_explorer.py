@@ -102,7 +102,8 @@ class Explorer:
 
     def __init__(self, page, area):
         """That in the output `area`."""
-        self.page, self.area = page, area
+        self.page = page
+        self.area = area
 
     def seen(self):
         """The picture and the sentence."""
@@ -127,7 +128,8 @@ class Explorer:
         Returns:
             What a reader would complain about, and how many moves were made.
         """
-        complaints, count = [], 0
+        complaints = []
+        count = 0
         for number, (control, kind) in enumerate(self.controls()):
             for hand, way in WAYS[kind](self.page, control).items():
                 count += 1

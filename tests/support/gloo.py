@@ -21,10 +21,8 @@ def run_two(worker, *arguments, seconds):
         "WORLD_SIZE": "2",
     }
     how = {"stderr": subprocess.PIPE, "text": True}
-    command, started = (
-        [sys.executable, Path(__file__).with_name(worker), *arguments],
-        [],
-    )
+    command = [sys.executable, Path(__file__).with_name(worker), *arguments]
+    started = []
     try:
         for rank in ("0", "1"):
             own = {"RANK": rank, "LOCAL_RANK": rank, "OMP_NUM_THREADS": "1"}

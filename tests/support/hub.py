@@ -155,7 +155,9 @@ class Hub:
     """A running Hub, asked over HTTP through its proxy."""
 
     def __init__(self, address, own, token):
-        self.address, self.own, self._tokens = address, own, {None: token}
+        self.address = address
+        self.own = own
+        self._tokens = {None: token}
 
     def ask(self, method, path, *, account=None, **options):
         """Ask as an account, or as the test, with an address below that of the proxy."""
@@ -203,7 +205,8 @@ class Hub:
 @contextlib.contextmanager
 def serve(folder, settings, environment):
     """Start JupyterHub in `folder` with these settings, and the proxy, on 127.0.0.1."""
-    ports, token = [free_port() for _ in range(3)], secrets.token_hex(16)
+    ports = [free_port() for _ in range(3)]
+    token = secrets.token_hex(16)
     config = folder / "jupyterhub_config.py"
     config.touch(mode=0o600)
     config.write_text(settings + LOCAL.format(ports=ports, token=token, start=START))

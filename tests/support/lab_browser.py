@@ -24,7 +24,9 @@ from playwright.sync_api import sync_playwright
 
 import mplab
 
-START, RUN, MOVE = 180, 900, 60
+START = 180
+RUN = 900
+MOVE = 60
 """Seconds to wait for the server and the page, for all cells, for a moved control."""
 
 SETTINGS = {
@@ -113,7 +115,8 @@ class Lesson:
 
     def __init__(self, page, console):
         """Take over a page and the list in which its console lines arrive."""
-        self.page, self.console = page, console
+        self.page = page
+        self.console = console
 
     def run_all(self):
         """Run all cells and wait until each has run or one has failed."""
@@ -218,7 +221,8 @@ def open_lesson(name, *, folder, artefacts, snapshots=True):
 
 def listen(context, page, own):
     """Collect console lines, and requests that leave this machine, which are refused."""
-    console, foreign = [], []
+    console = []
+    foreign = []
 
     def decide(route):
         if urlsplit(route.request.url).netloc == own:
@@ -241,7 +245,8 @@ def listen(context, page, own):
 @contextmanager
 def serve(folder):
     """Run `mplab lab` on a free port with private settings; yield its address and token."""
-    token, port = secrets.token_hex(16), free_port()
+    token = secrets.token_hex(16)
+    port = free_port()
     address = f"http://127.0.0.1:{port}"
     command = [
         sys.executable,

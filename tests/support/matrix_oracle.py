@@ -15,7 +15,8 @@ import mplab
 from mplab import FP16, FP32, Format, Overflow, Rounding
 from mplab.numbers import Specials
 
-EVEN, IEEE = Rounding.TIES_TO_EVEN, Overflow.IEEE
+EVEN = Rounding.TIES_TO_EVEN
+IEEE = Overflow.IEEE
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,8 @@ def products_first(a, b, c, fmts, lanes):
     if past := {x > 0 for x in exact if abs(x) >= 2**128}:
         return nan if len(past) == 2 else inf if True in past else -inf
     parts = list(products(a, b, fmts, [(1.0, 1.0)] * len(a)))
-    sums, tops = [], []
+    sums = []
+    tops = []
     for lane in range(lanes):
         if own := [(m, e) for m, e in parts[lane::lanes] if m]:
             tops.append(max(e for _, e in own))
@@ -180,7 +182,8 @@ def chained(a, b, c, terms, step):
     for i, j in np.ndindex(*c.shape):
         total = float(c[i, j])
         for k in range(0, a.shape[1], terms):
-            row, column = a[i, k : k + terms].tolist(), b[k : k + terms, j].tolist()
+            row = a[i, k : k + terms].tolist()
+            column = b[k : k + terms, j].tolist()
             total = step(row, column, total, (i, j, k))
         result[i, j] = total
     return result
@@ -189,7 +192,8 @@ def chained(a, b, c, terms, step):
 def block(kind, fmts, output, rng, shape):
     """Random operands whose terms interact, lie far apart, cancel, are subnormal, or special."""
     m, k, n = shape
-    parts, formats = [(m, k), (k, n), (m, n)], (*fmts, output)
+    parts = [(m, k), (k, n), (m, n)]
+    formats = (*fmts, output)
     if kind == "codes":  # every code is as likely: infinities and NaNs among them
         return [codes(f, p, rng) for f, p in zip(formats, parts, strict=True)]
     spread = {"near": 2, "far": 12, "low": 4, "high": 4, "cancel": 6}[kind]

@@ -14,7 +14,10 @@ from math import copysign, inf, isinf, isnan, nan
 
 import numpy as np
 
-INEXACT, UNDERFLOW, OVERFLOW, INVALID = 1, 2, 4, 8
+INEXACT = 1
+UNDERFLOW = 2
+OVERFLOW = 4
+INVALID = 8
 ONE_ZERO = ("NAN_NEGATIVE_ZERO", "P3109", "TWOS_COMPLEMENT")
 
 # One number at a time ------------------------------------------------------------------
@@ -28,7 +31,8 @@ def power(e):
 def value_of_code(code, fmt):
     """The value of a code: a Fraction, or one of the floats nan, inf, -inf, -0.0."""
     width = fmt.exponent_bits + fmt.precision - 1
-    magnitude, negative = code % 2**width, code >= 2**width
+    magnitude = code % 2**width
+    negative = code >= 2**width
     kind = fmt.specials.name
     if kind == "TWOS_COMPLEMENT" and negative:
         return (code - 2 ** (width + 1)) * power(2 - fmt.bias - fmt.precision)
@@ -91,7 +95,8 @@ def to_grid(q, step, negative, rounding, random, *, parity=True):
     upper = lower + step
     if q == lower:
         return q
-    below, above = q - lower, upper - q
+    below = q - lower
+    above = upper - q
     if rounding.name == "TIES_TO_EVEN":
         up = below > above or (
             below == above and (not parity or (lower / step) % 2 == 1)
@@ -261,7 +266,8 @@ class Place:
 
     def _up(self, rounding, random):
         """Whether |x| goes to the magnitude above."""
-        table, negative = self.table, np.signbit(self.x)
+        table = self.table
+        negative = np.signbit(self.x)
         match rounding.name:
             case "TIES_TO_EVEN":
                 odd = self.index % 2 == 1
@@ -302,7 +308,8 @@ class Place:
         flush_outputs=False,
     ):
         """What `round_fraction` gives for each x."""
-        table, fmt = self.table, self.table.fmt
+        table = self.table
+        fmt = self.table.fmt
         index = self._index_after(rounding, random)
         values = np.append(table.values, _past_the_end(fmt, overflow))
         if flush_outputs:
@@ -355,7 +362,8 @@ class Place:
     ):
         """What `events_of` gives for each x; `signaling` says which NaNs are."""
         result = self.round(rounding, overflow, random, **flush)
-        x, number = self.x, ~np.isnan(self.x)
+        x = self.x
+        number = ~np.isnan(self.x)
         inexact = number & (result != x)
         refused = np.isinf(x) | ((x < 0) & (not self.table.fmt.signed))
         invalid = number & np.isnan(result) & refused

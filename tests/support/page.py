@@ -67,7 +67,8 @@ def opened(running, explorer, folder, *more, hash="", width=1000, **options):
     path.write_text(PAGE.format("".join(parts)), encoding="utf-8")
     context = running.new_context(viewport={"width": width, "height": 900}, **options)
     page = context.new_page()
-    asked, complaints = [], []
+    asked = []
+    complaints = []
     page.on("request", lambda request: asked.append(request.url.partition("#")[0]))
     page.on(
         "console",

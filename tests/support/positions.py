@@ -17,7 +17,8 @@ def values(control):
 @cache
 def positions(kind):
     """For each control of an explorer, picture and words at each of its values."""
-    explorer, found = kind(), []
+    explorer = kind()
+    found = []
     for control in controls(explorer):
         before = control.value
         found.append([])

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 NAME = "Pretended GPU"
-_PLACE, _CPU = torch.device("cuda", 0), torch.device("cpu")
+_PLACE = torch.device("cuda", 0)
+_CPU = torch.device("cpu")
 _aten = torch.ops.aten
 _BETWEEN_DEVICES = {
     "_to_copy",

@@ -26,7 +26,8 @@ class Loop:
         **watch,
     ):
         torch.manual_seed(0)
-        self.model, self.data = model, data
+        self.model = model
+        self.data = data
         self.optimizer = optimizer(model.parameters(), lr=lr)
         on = scale is not None
         theirs = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=on)

@@ -25,7 +25,8 @@ def example() -> History:
 
 
 def test_a_saved_run_comes_back_bit_for_bit(tmp_path):
-    run, path = example(), tmp_path / "run.json"
+    run = example()
+    path = tmp_path / "run.json"
     run.save(path)
     again = History.load(path)
     np.testing.assert_equal(vars(again), vars(run))  # nested arrays and NaN, too

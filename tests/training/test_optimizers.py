@@ -73,7 +73,8 @@ def test_an_update_below_half_an_ulp_is_lost_to_nearest_for_ever(fmt):
 @pytest.mark.parametrize("fmt", [FP16, BF16])
 def test_a_stochastic_update_is_right_on_average(fmt):
     """Band: five standard errors of the mean of 400 walks, from the variance of one step."""
-    steps, update = 200, 2e-5
+    steps = 200
+    update = 2e-5
     weight, _ = descend(
         fmt, steps, update, update_rounding="stochastic", stream=Stream(7)
     )
@@ -103,7 +104,8 @@ def test_the_next_bits_after_a_state_is_loaded_are_as_few_as_before():
 def test_kahan_s_correction_is_his_summation(fmt, update):
     """Against the summation in rational arithmetic, each result rounded where ours is."""
     weight, low = descend(fmt, 60, update, update_rounding="kahan")
-    total, error = Fraction(1), Fraction(0)
+    total = Fraction(1)
+    error = Fraction(0)
     step = Fraction(float(np.float32(update)))
     for _ in range(60):
         kept = Fraction(float(np.float32(float(total + error))))

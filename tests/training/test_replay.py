@@ -113,7 +113,8 @@ def test_only_known_parts_without_hooks_are_straight():
     assert not is_straight(
         _dropping(), lambda output, target: F.mse_loss(output, target)
     )
-    hooked, below = nn.Linear(2, 1), nn.Linear(2, 1)
+    hooked = nn.Linear(2, 1)
+    below = nn.Linear(2, 1)
     hooked.register_forward_hook(lambda *_: None)
     below.weight.register_hook(lambda gradient: gradient)
     layer = nn.TransformerEncoderLayer(4, 1, 8, activation=lambda x: x.relu())
@@ -144,10 +145,13 @@ def replayed_and_plain(step, *, steps=6, change=lambda model, number: None):
         steps: how many; the fifth has an example more.
         change: of a model, between steps.
     """
-    replays, left = [], []
+    replays = []
+    left = []
     for again in (True, False):
         torch.manual_seed(0)
-        model, results, number = nn.Linear(3, 2), [], [0]
+        model = nn.Linear(3, 2)
+        results = []
+        number = [0]
         within = simulated(FP16, model=model)
 
         def once(x, model=model, within=within, number=number):

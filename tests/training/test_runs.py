@@ -130,7 +130,9 @@ def gathered(recipes, out, *, task=TASK, **options):
 def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each(
     tmp_path,
 ):
-    out, told, stored = tmp_path / "run.json", [], []
+    out = tmp_path / "run.json"
+    told = []
+    stored = []
 
     def tell(run):
         told.append((run.recipe, run.seed))
@@ -150,7 +152,8 @@ def test_gathering_returns_the_runs_asked_for_recipe_by_recipe_and_tells_of_each
 def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_asked(
     tmp_path,
 ):
-    out, told = tmp_path / "run.json", []
+    out = tmp_path / "run.json"
+    told = []
     first = gathered(["fp32", "bf16"], out)
     again = gathered(["fp16-scaled", "fp32", "fp32"], out, told=told.append)
     assert [run.recipe for run in told] == ["fp16-scaled"]

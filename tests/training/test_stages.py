@@ -15,7 +15,8 @@ from mplab.training import RECIPES, TASKS, Split, memory, stage_times
 from mplab.training.stages import STAGES, kept_bytes
 from mplab.training.tasks import Block
 
-AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
+AUTOENCODER = "digits-autoencoder"
+CNN = "digits-cnn"
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,8 @@ AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
 )
 def test_activations_and_copies_are_those_that_one_counts_by_hand(enabled, expected):
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
-    x, y = torch.randn(10, 8), torch.randn(10, 2)
+    x = torch.randn(10, 8)
+    y = torch.randn(10, 2)
 
     def compute():
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):

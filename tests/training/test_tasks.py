@@ -27,7 +27,8 @@ def ended(task, recipe, seed, steps=None):
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_has_the_same_data_each_time_and_its_test_data_apart(name):
     task = TASKS[name]
-    one, other = task.data(), task.data()
+    one = task.data()
+    other = task.data()
     for part, again in zip(one, other, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(part, again, strict=True))
     known = {tuple(row.flatten().tolist()) for row in one.train[0]}
@@ -232,7 +233,8 @@ def ran(recipe="fp32", steps=None, **changes):
 def test_metrics_before_the_first_step_leave_the_run_as_a_loop_by_hand_has_it():
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model, losses = Noisy(), []
+        model = Noisy()
+        losses = []
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(4):
             optimizer.zero_grad()

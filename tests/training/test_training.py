@@ -18,7 +18,8 @@ from mplab.training import RECIPES, TASKS, train
 from mplab.training.engines import engine_for
 from mplab.training.loop import _one_thread, _Run, own_randomness
 
-AUTOENCODER, CNN = "digits-autoencoder", "digits-cnn"
+AUTOENCODER = "digits-autoencoder"
+CNN = "digits-cnn"
 CPU = torch.device("cpu")
 
 
@@ -201,7 +202,8 @@ def test_recorded_steps_keep_gradients_by_layer_and_a_few_one_by_one():
     assert list(wide.gradients) == [0, 1]
     assert list(wide.gradients[0]) == list(low.samples[0]) == LAYERS
     for layer in LAYERS:
-        one, other = wide.gradients[0][layer], low.gradients[0][layer]
+        one = wide.gradients[0][layer]
+        other = low.gradients[0][layer]
         middle = [np.average(h.exponents, weights=h.counts) for h in (one, other)]
         assert abs(middle[0] - middle[1]) < 0.1, layer
         assert one.zeros == wide.flushed[0][layer][0] == 0
@@ -232,7 +234,8 @@ def test_a_simulated_run_tallies_by_operation_and_by_layer():
 
 
 def test_a_run_leaves_threads_and_random_state_as_they_were():
-    before, state = torch.get_num_threads(), torch.get_rng_state()
+    before = torch.get_num_threads()
+    state = torch.get_rng_state()
     run(AUTOENCODER, "fp16-scaled", steps=1)
     assert torch.get_num_threads() == before
     assert torch.equal(torch.get_rng_state(), state)
@@ -395,7 +398,8 @@ def test_a_checkpoint_has_the_state_of_the_network_s_own_randomness(tmp_path):
     def noisy():
         return nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5))
 
-    task, path = replace(TASKS[AUTOENCODER], model=noisy), tmp_path / "checkpoint"
+    task = replace(TASKS[AUTOENCODER], model=noisy)
+    path = tmp_path / "checkpoint"
     broken_off(task, "bf16-stochastic", path, after=3, steps=5)
     torch.rand(7)
     again = run(task, "bf16-stochastic", steps=5, checkpoint=path)
@@ -432,7 +436,8 @@ def test_a_checkpoint_that_is_cut_off_is_refused(keep, tmp_path):
 @pytest.mark.parametrize("recipe", ["fp8-current", "amp-fp8-current"])
 def test_predictions_come_from_the_same_layers_as_the_training(recipe):
     """torch's short way for encoder layers takes their weights, and would leave out FP8."""
-    how, task = RECIPES[recipe], TASKS["sequence-transformer"]
+    how = RECIPES[recipe]
+    task = TASKS["sequence-transformer"]
     torch.manual_seed(0)
     model = task.model()
     optimizer = task.optimizer(model.parameters())

@@ -10,7 +10,8 @@ from mplab import FP8_E4M3, FP16, decode, encode, fields, next_up
 
 def by_fields(code):
     sign = -1.0 if code & 0x80 else 1.0
-    exponent, trailing = (code & 0x7F) >> 3, code & 0x07
+    exponent = (code & 0x7F) >> 3
+    trailing = code & 0x07
     if exponent == 15 and trailing == 7:
         return math.nan
     if exponent == 0:

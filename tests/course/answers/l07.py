@@ -12,7 +12,8 @@ def one_by_one(w, delta):
     for weight, update in zip(w.tolist(), delta.tolist(), strict=True):
         if update:
             other = float((next_up if update > 0 else next_down)(weight, BF16))
-            gap, size = abs(other - weight), abs(update)
+            gap = abs(other - weight)
+            size = abs(update)
             even = int(mplab_code(weight)) % 2 == 0
             flags.append(size < gap / 2 or (size == gap / 2 and even))
     return np.float32(sum(flags) / len(flags)) if flags else 0.0  # as torch's mean

@@ -25,7 +25,8 @@ def flushed():
 
 
 def with_a_deque(amaxes, length):
-    history, scales = deque(maxlen=length), []
+    history = deque(maxlen=length)
+    scales = []
     for amax in amaxes.tolist():
         scales.append(halving(max(history)) if history else 1.0)
         history.append(amax)

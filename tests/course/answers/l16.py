@@ -20,7 +20,8 @@ def strictly_below_half(k, room, dt, fmt):
     """The hottest of all temperatures, with the right gaps, but no ties."""
     t = np.unique(values(fmt))
     t = t[t <= round_to(90.0, fmt)]
-    below, t = t[:-1], t[1:]
+    below = t[:-1]
+    t = t[1:]
     lost = (t >= room) & (dt * k * (t - room) < (t - below) / 2)
     return t[lost].max()
 

@@ -35,7 +35,8 @@ def from_a_list(k, q):
 
 
 def by_logarithm(x, widths):
-    rest, rows = np.array(x, float), []
+    rest = np.array(x, float)
+    rows = []
     largest = float(np.max(np.abs(rest)))
     e = math.floor(math.log2(largest)) + 1 if largest else 0
     for k in range(len(widths)):

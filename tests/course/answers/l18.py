@@ -6,7 +6,8 @@ from mplab import FP8_E4M3, round_to
 
 
 def one_by_one(x):
-    top, scales = max(abs(v) for v in x), []
+    top = max(abs(v) for v in x)
+    scales = []
     for start in range(0, len(x), 16):
         amax = max(abs(v) for v in x[start : start + 16])
         scales.append(float(round_to(max(448 * amax / top, 2.0**-6), FP8_E4M3)))
