@@ -124,7 +124,8 @@ class MatrixUnit:
         )
 
     def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
-        given, mode = getattr(self, name), isinstance(allowed[0], Rounding)
+        given = getattr(self, name)
+        mode = isinstance(allowed[0], Rounding)
         if given not in allowed or (mode and not isinstance(given, Rounding)):
             raise ValueError(
                 f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
@@ -253,10 +254,8 @@ def unit_of(
             f"unit_of: architecture must be one of {', '.join(ARCHITECTURES)}, or a MatrixUnit; "
             f"got {quoted(architecture)}. Blackwell stands for data-centre Blackwell."
         )
-    units, scaled = (
-        ARCHITECTURES[architecture],
-        f" * {scale_format.name}" if scale_format else "",
-    )
+    units = ARCHITECTURES[architecture]
+    scaled = f" * {scale_format.name}" if scale_format else ""
     wide_first = sorted(
         pair_of(input_format), key=lambda fmt: 0 if fmt is float else -fmt.bits
     )

@@ -19,7 +19,8 @@ def roundings(n: int, order: str = "sequential") -> int:
         ... ]
         [1023, 62, 10, 2]
     """
-    n, (name, block) = integer("roundings", "n", n), parsed_order("roundings", order)
+    n = integer("roundings", "n", n)
+    name, block = parsed_order("roundings", order)
     if name == "kahan":
         return min(2, max(n - 1, 0))
     if name == "pairwise":

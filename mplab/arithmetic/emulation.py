@@ -150,7 +150,8 @@ def _cut(x: np.ndarray, slices: int, bits: int, axis: int) -> _Slices:
     """Cut numbers into slices; with 0 bits all slices are 0."""
     top = np.abs(x).max(axis=axis, keepdims=True, initial=0.0)
     first = np.frexp(top)[1] + 1 - bits
-    parts, rests = [], [x]
+    parts = []
+    rests = [x]
     for s in range(slices):
         unit = first - s * bits
         # Tiny numbers underflow, and their part is 0.
@@ -291,7 +292,8 @@ def _by_moduli(left: _Slices, right: _Slices, moduli: list[int]) -> Any:
 
     Hardware would split a sum too long for 32 bits into blocks, with the same remainders.
     """
-    product, total = math.prod(moduli), np.array(0, object)
+    product = math.prod(moduli)
+    total = np.array(0, object)
     for m in moduli:
         half = m // 2  # remainders from -half, so that modulo 256 they fit INT8
         a, b = (np.mod(np.fmod(x.parts[0], m) + half, m) - half for x in (left, right))
@@ -314,7 +316,8 @@ def _cut_both(
     Also return the moduli, if any.
     """
     a, b = (np.where(np.isfinite(x), x, 0.0) for x in (a, b))
-    k, moduli = a.shape[1], _coprime()
+    k = a.shape[1]
+    moduli = _coprime()
     bits = _unit_bits(function, k, unit, architecture)
     # Twice the bits of 2^−1074 .. 2^1024.
     most = len(moduli) if unit == "moduli" else 1 << 13
@@ -346,7 +349,8 @@ def _unit_bits(function: str, k: int, unit: Any, architecture: Any) -> int:
     """Return the bits of a slice, with which the sums of one step or more are exact."""
     if unit in ("INT8", "moduli"):
         return _slice_bits(k, 6, 31)  # at most 64 in size: INT8 has no +128
-    parameters, held = unit_of(architecture, unit), min(unit.precision, unit.emax)
+    parameters = unit_of(architecture, unit)
+    held = min(unit.precision, unit.emax)
     kept = parameters.fraction_bits  # None: every sum is rounded to FP32
     short = 1 + min(
         FP32.precision - 1 if kept is None else kept, parameters.written_bits
@@ -383,6 +387,7 @@ _NEAREST = np.frompyfunc(_nearest, 2, 1)
 
 def _factors(function: str, a: Any, b: Any) -> tuple[np.ndarray, np.ndarray]:
     """Convert two matrices to float64; raise if their shapes do not fit."""
-    left, right = as_float64(function, a, "a"), as_float64(function, b, "b")
+    left = as_float64(function, a, "a")
+    right = as_float64(function, b, "b")
     require_product(function, left, right)
     return left, right

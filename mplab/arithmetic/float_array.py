@@ -215,10 +215,8 @@ def _plain(x: Any) -> Any:
 
 
 def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
-    left, right = (
-        require_values("matmul", "a", a, fmt),
-        require_values("matmul", "b", b, fmt),
-    )
+    left = require_values("matmul", "a", a, fmt)
+    right = require_values("matmul", "b", b, fmt)
     product = reductions.matmul(
         left if left.ndim != 1 else left[None, :],
         right if right.ndim != 1 else right[:, None],

@@ -85,13 +85,16 @@ def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
         'the pivot of column 1 is 0.0'
     """
     rest = _square("lu", a, fmt)
-    order, reason = np.arange(len(rest)), ""
+    order = np.arange(len(rest))
+    reason = ""
     for k in range(len(rest)):
         pivot = k + int(np.argmax(np.abs(rest[k:, k])))  # a NaN passes for the largest
         rest[[k, pivot]], order[[k, pivot]] = rest[[pivot, k]], order[[pivot, k]]
-        if reason := _breakdown(rest[k, k:], k):
+        reason = _breakdown(rest[k, k:], k)
+        if reason:
             break
-        below, right = slice(k + 1, None), rest[k, k + 1 :]
+        below = slice(k + 1, None)
+        right = rest[k, k + 1 :]
         column = rest[below, k] = divide(rest[below, k], rest[k, k], fmt, **rules)
         products = column[:, None], right
         rest[below, below] = _without(rest[below, below], products, fmt, rules)
@@ -130,7 +133,8 @@ def cholesky(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
         )
     reason = ""
     for k in range(len(rest)):
-        if reason := _breakdown(rest[k:, k], k, least=0.0):
+        reason = _breakdown(rest[k:, k], k, least=0.0)
+        if reason:
             break
         rest[k, k] = sqrt(rest[k, k], fmt, **rules)
         below = slice(k + 1, None)
@@ -192,7 +196,8 @@ def solve_triangular(
     matrix = _square(name, t, fmt)
     x = np.array(_vector(name, "b", require_values(name, "b", b, fmt), matrix))
     if not lower:
-        matrix, x = matrix[::-1, ::-1], x[::-1]
+        matrix = matrix[::-1, ::-1]
+        x = x[::-1]
     for k in range(len(x)):
         x[k] = divide(x[k], matrix[k, k], fmt, **rules)
         products = matrix[k + 1 :, k], x[k]
@@ -278,10 +283,12 @@ class _System:
             return x, 0, np.inf
         whole, unit_of_x = _integers(x)
         unit = min(self.unit_of_a + unit_of_x, self.unit_of_b)
-        of_product, of_b = self.unit_of_a + unit_of_x - unit, self.unit_of_b - unit
+        of_product = self.unit_of_a + unit_of_x - unit
+        of_b = self.unit_of_b - unit
         rest = (self.b << of_b) - ((self.a @ whole) << of_product)
         norms = self.norm_of_a * max(abs(whole)) << of_product
-        largest, all_of_it = max(abs(rest)), norms + (max(abs(self.b)) << of_b)
+        largest = max(abs(rest))
+        all_of_it = norms + (max(abs(self.b)) << of_b)
         bits = largest.bit_length()
         error = largest / all_of_it if largest else 0.0
         return (rest / (1 << bits)).astype(np.float64), unit + bits, error
@@ -387,7 +394,9 @@ def refine(
     if factors.reason:
         failure = f"factors in {factor_format.name} broke down: {factors.reason}"
         return Refinement(np.full(len(b), np.nan), np.empty(0), 0, failure)
-    system, x, inner = _System(matrix, b), np.zeros(len(b)), 0
+    system = _System(matrix, b)
+    x = np.zeros(len(b))
+    inner = 0
     residual, exponent, _ = system.residual_and_backward_error(x)
     errors: list[float] = []
     with np.errstate(over="ignore", invalid="ignore"):  # `_verdict` reports them
@@ -402,7 +411,8 @@ def refine(
             residual, exponent, error = system.residual_and_backward_error(x)
             errors.append(error)
             if residual_format is not None:
-                residual, exponent = _low_residual(matrix, x, b, residual_format), 0
+                residual = _low_residual(matrix, x, b, residual_format)
+                exponent = 0
     return Refinement(x, np.array(errors), inner, reason)
 
 
@@ -430,7 +440,8 @@ def _low_residual(
     a: np.ndarray, x: np.ndarray, b: np.ndarray, fmt: Format
 ) -> np.ndarray:
     """Compute the residual b − a·x with sums in a format; each sum begins with b."""
-    terms, factors = np.column_stack([b, -a]), np.concatenate([[1.0], x])[:, None]
+    terms = np.column_stack([b, -a])
+    factors = np.concatenate([[1.0], x])[:, None]
     low = round_to(terms, fmt), round_to(factors, fmt)
     return matmul(*low, accumulator_format=fmt)[:, 0]
 
@@ -444,9 +455,12 @@ def _gmres(
         Saad and Schultz 1986, GMRES: a generalized minimal residual algorithm for solving
         nonsymmetric linear systems.
     """
-    size, n, y = np.abs(r).max(), len(r), np.zeros(0)
+    size = np.abs(r).max()
+    n = len(r)
+    y = np.zeros(0)
     length = float(np.linalg.norm(r / size))
-    basis, projected = np.zeros((n + 1, n)), np.zeros((n + 1, n))
+    basis = np.zeros((n + 1, n))
+    projected = np.zeros((n + 1, n))
     basis[0], aim = r / size / length, length * np.eye(n + 1)[0]
     for k in range(n):
         w = operator(basis[k])

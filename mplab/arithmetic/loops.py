@@ -30,7 +30,8 @@ from mplab.numbers.threads import parallel
 
 _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
 
-_STOCHASTIC, _TOWARD_NEGATIVE = int(Rounding.STOCHASTIC), int(Rounding.TOWARD_NEGATIVE)
+_STOCHASTIC = int(Rounding.STOCHASTIC)
+_TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
 
 
 class Order(IntEnum):
@@ -85,7 +86,8 @@ add_to_odd = Compiled(_add_all_to_odd)
 @njit(forceinline=True)
 def _keys_from(keys, index, lanes):
     """Return the keys of lanes from an index on, and where the next 2^32 elements begin."""
-    run, last = np.uint64(index >> 32), np.uint64((index + lanes - 1) >> 32)
+    run = np.uint64(index >> 32)
+    last = np.uint64((index + lanes - 1) >> 32)
     begin = (np.int64(run) + 1) << 32
     return begin, keys[run, 0], keys[run, 1], keys[last, 0], keys[last, 1]
 
@@ -151,7 +153,9 @@ def _in_sequence(a, b, block, rounded, out, trace, index, rule, of_product):
     """
     depth, lanes = b.shape
     nothing = 0.0 if rule[0] == _TOWARD_NEGATIVE else -0.0
-    term, part, fresh = np.empty(lanes), np.empty(lanes), np.empty(lanes)
+    term = np.empty(lanes)
+    part = np.empty(lanes)
+    fresh = np.empty(lanes)
     total = np.full(lanes, nothing)
     for begin in range(0, depth, block):
         end = min(begin + block, depth)
@@ -180,7 +184,8 @@ def _one_in_sequence(a, b, block, rounded, out, trace, index, rule, of_product):
         end = min(begin + block, depth)
         part = nothing
         for k in range(begin, end):
-            i, term = index + k, a[k] * b[k, 0]
+            i = index + k
+            term = a[k] * b[k, 0]
             if rounded:
                 bits = np.float64(term).view(np.int64)
                 near = _keys_from(of_product[3], i, 1)
@@ -248,12 +253,10 @@ def _follow(steps, count, rows, fresh, index, rule):
     Sums go to `fresh` first, as in `_in_sequence`.
     """
     for n in range(count):
-        kind, x, y, out = (
-            steps[n, 0],
-            rows[steps[n, 1]],
-            rows[steps[n, 2]],
-            rows[steps[n, 3]],
-        )
+        kind = steps[n, 0]
+        x = rows[steps[n, 1]]
+        y = rows[steps[n, 2]]
+        out = rows[steps[n, 3]]
         if kind <= _MINUS:
             sign = 1.0 if kind == _PLUS else -1.0
             _add(x, y, sign, fresh, index, _salt(n), rule)
@@ -292,7 +295,8 @@ def _loop(
         product = mode, special_cases, _unpack(of_product), keys[1]
         depth, lanes = b.shape
         steps = np.empty((_DEPTH + 8, 4), np.int64)
-        rows, fresh = np.empty((_LEVELS + _DEPTH, lanes)), np.empty(lanes)
+        rows = np.empty((_LEVELS + _DEPTH, lanes))
+        fresh = np.empty(lanes)
         nothing = 0.0 if mode == _TOWARD_NEGATIVE else -0.0
         for i in range(a.shape[0]):
             rows[:_LEVELS] = nothing
@@ -342,7 +346,8 @@ def run(
         The sums, shape (M, N), and the running sums, shape (K, N), or (0, N) if not traced.
     """
     (rows, depth), lanes = a.shape, b.shape[1]
-    out, trace = np.zeros((rows, lanes)), np.empty((depth if traced else 0, lanes))
+    out = np.zeros((rows, lanes))
+    trace = np.empty((depth if traced else 0, lanes))
     if depth == 0:
         return out, trace
     of_product = product or addition
@@ -364,7 +369,8 @@ def run(
 
     def work(begin: int, end: int) -> None:
         # Both ends round down: no row is skipped.
-        first, last = begin // cost, end // cost
+        first = begin // cost
+        last = end // cost
         some = (a[first:last], b, out[first:last], trace)
         loop(*some, *numbers, keys, plan, first)
 

@@ -108,7 +108,8 @@ def step_bits(
             f"exponent, −126 at least; got {quoted(architecture)}. Take 'hopper'."
         )
     formats = pair_of(input_format)
-    left, right = as_float64("step_bits", a, "a"), as_float64("step_bits", b, "b")
+    left = as_float64("step_bits", a, "a")
+    right = as_float64("step_bits", b, "b")
     if not 0 < left.size <= unit.terms or left.shape != right.shape or left.ndim != 1:
         raise ValueError(
             f"step_bits: a and b must be vectors of at most {unit.terms} terms; got shapes "

@@ -215,9 +215,13 @@ def _require_exact_products(
     unit: MatrixUnit, fmt: Format, scaled: Format | None
 ) -> None:
     far = _FARTHEST - 150 * (scaled is not None)  # two scales reach 2^254
-    most, low, high = 26, -far, far
+    most = 26
+    low = -far
+    high = far
     if unit.fraction_bits is None:  # FP32 itself multiplies
-        most, low, high = FP32.precision, FP32.emin - FP32.precision, FP32.emax
+        most = FP32.precision
+        low = FP32.emin - FP32.precision
+        high = FP32.emax
     if fmt.precision > most or fmt.emax > high or fmt.emin - fmt.precision < low:
         raise ValueError(
             f"mma: input_format must have products that are exact in float64; got {fmt!r}. Use a "
@@ -348,10 +352,8 @@ class _Step:
         """Sum all terms, aligned to the largest exponent."""
         top = self._top(exponents, c) - self._bits
         # The last bit kept becomes 1.
-        one, last = (
-            _power_of_two(-top),
-            _power_of_two(top),
-        )
+        one = _power_of_two(-top)
+        last = _power_of_two(top)
         aligned = np.multiply(
             products, one[:, None, :], out=products if finite else None
         )
@@ -363,7 +365,8 @@ class _Step:
     ) -> np.ndarray:
         """Sum the products, then add C; the later alignments round down."""
         lanes = self.unit.lanes
-        lane_sums, tops = [], []
+        lane_sums = []
+        tops = []
         for lane in range(lanes):
             own = exponents[:, lane::lanes].max(axis=1, initial=_NEVER)
             bit = (own - self._bits)[:, None, :]

@@ -386,7 +386,8 @@ def _exact(
     checked: bool = True,
 ) -> _Exact:
     """Compute an operation; `watched`: its events must be right, too."""
-    how, name = _OPERATIONS[operation], operation.__name__
+    how = _OPERATIONS[operation]
+    name = operation.__name__
     mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
     to_nearest = mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
     flush = rules.pop("flush_inputs", False)
@@ -501,7 +502,8 @@ def _product(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    rest, divisor = np.fmod(np.abs(a), 2 * np.abs(b)), np.abs(b)
+    rest = np.fmod(np.abs(a), 2 * np.abs(b))
+    divisor = np.abs(b)
     once = rest - divisor
     twice = once - divisor
     rest = np.where(

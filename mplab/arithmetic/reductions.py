@@ -103,10 +103,8 @@ def matmul(
         ... ]
         [4096.0, 2048.0, 256.0, 16.0]
     """
-    left, right = (
-        require_values("matmul", "a", a, FP32),
-        require_values("matmul", "b", b, FP32),
-    )
+    left = require_values("matmul", "a", a, FP32)
+    right = require_values("matmul", "b", b, FP32)
     k = require_product("matmul", left, right)[1]
     integer("matmul", "split_k", split_k, least=1, most=max(k, 1))
     if split_k == 1:
@@ -134,10 +132,8 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
         >>> float(dot(x, ones, accumulator_format=FP16, order="reversed"))
         1.0009765625
     """
-    left, right = (
-        require_values("dot", "a", a, FP32),
-        require_values("dot", "b", b, FP32),
-    )
+    left = require_values("dot", "a", a, FP32)
+    right = require_values("dot", "b", b, FP32)
     if left.ndim != 1 or left.shape != right.shape:
         raise ValueError(
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
@@ -297,7 +293,8 @@ def variance(
     lanes, shape = _lanes("variance", x, axis)
     ddof = integer("variance", "ddof", ddof, least=-math.inf)
     rules, output = _split(how)
-    fmt, count = rules["accumulator_format"], lanes.shape[0]
+    fmt = rules["accumulator_format"]
+    count = lanes.shape[0]
     if method == "two-pass" and fmt.precision > 26:
         raise ValueError(
             f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
@@ -347,7 +344,8 @@ def softmax(
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
     rules, output = _split(how)
-    fmt, options = rules["accumulator_format"], _operation(how)
+    fmt = rules["accumulator_format"]
+    options = _operation(how)
     entered = round_to(lanes, fmt, **options)
     if shift and lanes.size:
         entered = subtract(entered, entered.max(axis=0), fmt, **options)
@@ -408,7 +406,8 @@ def _each_with_itself(
     function: str, lanes: np.ndarray, how: Accumulation
 ) -> np.ndarray:
     """Sum the squares of each lane; the square of an FP32 value is exact in float64."""
-    squares, fmt = lanes * lanes, how.get("product_format")
+    squares = lanes * lanes
+    fmt = how.get("product_format")
     if fmt is not None:
         squares = round_to(squares, fmt, **_operation(how))
     return _summed(function, squares, how)[0]
@@ -491,7 +490,8 @@ def accumulate(
         return loops.Step(facts, checked_keys(function, rounding, stream))
 
     if parsed.name == "reversed":
-        a, b = a[:, ::-1], b[::-1]
+        a = a[:, ::-1]
+        b = b[::-1]
     kinds = loops.Order.__members__
     sums, running = loops.run(
         np.ascontiguousarray(a),

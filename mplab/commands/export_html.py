@@ -144,8 +144,7 @@ def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
     if opens:
         more += f" Or open it in {' or '.join(opens)}."
     body = lesson_body(notebook, more)
-    title = f"{titles[path]} · mplab"
-    about = beginning(notebook)
+    title, about = f"{titles[path]} · mplab", beginning(notebook)
     return page(title, body, ways=ways, about=about, card=f"{path.stem}.png")
 
 

@@ -112,7 +112,8 @@ def find_lesson(wanted: str | None, *, source: Path) -> Path:
     Raises:
         UserError: There is no such lesson.
     """
-    if not (lessons := sorted(source.glob("*.ipynb"))):
+    lessons = sorted(source.glob("*.ipynb"))
+    if not lessons:
         raise UserError(f"{source} holds no lessons. Install mplab again.")
     if wanted is None:
         return lessons[0]

@@ -160,7 +160,8 @@ def _code(cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
         yield practice(cell.source, _coloured)
         return
     for output in cell.get("outputs", []):
-        if shown := _shown(output, frozen):
+        shown = _shown(output, frozen)
+        if shown:
             yield f'<div class="output">{shown}</div>'
 
 

@@ -29,9 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.list:
         print(catalogue())
         return 0
-    if missing := [
-        name for name in ("task", "recipe", "out") if not getattr(options, name)
-    ]:
+    missing = [name for name in ("task", "recipe", "out") if not getattr(options, name)]
+    if missing:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
     for path in options.plot:  # check it now, not after training
         if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
@@ -94,7 +93,8 @@ def named_task(place: str) -> Task:
     """
     module, _, name = place.partition(":")
     rule = f"--task must be package.module:NAME, where NAME is a Task; got {place!r}"
-    if (here := os.getcwd()) not in sys.path:
+    here = os.getcwd()
+    if here not in sys.path:
         # As `python -m` does, and an installed command does not.
         sys.path.insert(0, here)
     try:

@@ -56,7 +56,8 @@ def _extras() -> dict[str, set[str]]:
         return {}
     found: dict[str, set[str]] = {}
     for line in lines:
-        if extra := re.search(r"extra\s*==\s*[\"'](\w+)", line):
+        extra = re.search(r"extra\s*==\s*[\"'](\w+)", line)
+        if extra:
             name = re.split(r"[^\w.-]", line)[0].replace("-", "_")
             found.setdefault(extra[1], set()).add(name)
     return found

@@ -41,7 +41,8 @@ def load_digits() -> Digits:
     """
     path = course_folder("data") / "digits.npy"
     content = path.read_bytes()
-    if (found := hashlib.sha256(content).hexdigest()) != DIGITS_SHA256:
+    found = hashlib.sha256(content).hexdigest()
+    if found != DIGITS_SHA256:
         raise ValueError(
             f"load_digits: {path} must have SHA-256 {DIGITS_SHA256}; got {found}. "
             "Restore the file, or install mplab again."

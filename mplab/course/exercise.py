@@ -232,7 +232,8 @@ def verdict_on(
     given = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
     pairs = enumerate(zip(given, wanted, strict=True))
-    if wrong := [i for i, pair in pairs if not equal(*pair, exercise)]:
+    wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
+    if wrong:
         return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
     if called:
         return Verdict(

@@ -290,9 +290,8 @@ def write_zip(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student, owner in owners.items():
             name = names.get(student) or student
-            if not (
-                found := _place_in_upload(course, assignment, student, owner, name)
-            ):
+            found = _place_in_upload(course, assignment, student, owner, name)
+            if not found:
                 others.append(student)
                 continue
             prefix, pattern = found

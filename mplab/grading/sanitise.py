@@ -99,7 +99,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         mark = _shown_mark(cell)
         if cell.get("cell_type") != "code":
             rebuilt = new_markdown_cell(source)
-            if images := images_in(cell.get("attachments")):
+            images = images_in(cell.get("attachments"))
+            if images:
                 rebuilt.attachments = as_attachments(images)
         else:
             check = bool(mark.get("grade")) and not mark.get("solution")

@@ -200,7 +200,8 @@ def read_table(path: Path, *needed: str) -> Table:
             if cells:
                 filled = [*cells, *[""] * len(columns)]
                 lines.append((number, dict(zip(columns, filled, strict=False))))
-        if missing := sorted(set(needed) - set(columns)):
+        missing = sorted(set(needed) - set(columns))
+        if missing:
             raise ValueError(f"no column {', '.join(missing)} in the first line")
     except (ValueError, csv.Error) as error:
         raise ValueError(

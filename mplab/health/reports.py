@@ -68,7 +68,8 @@ class Report:
             ("… at the optimizer", _number(last.norm_at_optimizer)),
             ("weight norm", f"{first.weight_norm:.4g} → {last.weight_norm:.4g}"),
         ]
-        if seen := [s for s in self.steps if s.updated]:
+        seen = [s for s in self.steps if s.updated]
+        if seen:
             one = seen[-1]
             pairs.append(
                 ("median update", f"{_number(one.update_ulps)} ulp of its weight")

@@ -246,7 +246,8 @@ def encode(x: object, fmt: FormatLike) -> Any:
     if fmt.bits == 64:
         array = _in_fp64("encode", x, array)
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
-    if (codes := _quickly(array, fmt)) is not None:
+    codes = _quickly(array, fmt)
+    if codes is not None:
         return codes
     array = require_values("encode", "x", x, fmt)
     nan = np.isnan(array)
@@ -310,7 +311,8 @@ def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
     return array
 
 
-_INFINITY, _MAGNITUDE = 0x7FF << 52, (1 << 63) - 1
+_INFINITY = 0x7FF << 52
+_MAGNITUDE = (1 << 63) - 1
 
 
 def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> np.ndarray:

@@ -155,7 +155,8 @@ class Format:
         # Wider formats are rejected below.
         if self.bias == _IEEE_BIAS and self.bits <= 64:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        if problem := self._contradiction():
+        problem = self._contradiction()
+        if problem:
             raise ValueError(
                 f"Format: {problem}. Choose other facts for {self.name!r}."
             )
@@ -530,7 +531,8 @@ FORMATS: dict[str, Format] = {
 }
 """The predefined formats by name; the last eleven are only here, not names of `mplab`."""
 
-E4M3, E5M2 = FP8_E4M3, FP8_E5M2
+E4M3 = FP8_E4M3
+E5M2 = FP8_E5M2
 
 
 FormatLike = Any
@@ -571,9 +573,11 @@ def format_of(named: FormatLike, *, function: str = "format_of") -> Format:
     kind: type[Exception] = TypeError
     name = ""
     if isinstance(named, str) or repr(type(named)) == "<class 'torch.dtype'>":
-        kind, name = ValueError, str(named).lower().removeprefix("torch.")
+        kind = ValueError
+        name = str(named).lower().removeprefix("torch.")
     elif isinstance(named, np.dtype | type):
-        kind, name = ValueError, np.dtype(named).name
+        kind = ValueError
+        name = np.dtype(named).name
     if name not in _named() and isinstance(named, str):  # as NumPy spells it: ">f2"
         with suppress(TypeError):
             name = np.dtype(named).name

@@ -40,8 +40,10 @@ def rounding_parameters(
     """
     info = np.finfo(dtype)
     integer = np.dtype(f"i{dtype.itemsize}")
-    width, source_emin = info.nmant + 1, int(info.minexp)
-    shift, lowest = width - fmt.precision, fmt.emin - fmt.precision + 1
+    width = info.nmant + 1
+    source_emin = int(info.minexp)
+    shift = width - fmt.precision
+    lowest = fmt.emin - fmt.precision + 1
     gridded = fmt.emin > source_emin
     fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
     anchored = fmt.emin + shift < int(info.maxexp)  # else the anchor overflows

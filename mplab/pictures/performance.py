@@ -48,7 +48,8 @@ def memory(rows: Sequence[Memory]) -> c.Picture:
 
 def _memory_claim(rows: Sequence[Memory]) -> str:
     first = rows[0]
-    if not (others := [row for row in rows[1:] if not row.checkpointed]):
+    others = [row for row in rows[1:] if not row.checkpointed]
+    if not others:
         return f"{first.recipe} takes {sum(_parts(first)):,} bytes"
     same = all(row.parameters == first.parameters for row in others)
     saved = min(others, key=lambda row: sum(_parts(row)[3:]))

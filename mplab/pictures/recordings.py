@@ -43,7 +43,8 @@ def recorded_runs(
         The figure of `by_seed`, with the seeds recorded for all these recipes; None if there are
         none.
     """
-    if (recording := recordings.first("training", where=where)) is None:
+    recording = recordings.first("training", where=where)
+    if recording is None:
         return None
     by_recipe: dict[str, dict[int, dict[str, float]]] = {}
     for row in recording.data.get("runs", []):

@@ -229,7 +229,8 @@ class CurrentScaling(_Stateless):
     def __init__(
         self, fmt: FormatLike, *, margin: int = 0, power_of_two: bool = True
     ) -> None:
-        self.fmt, self.margin = format_of(fmt), margin
+        self.fmt = format_of(fmt)
+        self.margin = margin
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         self.scale = 1.0
         """The scale of the last tensor."""
@@ -279,8 +280,10 @@ class DelayedScaling:
         amax_compute: str = "max",
         power_of_two: bool = True,
     ) -> None:
-        where, computes = type(self).__name__, ("max", "most_recent")
-        self.fmt, self.margin = format_of(fmt), margin
+        where = type(self).__name__
+        computes = ("max", "most_recent")
+        self.fmt = format_of(fmt)
+        self.margin = margin
         self.amax_compute = one_of(where, "amax_compute", amax_compute, computes)
         self.rule = ScaleRule.POWER_OF_TWO if power_of_two else ScaleRule.RATIO
         length = integer(where, "amax_history_len", amax_history_len, least=1)
@@ -321,7 +324,8 @@ class DelayedScaling:
         """
         where = type(self).__name__
         require_keys(where, state_dict, self.state_dict())
-        history, most = state_dict["amax_history"], self._history.maxlen
+        history = state_dict["amax_history"]
+        most = self._history.maxlen
         remembered = [float(amax) for amax in history]
         if len(remembered) > (most or 0) or any(amax < 0 for amax in remembered):
             raise ValueError(

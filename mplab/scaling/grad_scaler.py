@@ -28,7 +28,8 @@ class _State:
 
     def __init__(self, found_nonfinite: bool | None, total: float, count: int) -> None:
         self.found_nonfinite = found_nonfinite  # None: there was no gradient
-        self.total, self.count = total, count
+        self.total = total
+        self.count = count
         self.stepped = False
 
 
@@ -105,7 +106,8 @@ class GradScaler:
     def _unscaled(self, gradients: list[Tensor]) -> _State:
         """Divide by the scale, and return whether a gradient was infinite or NaN."""
         found = None if not gradients else False
-        total, count = 0.0, 0
+        total = 0.0
+        count = 0
         inverse = (
             torch.tensor(self.rule.scale, dtype=torch.float64).reciprocal().float()
         )

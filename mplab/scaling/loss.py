@@ -81,7 +81,8 @@ class LossScaler:
         static_skips: bool = False,
     ) -> None:
         where = type(self).__name__
-        self.dynamic, self.static_skips = dynamic, static_skips
+        self.dynamic = dynamic
+        self.static_skips = static_skips
         self._scale: float = between(where, "init_scale", in_float32(init_scale), 0)
         self._growth_factor = between(where, "growth_factor", growth_factor, 1)
         self._backoff_factor = between(where, "backoff_factor", backoff_factor, 0, 1)
@@ -147,7 +148,8 @@ class LossScaler:
             ValueError: the keys differ, or a value is out of its range; the state is then
                 unchanged.
         """
-        where, given = type(self).__name__, state_dict
+        where = type(self).__name__
+        given = state_dict
         require_keys(where, given, self.state_dict())
         scale = in_float32(given["scale"])
         if not 0 <= scale <= self._limit:  # repeated backoff ends at zero

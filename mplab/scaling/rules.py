@@ -226,7 +226,8 @@ next_good_steps=0)
         as_float64("scaler_steps", mean_abs_gradient, "mean_abs_gradient"), each.shape
     )
     for limit, mean in zip(each, means, strict=True):
-        scale, good = rule.scale, _good_steps(rule)
+        scale = rule.scale
+        good = _good_steps(rule)
         found = bool(scale > limit)
         more = {"mean_abs_gradient": float(mean)} if rule.wants_mean else {}
         skipped = rule.update(found, **more)
@@ -256,5 +257,6 @@ def simulate_scaler(
         array([8., 4., 4.])
     """
     played = list(scaler_steps(rule, limits, mean_abs_gradient=mean_abs_gradient))
-    scales, skipped = [turn.scale for turn in played], [turn.skipped for turn in played]
+    scales = [turn.scale for turn in played]
+    skipped = [turn.skipped for turn in played]
     return Trace(np.array(limits, float), np.array(scales), np.array(skipped, bool))
