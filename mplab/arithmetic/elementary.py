@@ -46,7 +46,7 @@ class Elementary(NamedTuple):
     def _decided(self, x: Any, y: Any) -> Any:
         """Move results y, each near a number of 26 bits, to its right side."""
         known, side = self.known(x)
-        close = np.abs(y - known) <= 2.0**-46 * np.abs(known)
+        close = np.abs(y - known) <= 2.0**-44 * np.abs(known)
         settled = ((known == side) | close | (y == 0) | np.isinf(y)) & ~np.isnan(known)
         y = np.where(settled, np.nextafter(known, side), y)
         unsure = ~settled & np.isfinite(x) & np.isfinite(y)

@@ -24,7 +24,7 @@ from mplab import (
     Tininess,
     arithmetic,
 )
-from mplab.arithmetic import raised
+from mplab.arithmetic import elementary, raised
 
 NAMES = ["exp", "exp2", "log", "log2", "sin", "cos", "tanh"]
 SMALL = [f for f in mplab.FORMATS.values() if f.bits <= 8 and f.name != "MXINT8"]
@@ -205,3 +205,24 @@ def test_stochastic_rounding_takes_the_two_neighbours_in_proportion(name, x, fmt
     assert high == mplab.next_up(low, fmt)
     wanted = (getattr(np, name)(x) - low) / (high - low)
     assert 0 < wanted < 1 and abs((many == high).mean() - wanted) < 4 / 2**8 / 2
+
+
+@each_function
+def test_results_beside_a_known_number_need_no_further_bits(name, monkeypatch):
+    """Where they leave it, at 2^-46 or 2^-22, the float64 result lies at the bound of its error."""
+    rng, asked = np.random.default_rng(3), []
+    kind = elementary.Elementary
+    exact_result = kind.exact
+
+    def counted(function, x):
+        asked.append(x)
+        return exact_result(function, x)
+
+    monkeypatch.setattr(kind, "exact", counted)
+    near = [np.exp2(k) * rng.uniform(1, 2, 200) for k in (-47, -46, -45, -44, -23, -22)]
+    x = mplab.round_to(np.concatenate(near), FP32)
+    for mode, rounding in IEEE.items():
+        want, _ = mpfr(name, x, 24, -148, 128, rounding)
+        got = getattr(arithmetic, name)(x, FP32, rounding=mode)
+        assert_same_bits(got, np.array([float(y) for y in want]))
+    assert len(asked) < 20
