@@ -413,8 +413,12 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
         places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
         twos = fmt.specials is Specials.TWOS_COMPLEMENT
         negative = 2 * fmt.sign_code - places if twos else places + fmt.sign_code
-        codes = torch.where(rounded.signbit(), negative, places)
-    return torch.where(rounded.isnan(), fmt.nan_code or 0, codes).to(torch.uint8)
+        codes = torch.where(rounded.signbit(), negative, places).to(torch.uint8)
+    if (
+        rounded.sum().isnan()
+    ):  # a sum takes a fifth of the time of looking at each number
+        codes = torch.where(rounded.isnan(), fmt.nan_code or 0, codes)
+    return codes
 
 
 def scales_of(
