@@ -21,14 +21,18 @@ class Compiled:
 
     Where no folder is writable, numba raises at decoration, or on saving if an unwritable folder
     already holds the cache.
+
+    Args:
+        function: the function to compile.
+        *variant: what tells it from others of its name, beside what it closes over.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., None], *variant: object) -> None:
         if config.DISABLE_JIT:  # type: ignore[attr-defined]
             raise RuntimeError(
                 "mplab: loops must be compiled; got NUMBA_DISABLE_JIT=1. Unset it."
             )
-        self._function = function
+        self._function = _with_own_files(function, *variant)
         try:
             self._call = njit(nogil=True, cache=True)(function)
         except RuntimeError:
@@ -52,6 +56,19 @@ class Compiled:
             self._call(*arguments)
 
 
+def _with_own_files(function: Callable[..., None], *variant: object) -> Any:
+    """Put what tells a function from its variants into its name, and so into its files' names.
+
+    numba has one index for all variants of a function. Two processes that save two variants at the
+    same time number them alike, and then one variant runs for the other: the wrong rounding mode.
+    """
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    function.__qualname__ = "-".join(
+        map(str, [function.__qualname__, *cells, *variant])
+    )
+    return function
+
+
 def _writeable(x: Any) -> Any:
     """Return a view without the mark read-only: numba would compile for it once more, seconds."""
     if not isinstance(x, np.ndarray) or x.flags.writeable:
@@ -62,6 +79,7 @@ def _writeable(x: Any) -> Any:
 
 def callback(signature: Any, function: Callable[..., None]) -> Any:
     """Compile a function that C calls by its `address`; the caller keeps it alive."""
+    _with_own_files(function)
     try:
         return cfunc(signature, cache=True)(function)
     except (RuntimeError, OSError):
@@ -111,16 +129,6 @@ def _from_func_and_data() -> Callable[..., Any]:
     )
     table = ctypes.cast(table_of(_UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
     pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
-    arguments = (
-        pointer,
-        pointer,
-        text,
-        number,
-        number,
-        number,
-        number,
-        text,
-        text,
-        number,
-    )
+    numbers = [number] * 4  # of loops, inputs and outputs, and which identity
+    arguments = pointer, pointer, text, *numbers, text, text, number
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[1] or 0)

@@ -29,9 +29,9 @@ from mplab.numbers.parameters import Keys, RoundingParameters
 from mplab.numbers.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
-INEXACT, UNDERFLOW = int(Event.INEXACT), int(Event.UNDERFLOW)
-
-OVERFLOW, INVALID = int(Event.OVERFLOW), int(Event.INVALID)
+INEXACT, UNDERFLOW, OVERFLOW, INVALID = map(
+    int, (Event.INEXACT, Event.UNDERFLOW, Event.OVERFLOW, Event.INVALID)
+)
 
 FLUSHED, SUBNORMAL, NAN, INFINITE = 16, 32, 64, 128
 
@@ -41,15 +41,18 @@ BLOCK = 2048
 # Kinds of blocks: any; none past max_finite; nor any tiny but 0.
 ANY, FINITE, NORMAL = range(3)
 
-_TIES_TO_EVEN, _TIES_TO_AWAY = int(Rounding.TIES_TO_EVEN), int(Rounding.TIES_TO_AWAY)
+_TIES_TO_EVEN, _TIES_TO_AWAY, _STOCHASTIC, _TO_ODD = map(
+    int,
+    (
+        Rounding.TIES_TO_EVEN,
+        Rounding.TIES_TO_AWAY,
+        Rounding.STOCHASTIC,
+        Rounding.TO_ODD,
+    ),
+)
 
-_TOWARD_ZERO, _STOCHASTIC = int(Rounding.TOWARD_ZERO), int(Rounding.STOCHASTIC)
-
-_TO_ODD = int(Rounding.TO_ODD)
-
-_TOWARD_POSITIVE, _TOWARD_NEGATIVE = (
-    int(Rounding.TOWARD_POSITIVE),
-    int(Rounding.TOWARD_NEGATIVE),
+_TOWARD_ZERO, _TOWARD_POSITIVE, _TOWARD_NEGATIVE = map(
+    int, (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE)
 )
 
 
@@ -450,7 +453,9 @@ def _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases):
 
 
 @cache
-def _loop_for(mode: int, special_cases: bool, what: str) -> Callable[..., None]:
+def _loop_for(
+    mode: int, special_cases: bool, what: str, itemsize: int
+) -> Callable[..., None]:
     """Compile a loop over arrays: to "round" stochastically, to "flag", or to "count"."""
     looks = _looks(mode, special_cases)
 
@@ -470,9 +475,8 @@ def _loop_for(mode: int, special_cases: bool, what: str) -> Callable[..., None]:
             bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
         )
 
-    loops: dict[str, Callable[..., None]]
     loops = {"round": round_all, "flag": flag_all, "count": count_all}
-    return Compiled(loops[what])
+    return Compiled(loops[what], itemsize)
 
 
 def _pointer(_context, address, like):
@@ -547,10 +551,16 @@ def _round_array(
     result = np.empty_like(x) if out is None else out
     integer = parameters.numbers.dtype
     bits, target = x.reshape(-1).view(integer), result.reshape(-1).view(integer)
-    _loop_for(int(mode), parameters.special_cases, "round")(
-        bits, target, parameters.numbers, 0, 0, 0
-    )
+    loop = _loop_for(int(mode), parameters.special_cases, "round", bits.itemsize)
+    loop(bits, target, parameters.numbers, 0, 0, 0)
     return result
+
+
+@njit(forceinline=True)
+def _arrays_at(source, target, size, parameters):
+    """Make arrays of the memory at addresses: bits, results, and a format's parameters."""
+    bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+    return bits, out, carray(_at(parameters, _INT32), 19)
 
 
 @cache
@@ -565,20 +575,18 @@ def loop_at(mode: int, special_cases: bool, *, counting: bool) -> Callable[..., 
 
     def round_at(source, target, size, parameters, key0, key1):
         _wide_vectors()
-        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
-        _round_all(bits, out, carray(_at(parameters, _INT32), 19), mode, special_cases)
+        bits, out, known = _arrays_at(source, target, size, parameters)
+        _round_all(bits, out, known, mode, special_cases)
 
     def blocks_at(source, target, size, parameters, key0, key1):
         _wide_vectors()
-        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
-        known = carray(_at(parameters, _INT32), 19)
+        bits, out, known = _arrays_at(source, target, size, parameters)
         _in_blocks(bits, out, None, known, 0, key0, key1, mode, special_cases, looks)
 
     def count_at(source, target, size, parameters, key0, key1, counts):
         _wide_vectors()
-        bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+        bits, out, known = _arrays_at(source, target, size, parameters)
         totals = carray(_at(counts, _INT32), 16).view(np.int64)
-        known = carray(_at(parameters, _INT32), 19)
         _in_blocks(bits, out, totals, known, 0, key0, key1, mode, special_cases, looks)
 
     loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
@@ -613,7 +621,7 @@ def run(
             parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
         return
     what = "round" if counts is None else "count"
-    loop = _loop_for(int(mode), parameters.special_cases, what)
+    loop = _loop_for(int(mode), parameters.special_cases, what, bits.itemsize)
     parts: list[np.ndarray] = []
 
     def work(begin: int, end: int) -> None:
@@ -621,13 +629,13 @@ def run(
         if counts is None:
             loop(bits[begin:end], out[begin:end], *known)
             return
-        part = counts if bits.size < DIVISIBLE else np.zeros(8, np.int64)
+        part = np.zeros(8, np.int64)
         loop(bits[begin:end], out[begin:end], *known, part)
         parts.append(part)
 
     parallel(work, bits.size, wrap=1 << 32)
-    if counts is not None and bits.size >= DIVISIBLE:
-        counts += np.sum(parts, axis=0)
+    if counts is not None:
+        counts += sum(parts)
 
 
 def flag(
@@ -639,7 +647,7 @@ def flag(
     keys: Keys | None = None,
 ) -> None:
     """Write the flag bytes of `bits` to `flags`, uint8, in threads if many. See `run`."""
-    loop = _loop_for(int(mode), parameters.special_cases, "flag")
+    loop = _loop_for(int(mode), parameters.special_cases, "flag", bits.itemsize)
 
     def work(begin: int, end: int) -> None:
         known = parameters.numbers, begin, *_keys_at(keys, begin)

@@ -13,7 +13,7 @@ in `inputs`, held by tests/numbers/test_inputs.py, and sums of two float64 in th
 from __future__ import annotations
 
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -256,7 +256,7 @@ def round_to(
             )
         if compiled is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
             if out is None and x.ndim:  # for a 0-d array a ufunc returns a scalar
-                return compiled.ufunc(x)
+                return compiled[0](x)
             if (
                 out is not None
                 and (out is x or type(out) is _ARRAY)
@@ -264,7 +264,7 @@ def round_to(
                 and out.shape == x.shape
                 and out.flags.carray  # contiguous and writeable
             ):
-                return compiled.ufunc(x, out)
+                return compiled[0](x, out)
     rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
     rules |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
     if is_tensor(x):
@@ -383,15 +383,10 @@ _IEEE = Overflow.IEEE
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
 
 
-class _Compiled(NamedTuple):
-    """A cached ufunc for a dtype, a format and options, and the objects it must keep alive."""
+_COMPILED: dict[tuple[int, ...], tuple[Any, ...]] = {}
+"""Cached ufuncs by identity, each with the objects that must live as long.
 
-    ufunc: Any
-    kept: tuple[Any, ...]
-
-
-_COMPILED: dict[tuple[int, ...], _Compiled] = {}
-"""Cached ufuncs by identity: hashing a format takes longer than rounding a thousand numbers."""
+By identity, because hashing a format takes longer than rounding a thousand numbers."""
 
 
 def _compile(
@@ -402,7 +397,7 @@ def _compile(
     overflow: Overflow,
     flush_inputs: bool,
     flush_outputs: bool,
-) -> _Compiled | None:
+) -> tuple[Any, ...] | None:
     """Build and cache the ufunc for these options; None where `_Source` must do the rounding."""
     from mplab.numbers.kernels import ufunc
 
@@ -413,8 +408,11 @@ def _compile(
         return None
     if len(_COMPILED) >= 512:
         _COMPILED.clear()
-    compiled = _COMPILED[known] = _Compiled(
-        ufunc(parameters, rounding), (dtype, fmt, parameters)
+    compiled = _COMPILED[known] = (
+        ufunc(parameters, rounding),
+        dtype,
+        fmt,
+        parameters,
     )
     return compiled
 

@@ -285,7 +285,7 @@ def _round_bits(
     limit: Any = beyond
     cutting = mode in (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
     if cutting or mode in (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
-        inward = torch.ones_like(away) if cutting else ~away
+        inward = ~away | cutting
         limit = torch.where(inward & (original != infinity), max_finite, beyond).to(
             r.dtype
         )
