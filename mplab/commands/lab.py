@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for line in copy_lessons(source, options.dir, reset=options.reset):
         print(line)
     _offer_defaults()
+    _compile_beside()
     return _become(
         [
             sys.executable,
@@ -104,6 +106,19 @@ def _offer_defaults() -> None:
     if not any(there.get(plugin, {}).keys() & ours[plugin].keys() for plugin in ours):
         folders = os.environ.get("JUPYTER_CONFIG_PATH", ""), str(_DEFAULTS)
         os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, folders))
+
+
+def _compile_beside() -> None:
+    """Compile the loops of a lesson's first calls while JupyterLab starts, without waiting.
+
+    Whatever goes wrong there, the calls compile for themselves. The shell lets go of the process,
+    so that JupyterLab, which this process becomes, has no child that it does not know.
+    """
+    if platform.system() != "Windows":
+        python = shlex.quote(sys.executable)
+        os.system(
+            f"nice -n 19 {python} -m mplab.arithmetic.first_calls >/dev/null 2>&1 &"
+        )
 
 
 def find_lesson(wanted: str | None, *, source: Path) -> Path:

@@ -475,7 +475,7 @@ def _loop_for(
             bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
         )
 
-    loops = {"round": round_all, "flag": flag_all, "count": count_all}
+    loops: Any = {"round": round_all, "flag": flag_all, "count": count_all}
     return Compiled(loops[what], itemsize)
 
 

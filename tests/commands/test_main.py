@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +65,7 @@ def files_in(folder):
 def started(monkeypatch):
     """The command that this process would have become."""
     commands = []
+    monkeypatch.setattr(lab, "_compile_beside", lambda: None)
     monkeypatch.setattr(os, "execv", lambda path, command: commands.append(command))
     return commands
 
@@ -261,6 +263,24 @@ def test_lab_becomes_jupyterlab_with_its_token_on_loopback_and_never_adds_allow_
     assert url == f"--LabApp.default_url=/lab/tree/{SECOND}"
     assert root == f"--ServerApp.root_dir={tmp_path / 'mine'}"
     assert connection.startswith("--ServerApp.kernel_websocket_connection_class=")
+
+
+@pytest.mark.slow
+def test_lab_compiles_what_first_calls_need_without_waiting(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    lab._compile_beside()
+    assert not list(tmp_path.rglob("*.nbc"))
+    end = time.monotonic() + 120
+    while not list(tmp_path.rglob("kernels._inner_loop*.nbc")):
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+def test_lab_starts_where_nothing_can_be_compiled_beside_it(monkeypatch, capfd):
+    monkeypatch.setattr(sys, "executable", "/no such/python")
+    monkeypatch.setenv("PATH", "")
+    lab._compile_beside()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_lab_passes_unknown_options_on_in_their_order(source, started, tmp_path):

@@ -1,7 +1,6 @@
 """Compile what numba compiles, half of it in each of two processes.
 
-Workers that meet the same loop at the same time would compile it twice, and numba's index of
-what lies on disk loses what another process adds. Each half has indices of its own.
+Workers that meet the same loop at the same time would compile it twice.
 """
 
 import contextlib

@@ -1,0 +1,15 @@
+"""Compile what first calls need: `mplab lab` runs this beside JupyterLab, at low priority."""
+
+import numpy as np
+
+from mplab.arithmetic import reductions
+from mplab.numbers.formats import FP16, Rounding
+from mplab.numbers.rounding import Stream, round_to, tally
+
+if __name__ == "__main__":
+    for dtype in "df":
+        x = np.ones(3, dtype)
+        round_to(x, FP16)
+        tally(x, FP16)
+        reductions.sum(x, accumulator_format=FP16)
+        round_to(x, FP16, rounding=Rounding.STOCHASTIC, stream=Stream(0))
