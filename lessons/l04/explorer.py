@@ -1,9 +1,14 @@
 """The explorer of exposures: what does a format keep of a picture?"""
 
+from pathlib import Path
+
+import numpy as np
 import traitlets
+from PIL import Image
 
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Format
 from mplab.explorers.modules import PageExplorer, module
+from mplab.pictures.canvas import Picture, in_house_style, titled
 
 
 class Photograph(PageExplorer):
@@ -34,4 +39,19 @@ class Photograph(PageExplorer):
 
     def __init__(self, fmt: Format = FP8_E4M3, *, power: int = 0) -> None:
         formats = (FP16, BF16, FP8_E4M3, FP8_E5M2, FP4_E2M1)
-        super().__init__(formats, lambda: None, format=fmt.name, power=power)
+        super().__init__(formats, _still, format=fmt.name, power=power)
+
+
+@in_house_style
+def _still() -> Picture:
+    """Show the explorer as it begins."""
+    picture = Picture(height=4.6)
+    axes = picture.subplots()
+    axes.set_axis_off()
+    file = Path(__file__).with_name("photograph.png")
+    # Not interpolated: SVG then holds these pixels and no others.
+    axes.imshow(np.asarray(Image.open(file).convert("RGB")), interpolation="none")
+    details = (
+        "A sun over a lake; at the left the original, at the right what is stored."
+    )
+    return titled(picture, "Stored in FP8_E4M3 times 1, the shore is lost", details)

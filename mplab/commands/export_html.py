@@ -90,9 +90,10 @@ def export(out: Path, *, lessons: Sequence[int] | None = None) -> None:
         exported = out / f"{path.stem}.html"
         stamp = _fingerprint(path, words="".join(titles.values()))
         if stamp not in _text_of(exported):
-            html = lesson_page(path, titles)
+            notebook = _executed(path)
+            html = lesson_page(notebook, path, titles)
             replace_file(exported, (html + stamp).encode())
-            if data := first_figure(html):
+            if data := first_figure(notebook):
                 replace_file(out / f"{path.stem}.png", data)
             replace_file(out / path.name, path.read_bytes())
             for picture in path.parent.glob(f"l{path.name[:2]}/*.png"):
@@ -118,16 +119,11 @@ def _text_of(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def lesson_page(path: Path, titles: Mapping[Path, str]) -> str:
-    """Run a lesson in a clean kernel and make its page, with links to all lessons by their titles.
-
-    Raises:
-        UserError: a cell fails.
-    """
+def lesson_page(notebook: Any, path: Path, titles: Mapping[Path, str]) -> str:
+    """Make the page of a lesson that ran, with links to all lessons by their titles."""
     from mplab.commands.frame import page
     from mplab.commands.lesson_page import beginning, launch_links, lesson_body
 
-    notebook = _executed(path)
     row = list(titles)
     at = row.index(path)
     items = "".join(f"<li>{_link(*item)}</li>" for item in titles.items())
@@ -163,7 +159,11 @@ def _read(path: Path) -> Any:
 
 
 def _executed(path: Path) -> Any:
-    """Run a notebook, and return it with its outputs and the state of its widgets."""
+    """Run a notebook in a clean kernel, and return it with its outputs and its widgets' state.
+
+    Raises:
+        UserError: a cell fails.
+    """
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError
     from nbformat.v4 import new_code_cell

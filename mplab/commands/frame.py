@@ -104,12 +104,13 @@ def shrink_pictures(html: str) -> str:
     return _PNG.sub(shrunk, html)
 
 
-def first_figure(html: str) -> bytes:
-    """Return the first wide figure of a page as a PNG file; empty if there is none."""
-    found = re.search('<img src="data:image/webp;base64,([^"]+)', html)
+def first_figure(notebook: Any) -> bytes:
+    """Return the first figure of a lesson that ran as a PNG file; empty if there is none."""
     out = io.BytesIO()
-    if found:
-        read_image(found[1]).quantize(64).save(out, "png", optimize=True)
+    outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
+    pictures = (output.get("data", {}).get("image/png") for output in outputs)
+    if data := next(filter(None, pictures), ""):
+        read_image(data).quantize(64).save(out, "png", optimize=True)
     return out.getvalue()
 
 

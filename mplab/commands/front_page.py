@@ -213,7 +213,7 @@ def _row_of_digits(words: str, images: np.ndarray) -> str:
     image = Image.fromarray((255 * (1 - ink)).astype(np.uint8))
     source = image_address(image, "png", optimize=True)
     attributes = f'alt="{words}, {_SHOWN} digits" src="{source}"'
-    return f'<p class="digits"><span>{words}</span><img class="mplab-card" {attributes}></p>'
+    return f'<p class="digits"><span>{words}</span><img {attributes}></p>'
 
 
 def _result_sentence(r2: float, wide: float) -> str:
@@ -224,7 +224,7 @@ def _result_sentence(r2: float, wide: float) -> str:
         seen = "One picture for all digits: small gradients became 0."
     else:
         seen = "As good as FP32." if r2 > 0.95 * wide else "Some digits are told apart."
-    return f"{seen} R² {r2:.2f}; FP32 has {wide:.2f}."
+    return f"{seen} R² {r2:z.2f}; FP32 has {wide:.2f}."
 
 
 def _card(lesson: Path, exported: Path, guide: str) -> str:
@@ -256,4 +256,4 @@ def _thumbnail(figure: Path) -> str:
     image = Image.open(figure).convert("RGB")
     image.thumbnail((_THUMB, _THUMB))
     source = image_address(image, "webp", quality=15, method=6)
-    return f'<img class="thumb mplab-card" alt="" src="{source}">'
+    return f'<img class="thumb" alt="" src="{source}">'

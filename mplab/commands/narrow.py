@@ -1,6 +1,5 @@
 """Draw a lesson's figures a second time, for the pages of `mplab export-html` on a phone."""
 
-import base64
 from itertools import pairwise
 from textwrap import fill
 from typing import Any
@@ -17,22 +16,22 @@ WIDTH = 4.0  # inches, 400 pixels: in a column of 308 pixels no letter is under 
 def show_wide_and_narrow() -> None:
     """Let this kernel show each figure as it is, and drawn anew for narrow windows."""
     shell: Any = get_ipython()
-    shell.display_formatter.formatters["text/html"].for_type(
-        Picture, wide_and_narrow_html
-    )
+    shell.display_formatter.mimebundle_formatter.for_type(Picture, wide_and_narrow)
 
 
-def wide_and_narrow_html(picture: Picture) -> str:
-    """Write a figure as HTML with two images, and leave it narrow; a wide table scrolls."""
-    wide: str = picture._repr_mimebundle_()["text/html"]
+def wide_and_narrow(picture: Picture) -> dict[str, Any]:
+    """Return a figure as HTML with two images, and as PNG for links; leave it narrow.
+
+    A wide table scrolls instead.
+    """
+    wide, png = picture._repr_mimebundle_()["text/html"], picture.png()
     if max(len(axes.texts) for axes in picture.axes) > 60:
-        return f'<div class="scrolled" tabindex="0">{wide}</div>'
-    make_narrow(picture)
-    data = base64.b64encode(picture.png()).decode()
-    source = (
-        f'<source media="(max-width: 600px)" srcset="data:image/png;base64,{data}">'
-    )
-    return f"<picture>{source}{wide}</picture>"
+        html = f'<div class="scrolled" tabindex="0">{wide}</div>'
+    else:
+        make_narrow(picture)
+        source = f'<source media="(max-width: 600px)" srcset="{picture.address()}">'
+        html = f"<picture>{source}{wide}</picture>"
+    return {"text/html": html, "image/png": png}
 
 
 @in_house_style

@@ -11,6 +11,7 @@ from mplab.pictures.canvas import (
     CARD_CLASS,
     COARSE,
     INK,
+    on_both,
     spread,
 )
 
@@ -84,7 +85,7 @@ class Drawing:
         """
         least = width * LEAST // SIZE
         stacked = f'data-panels="{panels}" ' * (panels > 1)
-        return (
+        return on_both(
             f'<svg {stacked}role="img" aria-label="{escape(description, quote=True)}" '
             f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
             f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD}">'

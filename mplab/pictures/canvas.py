@@ -5,17 +5,20 @@ pyplot is not used, so no figure is left open, and the reader's settings stay as
 
 import base64
 import io
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import wraps
 from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
+from urllib.parse import quote
 
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 from matplotlib.ticker import (
@@ -52,6 +55,12 @@ STYLES: dict[str, Style] = {  # blue: wide; green and violet: 16 bits; reds: 8 b
     "FP8_E4M3": Style("#EE6677", "^", "solid"),
     "FP8_E5M2": Style("#882255", "v", "dashed"),
 }
+
+_DARK = {
+    "FP32": "#6fa5ff", "FP16": "#4cc07c", "BF16": "#b78bff",
+    "FP8_E4M3": "#ff8593", "FP8_E5M2": "#e57fae",
+}  # fmt: skip
+"""The formats' colours on a dark page; style.css has them, too."""
 
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
 
@@ -116,6 +125,30 @@ _HOUSE: Any = {  # Any: only newer versions of matplotlib type each key
 }
 
 
+_COLOUR = re.compile(r"#[\dA-Fa-f]{6}\b|(?<=\")(?:black|white)(?=\")")
+
+
+def dark(colour: str) -> str:
+    """Return a colour as it is on a dark page: white is its paper, black its ink.
+
+    Examples:
+        >>> dark("#ffffff"), dark("black"), dark(STYLES["FP16"].colour)
+        ('#171717', '#e8e8e8', '#4cc07c')
+    """
+    for name, look in STYLES.items():
+        if look.colour.lower() == colour.lower():
+            return _DARK[name]
+    turned = 0.91 - 0.82 * np.array(to_rgb(colour))
+    # The same hue again: half a turn around grey, in the light that each channel has.
+    hue = 2 * np.dot([0.213, 0.715, 0.072], turned) - turned
+    return to_hex(hue.clip(0, 1))
+
+
+def on_both(text: str) -> str:
+    """Replace each colour in SVG or CSS by one for light and one for dark pages."""
+    return _COLOUR.sub(lambda at: f"light-dark({at[0]},{dark(at[0])})", text)
+
+
 def style(fmt: Format | str) -> Style:
     """Return the palette's entry for a format or its name; black if it has none."""
     return STYLES.get(fmt if isinstance(fmt, str) else fmt.name, REFERENCE)
@@ -171,18 +204,18 @@ def span(ratios: Iterable[float]) -> str:
 
 # A card on the page ----------------------------------------------------------------------
 CARD = (
-    "background:#fff;padding:8px;border:1px solid #C8C8CC;"
+    "background:#ffffff;padding:8px;border:1px solid #C8C8CC;"
     "border-radius:8px;box-sizing:border-box"
 )
-"""The frame of a picture on a page: pictures stay white, on a page of any colour."""
+"""The frame of a picture on a light page."""
 
 CARD_CLASS = "mplab-card"
 
 CARD_STYLE = (
     f'<style>[data-jp-theme-light="false"] .{CARD_CLASS} '
-    "{ filter: invert(.91) hue-rotate(180deg) }</style>"
+    "{ color-scheme: dark }</style>"
 )
-"""Turns a card dark and keeps its hues where JupyterLab says that its theme is dark."""
+"""Turns a card dark where JupyterLab says that its theme is dark."""
 
 
 # A figure that can be read aloud ---------------------------------------------------------
@@ -207,6 +240,25 @@ class Picture(Figure):
         """Return the figure as PNG, with two pixels for each pixel of the page."""
         return self._drawn("png")
 
+    def svg(self) -> str:
+        """Return the figure as SVG, whose words are text, in colours for light and dark pages."""
+        text = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->", "",
+                      self._drawn("svg").decode())  # fmt: skip
+        # Places to a hundredth of a point.
+        text = re.sub(
+            ' [dxy]="[^"]+', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text
+        )
+        text = re.sub(r"\s*\n\s*", " ", text).replace("> <", "><")
+        look = 'style="color-scheme:light dark" fill="black" '
+        return on_both(text.replace("<svg ", f"<svg {look}", 1))
+
+    def address(self) -> str:
+        """Return a `data:` address that holds the figure: as SVG, or as PNG if that is shorter."""
+        svg, png = self.svg(), self.png()
+        if len(svg) > len(png):
+            return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+        return f"data:image/svg+xml,{quote(svg, safe='/:;,=()<>')}"
+
     def save(self, path: str | Path) -> None:
         """Write the figure, and its description in the file's metadata, as .png or .svg."""
         kind = Path(path).suffix.removeprefix(".")
@@ -215,17 +267,16 @@ class Picture(Figure):
     def _drawn(self, kind: str) -> bytes:
         buffer = io.BytesIO()
         about = {"Description": self.alt}
-        with matplotlib.rc_context(_HOUSE):
+        with matplotlib.rc_context({**_HOUSE, "svg.fonttype": "none"}):
             self.savefig(buffer, format=kind, dpi=2 * self.dpi, metadata=about)
         return buffer.getvalue()
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         # JupyterLab gives an image/png output no alt text whatever its metadata say.
-        data = base64.b64encode(self.png()).decode("ascii")
         image = (
-            f'<img src="data:image/png;base64,{data}" alt="{escape(self.alt, quote=True)}" '
+            f'<img src="{self.address()}" alt="{escape(self.alt, quote=True)}" '
             f'width="{round(self.get_figwidth() * self.dpi)}" class="{CARD_CLASS}" '
-            f'style="max-width:100%;height:auto;{CARD}"/>{CARD_STYLE}'
+            f'style="max-width:100%;height:auto;{on_both(CARD)}"/>{CARD_STYLE}'
         )
         return {"text/html": image, "text/plain": self.alt}
 

@@ -428,7 +428,7 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
         rows[parts] = total.view(np.int32)
         explorer.parts.value, explorer.way.value = parts, "FP32"
         assert explorer.flips == (rows[parts] ^ rows[1]).tolist()
-        dark = re.findall(rf'<rect [^>]*fill="{INK}"', explorer.picture.value)
+        dark = re.findall(rf'<rect [^>]*fill="light-dark.{INK},', explorer.picture.value)
         assert len(dark) == sum(flip.bit_count() for flip in explorer.flips)
 
 

@@ -1,11 +1,12 @@
 """The figures: by what they draw, whether it can be read, and by whom."""
 
-import base64
 import re
 from functools import cache
 from html import escape
 from itertools import combinations, product
 from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -19,6 +20,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
+from mplab.commands.frame import FILES
 from mplab.course.files import course_folder
 from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
@@ -27,6 +29,7 @@ from mplab.training import (
     exponents as ranges,
 )
 
+SVG = "http://www.w3.org/2000/svg"
 COLOURS = {"reference": canvas.REFERENCE.colour} | {
     name: look.colour for name, look in canvas.STYLES.items()
 }
@@ -52,24 +55,20 @@ LAYERS = {
 # Palette ---------------------------------------------------------------------------------
 
 
-def on_a_dark_page(colour):
-    """A colour after the filter of a dark page, by the definitions of CSS Filter Effects 1."""
-    share = float(
-        re.search(r"invert\((.*?)\) hue-rotate\(180deg\)", canvas.CARD_STYLE)[1]
-    )
-    light = np.array([0.213, 0.715, 0.072])
-    turned = 2 * light - np.eye(3)  # hue-rotate by half a turn
-    seen = turned @ (share + (1 - 2 * share) * np.array(colour))
-    return Color("srgb", np.clip(seen, 0, 1).tolist())
-
-
-@pytest.mark.parametrize("look", [lambda colour: Color("srgb", colour), on_a_dark_page])
+@pytest.mark.parametrize("look", [str, canvas.dark])
 def test_words_in_and_on_a_colour_can_be_read_also_on_a_dark_page(look):
-    white = look([1, 1, 1])
+    white = Color(look("#ffffff"))
     for colour in (canvas.INK, *canvas.FIELDS.values()):
-        assert look(Color(colour).coords()).contrast(white, method="wcag21") >= 4.5
+        assert Color(look(colour)).contrast(white, method="wcag21") >= 4.5
     for colour in (*COLOURS.values(), *NEUTRAL.values()):
-        assert look(Color(colour).coords()).contrast(white, method="wcag21") >= 3
+        assert Color(look(colour)).contrast(white, method="wcag21") >= 3
+
+
+def test_the_style_sheet_has_the_formats_dark_colours():
+    dark = (FILES / "style.css").read_text("utf-8").partition("dark)")[2]
+    for name, look in canvas.STYLES.items():
+        key = name.removeprefix("FP8_").lower()
+        assert f"--{key}: {canvas.dark(look.colour)};" in dark
 
 
 @pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
@@ -254,10 +253,17 @@ def test_jupyter_gets_an_image_with_its_description(name):
     picture = drawn(name)
     bundle = picture._repr_mimebundle_()
     image = re.fullmatch(
-        r'<img src="data:image/png;base64,([^"]+)" alt="([^"]+)"[^>]*><style>[^<]*</style>',
+        r'<img src="data:image/svg\+xml,([^"]+)" alt="([^"]+)"[^>]*><style>[^<]*</style>',
         bundle["text/html"],
     )
-    assert base64.b64decode(image[1]).startswith(b"\x89PNG")
+    svg = unquote(image[1])
+    words = {
+        "".join(text.itertext()).strip()
+        for text in ElementTree.fromstring(svg).iter(f"{{{SVG}}}text")
+    }
+    assert {*picture.get_suptitle().split("\n")} <= words
+    # Each colour is given for both.
+    assert not re.search(r"(?<!light-dark\()(?<!,)#[0-9a-f]{6}\b", svg)
     assert bundle["text/plain"] == picture.alt and "nan" not in bundle["text/plain"]
 
 

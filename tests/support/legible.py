@@ -1,5 +1,6 @@
 """What makes a figure legible: every text lies within it, stands out, and touches no other."""
 
+import re
 from itertools import combinations
 from typing import NamedTuple
 from unittest import mock
@@ -118,7 +119,12 @@ def words_of(figure):
 
 
 def assert_words_stand_out(svg):
-    """Fail on a text of an SVG that is faint on the boxes that were painted before it."""
+    """Fail on a text of an SVG that is faint on what was painted before it, in light or dark."""
+    for scheme in (r"\1", r"\2"):
+        _assert_stand_out(re.sub(r"light-dark\((.*?),(.*?)\)", scheme, svg))
+
+
+def _assert_stand_out(svg):
     root = ElementTree.fromstring(svg)
     boxes, faint = [], []
     for part in root.iter():

@@ -77,12 +77,6 @@ function say(region, note, text) {
   }
 }
 
-/** A house colour, and half as far from white where the page is dark. */
-export const onBoth = (colour) => {
-  const paler = colour.replace(/\w\w/g, (hex) => ((parseInt(hex, 16) + 255) >> 1).toString(16));
-  return `light-dark(${colour}, ${paler})`;
-};
-
 const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes
 
 /**
@@ -98,8 +92,7 @@ const REST = 250; // ms of rest before the address changes: browsers refuse hund
  * page an event, "addressed".
  */
 export function live({ model, el }, explorer) {
-  const inBoth = (facts) => makeFormat({ ...facts, colour: onBoth(facts.colour) });
-  let state = explorer.begin(model, model.get("formats").map(inBoth));
+  let state = explorer.begin(model, model.get("formats").map(makeFormat));
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
