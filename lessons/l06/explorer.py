@@ -6,7 +6,7 @@ from mplab import FP8_E4M3, FP16, Format
 from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
 from mplab.explorers.chart import LINE, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
-from mplab.pictures.canvas import BAD, BAND, FACES, INK, power_of_two
+from mplab.pictures.canvas import BAND, FACES, INK, power_of_two
 
 UNITS: dict[str, tuple[str, Format]] = {
     "Hopper, E4M3": ("hopper", FP8_E4M3),
@@ -129,7 +129,7 @@ def _row(drawing: Drawing, step: StepBits, row: Row, top: int, x: Scale) -> None
         163, top + 18, "−" if row.value < 0 else "+" if row.value else "0", "middle"
     )
     colour = FACES[5]
-    cut = BAD
+    cut = FACES[4]
     for cell in step.cells(row):
         left, right = x(cell.exponent), x(cell.exponent - 1)
         fill = (colour if cell.kept else cut) if cell.bit else "white"

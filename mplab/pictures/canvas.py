@@ -56,12 +56,6 @@ STYLES: dict[str, Style] = {  # blue: wide; green and violet: 16 bits; reds: 8 b
     "FP8_E5M2": Style("#882255", "v", "dashed"),
 }
 
-_DARK = {
-    "FP32": "#6fa5ff", "FP16": "#4cc07c", "BF16": "#b78bff",
-    "FP8_E4M3": "#ff8593", "FP8_E5M2": "#e57fae",
-}  # fmt: skip
-"""The formats' colours on a dark page; style.css has them, too."""
-
 REFERENCE = Style("#000000", "", "solid")  # exact values, and formats without a colour
 
 NEUTRAL = (
@@ -128,20 +122,34 @@ _HOUSE: Any = {  # Any: only newer versions of matplotlib type each key
 _COLOUR = re.compile(r"#[\dA-Fa-f]{6}\b|(?<=\")(?:black|white)(?=\")")
 
 
+_DARK_PAPER = 0.0086
+"""The luminance of a dark page, #171717."""
+
+_LUMINANCE = np.array([0.2126, 0.7152, 0.0722])
+
+
 def dark(colour: str) -> str:
-    """Return a colour as it is on a dark page: white is its paper, black its ink.
+    """Return a colour as it is on a dark page: white is its paper, and black its ink.
+
+    The contrast of any two colours stays as it was, and so do hues.
 
     Examples:
-        >>> dark("#ffffff"), dark("black"), dark(STYLES["FP16"].colour)
-        ('#171717', '#e8e8e8', '#4cc07c')
+        >>> dark("#ffffff"), dark("black"), dark(BAD)
+        ('#171717', '#ffffff', '#946800')
+
+    Source:
+        Relative luminance and contrast: WCAG 2.1.
     """
-    for name, look in STYLES.items():
-        if look.colour.lower() == colour.lower():
-            return _DARK[name]
-    turned = 0.91 - 0.82 * np.array(to_rgb(colour))
-    # The same hue again: half a turn around grey, in the light that each channel has.
-    hue = 2 * np.dot([0.213, 0.715, 0.072], turned) - turned
-    return to_hex(hue.clip(0, 1))
+    rgb = np.array(to_rgb(colour))
+    light = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    light = np.maximum(light, 1e-6)  # so that black has a hue
+    old = float(_LUMINANCE @ light)
+    new = min(1.05 * (_DARK_PAPER + 0.05) / (old + 0.05) - 0.05, 0.999)
+    light = light * min(new / old, 1 / light.max())
+    left = new - _LUMINANCE @ light  # what a full channel leaves is white
+    light = light + (1 - light) * left / (1 - _LUMINANCE @ light)
+    low, high = 12.92 * light, 1.055 * light ** (1 / 2.4) - 0.055
+    return to_hex(np.where(light <= 0.0031308, low, high).clip(0, 1))
 
 
 def on_both(text: str) -> str:

@@ -20,7 +20,6 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, pictures, round_to
-from mplab.commands.frame import FILES
 from mplab.course.files import course_folder
 from mplab.lessons.l01 import figures
 from mplab.pictures import canvas
@@ -64,11 +63,23 @@ def test_words_in_and_on_a_colour_can_be_read_also_on_a_dark_page(look):
         assert Color(look(colour)).contrast(white, method="wcag21") >= 3
 
 
-def test_the_style_sheet_has_the_formats_dark_colours():
-    dark = (FILES / "style.css").read_text("utf-8").partition("dark)")[2]
-    for name, look in canvas.STYLES.items():
-        key = name.removeprefix("FP8_").lower()
-        assert f"--{key}: {canvas.dark(look.colour)};" in dark
+def test_the_contrast_of_two_colours_is_the_same_on_a_dark_page():
+    """So words that can be read on a colour can be read in dark; only ink comes to white's end."""
+    used = [
+        *canvas.FACES,
+        *canvas.FIELDS.values(),
+        *COLOURS.values(),
+        "#ffffff",
+        canvas.INK,
+    ]
+    for pair in combinations(used, 2):
+        one, other = [
+            Color(pair[0]).contrast(Color(pair[1]), method="wcag21"),
+            Color(canvas.dark(pair[0])).contrast(
+                Color(canvas.dark(pair[1])), method="wcag21"
+            ),
+        ]
+        assert other == pytest.approx(one, rel=0.04) or "#000000" in pair
 
 
 @pytest.mark.parametrize("sight", ["protan", "deutan", "tritan"])
