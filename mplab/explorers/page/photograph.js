@@ -1,4 +1,13 @@
-import { EVENTS, formatNamed, MODES, modeNamed, round, stream, wholeNumber } from "./numbers.js";
+import {
+  EVENTS,
+  formatNamed,
+  MODES,
+  modeNamed,
+  round,
+  STOCHASTIC,
+  stream,
+  wholeNumber,
+} from "./numbers.js";
 import {
   chooser,
   element,
@@ -55,25 +64,49 @@ export function scene(fp16) {
   return Float64Array.from(pixels.flat(), (v) => round(v / 32, fp16).value);
 }
 
+const known = new WeakMap();
+
+/** The different numbers of a picture, few beside its places, and at each place which of them. */
+function numbersOf(picture) {
+  if (!known.has(picture)) {
+    const each = [...new Set(picture)];
+    const order = new Map(each.map((x, k) => [x, k]));
+    const at = Uint32Array.from(picture, (x) => order.get(x));
+    known.set(picture, { each, at, all: Uint32Array.from(picture.keys()) });
+  }
+  return known.get(picture);
+}
+
 /** The picture times 2^power as a format stores it, divided again, and what it lost. */
 export function stored(picture, f, power, mode) {
   const random = stream("0");
-  const lost = { zero: 0, over: 0 };
-  const values = picture.map((x, i) => {
-    const { value, events } = round(x * 2 ** power, f, mode, false, random(i));
-    lost.zero += value === 0;
-    lost.over += Boolean(events & EVENTS.OVERFLOW);
-    return value / 2 ** power;
-  });
-  return { values, ...lost };
+  // Places of one number have one result, unless each draws its own bits.
+  const own = mode === STOCHASTIC;
+  const numbers = numbersOf(picture);
+  const [given, at] = own ? [picture, numbers.all] : [numbers.each, numbers.at];
+  const each = new Float64Array(given.length);
+  const past = new Uint8Array(given.length);
+  for (let i = 0; i < given.length; i += 1) {
+    const { value, events } = round(given[i] * 2 ** power, f, mode, false, random(i));
+    each[i] = value / 2 ** power;
+    past[i] = Boolean(events & EVENTS.OVERFLOW);
+  }
+  const values = new Float64Array(picture.length);
+  let [zero, over] = [0, 0];
+  for (let i = 0; i < values.length; i += 1) {
+    values[i] = each[at[i]];
+    zero += values[i] === 0;
+    over += past[at[i]];
+  }
+  return { values, zero, over, left: new Set(each).size, shown: { each, at } };
 }
 
-export function sentence({ f, power, values, zero, over }) {
-  const counts = [values.length, zero, over, new Set(values).size];
+export function sentence({ f, power, values, ...lost }) {
+  const counts = [values.length, lost.zero, lost.over, lost.left];
   const [all, dark, bright, left] = counts.map((n) => n.toLocaleString("en"));
   const end = f.infinityCode ? "infinite" : f.nanCode ? "NaN" : "the largest number";
-  const lost = `${dark} of ${all} numbers became 0 and ${bright} became ${end}`;
-  return `${f.name}, light times 2${raised(power)}: ${lost}. ${left} different values are left.`;
+  const said = `${dark} of ${all} numbers became 0 and ${bright} became ${end}`;
+  return `${f.name}, light times 2${raised(power)}: ${said}. ${left} different values are left.`;
 }
 
 export const plain = ({ f, power, mode }) => ({ format: f.name, power, mode: MODES[mode] });
@@ -89,14 +122,17 @@ export function changed(state, record) {
 
 // The page --------------------------------------------------------------------------------
 
+const MAGENTA = [255, 0, 170];
+
 /** A picture on a screen, shadows and sun at once; what is no number is magenta. */
-function canvas(values) {
+function canvas({ each, at }) {
   const made = element("canvas", { width: WIDTH, height: HEIGHT, "aria-hidden": true });
   const image = new ImageData(WIDTH, HEIGHT);
-  for (let i = 0; i < WIDTH * HEIGHT; i += 1) {
-    const rgb = [...values.subarray(3 * i, 3 * i + 3)];
-    const shown = rgb.map((v) => 255 * (v / (v + 0.013)) ** 0.48);
-    image.data.set([...(rgb.every(Number.isFinite) ? shown : [255, 0, 170]), 255], 4 * i);
+  const tones = Array.from(each, (v) => 255 * (v / (v + 0.013)) ** 0.48);
+  for (let i = 0; i < at.length; i += 3) {
+    const rgb = [tones[at[i]], tones[at[i + 1]], tones[at[i + 2]]];
+    const seen = Number.isFinite(rgb[0] + rgb[1] + rgb[2]) ? rgb : MAGENTA;
+    image.data.set([...seen, 255], (4 * i) / 3);
   }
   made.getContext("2d").putImageData(image, 0, 0);
   return made;
@@ -112,7 +148,7 @@ function build(act, now) {
     part.textContent = `original: the left ${at}%`;
   });
   split.ariaLabel = "original up to here, in percent";
-  const canvases = [canvas(now().picture), element("canvas")];
+  const canvases = [canvas(numbersOf(now().picture)), element("canvas")];
   const photo = element("div", { class: "mplab-photo" }, ...canvases, split, part);
 
   function show(state) {
@@ -122,7 +158,7 @@ function build(act, now) {
     power.value = state.power;
     factor.textContent = `2${raised(state.power)}`;
     power.setAttribute("aria-valuetext", `2 to the ${state.power}`);
-    photo.children[1].replaceWith(canvas(state.values));
+    photo.children[1].replaceWith(canvas(state.shown));
   }
 
   const exposure = element("label", {}, "exposure ", power, factor);

@@ -113,6 +113,14 @@ const SECONDS = 5; // until all have
 
 const spot = ([x, , z]) => `${x.toFixed(2)} ${(-z).toFixed(2)}`;
 
+const drawings = new Map();
+
+/** The picture of a run, drawn once. */
+function pictureOf(run) {
+  if (!drawings.has(run)) drawings.set(run, picture(run));
+  return drawings.get(run).cloneNode(true);
+}
+
 /** A run as a line of z over x that appears piece by piece, and a ring where it stands still. */
 function picture({ f, dt, states, since, cycle }) {
   const pieces = [];
@@ -150,7 +158,7 @@ function build(act) {
     const ways = ["to nearest", "to nearest", "stochastic"];
     const drawn = state.runs.map((each, i) => {
       const words = element("b", {}, `${each.f.name} ${ways[i]}`);
-      return element("div", {}, picture(each), words, ` ${verdict(each)}`);
+      return element("div", {}, pictureOf(each), words, ` ${verdict(each)}`);
     });
     panels.replaceChildren(...drawn);
   }
