@@ -226,6 +226,20 @@ CARD_STYLE = (
 """Turns a card dark where JupyterLab says that its theme is dark."""
 
 
+_UNUSED = re.compile(
+    r'(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->| id="\w+_\d+"'
+    r"|font-family: 'DejaVu Sans';? ?"
+)
+"""Parts of matplotlib's SVG that a page needs not, or holds once for all."""
+
+
+def _shorter(at: re.Match[str]) -> str:
+    """Write a path or a style of SVG without needless spaces, places to a hundredth of a point."""
+    if at[0].startswith(" style"):
+        return at[0].replace(": ", ":").replace("; ", ";")
+    return re.sub(r" ?([A-Zz]) ?", r"\1", re.sub(r"(\.\d\d)\d+", r"\1", at[0]))
+
+
 # A figure that can be read aloud ---------------------------------------------------------
 class Picture(Figure):
     """A matplotlib Figure with a description, shown by Jupyter as an image with alt text.
@@ -250,15 +264,17 @@ class Picture(Figure):
 
     def svg(self) -> str:
         """Return the figure as SVG, whose words are text, in colours for light and dark pages."""
-        text = re.sub(r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->", "",
-                      self._drawn("svg").decode())  # fmt: skip
-        # Places to a hundredth of a point.
-        text = re.sub(
-            ' [dxy]="[^"]+', lambda at: re.sub(r"(\.\d\d)\d+", r"\1", at[0]), text
-        )
+        text = _UNUSED.sub("", self._drawn("svg").decode())
         text = re.sub(r"\s*\n\s*", " ", text).replace("> <", "><")
-        look = 'style="color-scheme:light dark" fill="black" '
-        return on_both(text.replace("<svg ", f"<svg {look}", 1))
+        text = re.sub(' (?:d|style)="[^"]+', _shorter, text)
+        names: dict[str, str] = {}
+        text = _COLOUR.sub(
+            lambda at: f"var(--c{names.setdefault(at[0], str(len(names)))})", text
+        )
+        look = "".join(f"--c{n}:{on_both(colour)};" for colour, n in names.items())
+        look += "color-scheme:light dark;font-family:DejaVu Sans,Verdana,sans-serif"
+        ink = f'style="{look}" fill="{on_both("#000000")}"'
+        return text.replace("<svg ", f"<svg {ink} ", 1)
 
     def address(self) -> str:
         """Return a `data:` address that holds the figure: as SVG, or as PNG if that is shorter."""
