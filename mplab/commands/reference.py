@@ -4,7 +4,6 @@ import re
 import sys
 import warnings
 from collections.abc import Mapping
-from itertools import cycle
 from pathlib import Path
 from types import ModuleType
 
@@ -65,7 +64,7 @@ def write_reference(folder: Path) -> None:
 
 
 def _guarded(html: str) -> str:
-    """Add the security policy to a page, labels for screen readers to its links, names to cells.
+    """Add the security policy to a page, and labels for screen readers to its links.
 
     The page's own script loads the search index.
     """
@@ -75,16 +74,9 @@ def _guarded(html: str) -> str:
         r'\1 aria-label="link to \2">',
         html,
     )
-    html = re.sub("(?s)<table>.*?</table>", _with_columns, html)
     return html.replace(
         "<head>", "<head>" + policy(scripts, more="'strict-dynamic'"), 1
     )
-
-
-def _with_columns(table: re.Match[str]) -> str:
-    """Give each cell of a table the name of its column, which a phone shows before it."""
-    names = cycle(re.findall("<th>(.*?)</th>", table[0]))
-    return re.sub("<td>", lambda _: f'<td data-column="{next(names)}">', table[0])
 
 
 def _page(name: str) -> doc.Module:

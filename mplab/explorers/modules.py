@@ -23,7 +23,7 @@ from mplab.numbers.formats import (
     Format,
     Rounding,
 )
-from mplab.pictures.canvas import FIELDS, Picture, on_both, style
+from mplab.pictures.canvas import FIELDS, Picture, style
 from mplab.pictures.formats import bit_fields, number_lines
 from mplab.pictures.rounding import rounding_profile
 
@@ -56,11 +56,7 @@ def css() -> str:
 
 def facts(fmt: Format) -> dict[str, Any]:
     """Return the facts of a format as JSON; `makeFormat` derives the rest."""
-    return {
-        **asdict(fmt),
-        "specials": fmt.specials.name,
-        "colour": on_both(style(fmt).colour),
-    }
+    return {**asdict(fmt), "specials": fmt.specials.name, "colour": style(fmt).colour}
 
 
 class PageExplorer(anywidget.AnyWidget):
@@ -167,9 +163,7 @@ class BitExplorer(PageExplorer):
     _esm = module("bit_explorer.js")
     entry = traitlets.Unicode().tag(sync=True)
     format = traitlets.Unicode().tag(sync=True)
-    colours = traitlets.Dict(
-        {name: on_both(colour) for name, colour in FIELDS.items()}
-    ).tag(sync=True)
+    colours = traitlets.Dict(FIELDS).tag(sync=True)
 
     def __init__(self, number: str | float = "0.1", fmt: Format = FP16) -> None:
         formats = tuple(dict.fromkeys((*SHOWN, fmt)))

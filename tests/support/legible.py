@@ -7,8 +7,9 @@ from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
+from coloraide import Color
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
 CONTRAST = 4.5
@@ -120,8 +121,15 @@ def words_of(figure):
 
 def assert_words_stand_out(svg):
     """Fail on a text of an SVG that is faint on what was painted before it, in light or dark."""
-    for scheme in (r"\1", r"\2"):
-        _assert_stand_out(re.sub(r"light-dark\((.*?),(.*?)\)", scheme, svg))
+    both = r"light-dark\(([^,]*),oklch\(from \S+ calc\(([\d.]+) - l\) c h\)\)"
+    _assert_stand_out(re.sub(both, r"\1", svg))
+    _assert_stand_out(re.sub(both, lambda at: _turned(at[1], float(at[2])), svg))
+
+
+def _turned(colour, light):
+    """The colour with `light` less its own light, in OKLCH."""
+    seen = Color(to_hex(colour)).convert("oklch")
+    return seen.set("l", light - seen["l"]).convert("srgb").clip().to_string(hex=True)
 
 
 def _assert_stand_out(svg):

@@ -27,6 +27,7 @@ import {
   line,
   live,
   modeWords,
+  onBoth,
   raised,
   showChoice,
   slider,
@@ -443,7 +444,7 @@ function begin(model, formats) {
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
 function render({ model, el }) {
   for (const [name, colour] of Object.entries(model.get("colours"))) {
-    el.style.setProperty(`--${name.split(" ")[0]}`, colour);
+    el.style.setProperty(`--${name.split(" ")[0]}`, onBoth(colour));
   }
   const question = "Which bits make this number?";
   const functions = { begin, build, sentence, plain, changed, permalink, linked };

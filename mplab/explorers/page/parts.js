@@ -77,6 +77,10 @@ function say(region, note, text) {
   }
 }
 
+/** A house colour, and for dark pages its hue with its light turned, as on_both in Python. */
+export const onBoth = (colour) =>
+  `light-dark(${colour}, oklch(from ${colour} calc(1.22 - l) c h))`;
+
 const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes
 
 /**
@@ -92,7 +96,8 @@ const REST = 250; // ms of rest before the address changes: browsers refuse hund
  * page an event, "addressed".
  */
 export function live({ model, el }, explorer) {
-  let state = explorer.begin(model, model.get("formats").map(makeFormat));
+  const inBoth = (facts) => makeFormat({ ...facts, colour: onBoth(facts.colour) });
+  let state = explorer.begin(model, model.get("formats").map(inBoth));
   let telling = false;
   let resting;
   const { parts, below = [], show } = explorer.build(act, () => state);
