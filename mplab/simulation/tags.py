@@ -147,11 +147,13 @@ class Rounder:
         total = torch.zeros_like(terms[0])
         self(total, total, None)
         if self.stream is None and total.is_cpu and not _listeners:
-            # NumPy and the loop itself take a quarter of the time
-            sums, at, size = total.numpy(), total.data_ptr(), total.numel()
-            for row in terms.numpy():
-                np.add(sums, row, out=sums)
-                self._loop(at, at, size, self._parameters_at, 0, 0)
+            # a ufunc takes two thirds of the loop's time for each row
+            add, rounded = np.add, kernels.ufunc(self.parameters, self.rounding)
+            sums = total.numpy().reshape(-1)
+            bits = sums.view(np.int32)
+            for row in terms.numpy().reshape(len(terms), -1):
+                add(sums, row, sums)
+                rounded(bits, bits)
             return total
         for row in terms:
             total += row
