@@ -23,6 +23,7 @@ from mplab.health.measures import (
     rank,
     require_optimizer,
     several_processes,
+    together,
     unseen,
     watched_modules,
     without_errors,
@@ -362,10 +363,8 @@ class Digest(Watch):
     @without_errors
     def _end_step(self) -> None:
         if self._rows:
-            first = self._rows[0][1].device
-            together = torch.stack([numbers.to(first) for _, numbers in self._rows])
             ids = [self._ids.setdefault(site, len(self._ids)) for site, _ in self._rows]
-            rows = together.cpu().numpy()
+            rows = together([numbers for _, numbers in self._rows]).cpu().numpy()
             new = list(self._ids)[len(self.record.sites) :]
             self.record.steps[self._number] = np.array(ids), rows
             self.record.sites += new

@@ -114,20 +114,18 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
+    level, check = (
+        "note",
+        "Nothing, while skips stay rare after the start; else begin with a smaller scale. Step a "
+        "schedule of learning rates only where the optimizer stepped.",
+    )
     if count == len(steps):
-        return _watch(
-            "scale-finds-its-level",
-            observed,
-            means,
+        level, check = (
+            "watch",
             "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too.",
         )
-    return _note(
-        "scale-finds-its-level",
-        observed,
-        means,
-        "Nothing, while skips stay rare after the start; else begin with a smaller scale.",
-    )
+    means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
+    return Finding("scale-finds-its-level", level, observed, means, check)
 
 
 def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -369,6 +367,22 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"unscale_ began: the optimizer gets {clipped / scale:.3g}, not {raw / scale:.3g}.",
             f"Something clipped gradients still multiplied by {scale:g}.",
             "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
+        )
+    replaced = [
+        i
+        for i, step in enumerate(steps)
+        if not (step.skipped or math.isfinite(step.gradient_norm or 0))
+        and step.norm_at_optimizer is not None
+        and math.isfinite(step.norm_at_optimizer)
+    ]
+    if replaced:
+        yield _problem(
+            "replaced-gradients",
+            f"Gradients were not finite after backward() in {len(replaced)} steps, first in step "
+            f"{replaced[0]}, and finite at the optimizer.",
+            "Something made numbers of them, as nan_to_num does: momentum and weight decay still "
+            "move the weights.",
+            "Skip such a step: use a gradient scaler, or leave optimizer.step() out.",
         )
     if seen.unscaled_twice:
         yield _problem(

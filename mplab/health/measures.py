@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from mplab.health.records import Step
 from mplab.health.tracing import format_of_dtype, low_format_of, without_modes
-from mplab.numbers.formats import FP8_E5M2, FP32, FP64, Format
+from mplab.numbers.formats import FP8_E5M2, FP64, Format
 from mplab.numbers.rounding import round_to
 
 _COUNTED = 1 << 16
@@ -341,8 +341,7 @@ class Movement:
             expected = moved | self._pushed.get(p, moved)
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
-            wide = FP64 if before.dtype is torch.float64 else FP32
-            fmt = weight_format or format_of_dtype(before.dtype) or wide
+            fmt = weight_format or format_of_dtype(before.dtype) or FP64
             far = (after.double() - before.double()).abs() / ulps(before, fmt)
             ratios.append(far[expected].cpu())
         together = torch.cat(ratios) if ratios else torch.empty(0, dtype=torch.float64)

@@ -71,12 +71,10 @@ class Report:
         seen = [s for s in self.steps if s.updated]
         if seen:
             one = seen[-1]
-            pairs.append(
-                ("median update", f"{_number(one.update_ulps)} ulp of its weight")
-            )
-            pairs.append(
-                ("updates that changed no bit", f"{one.unmoved / one.updated:.1%}")
-            )
+            pairs += [
+                ("median update", f"{_number(one.update_ulps)} ulp of its weight"),
+                ("updates that changed no bit", f"{one.unmoved / one.updated:.1%}"),
+            ]
         return pairs
 
     def _layer_rows(self) -> list[tuple[str, ...]]:

@@ -148,6 +148,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origins: the first origin of each phase in this step.
         low: whether an operation had a result in FP16 or BF16 in this step.
         casts: addresses of memory that was cast to a low format in this step.
+        events: the numbers of the autograd nodes with which modules began, and their names.
         integers: the first whole numbers that a cast changed.
     """
 
@@ -169,7 +170,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._last: dict[str, Origin] = {}
         self._aside: Origin | None = None
         self._stack: list[str] = []
-        self._events: list[tuple[int, str]] = []
+        self.events: list[tuple[int, str]] = []
         self._thread = get_ident()
 
     def enter_module(self, name: str) -> None:
@@ -190,7 +191,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
-            self._events.append((next_number(), name))
+            self.events.append((next_number(), name))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -216,11 +217,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = self._look_before(name, args, kwargs)
         out = func(*args, **kwargs)
         with self._harmlessly():
-            self._look_after(name, *found, out)
             # a simulation casts by a product with 1
-            product = name == "mul" and type(args[-1]) is int and args[-1] == 1
-            if (name == "_to_copy" or product) and isinstance(out, Tensor):
-                self._measure_cast(args[0], out, self._place()[1])
+            if name == "mul" and type(args[-1]) is int and args[-1] == 1:
+                name = "_to_copy"
+            self._look_after(name, *found, out)
+            tag = tag_of(out) if is_plain(out) else None
+            if name == "_to_copy" and isinstance(out, Tensor):
+                self._measure_cast(args[0], out)
+            elif tag is not None and tag.into is not None:
+                for t in found[0]:  # wide inputs of a low result were cast unseen
+                    if t.dtype is torch.float32 and t.dim():
+                        self._measure_cast(t, t.to(tag.into.fmt.torch_dtype))
         return out
 
     @contextmanager
@@ -363,11 +370,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if node is None:
             return "forward", self._stack[-1] if self._stack else OUTSIDE
         found = bisect_right(
-            self._events, node._sequence_nr(), key=lambda event: event[0]
+            self.events, node._sequence_nr(), key=lambda event: event[0]
         )
-        return "backward", self._events[found - 1][1] if found else OUTSIDE
+        return "backward", self.events[found - 1][1] if found else OUTSIDE
 
-    def _measure_cast(self, before: Tensor, after: Tensor, module: str) -> None:
+    def _measure_cast(self, before: Tensor, after: Tensor) -> None:
         """Record a cast to a low format, and whether it changed whole numbers."""
         fmt = low_format_of(after)
         if fmt is None or low_format_of(before) == fmt or not is_plain(before):
@@ -381,7 +388,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             (values == values.round()).all()
         )
         if whole and bool((after.double() != values).any()):
-            self.integers = RoundedIntegers(module, largest, fmt.name)
+            self.integers = RoundedIntegers(self._place()[1], largest, fmt.name)
 
 
 def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:

@@ -187,6 +187,20 @@ class _Watching:
         self.report = self.health.report(gather=gather)
         return self.report
 
+    def pause(self, *args: Any, **given: Any) -> None:
+        """Pause the watch, if there is one; the arguments are the trainer's."""
+        if self.health is not None:
+            self.health.pause()
+
+    def resume(self, *args: Any, **given: Any) -> None:
+        """Continue likewise."""
+        if self.health is not None:
+            self.health.resume()
+
+    def on_train_end(self, *args: Any, **given: Any) -> None:
+        """Make the report, as both trainers ask."""
+        self._end()
+
     def _end(self, *, gather: bool = True) -> None:
         report = self.close(gather=gather)
         if report is None or not self._first:
@@ -218,16 +232,8 @@ class _ForLightning(_Watching):
             self._done = trainer.global_step
             self._step(max(1, count))
 
-    def on_validation_start(self, trainer: Any, module: Any) -> None:
-        if self.health is not None:
-            self.health.pause()
-
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        if self.health is not None:
-            self.health.resume()
-
-    def on_train_end(self, trainer: Any, module: Any) -> None:
-        self._end()
+    on_validation_start = _Watching.pause
+    on_validation_end = _Watching.resume
 
     def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
         self._end(gather=False)  # the other processes may still train
@@ -256,14 +262,8 @@ class _ForTransformers(_Watching):
             self._losses.append(loss.detach())
             self._summed = kwargs.get("num_items_in_batch") is not None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        if self.health is not None:
-            self.health.resume()
+    on_step_begin = _Watching.resume
 
     def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
         self._step(1 if self._summed else max(1, len(self._losses)))
-        if self.health is not None:
-            self.health.pause()  # an evaluation may come
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._end()
+        self.pause()  # an evaluation may come

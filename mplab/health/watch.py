@@ -50,6 +50,9 @@ from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.tags import low_format, tag_of
 
+_KEPT = 1 << 16
+"""How many results of modules are remembered within a step, which may lack its `step()`."""
+
 _FINITE = torch.zeros((), dtype=torch.float32)
 """What `measures.largest_of` gives for a tensor of zeros."""
 
@@ -231,13 +234,17 @@ class Health(measures.Watch):
                 self.scaler.__dict__.pop(name, None)
         self._stop_tracing()
 
-    def _begin_step(self) -> None:
-        """Forget the observations of the step before, and decide what to look at in this one."""
+    def _forget(self) -> None:
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
         self._shares: measures.Rows = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
         self._casts: measures.Rows = []
+        self._tracer.events = []
+
+    def _begin_step(self) -> None:
+        """Forget the observations of the step before, and decide what to look at in this one."""
+        self._forget()
         self._given: list[Tensor] = []
         self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
@@ -294,6 +301,8 @@ class Health(measures.Watch):
     ) -> None:
         self._tracer.leave_module()
         self._ran = True
+        if len(self._flags) > _KEPT:
+            self._forget()
         before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):
             output = list(output.values())

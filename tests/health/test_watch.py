@@ -457,7 +457,7 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
         tracer.enter_module(name)
         model(torch.ones(1, 2))
         tracer.leave_module()
-    before = list(tracer._events)
+    before = list(tracer.events)
 
     def again():
         tracer.enter_module("0")
@@ -466,9 +466,9 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
     thread = threading.Thread(target=again)
     thread.start()
     thread.join()
-    assert tracer._events == before == sorted(before, key=lambda event: event[0])
+    assert tracer.events == before == sorted(before, key=lambda event: event[0])
     again()
-    assert len(tracer._events) == len(before) + 2
+    assert len(tracer.events) == len(before) + 2
 
 
 def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
@@ -734,3 +734,12 @@ def test_the_gradients_that_a_generator_leaves_in_its_critic_are_not_piled_up():
             makes.step()
             health.step(loss)
     assert health.report().codes == []
+
+
+def test_a_watch_whose_step_is_never_called_forgets_old_results(monkeypatch):
+    monkeypatch.setattr("mplab.health.watch._KEPT", 50)
+    model = nn.Linear(2, 2)
+    with Health(model) as health:
+        for _ in range(200):
+            model(torch.ones(1, 2)).sum().backward()
+            assert len(health._flags) + len(health._tracer.events) < 200

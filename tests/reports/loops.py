@@ -171,7 +171,7 @@ def schedule_of_skipped_steps(run):
     return rates[0]
 
 
-@report("PolymathicAI/the_well#77", policy=CPU_AUTOCAST)
+@report("PolymathicAI/the_well#77", policy=CPU_AUTOCAST, rule="scale-finds-its-level")
 def scale_not_saved(run):
     """A checkpoint lacks the scaler, so that a resumed run begins with the first scale again.
 
@@ -183,7 +183,7 @@ def scale_not_saved(run):
     return sum(step.skipped for step in run.health.steps)
 
 
-@report("mlnomadpy/flaxchat#6")
+@report("mlnomadpy/flaxchat#6", rule="replaced-gradients")
 def zeros_for_bad_gradients(run):
     """Gradients that are not finite are replaced by zeros, and the optimizer steps all the
     same: momentum and weight decay move the weights.
