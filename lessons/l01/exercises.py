@@ -108,10 +108,6 @@ EXERCISES: dict[str, Exercise] = {
                 ROUND_ONCE,
             ),
             (
-                lambda gradient: _scale_to(FP16.min_normal, gradient),
-                "This lifts the gradient to a normal number; a subnormal one would not be flushed.",
-            ),
-            (
                 lambda gradient: _scale_to(_SMALLEST, gradient),
                 "The gradient need not reach the smallest subnormal: it only has to round to it.",
             ),
