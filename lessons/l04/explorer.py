@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-import numpy as np
 import traitlets
-from PIL import Image
+from matplotlib.image import imread
 
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Format
 from mplab.explorers.modules import PageExplorer, module
@@ -50,7 +49,7 @@ def _still() -> Picture:
     axes.set_axis_off()
     file = Path(__file__).with_name("photograph.png")
     # Not interpolated: SVG then holds these pixels and no others.
-    axes.imshow(np.asarray(Image.open(file).convert("RGB")), interpolation="none")
+    axes.imshow(imread(file), interpolation="none")
     details = (
         "A sun over a lake; at the left the original, at the right what is stored."
     )
