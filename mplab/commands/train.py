@@ -16,7 +16,6 @@ import torch
 
 from mplab.commands.errors import UserError
 from mplab.training.history import History
-from mplab.training.parallel import process_group, rank
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.runs import gather
 from mplab.training.tasks import TASKS, Task
@@ -44,20 +43,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         own = named_task(options.task)
         task = replace(own, name=options.task + _version(options.task, own))
     try:
-        with process_group():
-            runs = gather(
-                task,
-                options.recipe,
-                options.out,
-                seeds=options.seeds,
-                steps=options.steps,
-                device=options.device,
-                progress=not options.quiet,
-                save_every=options.save_every,
-                told=partial(print, flush=True),
-            )
-            if rank() == 0:
-                _show(runs, options)
+        runs = gather(
+            task,
+            options.recipe,
+            options.out,
+            seeds=options.seeds,
+            steps=options.steps,
+            device=options.device,
+            progress=not options.quiet,
+            save_every=options.save_every,
+            told=partial(print, flush=True),
+        )
+        _show(runs, options)
     except (TypeError, ValueError) as error:
         # Raised in the task, not by us.
         if not re.match(r"[\w.]+: .+ must ", str(error)):
@@ -138,8 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mplab train",
         description="Train a task by each recipe and seed, and compare. A run that was cut off "
-        "goes on where it was; runs that OUT holds already are not repeated. Under torchrun, "
-        "torch's own recipes train data-parallel.",
+        "goes on where it was; runs that OUT holds already are not repeated.",
         allow_abbrev=False,
     )
     add = parser.add_argument

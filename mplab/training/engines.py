@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.backends import mha
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from mplab.numbers.formats import FP32
@@ -18,7 +17,6 @@ from mplab.simulation.context import simulated
 from mplab.simulation.linears import convert_linears
 from mplab.simulation.policies import POLICIES
 from mplab.training.optimizers import LowOptimizer
-from mplab.training.parallel import processes
 from mplab.training.recipes import Recipe
 from mplab.training.replay import Replay, is_straight
 
@@ -178,10 +176,6 @@ class Simulated(_Engine):
 class Real(_Engine):
     """Training steps in torch's arithmetic: plain, mixed precision, or all in one format.
 
-    In a process group the model is trained data-parallel: the gradients are averaged over
-    the processes before they are checked for infinities, so that an infinity in one process
-    reaches all, and all skip the step and lower the scale together.
-
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
         loss: a function of predictions, which are widened to FP32, and targets.
@@ -211,8 +205,6 @@ class Real(_Engine):
             growth_interval=recipe.growth_interval,
             enabled=recipe.init_scale is not None,
         )
-        if processes() > 1:
-            self.network = DistributedDataParallel(self.network)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None

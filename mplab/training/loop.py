@@ -25,7 +25,6 @@ from mplab.simulation.linears import conversion
 from mplab.training.engines import engine_for
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample, settings_from
-from mplab.training.parallel import from_first, mean, processes, rank
 from mplab.training.recipes import Recipe, recipe_of
 from mplab.training.tasks import Batch, Split, Task, metrics_of, task_of
 
@@ -66,10 +65,6 @@ def train(
     of `torch.nn.functional`, on a CPU, without `watch`; otherwise, and where gradients are
     recorded, each step is simulated afresh.
 
-    In a process group (`torchrun`) torch's own recipes train data-parallel: each process
-    takes its share of every batch, and all return the same losses. The gradients recorded
-    are those of the share of process 0.
-
     Args:
         task: a name in `TASKS`, or a task.
         recipe: a name in `RECIPES`, or a recipe.
@@ -93,9 +88,8 @@ def train(
     Raises:
         TypeError: the task's metrics are not a dict of one number for each name.
         ValueError: an unknown name, a seed or a number of steps that is negative, a step to
-            record that the run does not have, a checkpoint that does not belong to this run, a
-            simulated recipe in a process group, or a batch that is larger than the data or does
-            not divide by the number of processes.
+            record that the run does not have, a checkpoint that does not belong to this run, or a
+            batch that is larger than the data.
 
     Examples:
         >>> run = train("digits-autoencoder", "fp32", steps=3, progress=False)
@@ -121,9 +115,8 @@ def train(
         try:
             done = len(run.rows)
             name = f"{chosen.name} {how.name}"
-            shown = progress and rank() == 0
             for _ in counted(
-                range(done, count), name, progress=shown, total=count, initial=done
+                range(done, count), name, progress=progress, total=count, initial=done
             ):
                 run.step()
                 done = len(run.rows)
@@ -139,7 +132,7 @@ def train(
 
 def default_device(recipe: Recipe) -> str:
     """The device of a recipe without one: "cuda" or "cpu"."""
-    real = not recipe.simulated and (recipe.compute_format != FP32 or processes() > 1)
+    real = not recipe.simulated and recipe.compute_format != FP32
     return "cuda" if real and torch.cuda.is_available() else "cpu"
 
 
@@ -169,7 +162,7 @@ def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
 
 
 class Batches:
-    """Endless batches, each epoch in a new order; from each batch, this process's share."""
+    """Endless batches, each epoch in a new order."""
 
     def __init__(self, split: Split, size: int | None, seed: int) -> None:
         self.inputs, self.targets = split.train
@@ -180,26 +173,18 @@ class Batches:
                 f"train: task must have a batch of 1 to {len(self.inputs)} examples, as many as "
                 f"its data; got {self.size}. Change it, or use None for all."
             )
-        if self.size % processes():
-            raise ValueError(
-                f"train: batch must divide by the number of processes; got {self.size} examples "
-                f"for {processes()} processes. Start another number of them."
-            )
         self.generator = torch.Generator().manual_seed(seed)
         self.order = torch.zeros(0, dtype=torch.int64)
         self.begin = 0
 
     def next(self) -> Batch:
         """The next batch, on the device of the data."""
-        share = slice(rank(), None, processes())
         if self.whole:
-            return self.inputs[share], self.targets[share]
+            return self.inputs, self.targets
         if self.begin + self.size > len(self.order):
             self.order = torch.randperm(len(self.inputs), generator=self.generator)
             self.begin = 0
-        chosen = self.order[self.begin : self.begin + self.size][share].to(
-            self.inputs.device
-        )
+        chosen = self.order[self.begin : self.begin + self.size].to(self.inputs.device)
         self.begin += self.size
         return self.inputs[chosen], self.targets[chosen]
 
@@ -232,11 +217,6 @@ class _Run:
         *,
         replay: bool,
     ) -> None:
-        if recipe.simulated and processes() > 1:
-            raise ValueError(
-                f"train: recipe must be torch's own arithmetic in several processes; got "
-                f"{recipe.name}, which is simulated. Start it without torchrun."
-            )
         self.task = task
         self.recipe = recipe
         self.seed = seed
@@ -264,7 +244,7 @@ class _Run:
         reference = self._reference(inputs, targets) if record else {}
         with _recording(self.model, record) as seen:
             scale, loss = self.engine.backward(inputs, targets, watched=record)
-        self.rows.append((mean(loss), scale, self.engine.update()))
+        self.rows.append((float(loss), scale, self.engine.update()))
         if record:
             self._record(number, seen, reference, scale)
 
@@ -316,16 +296,11 @@ class _Run:
             "steps": self.steps,
             "device": self.device.type,
             "recorded": list(self.recorded),
-            "environment": self._environment(),
+            "environment": environment(),
         }
-
-    def _environment(self) -> dict[str, str]:
-        return {**environment(), "processes": str(processes())}
 
     def save(self, path: Path) -> None:
         """Write the complete state of the run to a file, atomically."""
-        if rank() > 0:
-            return
         state = {
             "identity": self._identity(),
             "history": self.history(evaluate=False).to_json(),
@@ -343,10 +318,9 @@ class _Run:
     def resume(self, path: Path | None) -> None:
         """Continue from a checkpoint, if there is one."""
         content = None
-        if path is not None and rank() == 0:
+        if path is not None:
             with suppress(FileNotFoundError):
                 content = path.read_bytes()
-        content = from_first(content)
         if content is None:
             return
         state = self._read(content, path)
@@ -372,6 +346,7 @@ class _Run:
             )
             found = state["identity"]
             found["settings"] = settings_from(found["settings"])
+            found["environment"].pop("processes", None)  # of earlier copies
         except Exception as error:  # torch and pickle raise errors of many kinds
             raise ValueError(
                 f"train: checkpoint must be a file that train saved; got {path}, which gives "
@@ -390,7 +365,7 @@ class _Run:
         """The history so far, with metrics if wanted."""
         cuda = self.device.type == "cuda"
         loss, scale, skipped = np.array(self.rows, np.float64).reshape(-1, 3).T
-        found = self._environment()
+        found = environment()
         if self.recipe.fp8 is not None:
             found[f"linear layers in {self.recipe.name}"] = conversion(self.model)
         return History(

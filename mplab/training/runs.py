@@ -15,7 +15,6 @@ from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
 from mplab.training.history import MALFORMED, History
 from mplab.training.loop import train
-from mplab.training.parallel import from_first, rank
 from mplab.training.recipes import Recipe, recipe_of
 from mplab.training.tasks import Task, task_of
 
@@ -59,9 +58,6 @@ def _alone(out: Path) -> Iterator[None]:
     except ImportError:  # Windows
         yield
         return
-    if rank() > 0:
-        yield
-        return
     place = out.with_name(out.name + ".lock")
     with place.open("a") as lock:
         try:
@@ -94,8 +90,7 @@ def gather(
     """Train the runs that are missing from a file, and return all requested runs.
 
     Complete runs are in the file; the current one is in a checkpoint beside it. The same call
-    continues an interrupted one, and ends with the same bits. In a process group only the first
-    process reads and writes.
+    continues an interrupted one, and ends with the same bits.
 
     Args:
         task: a name in `TASKS`, or a task; the file identifies it by its name alone.
@@ -136,9 +131,7 @@ def gather(
         (recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)
     ]
     with _alone(out):
-        content = out.read_bytes() if rank() == 0 and out.exists() else None
-        content = from_first(content)
-        runs = [] if content is None else _parsed(content, out)
+        runs = _parsed(out.read_bytes(), out) if out.exists() else []
         for run in runs:
             _require_same(run, out, learned, steps, device, chosen)
         done = {(run.recipe, run.seed): run for run in runs}
@@ -157,13 +150,11 @@ def gather(
             )
             runs.append(run)
             done[recipe.name, seed] = run
-            if rank() == 0:
-                _save(out, runs)
-                if told is not None:
-                    told(run)
-        if rank() == 0:
-            for recipe, seed in wanted:  # only now are the runs safe without them
-                checkpoint_path(out, recipe.name, seed).unlink(missing_ok=True)
+            _save(out, runs)
+            if told is not None:
+                told(run)
+        for recipe, seed in wanted:  # only now are the runs safe without them
+            checkpoint_path(out, recipe.name, seed).unlink(missing_ok=True)
         return [done[recipe.name, seed] for recipe, seed in wanted]
 
 

@@ -6,16 +6,16 @@ python health_worker.py FOLDER, with the variables that torchrun sets.
 import gc
 import json
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import distributed, nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from mplab.health import Health
-from mplab.training.parallel import process_group, rank
 
 
 def network():
@@ -40,10 +40,10 @@ def trained(make, *, watched, scale=None, bad=False):
     health = Health(model, optimizer, scaler=scaler)
     if watched:
         health.__enter__()
-    generator = torch.Generator().manual_seed(rank())
+    generator = torch.Generator().manual_seed(distributed.get_rank())
     for step in range(4):
         x = torch.randn(8, 8, generator=generator)
-        if bad and (step, rank()) == (1, 1):
+        if bad and (step, distributed.get_rank()) == (1, 1):
             x[0, 0] = torch.nan
         loss = F.mse_loss(model(x), x[:, :3])
         optimizer.zero_grad()
@@ -61,7 +61,7 @@ def trained(make, *, watched, scale=None, bad=False):
 
 def compared(make, *, alone=False, **options):
     """Whether the watch changed a bit, and what it reports."""
-    watched = not alone or rank() == 0
+    watched = not alone or distributed.get_rank() == 0
     (bare, _), (seen, health) = (
         trained(make, watched=on, **options) for on in (False, watched)
     )
@@ -87,7 +87,8 @@ def told_of_a_bad_batch():
 if __name__ == "__main__":
     # Fills memory that is still to be written with NaN.
     torch.use_deterministic_algorithms(True)
-    with process_group(timeout=60):
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=60))
+    try:
         found = {
             "ddp": compared(lambda: DistributedDataParallel(network())),
             "ddp scaled": compared(
@@ -98,4 +99,8 @@ if __name__ == "__main__":
             "fsdp2, first alone": compared(sharded, alone=True),
         }
         gc.collect()  # FSDP2's cycles would hold the group until Python ends, and abort it there
-        Path(sys.argv[1], f"{rank()}.json").write_text(json.dumps(found))
+        Path(sys.argv[1], f"{distributed.get_rank()}.json").write_text(
+            json.dumps(found)
+        )
+    finally:
+        distributed.destroy_process_group()
