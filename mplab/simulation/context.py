@@ -121,12 +121,11 @@ class simulated(ContextDecorator):
         tests/simulation/test_kernels.py, tests/simulation/test_low_kernels.py and
         tests/simulation/test_autocast.py. Python numbers are rounded to the format, or refused
         past its range, where the kernels of `policy.kernels` do so, and running sums that they
-        keep low are added in their order. Where a kernel for the CPU rounds between its steps, as
-        those of `logit`, `cross`, `fold` and `add(alpha=)` do, that kernel itself runs, in FP16 and
-        BF16; in other formats, and for stochastic rounding, the result is rounded once. These
-        differ still, and `explain` marks the known ones: `sigmoid_backward`, and the backward
-        passes of `softmax` and attention; sums in another order, such as products near
-        `max_finite`; `div` with a `rounding_mode`;
+        keep low are added in their order. These differ still, and `explain` marks the known ones:
+        other kernels that round between their steps, such as `sigmoid_backward`, `matrix_exp`,
+        `xlogy` and `renorm`; sums in another order, such as products near `max_finite`, and
+        running sums of `fold`, overlapping averages and `segment_reduce`; other rules for NaN in
+        the backward pass of `elu`, `hardtanh` and the like; `add(alpha=)` where alpha·y overflows;
         operations that real torch lacks in the format, which are computed here; operations
         outside torch's own library, whose result is rounded once.
         With torch's half kernels in place of the rounded float32 results whole runs are

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.numbers.formats import FP32
-from mplab.simulation.low_kernels import WITH_ALPHA, check_number, rounded_number
+from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
     Keywords,
@@ -617,10 +617,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
             elif name in kwargs:
                 kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
-        if rule.own_way is None or (rule.name in WITH_ALPHA and "alpha" not in kwargs):
+        if rule.own_way is None:
             return rule.call(*args, **kwargs)
-        with torch._C.DisableTorchFunction():  # its steps need no look at dtypes
-            out = rule.own_way(rule.call, into, *args, **kwargs)
+        out = rule.own_way(rule.call, into, *args, **kwargs)
         if rule.written is not None and out is not args[0]:
             return args[0].copy_(out)
         return out
@@ -634,8 +633,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(t, Tensor) or t.dim():
                 return t
             whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            checked = any(i == place for place, _ in rule.checked)
-            if checked and rule.name != "fill":
+            if any(i == place for place, _ in rule.checked):
                 check_number(t.item(), into)
             kept = whole or t.dtype is not _FLOAT32
             return t if kept else into(t, torch.empty_like(t), None)

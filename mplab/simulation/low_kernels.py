@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import Format, Overflow, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.simulation.policies import names_in
-from mplab.simulation.tags import Rounder, low_format
+from mplab.simulation.tags import Rounder
 
 Call = Callable[..., Any]
 """Runs an operation in float32."""
@@ -63,37 +62,6 @@ def _rounded(
 
 
 # Operations that are computed in another way -------------------------------------------------
-OwnWay = Callable[..., Any]
-"""Takes the float32 operation, the rounder, and the arguments; returns results to be rounded."""
-
-
-def in_the_dtype(
-    call: Call,
-    into: Rounder,
-    *args: Any,
-    otherwise: OwnWay | None = None,
-    **kwargs: Any,
-) -> Any:
-    """Run torch's own kernel in the dtype; `otherwise`, where torch does not compute in the format.
-
-    The numbers are values of the format already, so the casts change none.
-    """
-    dtype, nearest = into.fmt.torch_dtype, Rounding.TIES_TO_EVEN
-    ways = into.rounding, into.overflow
-    if dtype not in _HALVES or ways != (nearest, Overflow.IEEE):
-        if otherwise is None:
-            return call(*args, **kwargs)
-        return otherwise(call, into, *args, **kwargs)
-
-    def cast(t: Any, before: torch.dtype, after: torch.dtype) -> Any:
-        held = isinstance(t, Tensor) and t.dtype is before and t.dim()
-        return t.to(after) if held else t
-
-    low = partial(cast, before=torch.float32, after=dtype)
-    wide = partial(cast, before=dtype, after=torch.float32)
-    return tree_map(wide, call(*tree_map(low, args), **tree_map(low, kwargs)))
-
-
 def _replace_nan(
     call: Call,
     into: Rounder,
@@ -114,9 +82,46 @@ def _replace_nan(
 
 def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     """The third power in BF16 is rounded after each of its two products."""
-    if isinstance(exponent, int | float) and exponent == 3:
-        return in_the_dtype(call, into, x, exponent)
+    number = isinstance(exponent, int | float)
+    if number and exponent == 3 and into.fmt.torch_dtype is torch.bfloat16:
+        square = x * x
+        return into(square, square, None) * x
     return call(x, exponent)
+
+
+def _cross(call: Call, into: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
+    """Both products are rounded before they are subtracted."""
+    a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
+    first = a.roll(-1, dim) * b.roll(-2, dim)
+    second = a.roll(-2, dim) * b.roll(-1, dim)
+    return into(first, first, None) - into(second, second, None)
+
+
+def _logit(call: Call, into: Rounder, x: Tensor, eps: float | None = None) -> Any:
+    """log(x / (1 − x)): the difference and the quotient are rounded; so are the two limits."""
+    if eps is not None:
+        least = rounded_number(eps, into)
+        x = x.clamp(least, rounded_number(1 - least, into))
+    rest = 1 - x
+    odds = x / into(rest, rest, None)
+    return into(odds, odds, None).log()
+
+
+def _add_products(
+    call: Call,
+    into: Rounder,
+    total: Tensor,
+    first: Tensor,
+    second: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Any:
+    """`addbmm`: one `addmm` for each matrix, rounded."""
+    for i, (a, b) in enumerate(zip(first, second, strict=True)):
+        total = torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha)
+        into(total, total, None)
+    return total if len(first) else call(total, first, second, beta=beta)
 
 
 def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
@@ -129,23 +134,15 @@ def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
     return torch.where((x == towards) | towards.isnan(), towards, moved)
 
 
+OwnWay = Callable[..., Any]
+"""Takes the float32 operation, the rounder, and the arguments; returns results to be rounded."""
+
 CONSTANTS: dict[str, OwnWay] = {"nan_to_num": _replace_nan, "nextafter": _next}
 
-WITH_ALPHA = names_in("add sub rsub")
-"""Computed in another way only with an `alpha`."""
-
-_BETWEEN = names_in("linalg_cross addbmm conv_tbc")
+BETWEEN: dict[str, OwnWay] = {"linalg_cross": _cross, "addbmm": _add_products}
 """Kernels that round between their steps, on both devices."""
 
-_BETWEEN_CPU = WITH_ALPHA | names_in(
-    "logit linalg_matrix_exp xlogy renorm embedding_renorm addmv addr floor_divide erf polygamma "
-    "bincount histc index_reduce segment_reduce scatter_reduce col2im unfold_backward "
-    "avg_pool2d_backward avg_pool3d_backward _adaptive_avg_pool2d_backward "
-    "max_pool3d_with_indices_backward adaptive_max_pool3d_backward "
-    "_unsafe_masked_index_put_accumulate _embedding_bag_backward _embedding_bag_dense_backward "
-    "replication_pad2d_backward reflection_pad2d_backward"
-)
-"""The same for the CPU, and those that keep a running sum in the format."""
+_BETWEEN_CPU: dict[str, OwnWay] = {"pow": _power, "logit": _logit}
 
 
 # Sums that are kept in the format -----------------------------------------------------------
@@ -222,6 +219,15 @@ def _put_at_by_width(
     if one.numel() <= 32:
         return call(x, index, values, *how)
     return _put_at(call, into, x, index, values, *how)
+
+
+def _put_where(
+    call: Call, into: Rounder, x: Tensor, mask: Any, index: Any, values: Any
+) -> Any:
+    """`_unsafe_masked_index_put_accumulate`: places outside the mask get nothing."""
+    at = _places(x)[_each(index, lambda i: i.clamp(0))]
+    mask = mask.expand(at.shape)
+    return _scatter(into, x, at[mask], values.expand(at.shape)[mask])
 
 
 def _put(
@@ -343,14 +349,11 @@ def _normalize_back(
 def _normalize_batch(
     call: Call, into: Rounder, x: Tensor, weight: Any, bias: Any, *how: Any
 ) -> Any:
-    """Without FP32 weights and running statistics, those of the batch are stored low, too."""
-    *running, training, _momentum, eps = how
-    out = call(x, weight, bias, *how)
-    if not training or _has_wide(weight, bias, *running) or not x.numel():
-        return out
-    for t in running:
-        if t is not None:
-            into(t, t, None)
+    """Without FP32 weights and running statistics, those of the batch are stored low."""
+    *running, _training, _momentum, eps = how
+    given = [weight, bias, *(running or ())]
+    if any(t is not None for t in given) or not x.numel():
+        return call(x, weight, bias, *how)
     dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
     def low(t: Tensor) -> Tensor:
@@ -363,26 +366,13 @@ def _normalize_batch(
             variance = (exact - mean.double().view(shape)).square().mean(dims)
         variance = low(low(variance * count).double() / count).double()
     inverse = low((variance + eps).rsqrt())
-    factor = inverse if weight is None else inverse * weight
-    shift = -mean * factor if bias is None else bias - mean * factor
-    return x * factor.view(shape) + shift.view(shape), mean, inverse
-
-
-def _normalize(call: Call, into: Rounder, x: Tensor, *how: Any) -> Any:
-    """Layer and group norms store the statistics likewise, for their backward pass."""
-    out = call(x, *how)
-    for t in () if _has_wide(*how) else out[1:]:
-        into(t, t, None)
-    return out
-
-
-def _has_wide(*given: Any) -> bool:
-    """Whether any of a norm's weights and running statistics is in FP32."""
-    return any(isinstance(t, Tensor) and low_format(t) is None for t in given)
+    scaled = x * inverse.view(shape) - (mean * inverse).view(shape)
+    return scaled, mean, inverse
 
 
 _ACCUMULATING: dict[str, OwnWay] = {
     "put": _put,
+    "_unsafe_masked_index_put_accumulate": _put_where,
     "embedding_dense_backward": _embed,
     "max_pool2d_with_indices_backward": _choose_back,
     "adaptive_max_pool2d_backward": _choose_back,
@@ -390,15 +380,14 @@ _ACCUMULATING: dict[str, OwnWay] = {
 
 _PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
 
-_REPLAYED = (
+_SUMS_CPU = (
     _ACCUMULATING
     | dict.fromkeys(_PUTTING, _put_at)
-    | {"index_add": partial(_add_at, wide_rows=True)}
+    | {
+        "index_add": partial(_add_at, wide_rows=True),
+        "native_layer_norm_backward": _normalize_back,
+    }
 )
-
-_SUMS_CPU = {
-    name: partial(in_the_dtype, otherwise=replay) for name, replay in _REPLAYED.items()
-} | {"native_layer_norm_backward": _normalize_back}
 
 _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "put": _put,
@@ -406,23 +395,25 @@ _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "scatter_add": _scatter_add,
 }
 
-_STATISTICS: dict[str, OwnWay] = {
-    "native_batch_norm": _normalize_batch,
-    "_native_batch_norm_legit": _normalize_batch,
-    "native_layer_norm": _normalize,
-    "native_group_norm": _normalize,
-}
-
-_NOT_REPLAYED = (
-    (_BETWEEN_CPU - WITH_ALPHA)
-    | _ACCUMULATING.keys()
-    | names_in(
-        "sigmoid_backward _softmax_backward_data "
-        "_scaled_dot_product_flash_attention_for_cpu_backward"
-    )
+_STATISTICS: dict[str, OwnWay] = dict.fromkeys(
+    ("native_batch_norm", "_native_batch_norm_legit"), _normalize_batch
 )
-"""Operations that round between their steps or sums, here once, except on a device by whose table
-they are computed in another way."""
+
+_NOT_REPLAYED = names_in(
+    "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "
+    "unfold_backward avg_pool2d_backward avg_pool3d_backward max_pool3d_with_indices_backward "
+    "adaptive_max_pool3d_backward _adaptive_avg_pool2d_backward replication_pad2d_backward "
+    "reflection_pad2d_backward conv_tbc histc "
+    "embedding_dense_backward adaptive_max_pool2d_backward _unsafe_masked_index_put_accumulate"
+)
+"""Operations that keep a running sum in the format, here added in float32 and rounded once, except
+those that are in a device's own table of sums."""
+
+_ROUNDED_BETWEEN = names_in(
+    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm "
+    "sigmoid_backward _softmax_backward_data _scaled_dot_product_flash_attention_for_cpu_backward"
+)
+"""Operations that round between their steps, here rounded once."""
 
 
 # By device ---------------------------------------------------------------------------------
@@ -450,32 +441,27 @@ _IN_ORDER = "a running sum is rounded after each addition"
 
 _VARIES = f"{_IN_ORDER}; the order varies"
 
+_NORM = "native_layer_norm_backward"
+
 _BY_THREADS = f"{_IN_ORDER}; the order depends on the threads"
 
 _MARKS = dict.fromkeys(
-    _NOT_REPLAYED, "its kernel's roundings between steps are not simulated"
+    _NOT_REPLAYED, "its kernel's running sum in the format is not simulated"
+) | dict.fromkeys(
+    _ROUNDED_BETWEEN, "its kernel's roundings between steps are not simulated"
 )
-
-_REAL = dict.fromkeys(_BETWEEN, in_the_dtype)
-
-_REAL_CPU = _REAL | dict.fromkeys(_BETWEEN_CPU, in_the_dtype)
-
-_TOLD = "in FP16 and BF16 as torch's kernel rounds between its steps"
 
 KERNELS = {
     "cpu": Kernels(
         _ROUNDING | names_in("add sub rsub"),
         _FILLING | names_in("clamp clamp_min clamp_max add sub rsub"),
-        CONSTANTS | _REAL_CPU | {"pow": _power} | _SUMS_CPU | _STATISTICS,
-        _MARKS
-        | dict.fromkeys(_BETWEEN_CPU - WITH_ALPHA, _TOLD)
-        | dict.fromkeys(_SUMS_CPU, _IN_ORDER)
-        | {"native_layer_norm_backward": _BY_THREADS},
+        CONSTANTS | BETWEEN | _BETWEEN_CPU | _SUMS_CPU | _STATISTICS,
+        _MARKS | dict.fromkeys(_SUMS_CPU, _IN_ORDER) | {_NORM: _BY_THREADS},
     ),
     "cuda": Kernels(
         _ROUNDING,
         _FILLING - {"hardtanh"},
-        CONSTANTS | _REAL | _SUMS_CUDA,
+        CONSTANTS | BETWEEN | _SUMS_CUDA,
         _MARKS | dict.fromkeys(_SUMS_CUDA, _VARIES),
     ),
 }

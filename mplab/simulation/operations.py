@@ -8,11 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from mplab.simulation.low_kernels import (
-    CHECKED_ARGUMENTS,
-    KERNELS,
-    OwnWay,
-)
+from mplab.simulation.low_kernels import CHECKED_ARGUMENTS, KERNELS, OwnWay
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
 from mplab.simulation.tags import ALWAYS_FP32, FormatTag, Rounder, set_tag, tag_of
 
@@ -26,9 +22,6 @@ _PAIRED = names_in(
 )
 """Take tensors of one dtype only, and autocast converts none. `index_put` and the like, which it
 converts on CUDA or on the CPU, are not here."""
-
-_PAIRED_CPU = names_in("index_put scatter_add dot linalg_cross")
-"""The same where autocast for the CPU is followed, which converts fewer than that for CUDA."""
 
 # What torch's operations are, whatever the policy ------------------------------------------
 LIKE_INPUT = names_in(
@@ -250,8 +243,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         plain=single and positions == tuple(range(len(positions))),
         makes_gradient_view=base in ("detach", "expand"),
         passes_gradient_on=base in _PASSING,
-        paired=name in _PAIRED
-        or (name in _PAIRED_CPU and scope.policy.kernels == "cpu"),
+        paired=name in _PAIRED,
         takes_any_dtype=scope.part or (listed and run is Run.WIDEST),
         keeps_scalars_fp32=not listed and run is Run.LOWER,
         rounded=tuple(numbers if base in kernels.rounding else ()),

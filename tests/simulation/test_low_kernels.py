@@ -93,9 +93,7 @@ PAST_THE_RANGE = """
     F.threshold(x, 0.0, C); F.hardtanh(x, -abs(C), abs(C)); torch.add(x, x, alpha=C);
     torch.sub(x, x, alpha=C); x ** C; x.fill_diagonal_(C); x + C; x - C; x * C; C / x; C ** x;
     torch.where(x > 0, x, C); x.addcmul(x, x, value=C); x == C; x < C; F.threshold(x, C, 0.0);
-    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C);
-    x[1:].fill_(C); x[1:].fill_(torch.tensor(C));
-    x.masked_fill(x > 0, torch.tensor(C))
+    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C); x.masked_fill(x > 0, torch.tensor(C))
 """
 
 
@@ -257,10 +255,6 @@ def sums():
         "index_add of rows": (lambda s: s.new_zeros(7, 40).index_add(0, few, s), many),
         "index_add of rows with a factor": (
             lambda s: s.new_zeros(7, 40).index_add_(0, few, s, alpha=0.5), many),
-        "index_add of rows with a third": (
-            lambda s: s.new_zeros(7, 40).index_add(0, few, s, alpha=1 / 3), many),
-        "index_add of columns with a third": (
-            lambda s: s.new_zeros(40, 7).index_add(1, few, s.T, alpha=1 / 3), many),
         "index_add with int32": (
             lambda s: s.new_zeros(7, 40).index_add(0, few.int(), s), many),
         "index_put": (
@@ -280,19 +274,10 @@ def sums():
         "backward of embedding": (back(lambda w: F.embedding(few, w) * 1.5), many[:30]),
         "backward of embedding with padding": (
             back(lambda w: F.embedding(few, w, padding_idx=3) * 1.5), many[:30]),
+        # each row 1,024 times, so that the products of a kernel's last columns are exact, too
         "backward of embedding by frequency": (
-            back(lambda w: F.embedding(few, w, scale_grad_by_freq=True)
+            back(lambda w: F.embedding(torch.arange(4096) % 4, w, scale_grad_by_freq=True)
                  * (1 + torch.arange(40) % 3)), many[:30]),
-        "fold": (lambda s: F.fold(s[:, :36].reshape(4, 225, 36), 10, 5), many),
-        "fold with gaps": (
-            lambda s: F.fold(s[:, :36].reshape(900, 9, 4), 4, 3, 2, 2, 2), many),
-        "backward of x.unfold": (back(lambda x: x.unfold(0, 20, 2) * 1.5), many[:60]),
-        "backward of avg_pool2d": (
-            back(lambda x: F.avg_pool2d(x.view(3, 20, 40), 5, 2, 1, True, False) * 1.5),
-            many[:60]),
-        "backward of an area": (
-            back(lambda x: F.interpolate(x.view(3, 1, 20, 40), (9, 70), mode="area") * 1.5),
-            many[:60]),
         "backward of max_pool2d": (
             back(lambda w: F.max_pool2d(w.view(1, 1, 60, 40), 20, 1) * 1.5), many[:60]),
         "backward of adaptive_max_pool2d": (
@@ -350,44 +335,6 @@ def test_statistics_of_a_batch_without_weights_are_stored_low(fmt, mean):
         assert_equal(program, fmt, x.to(fmt.torch_dtype))
 
 
-@HALVES
-@pytest.mark.parametrize(
-    "program",
-    programs("""
-        F.layer_norm(x + 10, (50,));
-        F.group_norm((x + 10).view(10, 12, 50), 3, y[0, :12], y[1, :12]);
-        F.batch_norm(x + 10, None, None, y[0], y[1], training=True)
-    """),
-)
-def test_statistics_of_a_norm_without_wide_weights_are_low_in_its_backward_pass(
-    fmt, program
-):
-    """All but the few gradients that depend on the order of a sum in float32 are equal."""
-
-    def norm(x, y):
-        return eval(program, KNOWN, {"x": x, "y": y}).view(120, 50) * y
-
-    real, found = both(gradient_of(norm), fmt, *numbers(fmt))
-    assert (real == found).float().mean() > 0.98
-
-
-@pytest.mark.parametrize(
-    "program",
-    ["z.index_put((at,), low)", "z.scatter_add(0, at, low)", "low.dot(z[:1])"],
-)
-def test_two_formats_are_refused_where_autocast_for_the_cpu_converts_none(program):
-    for policy, refused in ((CPU_AUTOCAST, True), (CUDA_AUTOCAST, False)):
-        with simulated(BF16, policy=policy):
-            known = {
-                "low": torch.ones(1).to(torch.bfloat16),
-                "z": torch.zeros(5),
-                "at": torch.zeros(1, dtype=torch.long),
-            }
-            error = pytest.raises(RuntimeError, match="of one format")
-            with error if refused else nullcontext():
-                eval(program, known)
-
-
 def test_a_sum_that_torch_adds_in_float32_is_added_so():
     """Where no window overlaps, or rows are added along the first dimension, nothing is lost."""
     x = torch.ones(3000, 2).bfloat16()
@@ -425,12 +372,7 @@ def test_on_cuda_an_atomic_sum_is_kept_in_the_format():
         torch.logit(x.abs() / 4); torch.logit(x.abs() / 4, 0.01); torch.logit(x, 0.1);
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5));
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5),
-            beta=0.3, alpha=2);
-        torch.add(x, y, alpha=0.3); x.sub_(y, alpha=0.3); torch.rsub(x[:3], y[:3], alpha=0.3);
-        torch.add(x, 0.7, alpha=0.3); 0.7 // x; torch.matrix_exp(x[:9, :9]);
-        torch.xlogy(x, y.abs()); torch.renorm(x, 2, 0, 1.0); torch.segment_reduce(
-            x[:, 0].contiguous(), 'sum', lengths=torch.tensor([50, 70]));
-        torch.conv_tbc(x[:, None, :5], y[:9, :20].view(9, 5, 4), x[0, :4], 3)
+            beta=0.3, alpha=2)
     """),
 )
 def test_a_kernel_that_rounds_between_its_steps_is_run_step_by_step(fmt, program):
@@ -485,12 +427,12 @@ EXPLAINED = {
     "embedding_dense_backward": (
         lambda w: F.embedding(ROWS, w),
         "rounded after each addition",
-        "roundings between steps are not simulated",
+        "running sum in the format is not simulated",
     ),
     "embedding_dense_backward, by frequency": (
         lambda w: F.embedding(ROWS, w, scale_grad_by_freq=True),
         "rounded after each addition",
-        "roundings between steps are not simulated",
+        "running sum in the format is not simulated",
     ),
     "square": (lambda w: square(w.detach()), *["its result is rounded once"] * 2),
     "sin": (lambda w: w.sin(), *["widest format of its inputs, FP16"] * 2),
