@@ -633,7 +633,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not isinstance(t, Tensor) or t.dim():
                 return t
             whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            if any(i == place for place, _ in rule.checked):
+            checked = any(i == place for place, _ in rule.checked)
+            if checked and rule.name != "fill":
                 check_number(t.item(), into)
             kept = whole or t.dtype is not _FLOAT32
             return t if kept else into(t, torch.empty_like(t), None)

@@ -19,7 +19,7 @@ from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import Format, Overflow, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.simulation.policies import names_in
-from mplab.simulation.tags import Rounder
+from mplab.simulation.tags import Rounder, low_format
 
 Call = Callable[..., Any]
 """Runs an operation in float32."""
@@ -349,11 +349,14 @@ def _normalize_back(
 def _normalize_batch(
     call: Call, into: Rounder, x: Tensor, weight: Any, bias: Any, *how: Any
 ) -> Any:
-    """Without FP32 weights and running statistics, those of the batch are stored low."""
-    *running, _training, _momentum, eps = how
-    given = [weight, bias, *(running or ())]
-    if any(t is not None for t in given) or not x.numel():
-        return call(x, weight, bias, *how)
+    """Without FP32 weights and running statistics, those of the batch are stored low, too."""
+    *running, training, _momentum, eps = how
+    out = call(x, weight, bias, *how)
+    if not training or _has_wide(weight, bias, *running) or not x.numel():
+        return out
+    for t in running:
+        if t is not None:
+            into(t, t, None)
     dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
     def low(t: Tensor) -> Tensor:
@@ -366,8 +369,22 @@ def _normalize_batch(
             variance = (exact - mean.double().view(shape)).square().mean(dims)
         variance = low(low(variance * count).double() / count).double()
     inverse = low((variance + eps).rsqrt())
-    scaled = x * inverse.view(shape) - (mean * inverse).view(shape)
-    return scaled, mean, inverse
+    factor = inverse if weight is None else inverse * weight
+    shift = -mean * factor if bias is None else bias - mean * factor
+    return x * factor.view(shape) + shift.view(shape), mean, inverse
+
+
+def _normalize(call: Call, into: Rounder, x: Tensor, *how: Any) -> Any:
+    """Layer and group norms store the statistics likewise, for their backward pass."""
+    out = call(x, *how)
+    for t in () if _has_wide(*how) else out[1:]:
+        into(t, t, None)
+    return out
+
+
+def _has_wide(*given: Any) -> bool:
+    """Whether any of a norm's weights and running statistics is in FP32."""
+    return any(isinstance(t, Tensor) and low_format(t) is None for t in given)
 
 
 _ACCUMULATING: dict[str, OwnWay] = {
@@ -395,9 +412,12 @@ _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "scatter_add": _scatter_add,
 }
 
-_STATISTICS: dict[str, OwnWay] = dict.fromkeys(
-    ("native_batch_norm", "_native_batch_norm_legit"), _normalize_batch
-)
+_STATISTICS: dict[str, OwnWay] = {
+    "native_batch_norm": _normalize_batch,
+    "_native_batch_norm_legit": _normalize_batch,
+    "native_layer_norm": _normalize,
+    "native_group_norm": _normalize,
+}
 
 _NOT_REPLAYED = names_in(
     "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "

@@ -23,6 +23,9 @@ _PAIRED = names_in(
 """Take tensors of one dtype only, and autocast converts none. `index_put` and the like, which it
 converts on CUDA or on the CPU, are not here."""
 
+_PAIRED_CPU = names_in("index_put scatter_add dot linalg_cross")
+"""The same where autocast for the CPU is followed, which converts fewer than that for CUDA."""
+
 # What torch's operations are, whatever the policy ------------------------------------------
 LIKE_INPUT = names_in(
     """
@@ -243,7 +246,8 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         plain=single and positions == tuple(range(len(positions))),
         makes_gradient_view=base in ("detach", "expand"),
         passes_gradient_on=base in _PASSING,
-        paired=name in _PAIRED,
+        paired=name in _PAIRED
+        or (name in _PAIRED_CPU and scope.policy.kernels == "cpu"),
         takes_any_dtype=scope.part or (listed and run is Run.WIDEST),
         keeps_scalars_fp32=not listed and run is Run.LOWER,
         rounded=tuple(numbers if base in kernels.rounding else ()),
@@ -252,7 +256,8 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
             for i, argument in numbers
             if base in kernels.checking and argument in CHECKED_ARGUMENTS
         ),
-        own_way=kernels.own_ways.get(base),
+        # A result that alone is cast has been computed in FP32.
+        own_way=None if run is Run.OUTPUT else kernels.own_ways.get(base),
         mark=kernels.marks.get(base, "") if library in _TORCH_S else _OPAQUE,
     )
 

@@ -16,6 +16,7 @@ from mplab.simulation import (
     CPU_AUTOCAST,
     CUDA_AUTOCAST,
     EVERYTHING,
+    KERAS_MIXED,
     explain,
     sensitivity,
     simulated,
@@ -93,7 +94,9 @@ PAST_THE_RANGE = """
     F.threshold(x, 0.0, C); F.hardtanh(x, -abs(C), abs(C)); torch.add(x, x, alpha=C);
     torch.sub(x, x, alpha=C); x ** C; x.fill_diagonal_(C); x + C; x - C; x * C; C / x; C ** x;
     torch.where(x > 0, x, C); x.addcmul(x, x, value=C); x == C; x < C; F.threshold(x, C, 0.0);
-    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C); x.masked_fill(x > 0, torch.tensor(C))
+    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C);
+    x[1:].fill_(C); x[1:].fill_(torch.tensor(C));
+    x.masked_fill(x > 0, torch.tensor(C))
 """
 
 
@@ -453,3 +456,54 @@ def test_explain_says_what_is_special_about_a_low_kernel(name):
         operation = name.partition(",")[0]
         (rule,) = {r.rule for r in rows if r.operation == operation}
         assert rule.endswith(words)
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "program",
+    programs("""
+        F.layer_norm(x + 10, (50,));
+        F.group_norm((x + 10).view(10, 12, 50), 3, y[0, :12], y[1, :12]);
+        F.batch_norm(x + 10, None, None, y[0], y[1], training=True)
+    """),
+)
+def test_statistics_of_a_norm_without_wide_weights_are_low_in_its_backward_pass(
+    fmt, program
+):
+    """All but the few gradients that depend on the order of a sum in float32 are equal."""
+
+    def norm(x, y):
+        return eval(program, KNOWN, {"x": x, "y": y}).view(120, 50) * y
+
+    real, found = both(gradient_of(norm), fmt, *numbers(fmt))
+    assert (real == found).float().mean() > 0.98
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["z.index_put((at,), low)", "z.scatter_add(0, at, low)", "low.dot(z[:1])"],
+)
+def test_two_formats_are_refused_where_autocast_for_the_cpu_converts_none(program):
+    for policy, refused in ((CPU_AUTOCAST, True), (CUDA_AUTOCAST, False)):
+        with simulated(BF16, policy=policy):
+            known = {
+                "low": torch.ones(1).to(torch.bfloat16),
+                "z": torch.zeros(5),
+                "at": torch.zeros(1, dtype=torch.long),
+            }
+            error = pytest.raises(RuntimeError, match="of one format")
+            with error if refused else nullcontext():
+                eval(program, known)
+
+
+def test_a_norm_of_which_the_result_alone_is_cast_keeps_its_statistics():
+    """Keras's policy computes it in FP32."""
+
+    def gradient(*contexts):
+        x = numbers(BF16)[0].add(3).bfloat16().float().requires_grad_()
+        with contexts[0]:
+            F.layer_norm(x, (50,)).backward(numbers(BF16)[1][:120, :50])
+        return x.grad.bfloat16()
+
+    keras = gradient(simulated(BF16, policy=KERAS_MIXED))
+    assert torch.equal(keras, gradient(nullcontext()))
