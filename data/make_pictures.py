@@ -2,7 +2,7 @@
 
 A lesson that has not run, on GitHub for instance, shows its main picture below "What happened?".
 This runs the lesson's cells on this machine, up to the figure before each such answer. README and
-the site's card show lesson 1's.
+the site's card show lesson 1's, whose description in README is written anew, too.
 """
 
 import ast
@@ -17,6 +17,7 @@ from PIL import Image
 from mplab.course.files import PICTURE, course_folder
 
 LESSONS = course_folder("lessons")
+README = LESSONS.parent / "README.md"
 
 
 def last_value(source, space):
@@ -33,7 +34,8 @@ def last_value(source, space):
 def draw(path):
     """Run a lesson up to each picture of its text, and write the file and its description."""
     notebook = nbformat.read(path, as_version=4)
-    space, shown = {"__name__": "lesson", "display": display}, None
+    space = {"__name__": "lesson", "display": display}
+    shown = None
     left = sum(bool(re.search(PICTURE, cell.source)) for cell in notebook.cells)
     for cell in notebook.cells:
         if not left:
@@ -46,6 +48,8 @@ def draw(path):
             image.save(content, "png", optimize=True)
             (LESSONS / found[2]).write_bytes(content.getvalue())
             cell.source = cell.source.replace(found[1], shown.claim)
+            text = README.read_text("utf-8")
+            README.write_text(text.replace(found[1], shown.claim), "utf-8")
             print(f"{found[2]}: {len(content.getvalue()):,} bytes; {shown.claim}")
             left -= 1
     nbformat.write(notebook, path)

@@ -127,7 +127,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "system_backward_error": Exercise(
         answer=solutions.system_backward_error,
-        reason="Take max |residual| over (max row sum of |a|) · max |x| + max |b|; 0 if it is 0.",
+        reason="Divide max |residual| by (max row sum of |a|) · max |x| + max |b|; 0 gives 0.",
         argument="a, x, b",
         cases=_JUDGED,
         tolerance=1e-12,

@@ -96,10 +96,8 @@ def export(out: Path, *, lessons: Sequence[int] | None = None) -> None:
             if data := first_figure(notebook):
                 replace_file(out / f"{path.stem}.png", data)
             replace_file(out / path.name, path.read_bytes())
-            for picture in path.parent.glob(f"l{path.name[:2]}/*.png"):
-                replace_file(
-                    out / picture.relative_to(path.parent), picture.read_bytes()
-                )
+        for picture in path.parent.glob(f"l{path.name[:2]}/*.png"):
+            replace_file(out / picture.relative_to(path.parent), picture.read_bytes())
     reference.write_reference(out / "api")
     guide = _text_of(course_folder("lessons") / "README.md")
     stamp = _fingerprint()

@@ -42,6 +42,7 @@ from mplab.grading.worksheets import PlatformList, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
 _STUDENT_BYTES = 64 << 20
+_STUDENT_SECONDS = 30  # of CPU time, to read all that one hands in
 _STUDENT_FILES = 1000
 
 _LINES = 20  # problems reported per student
@@ -452,6 +453,7 @@ class _DeliveryReader:
         self.problems: list[str] = []
         self._owner = delivery.owner
         self._room = _STUDENT_BYTES
+        self._until = time.thread_time() + _STUDENT_SECONDS
         self._others: list[str] = []
         self._take(list(delivery.files.items()), packed=False)
         if self._others:
@@ -482,10 +484,10 @@ class _DeliveryReader:
             if not wanted and file.clock:  # else `open` says what is wrong with it
                 self._others.append(str(file.path))
                 continue
-            if self._room <= 0:
+            if self._room <= 0 or time.thread_time() > self._until:
+                why = f"more than {_STUDENT_BYTES >> 20} MiB in all"
                 self.problems.append(
-                    f"{shown_name(whole)} and what follows: "
-                    f"more than {_STUDENT_BYTES >> 20} MiB in all"
+                    f"{shown_name(whole)} and what follows: {why}, or too long to read"
                 )
                 return
             try:
@@ -513,9 +515,9 @@ class _DeliveryReader:
         try:
             with file.open() as stream:
                 content = stream.read(min(NOTEBOOK_BYTES, self._room) + 1)
-            if notebook and len(content) > NOTEBOOK_BYTES:
+            if notebook and len(content) > min(NOTEBOOK_BYTES, self._room):
                 with file.open() as stream:
-                    content = without_outputs(stream)
+                    content = without_outputs(stream, self._until)
         except RejectedSubmission:
             raise
         except Exception as error:  # as above

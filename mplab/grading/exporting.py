@@ -81,10 +81,12 @@ def _grade(
     points = float(assignment.max_score)
     record = course.read("journal", assignment.name, owner)
     remark = str(record.get("remark", ""))
+    by = [] if owner == student.id else [f"handed in by {owner}"]
     if "digest" not in record:  # the gradebook does not hold this submission's points
-        if not remark:
-            there = handed_in(course, assignment.name, owner)
-            remark = "not graded yet" if there else NOTHING
+        there = handed_in(course, assignment.name, owner)
+        if not (remark or there):
+            return Grade(student, assignment.name, None, points, NOTHING, owner=owner)
+        remark = "; ".join([remark.rstrip(".") or "not graded yet", *by])
         return Grade(student, assignment.name, None, points, remark, owner=owner)
     submission = gradebook.find_submission(assignment.name, owner)
     remarks = [remark.rstrip(".")] if remark else []
@@ -93,9 +95,7 @@ def _grade(
         remarks.append(f"{plural(hours, 'hour')} late")
     if by_hand := bool(submission.needs_manual_grade):
         remarks.append(BY_HAND)
-    if owner != student.id:
-        remarks.append(f"handed in by {owner}")
-    remark = "; ".join(remarks)
+    remark = "; ".join([*remarks, *by])
     score = max(
         0.0, float(submission.score) - float(submission.late_submission_penalty or 0)
     )
@@ -161,6 +161,7 @@ def fill_in_grades(
     sign = "."
     cells: dict[tuple[int, int], str] = {}
     written = []
+    seen = set()
     for index, (number, line) in enumerate(table.lines):
         name = line.get("student", line.get("lastname", "")).strip()
         head = table.columns[place] if name == "Points Possible" else maximum
@@ -174,7 +175,8 @@ def fill_in_grades(
                 f"{into}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
                 f"{listed}: this is the worksheet of another assignment."
             )
-        grade = found.pop(who or "", None)  # who is left is not in the file
+        grade = found.get(who or "")
+        seen.add(who)
         excused = line[table.columns[place]].strip() in ("EX", "N/A")  # on Canvas
         if grade is None or grade.final is None or excused:
             continue
@@ -185,7 +187,8 @@ def fill_in_grades(
         written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    return path, written, [grade for grade in found.values() if grade.final is not None]
+    others = [found[who] for who in found.keys() - seen]
+    return path, written, [grade for grade in others if grade.final is not None]
 
 
 def _grade_column(table: Table, into: Path, wanted: str) -> int:

@@ -164,10 +164,6 @@ class People:
         Raises:
             RejectedSubmission: it is nobody's for certain; the message is the reason.
         """
-        if label.platform == "Moodle" and not label.number:
-            raise RejectedSubmission(
-                "it was handed in by people in no group, and Moodle does not say who"
-            )
         if label.anonymous:
             return Owner(self._anonymous(label))
         # Until Moodle 4.0 the group stands in front: Team A-Ada Löwe
@@ -175,7 +171,12 @@ class People:
         names = {normalized_name("-".join(parts[i:])) for i in range(len(parts))} - {""}
         named = [student for name in names for student in self._named.get(name, [])]
         teams = self._teams.get(normalized_name(label.name), [])
-        if label.platform == "Moodle" and self._listed.names:
+        moodle = label.platform == "Moodle"
+        if moodle and not (label.number or teams or (named and not self._listed.names)):
+            raise RejectedSubmission(
+                "it was handed in by people in no group, and Moodle does not say who"
+            )
+        if moodle and self._listed.names:
             there = self._listed.names.get(label.number, "")
             who = self._listed.people.get(label.number)
             if who and (

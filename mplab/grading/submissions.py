@@ -125,24 +125,27 @@ def shown_name(name: str) -> str:
     return repr(name[:80])
 
 
-def without_outputs(notebook: IO[bytes]) -> bytes:
+def without_outputs(notebook: IO[bytes], until: float) -> bytes:
     """Read a notebook of any size, without the outputs of its cells and the state of its widgets.
 
     What it drops is never in memory: a notebook of a gigabyte costs no more than its text.
     Reading ends when too much is kept. What is no JSON in UTF-8 comes back in part or whole.
 
+    Args:
+        notebook: the file, from its beginning.
+        until: when reading ends, by `time.thread_time`; a gigabyte takes two to ten seconds.
+
     Raises:
-        RejectedSubmission: it takes too long.
+        RejectedSubmission: it takes too long, or is cut off.
 
     Examples:
-        >>> import io
+        >>> import io, math
         >>> cell = io.BytesIO(
         ...     b'{"cells": [{"source": "[", "outputs": [{"text": ["]"]}]}]}'
         ... )
-        >>> without_outputs(cell)
+        >>> without_outputs(cell, until=math.inf)
         b'{"cells": [{"source": "[", "outputs": []}]}'
     """
-    until = time.thread_time() + 30  # a gigabyte takes two to ten seconds
     kept = bytearray()
     depth = dropped = 0  # a value is dropped from its bracket at this depth to its end
     quoted = escaped = False
@@ -173,6 +176,8 @@ def without_outputs(notebook: IO[bytes]) -> bytes:
                 depth -= 1
         if not dropped:
             kept += part[begin:]
+    if len(kept) <= NOTEBOOK_BYTES and (depth or quoted):
+        raise RejectedSubmission("it is cut off")
     return bytes(kept)
 
 

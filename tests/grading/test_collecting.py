@@ -208,6 +208,31 @@ def test_a_flat_bomb_counts_with_what_it_unpacks_to_although_it_is_left_out(cour
     assert taken(course) == {"s01/a1/a1.ipynb": "mine"}
 
 
+@pytest.mark.slow
+def test_a_large_notebook_that_is_cut_off_leaves_the_one_before(course):
+    bring(course, {"s01/a1.ipynb": "mine"})
+    start = '{"cells": [{"source": "x", "outputs": ["'
+    collected = bring(course, {"s01/a1.ipynb": start + "x" * (21 << 20)})
+    assert "s01: 's01/a1.ipynb': it is cut off" in collected.problems
+    assert taken(course) == {"s01/a1/a1.ipynb": "mine"}
+
+
+@pytest.mark.slow
+def test_outputs_are_dropped_also_where_little_room_is_left(course):
+    text = '{"cells": [{"outputs": ["%s"]}]}'
+    files = {f"s01/b{i}.ipynb": text % ("x" * (19 << 20)) for i in range(3)}
+    bring(course, files | {"s01/c/a1.ipynb": text % ("x" * (10 << 20))})
+    assert taken(course)["s01/a1/a1.ipynb"] == '{"cells": [{"outputs": []}]}'
+
+
+def test_reading_what_one_hands_in_has_its_time_in_all(course, monkeypatch):
+    """A thousand sparse files of a terabyte would each take theirs."""
+    monkeypatch.setattr("mplab.grading.collecting._STUDENT_SECONDS", 0)
+    files = {f"s01/{name}.ipynb": "mine" for name in ("a1", "b")}
+    (problem, *_) = bring(course, files).problems
+    assert "and what follows: " in problem and "too long to read" in problem
+
+
 def test_of_two_folders_of_one_student_the_newer_counts(course):
     files = {
         "s01/a1.ipynb": "new",

@@ -90,7 +90,8 @@ class Run:
         codes = ["ended-by-exception"] * bool(found.evidence.ended) + found.codes
         if not codes:
             return "silent" if rule else "no rule"
-        return f"{'✓' if rule in codes else '✗'} {', '.join(codes)}"
+        mark = ("✓" if rule in codes else "✗") if rule else "no rule, but says"
+        return f"{mark} {', '.join(codes)}"
 
 
 def row(source, dtype, rule, policy, replay):
