@@ -375,7 +375,8 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         and step.norm_at_optimizer is not None
         and math.isfinite(step.norm_at_optimizer)
     ]
-    if replaced:
+    # The first norm is of all parameters, the second of those that the optimizer holds.
+    if replaced and not seen.outside:
         yield _problem(
             "replaced-gradients",
             f"Gradients were not finite after backward() in {len(replaced)} steps, first in step "

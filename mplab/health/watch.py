@@ -51,7 +51,7 @@ from mplab.simulation.fp8 import Fp8Linear
 from mplab.simulation.tags import low_format, tag_of
 
 _KEPT = 1 << 16
-"""How many results of modules are remembered within a step, which may lack its `step()`."""
+"""How many results of modules are remembered where `step()` is never called."""
 
 _FINITE = torch.zeros((), dtype=torch.float32)
 """What `measures.largest_of` gives for a tensor of zeros."""
@@ -301,7 +301,7 @@ class Health(measures.Watch):
     ) -> None:
         self._tracer.leave_module()
         self._ran = True
-        if len(self._flags) > _KEPT:
+        if len(self._flags) > _KEPT and not self.steps:
             self._forget()
         before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):

@@ -743,3 +743,32 @@ def test_a_watch_whose_step_is_never_called_forgets_old_results(monkeypatch):
         for _ in range(200):
             model(torch.ones(1, 2)).sum().backward()
             assert len(health._flags) + len(health._tracer.events) < 200
+
+
+def test_a_long_step_after_the_first_is_remembered_whole(monkeypatch):
+    """Many modules times many micro-batches: the origin of a failure would be forgotten."""
+    monkeypatch.setattr("mplab.health.watch._KEPT", 50)
+    model = nn.Linear(2, 2)
+    with Health(model) as health:
+        for batches in (1, 200):
+            for _ in range(batches):
+                loss = model(torch.ones(1, 2)).sum()
+                loss.backward()
+            kept = len(health._flags)
+            health.step(loss)
+    assert kept >= 200
+
+
+def test_an_infinite_gradient_that_no_optimizer_holds_was_not_replaced():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).square().sum()
+            loss.backward()
+            model[0].weight.grad.fill_(torch.inf)
+            optimizer.step()
+            health.step(loss)
+    codes = health.report().codes
+    assert "outside-optimizer" in codes and "replaced-gradients" not in codes
