@@ -121,12 +121,20 @@ def on_both(text: str) -> str:
 
     On #1b1b1b, which is white turned, contrasts are about those of the first on white.
 
+    Browsers that know no such colours keep the first, which stands alone before.
+
     Examples:
         >>> on_both("color: #117733")
-        'color: light-dark(#117733,oklch(from #117733 calc(1.22 - l) c h))'
+        'color:#117733;color:light-dark(#117733,oklch(from #117733 calc(1.22 - l) c h))'
     """
-    both = r"light-dark(\g<0>,oklch(from \g<0> calc(1.22 - l) c h))"
-    return re.sub(r'#[\dA-Fa-f]{6}\b|(?<=")(?:black|white)(?=")', both, text)
+
+    def both(found: re.Match[str]) -> str:
+        name, colour = found.groups()
+        pair = f"light-dark({colour},oklch(from {colour} calc(1.22 - l) c h))"
+        return f"{name}:{colour};{name}:{pair}" if name else pair
+
+    rule = r'(?:\b([a-z-]+): ?)?(#[\dA-Fa-f]{6}\b|(?<=")(?:black|white)(?="))'
+    return re.sub(rule, both, text)
 
 
 def style(fmt: Format | str) -> Style:
@@ -226,7 +234,7 @@ class Picture(Figure):
         The words of the SVG are text, and its colours are for light and for dark pages.
         """
         look = '<svg style="color-scheme:light dark" fill="#000000" '
-        drawn = self._drawn("svg").decode().replace("<svg ", look, 1)
+        drawn = self._drawn("svg", words="none").decode().replace("<svg ", look, 1)
         svg = f"svg+xml,{quote(on_both(drawn), safe='/:;,=()<>')}"
         png = f"png;base64,{base64.b64encode(self.png()).decode()}"
         return f"data:image/{min(svg, png, key=len)}"
@@ -236,10 +244,10 @@ class Picture(Figure):
         kind = Path(path).suffix.removeprefix(".")
         Path(path).write_bytes(self._drawn(kind))
 
-    def _drawn(self, kind: str) -> bytes:
+    def _drawn(self, kind: str, *, words: str = "path") -> bytes:
         buffer = io.BytesIO()
         about = {"Description": self.alt}
-        with matplotlib.rc_context({**_HOUSE, "svg.fonttype": "none"}):
+        with matplotlib.rc_context({**_HOUSE, "svg.fonttype": words}):
             self.savefig(buffer, format=kind, dpi=2 * self.dpi, metadata=about)
         return buffer.getvalue()
 

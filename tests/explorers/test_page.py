@@ -25,8 +25,14 @@ every_explorer = pytest.mark.parametrize("name", EXPLORERS)
 CONTRAST = """() => {
     const light = c => c.map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055)
         ** 2.4).reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
-    const rgb = c => c.match(/[\\d.]+/g).map((v, i) =>
-        c.startsWith('color(') && i < 3 ? 255 * v : Number(v));
+    const dot = new OffscreenCanvas(1, 1).getContext('2d', { willReadFrequently: true });
+    const rgb = c => {  // whatever a colour is written in
+        dot.clearRect(0, 0, 1, 1);
+        dot.fillStyle = c;
+        dot.fillRect(0, 0, 1, 1);
+        const [r, g, b, a] = dot.getImageData(0, 0, 1, 1).data;
+        return [r, g, b, a / 255];
+    };
     const over = ([r, g, b, a = 1], below) => [r, g, b].map((v, i) => a * v + (1 - a) * below[i]);
     const behind = e => e
         ? over(rgb(getComputedStyle(e).backgroundColor), behind(e.parentElement))
