@@ -1,15 +1,10 @@
 """`mplab train`: train a task by several recipes and seeds, and compare the runs."""
 
 import argparse
-import ast
-import os
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
-from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 
 import torch
@@ -18,7 +13,7 @@ from mplab.commands.errors import UserError
 from mplab.training.history import History
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.runs import gather
-from mplab.training.tasks import TASKS, Task
+from mplab.training.tasks import TASKS
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,13 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
     if options.device:
         _require_device(options.device)
-    task: str | Task = options.task
-    if ":" in options.task:  # files and checkpoints name it by its place and its code
-        own = named_task(options.task)
-        task = replace(own, name=options.task + _version(options.task, own))
     try:
         runs = gather(
-            task,
+            options.task,
             options.recipe,
             options.out,
             seeds=options.seeds,
@@ -82,55 +73,6 @@ def _require_device(name: str) -> None:
         raise UserError(f"--device {name} cannot be used here: {first}") from error
 
 
-def named_task(place: str) -> Task:
-    """Import the task `package.module:NAME`, from an installed module or from this folder.
-
-    Raises:
-        UserError: there is no such module or task.
-    """
-    module, _, name = place.partition(":")
-    rule = f"--task must be package.module:NAME, where NAME is a Task; got {place!r}"
-    here = os.getcwd()
-    if here not in sys.path:
-        # As `python -m` does, and an installed command does not.
-        sys.path.insert(0, here)
-    try:
-        found = vars(import_module(module))
-    except (ModuleNotFoundError, ValueError) as error:
-        missing = getattr(error, "name", module)
-        if not f"{module}.".startswith(f"{missing}."):
-            raise
-        words = f"there is no module {missing!r} in {here}, and none is installed"
-        raise UserError(f"{rule}: {words}. Go to its folder, or install it.") from None
-    if not isinstance(found.get(name), Task):
-        others = [name for name, thing in found.items() if isinstance(thing, Task)]
-        raise UserError(
-            f"{rule}. The tasks in {module} are: {', '.join(others) or 'none'}."
-        )
-    task: Task = found[name]
-    return task
-
-
-def _version(place: str, task: Task) -> str:
-    """Return `@` and a digest that changes with the code of a task, but not with its comments.
-
-    It covers the file that `place` names, and files in its folder that hold functions of the task;
-    it does not cover code elsewhere that these call. Empty if there is no such file.
-    """
-    functions = (task.data, task.model, task.loss, task.metrics, task.optimizer)
-    modules = [place.partition(":")[0], *(str(f.__module__) for f in functions)]
-    files = [
-        Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in modules
-    ]
-    beside = {
-        f
-        for f in files
-        if f.parent == files[0].parent and f.suffix == ".py" and f.is_file()
-    }
-    code = [ast.unparse(ast.parse(file.read_bytes())) for file in sorted(beside)]
-    return "@" + sha256("\0".join(code).encode()).hexdigest()[:8] if code else ""
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mplab train",
@@ -140,11 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--list", action="store_true", help="list the tasks and the recipes")
-    add(
-        "--task",
-        help="what to learn: a name, or package.module:TASK for a Task "
-        "of your own, which OUT knows by that place and a digest of its code",
-    )
+    add("--task", help="what to learn, by name")
     add("--recipe", nargs="+", action="extend", help="one or more, by name")
     add("--seeds", nargs="+", type=int, default=[0], metavar="SEED", help="default: 0")
     add("--steps", type=int, help="default: the task's")

@@ -71,7 +71,7 @@ class Task:
         verdict: the effect of FP16 without a loss scale: "fails", "delayed" or "unaffected".
 
     Examples:
-        A task of your own. `mplab train --task mine:LINE` finds it in a file mine.py.
+        A task of your own, which `gather` trains by several recipes, too.
 
         >>> import torch
         >>> from torch.nn import Linear

@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import pytest
 import torch
 
 from mplab.commands.main import main
-from mplab.commands.train import _version, named_task
 from mplab.training import RECIPES, TASKS, gather, load_runs, runs, train
 from mplab.training.runs import checkpoint_path
 
@@ -261,174 +258,6 @@ def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(
     with pytest.raises(ValueError, match=f"^{message}"):
         gathered(**{"recipes": ["fp32"], "out": tmp_path / "run.json", **changed})
     assert list(tmp_path.iterdir()) == []
-
-
-# A task of one's own, by the command ------------------------------------------------------
-OWN = """
-import torch
-from mplab.training import Split, Task
-
-def data():
-    x = torch.randn(96, 4, generator=torch.Generator().manual_seed(1))
-    return Split((x[:64], x[:64, :1]), (x[64:], x[64:, :1]))
-
-def mse(output, split):
-    return {"mse": float((output - split.test[1]).square().mean())}
-
-TASK = Task(
-    "mine", 40, 16, data, lambda: torch.nn.Linear(4, 1), torch.nn.functional.mse_loss, mse,
-    lambda parameters: torch.optim.Adam(parameters, lr=RATE),
-)
-NUMBER = 5
-"""
-
-
-@pytest.fixture
-def own(tmp_path, monkeypatch):
-    """A folder with a package of two tasks of one name, in which one works."""
-    folder = tmp_path / "here"
-    (folder / "own_tasks").mkdir(parents=True)
-    texts = {
-        "__init__": "", "one": OWN.replace("RATE", "0.01"), "two": OWN.replace("RATE", "0.02"),
-        "broken": "import torch\nraise ZeroDivisionError('in the data')",
-        "lacking": "import a_package_that_nobody_has", "leaving": "raise SystemExit('usage')",
-    }  # fmt: skip
-    for name, text in texts.items():
-        (folder / "own_tasks" / f"{name}.py").write_text(text)
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    yield folder
-    forget()
-
-
-def test_a_task_of_one_s_own_is_trained_by_the_place_it_is_from(own, capsys):
-    recipes = "fp32", "fp16-scaled"
-    one = command("one.json", "--recipe", *recipes, task="own_tasks.one:TASK")
-    assert main([*one, "--plot", "one.png"]) == 0
-    assert re.search(r"own_tasks.one:TASK@[0-9a-f]{8}, seed 0", capsys.readouterr().out)
-    found = load_runs("one.json")
-    assert {run.task.partition("@")[0] for run in found} == {"own_tasks.one:TASK"}
-    assert [(run.recipe, len(run.loss)) for run in found] == [
-        (recipe, 40) for recipe in recipes
-    ]
-    assert set(found[0].metrics) == {"mse"}
-    before = (own / "one.json").read_bytes()
-    assert main(one) == 0  # repeats nothing
-    assert (own / "one.json").read_bytes() == before
-
-
-def interrupt(*_, **__):
-    raise KeyboardInterrupt
-
-
-def edit(folder, name, old, new):
-    """Change a module of the package, and forget what was imported of it, as a new process has."""
-    file = folder / "own_tasks" / f"{name}.py"
-    assert old in file.read_text()
-    file.write_text(file.read_text().replace(old, new))
-    forget()
-
-
-def forget():
-    for name in [name for name in sys.modules if name.partition(".")[0] == "own_tasks"]:
-        del sys.modules[name]
-
-
-def test_a_changed_task_does_not_join_the_runs_of_the_old_one(own, refused):
-    one = command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK")
-    assert main(one) == 0
-    edit(own, "one", "def data", "# a comment alone, and empty lines\n\n\ndef data")
-    assert main([*one, "--seeds", "0", "1"]) == 0
-    assert len(load_runs("a.json")) == 2
-    before = (own / "a.json").read_bytes()
-    edit(own, "one", "lr=0.01", "lr=0.003")
-    told = "out must hold runs of the same task; got a.json with 'own_tasks.one:TASK@"
-    assert told in refused([*one, "--seeds", "2"])
-    assert (own / "a.json").read_bytes() == before
-    edit(own, "one", "lr=0.003", "lr=0.01")  # and back
-    assert main([*one, "--seeds", "2"]) == 0
-
-
-def test_a_checkpoint_of_a_task_before_its_change_is_refused(
-    own, refused, monkeypatch, capsys
-):
-    one = command("a.json", "--recipe", "fp32", "--steps", 5, task="own_tasks.one:TASK")
-    with monkeypatch.context() as cut:
-        cut.setattr(runs, "_save", interrupt)
-        assert main(one) == 130
-    assert "interrupted. The same command goes on" in capsys.readouterr().err
-    edit(own, "one", "lr=0.01", "lr=0.003")
-    assert "checkpoint must be of this run" in refused(one)
-    assert not (own / "a.json").exists()
-
-
-def test_the_files_beside_a_task_that_hold_its_functions_belong_to_its_code(own):
-    def place(folder=own):
-        sys.path.insert(0, str(folder))
-        forget()
-        found = named_task("own_tasks.three:TASK")
-        return _version("own_tasks.three:TASK", found)
-
-    (own / "own_tasks" / "three.py").write_text("from own_tasks.one import TASK")
-    first = place()
-    edit(own, "two", "0.02", "0.5")  # another's
-    assert place() == first
-    shutil.copytree(own, own.parent / "there")
-    assert place(own.parent / "there") == first
-    edit(own, "one", "lr=0.01", "lr=0.003")
-    assert place() != first == place(own.parent / "there")
-
-
-def test_wrong_metrics_of_a_task_are_one_line_before_training(own, refused):
-    edit(own, "one", '{"mse": float((output - split.test[1]).square().mean())}', "3.0")
-    told = refused(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
-    assert told.startswith("mplab train: train: task must have metrics that")
-    assert {path.name for path in own.iterdir()} == {"own_tasks"}
-
-
-@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
-def test_an_exception_of_one_s_own_task_keeps_its_traceback(own, error):
-    edit(
-        own,
-        "one",
-        "def data():",
-        f"def data():\n    raise {error.__name__}('mine: in the data')",
-    )
-    with pytest.raises(error, match="mine: in the data"):
-        main(command("a.json", "--recipe", "fp32", task="own_tasks.one:TASK"))
-
-
-@pytest.mark.parametrize(("task", "error"), [
-    ("nothing_here:TASK", "there is no module 'nothing_here' in "),
-    ("own_tasks.one:NUMBER", "The tasks in own_tasks.one are: TASK."),
-    ("own_tasks:TASK", "The tasks in own_tasks are: none."),
-    ("own_tasks.one:", "The tasks in own_tasks.one are: TASK."),
-    (":TASK", "there is no module '' in "),
-    ("own_tasks/one.py:TASK", "there is no module 'own_tasks/one' in "),
-])  # fmt: skip
-def test_a_task_that_is_not_there_is_one_line(own, refused, task, error):
-    told = refused(command("run.json", "--recipe", "fp32", task=task))
-    assert told.startswith(
-        "mplab train: --task must be package.module:NAME, where NAME is a Task"
-    )
-    assert error in told
-    assert not (own / "run.json").exists()
-
-
-@pytest.mark.parametrize("module", ["broken", "lacking", "leaving"])
-def test_an_error_of_one_s_own_module_is_shown_as_it_is(own, capsys, module):
-    """Python's own traceback, or main's sentence on the package that is not installed."""
-    given = command("run.json", "--recipe", "fp32", task=f"own_tasks.{module}:TASK")
-    if module == "lacking":
-        assert main(given) == 2
-        assert "a_package_that_nobody_has" in capsys.readouterr().err
-    else:
-        with pytest.raises((ZeroDivisionError, SystemExit), match=r"in the data|usage"):
-            main(given)
-    assert not (own / "run.json").exists()
-
-
-# Killed ----------------------------------------------------------------------------------
 
 
 def start(arguments):
