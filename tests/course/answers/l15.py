@@ -60,7 +60,7 @@ WRONG = {
         (by_length, "a power of two"),
     ],
     "system_backward_error": [
-        (signed_b, "Take max |residual|"),
-        (close_to_exact, "Take max |residual|"),
+        (signed_b, "Divide max |residual|"),
+        (close_to_exact, "Divide max |residual|"),
     ],
 }
