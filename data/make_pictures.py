@@ -49,7 +49,8 @@ def draw(path):
             (LESSONS / found[2]).write_bytes(content.getvalue())
             cell.source = cell.source.replace(found[1], shown.claim)
             text = README.read_text("utf-8")
-            README.write_text(text.replace(found[1], shown.claim), "utf-8")
+            text = text.replace(f"![{found[1]}]", f"![{shown.claim}]")
+            README.write_text(text, "utf-8")
             print(f"{found[2]}: {len(content.getvalue()):,} bytes; {shown.claim}")
             left -= 1
     nbformat.write(notebook, path)

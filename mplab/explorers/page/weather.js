@@ -113,7 +113,7 @@ const SECONDS = 5; // until all have
 
 const spot = ([x, , z]) => `${x.toFixed(2)} ${(-z).toFixed(2)}`;
 
-const drawings = new Map();
+const drawings = new WeakMap();
 
 /** The picture of a run, drawn once. */
 function pictureOf(run) {
