@@ -187,7 +187,7 @@ def fill_in_grades(
         written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
     replace_file(path, fill_in(into, cells))
-    others = [found[who] for who in found.keys() - seen]
+    others = [grade for who, grade in found.items() if who not in seen]
     return path, written, [grade for grade in others if grade.final is not None]
 
 
