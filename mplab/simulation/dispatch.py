@@ -143,6 +143,8 @@ class Ran(NamedTuple):
     out: Any
     reason: str = ""
     """For the format, if neither the rule nor the node gives it."""
+    option: Any = None
+    """A factor `alpha` or a rounding mode that goes by name."""
 
 
 Record = Callable[[Ran], None]
@@ -341,7 +343,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.graph.note(node)
         if self.record is not None:
             self.record(
-                Ran(rule, run, into, node=custom, given=given, taken=args, out=out)
+                Ran(
+                    rule,
+                    run,
+                    into,
+                    custom,
+                    given=given,
+                    taken=args,
+                    out=out,
+                    option=kwargs.get("alpha", kwargs.get("rounding_mode")),
+                )
             )
         return out
 
@@ -435,17 +446,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 else:
                     self._round_and_tag(rule, out, into, False, None)
                 if self.record is not None:
-                    why = "adds into .grad, in the format of its tensor"
                     self.record(
                         Ran(
                             rule,
                             None,
                             into,
-                            node=ALWAYS_FP32,
+                            ALWAYS_FP32,
                             given=args,
                             taken=args,
                             out=out,
-                            reason=why,
+                            reason="adds into .grad, in the format of its tensor",
                         )
                     )
             return out
@@ -463,9 +473,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.graph.note(Node(into, known.place))
             self.keep(out)
         if self.record is not None:
-            self.record(
-                Ran(rule, None, into, node=known, given=given, taken=args, out=out)
-            )
+            self.record(Ran(rule, None, into, known, given=given, taken=args, out=out))
         return out
 
     def _check_remembered(self, number: int) -> None:
@@ -548,17 +556,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.graph.note(node)
             self.keep(out)
         if self.record is not None:
-            why = "adds two gradients of one tensor, in its format"
             self.record(
                 Ran(
                     rule,
                     None,
                     into,
-                    node=node,
+                    node,
                     given=given,
                     taken=args,
                     out=out,
-                    reason=why,
+                    reason="adds two gradients of one tensor, in its format",
                 )
             )
         return out

@@ -10,6 +10,7 @@ from torch import Tensor
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.simulation.dispatch import OUTSIDE, Mode, Ran
+from mplab.simulation.low_kernels import MARKED_BY_OPTION
 from mplab.simulation.operations import CONVERSIONS, COPIES, results_of
 from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import Rounder, is_plain, tag_of
@@ -93,7 +94,10 @@ class Recorder:
         if not numbers or not before or rule.name in _MEMORY:
             return
         why = _why(ran, scalar=not numbers[0].dim())
-        if rule.mark and into is not None:
+        usual = rule.name in MARKED_BY_OPTION and (
+            {ran.option, *ran.given[2:3]} <= {None, 1, -1}
+        )
+        if rule.mark and into is not None and not usual:
             why = f"{why}; {rule.mark}"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE

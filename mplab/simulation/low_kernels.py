@@ -35,11 +35,9 @@ CHECKED_ARGUMENTS = names_in(
 def check_number(value: Any, into: Rounder) -> None:
     """Let torch refuse a number past the range of a dtype in which it computes."""
     dtype, number = into.fmt.torch_dtype, type(value) in (float, int)
-    if number and into.fmt.max_finite < abs(value) < math.inf and dtype in _HALVES:
+    past = number and into.fmt.max_finite < abs(value) < math.inf
+    if past and dtype in (torch.float16, torch.bfloat16):
         torch.full((2,), value, dtype=dtype)  # torch lets one number pass
-
-
-_HALVES = (torch.float16, torch.bfloat16)
 
 
 def rounded_number(value: Any, into: Rounder) -> Any:
@@ -59,6 +57,11 @@ def _rounded(
         rounding = Rounding.TIES_TO_EVEN
     single = c_float(value).value
     return float(round_to(single, fmt, rounding=rounding, overflow=overflow))
+
+
+def _low(into: Rounder, t: Tensor) -> Tensor:
+    """Round a fresh tensor, in its own memory."""
+    return into(t, t, None)
 
 
 # Operations that are computed in another way -------------------------------------------------
@@ -84,17 +87,15 @@ def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     """The third power in BF16 is rounded after each of its two products."""
     number = isinstance(exponent, int | float)
     if number and exponent == 3 and into.fmt.torch_dtype is torch.bfloat16:
-        square = x * x
-        return into(square, square, None) * x
+        return _low(into, x * x) * x
     return call(x, exponent)
 
 
 def _cross(call: Call, into: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
     """Both products are rounded before they are subtracted."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
-    first = a.roll(-1, dim) * b.roll(-2, dim)
-    second = a.roll(-2, dim) * b.roll(-1, dim)
-    return into(first, first, None) - into(second, second, None)
+    first = _low(into, a.roll(-1, dim) * b.roll(-2, dim))
+    return first - _low(into, a.roll(-2, dim) * b.roll(-1, dim))
 
 
 def _logit(call: Call, into: Rounder, x: Tensor, eps: float | None = None) -> Any:
@@ -102,9 +103,7 @@ def _logit(call: Call, into: Rounder, x: Tensor, eps: float | None = None) -> An
     if eps is not None:
         least = rounded_number(eps, into)
         x = x.clamp(least, rounded_number(1 - least, into))
-    rest = 1 - x
-    odds = x / into(rest, rest, None)
-    return into(odds, odds, None).log()
+    return _low(into, x / _low(into, 1 - x)).log()
 
 
 def _add_products(
@@ -119,8 +118,7 @@ def _add_products(
 ) -> Any:
     """`addbmm`: one `addmm` for each matrix, rounded."""
     for i, (a, b) in enumerate(zip(first, second, strict=True)):
-        total = torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha)
-        into(total, total, None)
+        total = _low(into, torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha))
     return total if len(first) else call(total, first, second, beta=beta)
 
 
@@ -137,12 +135,15 @@ def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
 OwnWay = Callable[..., Any]
 """Takes the float32 operation, the rounder, and the arguments; returns results to be rounded."""
 
-CONSTANTS: dict[str, OwnWay] = {"nan_to_num": _replace_nan, "nextafter": _next}
-
-BETWEEN: dict[str, OwnWay] = {"linalg_cross": _cross, "addbmm": _add_products}
-"""Kernels that round between their steps, on both devices."""
-
-_BETWEEN_CPU: dict[str, OwnWay] = {"pow": _power, "logit": _logit}
+_OWN_WAYS: dict[str, OwnWay] = {
+    # constants of the dtype
+    "nan_to_num": _replace_nan,
+    "nextafter": _next,
+    # kernels that round between their steps
+    "linalg_cross": _cross,
+    "addbmm": _add_products,
+}
+"""On both devices."""
 
 
 # Sums that are kept in the format -----------------------------------------------------------
@@ -170,8 +171,7 @@ def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tens
     # does unseen.
     counts = [int(count) for count in nth.bincount()]
     for part in torch.split(order, counts) if counts else ():
-        rows = target[index[part]] + source[part]
-        target[index[part]] = into(rows, rows, None)
+        target[index[part]] = _low(into, target[index[part]] + source[part])
     return target
 
 
@@ -258,8 +258,8 @@ def _embed(
     """
     rows, grad = index.reshape(-1), grad.reshape(-1, grad.shape[-1])
     if by_frequency:
-        factors = (1 / rows.bincount().double()).float()
-        grad = grad * into(factors, factors, None)[rows, None]
+        factors = _low(into, (1 / rows.bincount().double()).float())
+        grad = grad * factors[rows, None]
     kept = rows != padding
     total = grad.new_zeros(count, grad.shape[-1])
     return add_up(into, total, rows[kept], grad[kept])
@@ -281,8 +281,7 @@ def _add_at(
     wide = wide_rows and end and alpha == 1 and index.dtype is torch.int64
     if wide or not x.dim():
         return call(x, dim, index, source, alpha=alpha)
-    scaled = source.movedim(dim, 0) if alpha == 1 else source.movedim(dim, 0) * alpha
-    scaled = into(scaled, torch.empty_like(scaled), None)
+    scaled = _low(into, source.movedim(dim, 0) * alpha)
     rows = index.reshape(-1).long() % x.shape[dim]
     return add_up(into, x.movedim(dim, 0), rows, scaled).movedim(0, dim)
 
@@ -356,11 +355,11 @@ def _normalize_batch(
         return out
     for t in running:
         if t is not None:
-            into(t, t, None)
+            _low(into, t)
     dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
     def low(t: Tensor) -> Tensor:
-        return into(t.float(), torch.empty_like(t, dtype=torch.float32), None)
+        return _low(into, t.float())
 
     exact, count = x.double(), x.numel() // x.shape[1]
     mean, variance = low(exact.mean(dims)), exact.var(dims, correction=0)
@@ -378,7 +377,7 @@ def _normalize(call: Call, into: Rounder, x: Tensor, *how: Any) -> Any:
     """Layer and group norms store the statistics likewise, for their backward pass."""
     out = call(x, *how)
     for t in () if _has_wide(*how) else out[1:]:
-        into(t, t, None)
+        _low(into, t)
     return out
 
 
@@ -387,24 +386,17 @@ def _has_wide(*given: Any) -> bool:
     return any(isinstance(t, Tensor) and low_format(t) is None for t in given)
 
 
-_ACCUMULATING: dict[str, OwnWay] = {
+_PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
+
+_SUMS_CPU: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at) | {
     "put": _put,
     "_unsafe_masked_index_put_accumulate": _put_where,
     "embedding_dense_backward": _embed,
     "max_pool2d_with_indices_backward": _choose_back,
     "adaptive_max_pool2d_backward": _choose_back,
+    "index_add": partial(_add_at, wide_rows=True),
+    "native_layer_norm_backward": _normalize_back,
 }
-
-_PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
-
-_SUMS_CPU = (
-    _ACCUMULATING
-    | dict.fromkeys(_PUTTING, _put_at)
-    | {
-        "index_add": partial(_add_at, wide_rows=True),
-        "native_layer_norm_backward": _normalize_back,
-    }
-)
 
 _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "put": _put,
@@ -412,7 +404,9 @@ _SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
     "scatter_add": _scatter_add,
 }
 
-_STATISTICS: dict[str, OwnWay] = {
+_ONLY_CPU: dict[str, OwnWay] = {
+    "pow": _power,
+    "logit": _logit,
     "native_batch_norm": _normalize_batch,
     "_native_batch_norm_legit": _normalize_batch,
     "native_layer_norm": _normalize,
@@ -430,8 +424,9 @@ _NOT_REPLAYED = names_in(
 those that are in a device's own table of sums."""
 
 _ROUNDED_BETWEEN = names_in(
-    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm "
-    "sigmoid_backward _softmax_backward_data _scaled_dot_product_flash_attention_for_cpu_backward"
+    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm floor_divide div "
+    "sigmoid_backward _softmax_backward_data "
+    "_scaled_dot_product_flash_attention_for_cpu_backward"
 )
 """Operations that round between their steps, here rounded once."""
 
@@ -455,15 +450,13 @@ _FILLING = names_in(
     "fill_diagonal hardtanh hardshrink softshrink addmv addr index_add logit uniform histc pow"
 )
 
-_ROUNDING = names_in("eq ne lt le gt ge remainder fmod pow hardshrink xlogy scatter")
+_ROUNDING = names_in(
+    "eq ne lt le gt ge remainder fmod pow hardshrink xlogy scatter index_add"
+)
+
+_ADDING = names_in("add sub rsub")
 
 _IN_ORDER = "a running sum is rounded after each addition"
-
-_VARIES = f"{_IN_ORDER}; the order varies"
-
-_NORM = "native_layer_norm_backward"
-
-_BY_THREADS = f"{_IN_ORDER}; the order depends on the threads"
 
 _MARKS = dict.fromkeys(
     _NOT_REPLAYED, "its kernel's running sum in the format is not simulated"
@@ -471,18 +464,37 @@ _MARKS = dict.fromkeys(
     _ROUNDED_BETWEEN, "its kernel's roundings between steps are not simulated"
 )
 
+MARKED_BY_OPTION = _ADDING | {"div"}
+"""Operations whose mark holds where a factor `alpha` or a rounding mode is given."""
+
+# A kernel of the CPU computes most numbers in whole vectors, as many as the processor has room for,
+# and what is left over one by one.
+_BY_PLACE = "rounded or not, by its place in memory and by the processor"
+
+_NAN_OR_NOT = "a quotient past FP32's range gives NaN or not, by its place in memory"
+
+_MARKS_CPU = dict.fromkeys(_ADDING, f"alpha·y is {_BY_PLACE}") | {
+    "fmod": _NAN_OR_NOT,
+    "remainder": _NAN_OR_NOT,
+    "logit_backward": "its kernel's roundings between steps are not simulated",
+    "native_layer_norm_backward": f"{_IN_ORDER}; the order depends on the threads",
+    "embedding_dense_backward": f"{_IN_ORDER}; scaled by frequency, a product is {_BY_PLACE}",
+    "index_add": f"{_IN_ORDER}; with alpha, a product is {_BY_PLACE}",
+    "index_put": f"{_IN_ORDER}; a scalar past the range becomes infinite: torch may refuse it",
+}
+
 KERNELS = {
     "cpu": Kernels(
-        _ROUNDING | names_in("add sub rsub"),
+        _ROUNDING | _ADDING,
         _FILLING | names_in("clamp clamp_min clamp_max add sub rsub"),
-        CONSTANTS | BETWEEN | _BETWEEN_CPU | _SUMS_CPU | _STATISTICS,
-        _MARKS | dict.fromkeys(_SUMS_CPU, _IN_ORDER) | {_NORM: _BY_THREADS},
+        _OWN_WAYS | _ONLY_CPU | _SUMS_CPU,
+        _MARKS | dict.fromkeys(_SUMS_CPU, _IN_ORDER) | _MARKS_CPU,
     ),
     "cuda": Kernels(
         _ROUNDING,
         _FILLING - {"hardtanh"},
-        CONSTANTS | BETWEEN | _SUMS_CUDA,
-        _MARKS | dict.fromkeys(_SUMS_CUDA, _VARIES),
+        _OWN_WAYS | _SUMS_CUDA,
+        _MARKS | dict.fromkeys(_SUMS_CUDA, f"{_IN_ORDER}; the order varies"),
     ),
 }
 """The kernels by the names of `Policy.kernels`.
