@@ -116,21 +116,31 @@ class simulated(ContextDecorator):
             of two formats where torch accepts only one, as in `z[mask] = low`.
 
     Exactness:
-        Each result is the float32 result of torch, correctly rounded. Bit-exact with torch's
-        own half kernels on the operations and data of tests/simulation/test_dispatch.py,
-        tests/simulation/test_kernels.py, tests/simulation/test_low_kernels.py and
-        tests/simulation/test_autocast.py. Python numbers are rounded to the format, or refused
-        past its range, where the kernels of `policy.kernels` do so, and running sums that they
-        keep low are added in their order. These differ still, and `explain` marks the known ones:
-        other kernels that round between their steps, such as `sigmoid_backward`, `matrix_exp`,
-        `xlogy` and `renorm`; sums in another order, such as products near `max_finite`, and
-        running sums of `fold`, overlapping averages and `segment_reduce`; other rules for NaN in
-        the backward pass of `elu`, `hardtanh` and the like; `add(alpha=)` where alpha·y overflows;
-        operations that real torch lacks in the format, which are computed here; operations
-        outside torch's own library, whose result is rounded once.
-        With torch's half kernels in place of the rounded float32 results whole runs are
-        bit-exact with `torch.amp` (tests/training/test_training.py): formats, casts and the
-        order of all operations are the same.
+        Each result is torch's float32 result, correctly rounded, except where a low kernel is known
+        to do otherwise and the simulation follows it: Python numbers are rounded to the format, or
+        refused past its range; running sums that are kept low are rounded after each addition, in
+        the order of one thread; a few operations round between their steps. What the CPU's kernels
+        do was measured, what CUDA's do was read in torch's source; `policy.kernels` says which. The
+        results are bit-exact with torch's half kernels for the CPU on the operations and data of
+        tests/simulation/test_dispatch.py, tests/simulation/test_kernels.py,
+        tests/simulation/test_low_kernels.py and tests/simulation/test_autocast.py, except for a few
+        gradients of norms that are named there.
+
+        Known to differ, and marked by `explain`: other operations that round between their steps,
+        such as `sigmoid_backward`, `logit_backward`, `x // y`, `matrix_exp`, `xlogy` and `renorm`;
+        running sums of `fold`, overlapping averages and `segment_reduce`; on the CPU, what depends
+        on the place in memory: products with an `alpha` or by the frequency of an embedding, and
+        remainders of quotients past FP32's range; scalars past the range that torch refuses in
+        `x[mask] = scalar`; operations outside torch's own library, whose result is rounded once.
+
+        Known to differ without a mark: sums in another order, such as matrix products near
+        `max_finite`; `erf` near 0 and `gelu` far from it, which low kernels compute by other
+        formulas; the backward pass of `elu`, `hardtanh` and the like at NaN; operations that torch
+        lacks in the format, which are computed here. Others may differ that nobody has compared.
+
+        With torch's half kernels in place of the rounded float32 results, the runs of
+        tests/training/test_training.py are bit-exact with `torch.amp`: their formats, their casts
+        and the order of their operations are the same.
 
     Source:
         `Policy.source` of each policy.
