@@ -202,6 +202,7 @@ def open_lesson(name, *, folder, artefacts, snapshots=True):
         context = browser.new_context(viewport={"width": 1280, "height": 900})
         context.tracing.start(screenshots=snapshots, snapshots=snapshots)
         page = context.new_page()
+        page.set_default_timeout(1000 * MOVE)
         console, foreign = listen(context, page, urlsplit(address).netloc)
         lesson = Lesson(page, console)
         try:
