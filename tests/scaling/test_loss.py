@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from mplab import FP32
 from mplab.scaling import KerasScaler, LossScaler
 
 
@@ -58,6 +59,13 @@ def test_the_defaults_and_their_growth_interval_are_those_of_torch():
 @pytest.mark.parametrize("found", [True, False])
 def test_the_scale_stays_finite_going_up_and_ends_at_zero_going_down_as_in_torch(found):
     assert_identical([found] * 300, 2.0**-100 if found else 2.0**100, growth_interval=1)
+
+
+def test_the_state_of_a_scale_at_the_end_of_its_range_is_taken():
+    scaler = LossScaler()
+    state = scaler.state_dict() | {"scale": FP32.max_finite}
+    scaler.load_state_dict(state)
+    assert scaler.state_dict() == state
 
 
 def test_a_static_scale_never_changes_and_never_skips():

@@ -23,6 +23,7 @@ from mplab.scaling import (
     ScaleRule,
     amax_of,
     dequantize,
+    hadamard,
     quantize,
     scale_for,
 )
@@ -208,6 +209,9 @@ def test_what_cannot_be_quantized_is_refused_with_advice():
         "one that needs a single amax": lambda: scale_for(
             1.0, FP4_E2M1, rule=ScaleRule.NVFP4
         ),
+        "positive and finite": lambda: quantize(x, FP8_E4M3, scale=math.inf),
+        r"signs divide; got shape \(4,\)": lambda: hadamard(x),
+        r"signs divide; got shape \(\)": lambda: hadamard(x[0]),
     }.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()

@@ -252,3 +252,16 @@ def test_on_the_autoencoder_each_rule_costs_what_its_docstring_says(record_prope
     # The mean never fell below 1e-7, though whole layers were zero.
     assert nudged.scale == 1.0
     assert blind < standard - 0.2
+
+
+@pytest.mark.parametrize("wrong", [0, -0.5, math.inf, math.nan])
+def test_a_rule_s_options_are_positive_numbers(wrong):
+    for rule, option in (
+        (scaling.DoublingScaler, "max_scale"),
+        (scaling.NudgedScaler, "small"),
+        (scaling.NudgedScaler, "nudge"),
+        (scaling.NudgedScaler, "max_scale"),
+        (scaling.FlooredScaler, "min_scale"),
+    ):
+        with pytest.raises(ValueError, match=f"{option} must be positive"):
+            rule(**{option: wrong})
