@@ -63,7 +63,7 @@ clean:  ## remove .venv, builds and caches (not mplab-lessons, which is your wor
 # The stamps' names hold VENV_ARGS: another choice builds the environment anew, none keeps the last.
 # With --system-site-packages the machine's torch stays, so its version is no longer constrained.
 # For a learner pip compiles nothing: Python does, what is imported, unless that was forbidden. And
-# what torch was built and tested with goes, a tenth of all.
+# what torch was built and tested with goes, a tenth of all. What first calls need is compiled now.
 $(MADE):
 	$(PYTHON) -m venv --clear $(VENV_ARGS) $(VENV)
 	echo '$(VENV_ARGS)' > $(VENV)/venv-args
@@ -79,6 +79,7 @@ endef
 
 $(LEARNER): pyproject.toml constraints.txt | $(MADE)
 	$(call install,$(LAZY) --editable '.[lab]',$@,rm -rf $(UNUSED:%=$(VENV)/lib/python3*/site-packages/%))
+	-nice $(RUN) mplab.arithmetic.first_calls
 
 $(DEVELOPER): pyproject.toml constraints.txt | $(MADE)
 	$(call install,--editable '.[test]',$@ $(LEARNER),$(VENV)/bin/python tests/tools/compile_loops.py)

@@ -1,4 +1,7 @@
-"""Compile what first calls need: `mplab lab` runs this beside JupyterLab, at low priority."""
+"""Compile what first calls need.
+
+`make lab` runs this when it installs, and `mplab lab` beside JupyterLab, at low priority.
+"""
 
 import numpy as np
 

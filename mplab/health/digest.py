@@ -9,7 +9,7 @@ import weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -127,7 +127,7 @@ def numbers_of(t: Tensor) -> Tensor:
     numbers[2 : 2 + len(some)] = some
     narrow = bits.view(torch.int32) if bits.itemsize == 8 else bits
     if bits.device.type == "cpu":
-        _on_processor(narrow.numpy(), _WEIGHTS, numbers.numpy())
+        _on_processor(narrow.itemsize)(narrow.numpy(), _WEIGHTS, numbers.numpy())
     else:
         _elsewhere(narrow, numbers)
     if bits.itemsize == 8:
@@ -144,20 +144,22 @@ def _elsewhere(bits: Tensor, numbers: Tensor) -> None:
         numbers[1] = numbers[1] * _FACTOR + sums
 
 
-def _sums(bits: Any, weights: Any, numbers: Any) -> None:
-    """Compute the two sums in one pass over memory."""
-    plain = total = np.int64(0)
-    for begin in range(0, len(bits), len(weights)):
-        some = bits[begin : begin + len(weights)]  # a slice: fewer checks
-        part = np.int64(0)
-        for i in range(len(some)):
-            plain += some[i]
-            part += np.int64(some[i]) * np.int64(weights[i])
-        total = total * _FACTOR + part
-    numbers[0], numbers[1] = plain, total
+@cache
+def _on_processor(itemsize: int) -> Compiled:
+    """Compile the loop for integers of a width: the two sums in one pass over memory."""
 
+    def sums(bits: Any, weights: Any, numbers: Any) -> None:
+        plain = total = np.int64(0)
+        for begin in range(0, len(bits), len(weights)):
+            some = bits[begin : begin + len(weights)]  # a slice: fewer checks
+            part = np.int64(0)
+            for i in range(len(some)):
+                plain += some[i]
+                part += np.int64(some[i]) * np.int64(weights[i])
+            total = total * _FACTOR + part
+        numbers[0], numbers[1] = plain, total
 
-_on_processor = Compiled(_sums)
+    return Compiled(sums, itemsize)
 
 
 class Digest(Watch):

@@ -641,3 +641,9 @@ def test_a_frozen_layer_is_recorded_at_the_start_and_never_as_updated():
     directions = [site.direction for site in sites if site.layer == "0"]
     assert "start" in directions
     assert "update" not in directions
+
+
+def test_the_loops_for_integers_of_three_widths_have_files_of_their_own():
+    """numba keeps one index a name: processes that save two widths at once mix them up."""
+    loops = [digest_module._on_processor(itemsize)._function for itemsize in (1, 2, 4)]
+    assert len({loop.__qualname__ for loop in loops}) == 3

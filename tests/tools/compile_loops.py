@@ -64,9 +64,8 @@ def flags_and_addresses() -> None:
             for counting in (False, True):
                 kernels.loop_at(int(mode), special_cases, counting=counting)
     for integer in (np.int8, np.int16, np.int32):
-        digest._on_processor(
-            np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64)
-        )
+        loop = digest._on_processor(np.dtype(integer).itemsize)
+        loop(np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64))
 
 
 HALVES = {
