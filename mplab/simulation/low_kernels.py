@@ -215,10 +215,27 @@ def _put_at_by_width(
     call: Call, into: Rounder, x: Tensor, index: Any, values: Any, *how: Any
 ) -> Any:
     """On CUDA only slices of more than 32 elements are rounded after each addition."""
-    one = x[_each(index, lambda i: i.reshape(-1)[:1])]
-    if one.numel() <= 32:
+    if _slice_size(x, index) <= 32:
         return call(x, index, values, *how)
     return _put_at(call, into, x, index, values, *how)
+
+
+def _slice_size(x: Tensor, index: Any) -> int:
+    """Count the elements behind one place, as CUDA does: it moves axes that lie apart to the front.
+
+    A mask stands for as many axes as it has.
+    """
+    axes: list[bool] = []
+    for part in index:
+        is_mask = part is not None and part.dtype in (torch.bool, torch.uint8)
+        axes += [part is not None] * (part.dim() if is_mask else 1)
+    taken = [axis for axis, chosen in enumerate(axes) if chosen] or [-1]
+    apart = taken[-1] - taken[0] >= len(taken)
+    return math.prod(
+        size
+        for axis, size in enumerate(x.shape)
+        if axis > taken[-1] or (apart and axis not in taken)
+    )
 
 
 def _put_where(

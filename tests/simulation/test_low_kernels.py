@@ -18,6 +18,7 @@ from mplab.simulation import (
     EVERYTHING,
     KERAS_MIXED,
     explain,
+    low_kernels,
     sensitivity,
     simulated,
 )
@@ -366,6 +367,31 @@ def test_on_cuda_an_atomic_sum_is_kept_in_the_format():
             narrow.new_zeros(1, 8).index_put((at,), narrow, accumulate=True)[0, 0]
             == 3008
         )
+        columns = torch.ops.aten.index_put(
+            low.new_zeros(40, 1), [None, at], low.T, True
+        )
+        assert columns[0, 0] == 3008  # nothing is behind a place
+        mask = torch.ones(3000, 40, dtype=torch.bool)
+        assert low.index_put((mask,), low.flatten(), accumulate=True)[0, 0] == 2
+        low[mask] = 3.0
+        assert low.sum() == 3 * low.numel()
+
+
+def test_cuda_counts_the_elements_behind_a_place():
+    """By torch's source: axes that lie apart are moved to the front."""
+    x = torch.ones(2, 3, 5, 7)
+    i = torch.tensor([0])
+    for index, size in (
+        ([i], 105),
+        ([None, i], 35),
+        ([i, None, i], 21),
+        ([None, i, None, i], 10),
+        ([None, x[0, :, :, 0] > 0], 7),
+        ([x[:, 0, 0, 0] > 0, None, x[0, 0, :, 0] > 0], 21),
+        ([x > 0], 1),
+    ):
+        assert low_kernels._slice_size(x, index) == size
+    assert low_kernels._slice_size(x.sum(), [torch.tensor(True)]) == 1
 
 
 @HALVES
