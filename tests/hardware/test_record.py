@@ -1,5 +1,6 @@
 """The recording script: what a killed run leaves, and what its parts measure."""
 
+import math
 import multiprocessing
 import os
 import platform
@@ -31,7 +32,7 @@ from mplab import (
 from mplab.arithmetic import mma
 from mplab.hardware import load
 from mplab.hardware.probes import partner
-from mplab.hardware.recordings import SCHEMA
+from mplab.hardware.recordings import SCHEMA, digest_of
 
 CPU = torch.device("cpu")
 
@@ -177,6 +178,8 @@ def test_a_checksum_notices_one_bit_and_an_exchange():
     changed.view(torch.int16)[5] ^= 1
     exchanged[[3, 4]] = exchanged[[4, 3]]
     assert len({checksum(t), checksum(changed), checksum(exchanged)}) == 3
+    with pytest.raises(ValueError, match="JSON"):
+        digest_of({"seconds": math.nan})
 
 
 class Pretended(Setting):
