@@ -84,10 +84,11 @@ def _replace_nan(
 
 
 def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
-    """The third power in BF16 is rounded after each of its two products."""
-    number = isinstance(exponent, int | float)
-    if number and exponent == 3 and into.fmt.torch_dtype is torch.bfloat16:
-        return _low(into, x * x) * x
+    """In BF16 the third power and the power of -2 are made from the rounded square."""
+    number = isinstance(exponent, int | float) and exponent in (3, -2)
+    if number and into.fmt.torch_dtype is torch.bfloat16:
+        square = _low(into, x * x)
+        return square * x if exponent == 3 else 1 / square
     return call(x, exponent)
 
 
@@ -494,6 +495,8 @@ _MARKS_CPU = dict.fromkeys(_ADDING, f"alpha·y is {_BY_PLACE}") | {
     "fmod": _NAN_OR_NOT,
     "remainder": _NAN_OR_NOT,
     "logit_backward": "its kernel's roundings between steps are not simulated",
+    "special_entr": "its kernel's roundings between steps are not simulated",
+    "erf": "near 0 its kernel has another formula, on some processors",
     "native_layer_norm_backward": f"{_IN_ORDER}; the order depends on the threads",
     "embedding_dense_backward": f"{_IN_ORDER}; scaled by frequency, a product is {_BY_PLACE}",
     "index_add": f"{_IN_ORDER}; with alpha, a product is {_BY_PLACE}",
