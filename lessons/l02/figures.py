@@ -23,7 +23,7 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
         formats: one line each, beside that of INT8.
 
     Returns:
-        A figure whose title names the gap of each format at 1.
+        A figure whose title says how the gaps grow, and whose details name those at 1.
     """
     picture = c.Picture(height=4.3)
     axes = picture.subplots()
@@ -45,10 +45,10 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
         ends.append(_end(axes, end, level, name, colour))
     c.binary_axis(axes.xaxis, "magnitude")
     c.binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"The gap after 1 is {c.listed([*gaps, f'1 in {INTEGERS}'])}"
+    sentence = f"Gaps double at each power of two above the subnormal numbers; those of {INTEGERS} are 1"
     details = (
-        "Stairs: the distance doubles at each power of two; at the left, among the subnormal "
-        "numbers, it is level."
+        f"Stairs, level at the left, among the subnormal numbers. The gap after 1 is "
+        f"{c.listed([*gaps, f'1 in {INTEGERS}'])}."
     )
     c.titled(picture, sentence, details)
     c.label_ends(picture, ends)

@@ -20,7 +20,7 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
         traces: by the name of the rule, from `mplab.scaling.simulate_scaler`.
 
     Returns:
-        A figure whose title counts the steps that each rule skips.
+        A figure whose title says which rule skips most steps, and which least.
     """
     picture = c.Picture(height=1.3 + 1.0 * len(traces))
     rows = picture.subplots(len(traces), 1, sharex=True, sharey=True, squeeze=False)[
@@ -42,15 +42,20 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
     )
     rows[-1].set_xlabel("training step")
     picture.supylabel("loss scale", fontsize=10)
-    counts = c.listed(
-        f"{int(trace.skipped.sum())} by {name}" for name, trace in traces.items()
+    counts = {name: int(trace.skipped.sum()) for name, trace in traces.items()}
+    least, most = min(counts.values()), max(counts.values())
+    best, worst = (
+        c.listed(name for name, count in counts.items() if count == end)
+        for end in (least, most)
     )
     total = len(next(iter(traces.values())).scales)
+    claim = f"Of {total} steps {worst} skips {most}"
+    claim += f", {best} only {least}" if least < most else ""
     ends = "; ".join(
         f"{name} ends at {trace.scales[-1]:.4g}" for name, trace in traces.items()
     )
     details = f"Line charts, one for each rule; crosses mark skipped steps. {ends}."
-    return c.titled(picture, f"Steps skipped of {total}: {counts}", details)
+    return c.titled(picture, claim, details)
 
 
 def _draw_rule(axes: Axes, trace: Trace, high: float) -> None:

@@ -179,18 +179,25 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
         until: the time of the last states, in minutes.
 
     Returns:
-        A figure whose title says where each run ends.
+        A figure whose title says how far apart the runs end.
     """
-    lines, said = [], []
+    lines, ends = [], {}
     for k, (name, run) in enumerate(runs.items()):
         look = c.REFERENCE if name == "exact" else c.NEUTRAL[k % len(c.NEUTRAL)]
         how = {"linewidth": 0.9 if name == "exact" else None}
         lines.append(c.Line(np.linspace(0, until, len(run)), run, name, look, how))
-        said.append(f"{number(float(run[-1]), digits=5)} ({name})")
-    claim = f"After {until:g} minutes: {c.listed(said)}."
+        ends[name] = float(run[-1])
+    low, high = min(ends, key=lambda k: ends[k]), max(ends, key=lambda k: ends[k])
+    apart = number(ends[high] - ends[low], digits=3)
+    claim = f"After {until:g} minutes {high} ends {apart} °C above {low}."
+    said = c.listed(f"{number(end, digits=5)} ({name})" for name, end in ends.items())
     quantities = "minutes", "temperature (°C)"
     return c.line_chart(
-        lines, *quantities, claim, finish=lambda axes: axes.margins(x=0.01)
+        lines,
+        *quantities,
+        claim,
+        f"Ends: {said}.",
+        finish=lambda axes: axes.margins(x=0.01),
     )
 
 
@@ -235,7 +242,7 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         curves: from `measure_step_errors` or `measure_grid_errors`, all of one kind.
 
     Returns:
-        A figure whose title says how small each error becomes, the smallest first.
+        A figure whose title says how small the error becomes with the best line, and the worst.
     """
     # Of one kind.
     ((subject, axis, quantity),) = {(k.subject, k.axis, k.quantity) for k in curves}
@@ -249,9 +256,10 @@ def plot_simulation_errors(curves: Sequence[SimulationErrors]) -> c.Picture:
         lowest.append((float(curve.errors[best]), name, float(curve.x[best])))
     falls = curves[0].x[0] > curves[0].x[-1]  # finer steps or grids to the right
     lowest.sort()
-    said = c.listed([f"{error:.2g} ({name})" for error, name, _ in lowest])
-    claim = f"Least errors of {subject}: {said}."
-    places = c.listed([f"{name} at {x:.2g}" for _, name, x in lowest])
+    said = [f"{error:.2g} with {name}" for error, name, _ in lowest]
+    claim = f"Of {subject}: the error is at best {said[0]}"
+    claim += f", {said[-1]}." if len(said) > 1 else "."
+    places = c.listed(f"{e:.2g} ({name}) at {x:.2g}" for e, name, x in lowest)
     return c.line_chart(
         lines,
         axis,

@@ -146,10 +146,11 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
         found: from `measure_scale_errors`, `measure_outlier_errors` or `measure_quiet_errors`.
 
     Returns:
-        A figure whose title gives the largest error of each line, or the last one after steps.
+        A figure whose title says which line has the least error at worst, or at the end of steps,
+        and which the largest.
     """
     kinds = list(dict.fromkeys(name.partition(" with")[0] for name in found.curves))
-    lines, said = [], []
+    lines, ends = [], {}
     for name, errors in found.curves.items():
         kind, variant, _ = name.partition(" with")
         own = c.NEUTRAL[kinds.index(kind)]
@@ -157,17 +158,19 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
         face = "white" if variant else own.colour
         how = {"marker": own.marker if found.binary else "", "markerfacecolor": face}
         lines.append(c.Line(found.x, errors, name, look, how))
-        shown = float(errors.max() if found.binary else errors[-1])
-        said.append(f"{name} {c.percent(shown, 1.0)}")
+        ends[name] = float(errors.max() if found.binary else errors[-1])
     every = np.log2(np.array(list(found.curves.values())))
     limits = np.exp2([np.floor(every.min()) - 0.1, np.ceil(every.max()) + 0.1])
     when = "at worst" if found.binary else "at the end"
-    claim = f"The error of {found.subject}, {when}: {', '.join(said)}."
+    said = {name: f"{name} ({c.percent(end, 1.0)})" for name, end in ends.items()}
+    order = [said[name] for name in sorted(ends, key=lambda name: ends[name])]
+    claim = f"The error of {found.subject}, {when}: least with {order[0]}, most with {order[-1]}."
     quantities = found.axis, "relative error"
     return c.line_chart(
         lines,
         *quantities,
         claim,
+        f"In order: {c.listed(order)}.",
         log="xy" if found.binary else "y",
         finish=lambda axes: axes.set_ylim(*limits),
     )

@@ -148,8 +148,8 @@ def test_gaps_are_those_of_numpy():
         x = 2.0 ** line.get_xdata()[:-1]
         gap = 2.0 ** line.get_ydata()[:-1]
         np.testing.assert_array_equal(gap, np.spacing(x.astype(dtype)).astype(float))
-    claim = l02.spacing([FP16, BF16]).claim
-    assert claim == "The gap after 1 is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8"
+    said = "The gap after 1 is 2⁻¹⁰ in FP16, 2⁻⁷ in BF16 and 1 in INT8"
+    assert said in l02.spacing([FP16, BF16]).alt
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,8 @@ def test_courses_are_legible_and_say_where_they_end():
     path = integrate(lambda t: -0.1 * (t - 20), 90.0, 1.0, 20, FP8_E4M3)
     courses = {"exact": 20 + 70 * np.exp(-0.1 * np.arange(21)), "E4M3": path}
     picture = assert_legible(figures.time_courses(courses, until=20))
-    assert picture.claim == "After 20 minutes: 29.473 (exact) and 40 (E4M3)."
+    assert picture.claim == "After 20 minutes E4M3 ends 10.5 °C above exact."
+    assert "29.473 (exact) and 40 (E4M3)" in picture.alt
     assert {"exact", "E4M3", "minutes"} <= words_of(picture)
 
 
@@ -82,8 +83,8 @@ def test_errors_are_legible_and_name_the_least():
     curve = SimulationErrors(FP16, "nearest", "cups", "error", "step", x, errors)
     curves = [curve, curve._replace(fmt=BF16, method="kahan", errors=2 * errors)]
     picture = assert_legible(figures.plot_simulation_errors(curves))
-    best = "0.016 (FP16 to nearest) and 0.031 (BF16 Kahan)"
-    assert picture.claim == f"Least errors of cups: {best}."
+    best = "0.016 with FP16 to nearest, 0.031 with BF16 Kahan"
+    assert picture.claim == f"Of cups: the error is at best {best}."
     with pytest.raises(ValueError):
         figures.plot_simulation_errors([curve, curve._replace(axis="intervals")])
 

@@ -74,9 +74,12 @@ def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
 @pytest.mark.parametrize(
     ("measure", "claim"),
     [
-        ("scale", "4,096 normally distributed numbers, at worst: MXFP4 11.7%, "),
-        ("outlier", "a product of matrices, at worst: MXFP4 22.1%, "),
-        ("quiet", "15 quiet weights, at the end: to nearest "),
+        ("scale", "4,096 normally distributed numbers, at worst: least with NVFP4"),
+        (
+            "outlier",
+            "a product of matrices, at worst: least with NVFP4 (13.6%), most with MXFP4 (22.1%).",
+        ),
+        ("quiet", "15 quiet weights, at the end: least with stochastic"),
     ],
 )
 def test_errors_are_legible_and_name_every_way(measure, claim):
