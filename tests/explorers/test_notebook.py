@@ -1,5 +1,8 @@
 """What an explorer owes a notebook: its keys, its cells, and a reader who opens it again."""
 
+from contextlib import contextmanager
+from pathlib import Path
+
 import lab_browser
 import nbformat
 import pytest
@@ -28,20 +31,30 @@ COUNT_SAVES = """() => {
 SESSION = "window.jupyterapp.shell.currentWidget.sessionContext"
 SAVE = "window.jupyterapp.commands.execute('docmanager:save')"
 CLOSE = "() => window.jupyterapp.shell.currentWidget.dispose()"
+ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "browser"
 
 
 @pytest.fixture
-def page(tmp_path):
-    """A notebook with an explorer of each kind, run in JupyterLab."""
-    lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", SOURCES)
-    more = {"folder": tmp_path, "artefacts": tmp_path / "kept", "snapshots": False}
-    with lab_browser.open_lesson("sample.ipynb", **more) as opened:
-        opened.run_all()
-        assert opened.errors() == []
-        yield opened.page
-        opened.page.evaluate(CLOSE)
-        opened.page.wait_for_timeout(500)
-        assert [text for _, text in opened.console if "TypeError" in text] == []
+def notebook(tmp_path, request):
+    """Opens a notebook with an explorer of each kind, run; a test that fails in it leaves why.
+
+    The test opens it, because no exception of a test reaches what a fixture has opened.
+    """
+
+    @contextmanager
+    def opened():
+        lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", SOURCES)
+        kept = ARTEFACTS / request.node.name
+        more = {"folder": tmp_path, "artefacts": kept, "snapshots": False}
+        with lab_browser.open_lesson("sample.ipynb", **more) as lesson:
+            lesson.run_all()
+            assert lesson.errors() == []
+            yield lesson.page
+            lesson.page.evaluate(CLOSE)
+            lesson.page.wait_for_timeout(500)
+            assert [line for _, line in lesson.console if "TypeError" in line] == []
+
+    return opened
 
 
 def seen(page, selector):
@@ -49,48 +62,54 @@ def seen(page, selector):
 
 
 @pytest.mark.browser
-def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(page):
+def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(notebook):
     """`d d` after a click on the picture deleted the explorer's cell."""
-    before = page.evaluate(NOTEBOOK)
-    for kind in (".mplab-explorer", ".mplab-page"):
-        for part in ("svg", "[role=status]", "b"):
-            seen(page, f"{kind} {part}").click()
-            for key in "ddx":
-                page.keyboard.press(key)
-            assert page.evaluate(NOTEBOOK) == before, f"{kind} {part}"
-    page.evaluate(COUNT_SAVES)
-    controls = ".noUi-handle", "select", ".mplab-page input[type=range]"
-    for control in controls:
-        seen(page, control).focus()
-        page.evaluate("window.saves = 0")
-        page.keyboard.press("Control+s")
-        page.wait_for_function("window.saves > 0")
-        page.keyboard.press("Escape")
-        assert page.evaluate("document.activeElement.matches('.jp-Cell')"), control
+    with notebook() as page:
+        before = page.evaluate(NOTEBOOK)
+        for kind in (".mplab-explorer", ".mplab-page"):
+            for part in ("svg", "[role=status]", "b"):
+                seen(page, f"{kind} {part}").click()
+                for key in "ddx":
+                    page.keyboard.press(key)
+                assert page.evaluate(NOTEBOOK) == before, f"{kind} {part}"
+        page.evaluate(COUNT_SAVES)
+        controls = ".noUi-handle", "select", ".mplab-page input[type=range]"
+        for control in controls:
+            seen(page, control).focus()
+            page.evaluate("window.saves = 0")
+            page.keyboard.press("Control+s")
+            page.wait_for_function("window.saves > 0")
+            page.keyboard.press("Escape")
+            assert page.evaluate("document.activeElement.matches('.jp-Cell')"), control
 
 
 @pytest.mark.browser
-def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(page):
+def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(
+    notebook,
+):
     """JupyterLab showed "Error displaying widget: model not found" in a notebook opened again."""
-    gone = page.get_by_text("The kernel that drew this has ended.")
-    saved = page.get_by_text("This is how the cell left it.")
-    assert not gone.is_visible() and not saved.is_visible()
-    page.evaluate(f"() => {SESSION}.session.kernel.restart()")
-    gone.wait_for()
-    seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
-    page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
-    page.evaluate(f"async () => {{ await {SAVE}; await {SESSION}.shutdown(); }}")
-    page.reload()
-    page.wait_for_function(lab_browser.OPENED)
-    saved.wait_for()
-    assert page.get_by_text("Error displaying").filter(visible=True).count() == 0
-    assert seen(page, ".mplab-saved img").evaluate("e => e.decode().then(() => true)")
-    before = page.evaluate(NOTEBOOK)
-    seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
-    page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
-    for key in "dd":
-        page.keyboard.press(key)
-    assert page.evaluate(NOTEBOOK) == before
+    with notebook() as page:
+        gone = page.get_by_text("The kernel that drew this has ended.")
+        saved = page.get_by_text("This is how the cell left it.")
+        assert not gone.is_visible() and not saved.is_visible()
+        page.evaluate(f"() => {SESSION}.session.kernel.restart()")
+        gone.wait_for()
+        seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
+        page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
+        page.evaluate(f"async () => {{ await {SAVE}; await {SESSION}.shutdown(); }}")
+        page.reload()
+        page.wait_for_function(lab_browser.OPENED)
+        saved.wait_for()
+        assert page.get_by_text("Error displaying").filter(visible=True).count() == 0
+        assert seen(page, ".mplab-saved img").evaluate(
+            "e => e.decode().then(() => true)"
+        )
+        before = page.evaluate(NOTEBOOK)
+        seen(page, ".mplab-page input[type=range]").press("ArrowLeft")
+        page.get_by_text("From 0.5 to 1.5").filter(visible=True).wait_for()
+        for key in "dd":
+            page.keyboard.press(key)
+        assert page.evaluate(NOTEBOOK) == before
 
 
 def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch):
