@@ -179,7 +179,7 @@ def reference(tmp_path_factory, digits):
 
 
 def page_of(folder, name):
-    return (folder / f"{name.replace('.', '/')}.html").read_text(encoding="utf-8")
+    return (folder / f"{name.replace('.', '/')}.html").read_text("utf-8")
 
 
 def sections(page):
@@ -218,11 +218,25 @@ def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
 
 
 def test_the_page_of_health_ends_with_reports_from_the_field(reference):
-    recorded = (course_folder("lessons") / "REPORTS.md").read_text(encoding="utf-8")
+    recorded = (course_folder("lessons") / "REPORTS.md").read_text("utf-8")
     reports = page_of(reference, "mplab.health").partition(
         'id="reports-from-the-field'
     )[2]
     assert reports.count("<tr>") == recorded.count("\n| [") + 1
+
+
+BEFORE = """cells => cells.map(cell =>
+    cell.checkVisibility() && getComputedStyle(cell, '::before').content)"""
+
+
+@pytest.mark.browser
+def test_on_a_phone_each_cell_of_a_report_says_its_column(reference, browser):
+    page = browser.new_page(viewport={"width": 360, "height": 900})
+    page.goto((reference / "mplab/health.html").as_uri())
+    table = page.locator(".module-info table").last
+    names = table.locator("th").all_text_contents()[1:]
+    shown = table.locator("tr:last-child td + td").evaluate_all(BEFORE)
+    assert shown == [f'"{name}:\u00a0"' for name in names] != []
 
 
 def test_round_tensor_has_a_page_without_its_neighbours(reference):

@@ -135,7 +135,6 @@ def test_on_paper_and_without_scripts_everything_is_open(opened):
     assert frozen.locator(".sentence").inner_text() == SpeedUp().draw()[1]
     living = still.locator(".explorer").last
     assert living.locator("img").bounding_box()["width"] < 360
-    assert "it moves" in living.inner_text()
 
 
 def test_keys_move_a_frozen_explorer_as_they_move_the_live_one(opened):
@@ -321,11 +320,7 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
     page = opened("index.html")
     titles = ["What is asked?", "And a second?"]
     assert page.locator(".lessons a").all_inner_texts() == titles
-    said = (
-        page.locator(".lessons li")
-        .filter(has=page.get_by_role("link"))
-        .first.inner_text()
-    )
+    said = page.locator(".lessons li").first.inner_text()
     assert (
         "A first sentence. A second one." in said
         and "45–90 minutes; needs what a" in said
@@ -334,12 +329,9 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
         page.get_by_role("link", name="Begin with").get_attribute("href")
         == "01_first.html"
     )
-    ids = {
-        n: set(re.findall(r'\bid="([^"]+)"', (site / n).read_text("utf-8")))
-        for n in names(site)
-    }
-    for name in names(site):
-        html = (site / name).read_text(encoding="utf-8")
+    texts = {name: (site / name).read_text("utf-8") for name in names(site)}
+    ids = {n: set(re.findall(r'\bid="([^"]+)"', text)) for n, text in texts.items()}
+    for name, html in texts.items():
         for file, anchor in re.findall(
             r'href="(?!https?:|data:)([^"#]*)(?:#([^"]*))?"', html
         ):
@@ -351,12 +343,8 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
             assert (file or name) in ids and (
                 not anchor or anchor in ids[file or name]
             ), file
-    assert 'rel="next" href="02_second.html"' in (site / "01_first.html").read_text(
-        "utf-8"
-    )
-    assert 'rel="prev" href="01_first.html"' in (site / "02_second.html").read_text(
-        "utf-8"
-    )
+    assert 'rel="next" href="02_second.html"' in texts["01_first.html"]
+    assert 'rel="prev" href="01_first.html"' in texts["02_second.html"]
 
 
 def test_a_link_to_a_lesson_shows_its_title_its_beginning_and_its_figure(site):
@@ -398,14 +386,15 @@ def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(
     site, browser
 ):
     page = browser.new_page()
-    page.goto((site / "01_first.html").as_uri())
+    address = (site / "01_first.html").as_uri()
+    page.goto(address)
     other, first = page.locator(".frozen").all()[:2]  # the other one in a fold
     page.locator(".answer > summary").last.click()
     other.locator("input").first.press("ArrowRight")
     said = other.locator(".sentence").inner_text()
     link = other.get_by_role("link", name="link to this state").get_attribute("href")
     page.goto("about:blank")
-    page.goto((site / "01_first.html").as_uri() + link)
+    page.goto(address + link)
     page.wait_for_function("scrollY > 100")
     assert (
         other.locator(".sentence").inner_text()

@@ -82,15 +82,13 @@ def test_it_fits_every_width_and_its_words_stand_out(
             assert page.get_by_role("rowheader").count() == len(explorer.formats)
 
 
-@every_explorer
-def test_without_javascript_it_stands_still_with_a_word(name, chromium, tmp_path):
-    explorer = EXPLORERS[name]()
+@pytest.mark.parametrize("make", [*EXPLORERS.values(), Photograph])
+def test_without_javascript_it_stands_still_with_a_word(make, chromium, tmp_path):
+    explorer = make()
     with pages.opened(chromium, explorer, tmp_path, java_script_enabled=False) as page:
         picture = page.locator("main img")
-        assert (
-            picture.is_visible()
-            and picture.get_attribute("alt") == explorer.static_picture().alt
-        )
+        assert picture.evaluate("e => e.decode().then(() => e.offsetWidth)") > 300
+        assert picture.get_attribute("alt") == explorer.static_picture().alt
         assert "it moves" in page.locator("main").inner_text()
     with pages.opened(chromium, explorer, tmp_path) as page:
         assert page.locator("main img").count() == 0
@@ -106,20 +104,10 @@ def test_what_cannot_be_drawn_has_no_still_picture():
 
 @pytest.mark.parametrize("name", ["NumberLine", "RoundingLab"])
 def test_words_in_a_picture_do_not_touch_whatever_is_typed(name, chromium, tmp_path):
-    typed = (
-        "1e-8",
-        "-0.3",
-        "0.0123456",
-        "-123.456",
-        "1e-40",
-        "1/3",
-        "-1e-5",
-        "400",
-        "300.0001",
-    )
+    typed = "1e-8 -0.3 0.0123456 -123.456 1e-40 1/3 -1e-5 400 300.0001"
     with pages.opened(chromium, EXPLORERS[name](), tmp_path, width=360) as page:
         field = page.locator("input[type=text]").first
-        for words in typed:
+        for words in typed.split():
             field.fill(words)
             field.press("Enter")
             assert touching(page.evaluate(BOXES)) == [], words
@@ -266,14 +254,15 @@ def test_a_link_follows_what_is_done_and_opens_it_again(chromium, tmp_path):
         page.wait_for_function(
             "location.hash.startsWith('#rounding?entry=17&eighths=1')"
         )
-        page.get_by_label("around").fill("1/3")
-        page.get_by_label("around").press("Enter")
+        around = page.get_by_label("around")
+        around.fill("1/3")
+        around.press("Enter")
         page.wait_for_function("location.hash.startsWith('#line?around=1%2F3')")
         said = [pages.status(page, number) for number in range(3)]
         page.reload()
         page.get_by_role("status").nth(2).wait_for()
         assert pages.status(page, 1) == said[1]
-        page.get_by_label("around").fill("1")
-        page.get_by_label("around").press("Enter")
+        around.fill("1")
+        around.press("Enter")
         page.wait_for_function("location.hash.startsWith('#line?around=1&')")
         assert pages.status(page, 1) != said[1]
