@@ -45,7 +45,7 @@ def spacing(formats: Sequence[Format]) -> c.Picture:
         ends.append(_end(axes, end, level, name, colour))
     c.binary_axis(axes.xaxis, "magnitude")
     c.binary_axis(axes.yaxis, "distance to the next number", count=9)
-    sentence = f"Gaps double at each power of two above the subnormal numbers; those of {INTEGERS} are 1"
+    sentence = f"Gaps double at each power of two above the subnormal numbers; {INTEGERS}'s are 1"
     details = (
         f"Stairs, level at the left, among the subnormal numbers. The gap after 1 is "
         f"{c.listed([*gaps, f'1 in {INTEGERS}'])}."
