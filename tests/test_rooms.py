@@ -62,7 +62,7 @@ TOKENS = {
     "mplab/commands": 12_450,
     "mplab": 204_450,
     "mplab lessons data": 327_380,
-    "tests": 344_300,
+    "tests": 344_400,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all
 that is installed, one for the tests. A feature pays for its tokens elsewhere, or its commit says

@@ -404,6 +404,9 @@ def test_a_two_pass_variance_never_rounds_a_square_twice():
         reductions.variance([2.0, -2.0], accumulator_format=wide, method="one-pass")
         == 4
     )
+    for wrong in ({"method": "three-pass"}, {"method": "one-pass", "ddof": 1}):
+        with pytest.raises(ValueError, match="method must be 'two-pass', or"):
+            reductions.variance([2.0, -2.0], accumulator_format=FP16, **wrong)
 
 
 def test_softmax_without_a_shift_overflows_early():
