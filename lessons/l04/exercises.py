@@ -28,7 +28,7 @@ _SATURATION_CASES = (
     -0.1,
     17.0,
     17.004,
-    0.005,
+    0.005,  # a subnormal number
     17 + 2.0**-25,  # in float32 a tie
     np.inf,
     -np.inf,

@@ -128,17 +128,17 @@ class simulated(ContextDecorator):
 
         Known to differ, and marked by `explain`: other operations that round between their steps,
         such as `sigmoid_backward`, `logit_backward`, `x // y`, `matrix_exp`, `xlogy` and `renorm`;
-        running sums of `fold`, overlapping averages and `segment_reduce`; `erf` near 0; on the CPU,
+        running sums of `fold`, overlapping averages and `segment_reduce`; `erf` near 0, `gelu` in
+        FP16 at one code in 160, and, without vector units, `rsqrt` and `special.i0e`; on the CPU,
         what depends on the place in memory: products with an `alpha` or by the frequency of an
         embedding, and remainders of quotients past FP32's range; scalars past the range that torch
         refuses in `x[mask] = scalar`; operations outside torch's own library, whose result is
         rounded once.
 
         Known to differ without a mark: sums in another order, such as matrix products near
-        `max_finite`; `gelu` in FP16 at one code in 160, and `rsqrt` on processors without vector
-        units, which compute by other formulas; the backward pass of `elu`, `hardtanh` and the like
-        at NaN; operations that torch lacks in the format, which are computed here. Functions of two
-        numbers may differ that nobody has compared.
+        `max_finite`; the backward pass of `elu`, `hardtanh` and the like at NaN; operations that
+        torch lacks in the format, which are computed here. Functions of two numbers may differ that
+        nobody has compared.
 
         With torch's half kernels in place of the rounded float32 results, the runs of
         tests/training/test_training.py are bit-exact with `torch.amp`: their formats, their casts

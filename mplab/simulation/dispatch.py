@@ -626,6 +626,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
         if rule.own_way is None:
             return rule.call(*args, **kwargs)
+        if isinstance(rule.written, str):  # `out=`
+            given = {name: x for name, x in kwargs.items() if name != rule.written}
+            out = rule.own_way(rule.call, into, *args, **given)
+            return kwargs[rule.written].resize_(out.shape).copy_(out)
         out = rule.own_way(rule.call, into, *args, **kwargs)
         if rule.written is not None and out is not args[0]:
             return args[0].copy_(out)

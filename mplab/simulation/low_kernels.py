@@ -84,11 +84,17 @@ def _replace_nan(
 
 
 def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
-    """In BF16 the third power and the power of -2 are made from the rounded square."""
-    number = isinstance(exponent, int | float) and exponent in (3, -2)
-    if number and into.fmt.torch_dtype is torch.bfloat16:
+    """In BF16 the third power and the power of -2 are made from the rounded square.
+
+    FP16, unlike float32 and BF16, has no square root in place of a power of 0.5 or -0.5, and so
+    gives 0 and infinities at -0 and -infinity.
+    """
+    dtype, number = into.fmt.torch_dtype, isinstance(exponent, int | float)
+    if number and exponent in (3, -2) and dtype is torch.bfloat16:
         square = _low(into, x * x)
         return square * x if exponent == 3 else 1 / square
+    if number and abs(exponent) == 0.5 and dtype is torch.float16:
+        return torch.pow(x, torch.full_like(x, exponent))
     return call(x, exponent)
 
 
@@ -376,8 +382,8 @@ def _normalize_batch(
             _low(into, t)
     dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
 
-    def low(t: Tensor) -> Tensor:
-        return _low(into, t.float())
+    def low(double: Tensor) -> Tensor:
+        return _low(into, double.float())  # fresh memory, as the tensor was in float64
 
     exact, count = x.double(), x.numel() // x.shape[1]
     mean, variance = low(exact.mean(dims)), exact.var(dims, correction=0)
@@ -476,11 +482,11 @@ _ADDING = names_in("add sub rsub")
 
 _IN_ORDER = "a running sum is rounded after each addition"
 
+_BETWEEN = "its kernel's roundings between steps are not simulated"
+
 _MARKS = dict.fromkeys(
     _NOT_REPLAYED, "its kernel's running sum in the format is not simulated"
-) | dict.fromkeys(
-    _ROUNDED_BETWEEN, "its kernel's roundings between steps are not simulated"
-)
+) | dict.fromkeys(_ROUNDED_BETWEEN, _BETWEEN)
 
 MARKED_BY_OPTION = _ADDING | {"div"}
 """Operations whose mark holds where a factor `alpha` or a rounding mode is given."""
@@ -494,9 +500,12 @@ _NAN_OR_NOT = "a quotient past FP32's range gives NaN or not, by its place in me
 _MARKS_CPU = dict.fromkeys(_ADDING, f"alpha·y is {_BY_PLACE}") | {
     "fmod": _NAN_OR_NOT,
     "remainder": _NAN_OR_NOT,
-    "logit_backward": "its kernel's roundings between steps are not simulated",
-    "special_entr": "its kernel's roundings between steps are not simulated",
-    "erf": "near 0 its kernel has another formula, on some processors",
+    "logit_backward": _BETWEEN,
+    "special_entr": _BETWEEN,
+    **dict.fromkeys(
+        names_in("erf gelu rsqrt special_i0e"),
+        "its kernel has another formula on some processors",
+    ),
     "native_layer_norm_backward": f"{_IN_ORDER}; the order depends on the threads",
     "embedding_dense_backward": f"{_IN_ORDER}; scaled by frequency, a product is {_BY_PLACE}",
     "index_add": f"{_IN_ORDER}; with alpha, a product is {_BY_PLACE}",

@@ -230,9 +230,14 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         for i, a in enumerate(schema.arguments)
         if any(kind in str(a.type) for kind in ("number", "float", "Tensor"))
     ]
+    # A result that alone is cast has been computed in FP32.
+    own_way = None if run is Run.OUTPUT else kernels.own_ways.get(base)
+    call = _QUICKER.get(operation.name(), operation._op)
+    if own_way is not None and written and isinstance(written[0], str):
+        call = operation.overloadpacket  # for `out=`, which is filled afterwards
     return Rule(
         name=base,
-        call=_QUICKER.get(operation.name(), operation._op),
+        call=call,
         positions=positions,
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
@@ -256,8 +261,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
             for i, argument in numbers
             if base in kernels.checking and argument in CHECKED_ARGUMENTS
         ),
-        # A result that alone is cast has been computed in FP32.
-        own_way=None if run is Run.OUTPUT else kernels.own_ways.get(base),
+        own_way=own_way,
         mark=kernels.marks.get(base, "") if library in _TORCH_S else _OPAQUE,
     )
 

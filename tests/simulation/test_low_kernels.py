@@ -5,7 +5,6 @@ Each program gets a low tensor, made by a product, from torch's autocast and fro
 
 import math
 from contextlib import nullcontext
-from functools import partial
 
 import pytest
 import torch
@@ -395,43 +394,51 @@ def test_cuda_counts_the_elements_behind_a_place():
     assert low_kernels._slice_size(x.sum(), [torch.tensor(True)]) == 1
 
 
-UNARY = """
-    abs acos acosh angle asin asinh atan atanh ceil cos cosh deg2rad digamma erfc erfinv exp exp2
-    expm1 floor frac i0 lgamma log log10 log1p log2 logit nan_to_num neg rad2deg reciprocal relu
-    round sgn sigmoid sign sin sinc sinh sqrt square tan tanh trunc
-    F.elu F.selu F.celu F.silu F.mish F.softplus F.softsign F.hardsigmoid F.hardswish F.hardtanh
-    F.leaky_relu F.logsigmoid F.relu6 F.tanhshrink F.softshrink F.hardshrink
-    special.ndtr
+EXACT = """
+    abs angle ceil deg2rad floor frac nan_to_num neg rad2deg reciprocal relu round sgn sign sqrt
+    square trunc F.hardshrink F.hardsigmoid F.hardswish F.hardtanh F.leaky_relu F.relu6
+    F.softshrink F.softsign x**-2 x**-1 x**2 x**3
+"""
+ELEMENTARY = """
+    acos acosh asin asinh atan atanh cos cosh digamma erfc erfinv exp exp2 expm1 i0 lgamma log log10
+    log1p log2 logit sigmoid sin sinc sinh special.ndtr tan tanh x**0.5 x**-0.5 x**2.5
+    F.celu F.elu F.logsigmoid F.mish F.selu F.silu F.softplus F.tanhshrink
 """
 """Not erf, gelu, rsqrt, special.entr and special.i0e, which processors or formulas make differ."""
-MARKED = torch.sigmoid, torch.logit
 
 
 @HALVES
-def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt):
+@pytest.mark.parametrize(("names", "ties"), [(EXACT, 0), (ELEMENTARY, 8)])
+def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt, names, ties):
     """And their gradients, but those of sigmoid and logit, which `explain` marks.
 
+    A processor's elementary function in float32 may be off by an ulp, which counts at a tie.
     Without vector units a square root is rounded before it divides: there functions alone.
     """
     old = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
     dtype = fmt.torch_dtype
     codes = torch.arange(65536).to(torch.int16).view(dtype)
     weights = torch.randn(65536, generator=torch.Generator().manual_seed(0)).to(dtype)
-    powers = [partial(torch.pow, exponent=k) for k in (-2, -1, 0.5, 2, 3, 2.5)]
-    for call in [eval(n, KNOWN | vars(torch)) for n in UNARY.split()] + powers:
+    for name in names.split():
+        if old and name == "x**-0.5":
+            continue
+        program = name if "**" in name else f"{name}(x)"
         found = []
         for context in (nullcontext(), simulated(fmt, policy=CPU_AUTOCAST)):
             with context:
                 x = codes.float().to(dtype).requires_grad_()
-                y = call(x)
+                y = eval(program, KNOWN | vars(torch), {"x": x})
                 (gradient,) = torch.autograd.grad(y, x, weights.float().to(y.dtype))
-                found.append((y.detach().float(), gradient.float()))
-        for real, ours in list(zip(*found, strict=True))[
-            : 1 if old or call in MARKED else 2
-        ]:
-            same = (real == ours) | (real.isnan() & ours.isnan())
-            # a processor's float32 function may be off by an ulp at a tie
-            assert (~same).sum() <= 8, call
+                found.append((y.detach(), gradient))
+        alone = old or name in ("logit", "sigmoid")
+        for real, ours in list(zip(*found, strict=True))[: 1 if alone else 2]:
+            real, ours = real.to(dtype), ours.to(dtype)
+            apart = (real.view(torch.int16).int() - ours.view(torch.int16)).abs()
+            apart[real.isnan() & ours.isnan()] = 0
+            assert (apart > 0).sum() <= ties and apart.max() <= 2, (
+                name,
+                codes[apart > 0],
+            )
 
 
 @HALVES
@@ -441,6 +448,8 @@ def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt):
         torch.linalg.cross(x[:, :3], y[:, 3:6]);
         torch.linalg.cross(x[:3], y[:1].expand(3, -1), dim=0);
         torch.logit(x.abs() / 4); torch.logit(x.abs() / 4, 0.01); torch.logit(x, 0.1);
+        torch.logit(x.abs() / 4, out=x.new_empty(0));
+        torch.pow(x, 3, out=torch.ones_like(x)); torch.nextafter(x, y, out=torch.ones_like(x));
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5));
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5),
             beta=0.3, alpha=2)
@@ -526,8 +535,8 @@ def test_explain_says_what_is_special_about_a_low_kernel(row):
 
     for policy, words in zip((CPU_AUTOCAST, CUDA_AUTOCAST), told, strict=True):
         rows = explain(Low(3, 4), policy=policy).rows
-        rules = {r.rule for r in rows if r.operation == operation}
-        assert any(rule.endswith(words) for rule in rules), rules
+        first = next(r.rule for r in rows if r.operation == operation)  # forward
+        assert first.endswith(words)
 
 
 @HALVES
@@ -535,7 +544,7 @@ def test_explain_says_what_is_special_about_a_low_kernel(row):
     "program",
     programs("""
         F.layer_norm(x + 10, (50,));
-        F.group_norm((x + 10).view(10, 12, 50), 3, y[0, :12], y[1, :12]);
+        F.group_norm((x + 2).view(10, 12, 50), 3, y[0, :12], y[1, :12]);
         F.batch_norm(x + 10, None, None, y[0], y[1], training=True)
     """),
 )
