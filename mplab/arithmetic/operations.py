@@ -19,7 +19,7 @@ import numpy as np
 
 from mplab.arithmetic import elementary
 from mplab.numbers.checks import quoted
-from mplab.numbers.codes import encode, values
+from mplab.numbers.codes import codes_by_table, values
 from mplab.numbers.formats import (
     Event,
     Format,
@@ -29,7 +29,7 @@ from mplab.numbers.formats import (
     Tininess,
     format_of,
 )
-from mplab.numbers.inputs import as_array
+from mplab.numbers.inputs import as_array, as_float64
 from mplab.numbers.rounding import Stream, Tally, events, require_values, round_to
 
 
@@ -394,17 +394,20 @@ def _exact(
     if type(flush) is not bool:
         raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
     floor = fmt.min_normal if flush else 0.0
+    past: Any = False
+    if how.few and not flush and fmt.bits <= 16 and fmt.has_nan and _fits(fmt):
+        array = as_float64(name, operands[0], "a")
+        codes = codes_by_table(array, fmt) if array.size >= _MANY else None
+        if codes is not None:
+            return _Exact(_results(operation, fmt)[codes], past, [array])
     if checked:
         operands = tuple(
             require_values(name, argument, x, fmt)
             for argument, x in zip("abc", operands, strict=False)
         )
     numbers = [_flushed(x, floor) for x in operands]
-    past: Any = False
     with np.errstate(all="ignore"):
-        if how.few and fmt.bits <= 16 and numbers[0].size >= _MANY and fmt.has_nan:
-            wide = _results(operation, fmt)[encode(numbers[0], fmt)]
-        elif how.addends and (watched or not to_nearest or not how.nearest):
+        if how.addends and (watched or not to_nearest or not how.nearest):
             downward = mode is Rounding.TOWARD_NEGATIVE
             wide = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
         else:
@@ -486,6 +489,7 @@ _MANY = 1 << 12
 
 
 @cache
+@np.errstate(all="ignore")
 def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
     """List the results of an elementary function in float64, by the codes of its operands."""
     return np.asarray(_OPERATIONS[operation].nearest(values(fmt)))

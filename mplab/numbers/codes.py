@@ -246,7 +246,7 @@ def encode(x: object, fmt: FormatLike) -> Any:
     if fmt.bits == 64:
         array = _in_fp64("encode", x, array)
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
-    codes = _quickly(array, fmt)
+    codes = codes_by_table(array, fmt)
     if codes is not None:
         return codes
     array = require_values("encode", "x", x, fmt)
@@ -261,8 +261,8 @@ def encode(x: object, fmt: FormatLike) -> Any:
     return np.where(nan, fmt.nan_code or 0, codes).astype(code_dtype(fmt))[()]
 
 
-def _quickly(array: np.ndarray, fmt: Format) -> Any:
-    """Encode values of a format by a table, or those of FP32 by a cast.
+def codes_by_table(array: np.ndarray, fmt: Format) -> Any:
+    """Encode float64 values of a format by a table, or those of FP32 by a cast.
 
     None where the codes do not give the very numbers back: they are to be encoded one by one, and
     refused if they are no values of the format.
@@ -276,7 +276,8 @@ def _quickly(array: np.ndarray, fmt: Format) -> Any:
         codes = np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
         back = single.astype(np.float64)
     else:
-        codes = _code_table(fmt)[bits >> (FP32.precision - fmt.precision)]
+        leading = bits >> (FP32.precision - fmt.precision)
+        codes = _code_table(fmt).take(leading)  # twice as fast as an index
         back = np.asarray(_table(fmt)[codes])
     same = back.view(np.int64) == array.view(np.int64)
     return codes[()] if same.all() else None
