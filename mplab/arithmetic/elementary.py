@@ -86,9 +86,8 @@ class Elementary(NamedTuple):
 def _power(x: Any, limit: float) -> tuple[Any, Any]:
     """Return known powers: nearly 1 near 0, and out of every format's range beyond the limit."""
     cases = [np.abs(x) < 2.0**-30, np.isinf(x), x > limit, x < -limit]
-    return np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan), 1 + np.sign(
-        x
-    )
+    number = np.select(cases, [1.0, np.nan, 2.0**1000, 2.0**-1000], np.nan)
+    return number, 1 + np.sign(x)
 
 
 def _power_of_two(x: Any) -> tuple[Any, Any]:

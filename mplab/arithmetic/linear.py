@@ -89,7 +89,8 @@ def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
     reason = ""
     for k in range(len(rest)):
         pivot = k + int(np.argmax(np.abs(rest[k:, k])))  # a NaN passes for the largest
-        rest[[k, pivot]], order[[k, pivot]] = rest[[pivot, k]], order[[pivot, k]]
+        rest[[k, pivot]] = rest[[pivot, k]]
+        order[[k, pivot]] = order[[pivot, k]]
         reason = _breakdown(rest[k, k:], k)
         if reason:
             break

@@ -270,7 +270,8 @@ def _chained(
     depth = a.values.shape[1]
     if promote_every is None:
         for k in range(0, depth, step.unit.terms):
-            c = step(a[:, k : k + step.unit.terms], b[k : k + step.unit.terms], c)
+            end = k + step.unit.terms
+            c = step(a[:, k:end], b[k:end], c)
         return c
     for k in range(0, depth, promote_every):
         some = a[:, k : k + promote_every], b[k : k + promote_every]
@@ -341,7 +342,8 @@ class _Step:
         sums = fma(
             a[:, :, None], b[None, :, :], 0.0, FP32, flush_outputs=self.unit.flush
         )
-        sums = np.pad(sums, ((0, 0), (0, self.unit.terms - sums.shape[1]), (0, 0)))
+        missing = self.unit.terms - sums.shape[1]
+        sums = np.pad(sums, ((0, 0), (0, missing), (0, 0)))
         while sums.shape[1] > 1:
             sums = add(sums[:, ::2], sums[:, 1::2], FP32, flush_outputs=self.unit.flush)
         return np.asarray(add(c, sums[:, 0], FP32, flush_outputs=self.unit.flush))

@@ -139,7 +139,8 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
             f"{right.shape}. For matrices, use matmul."
         )
-    return np.float64(accumulate("dot", left[None, :], right[:, None], **how)[0][0, 0])
+    product = accumulate("dot", left[None, :], right[:, None], **how)[0]
+    return np.float64(product[0, 0])
 
 
 def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:

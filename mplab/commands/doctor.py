@@ -32,7 +32,12 @@ _PACKAGES = {
 }
 """What mplab does not do without each package."""
 
-_MATRIX_UNITS = (("FP16", (7, 0)), ("BF16", (8, 0)), ("TF32", (8, 0)), ("FP8", (8, 9)))
+_MATRIX_UNITS = (
+    ("FP16", (7, 0)),
+    ("BF16", (8, 0)),
+    ("TF32", (8, 0)),
+    ("FP8", (8, 9)),
+)
 """The first CUDA compute capability whose matrix units multiply each format."""
 
 

@@ -48,4 +48,6 @@ def load_digits() -> Digits:
             "Restore the file, or install mplab again."
         )
     table = np.load(io.BytesIO(content), allow_pickle=False)
-    return Digits(table[:, :64].reshape(-1, 8, 8), table[:, 64].astype(np.int64))
+    images = table[:, :64].reshape(-1, 8, 8)
+    labels = table[:, 64].astype(np.int64)
+    return Digits(images, labels)

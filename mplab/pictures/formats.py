@@ -243,7 +243,8 @@ def decimal_digits(formats: Sequence[Format]) -> c.Picture:
     how = {"linestyle": "solid", "linewidth": 1.2}
     for fmt in formats:
         x = magnitudes(fmt, (-30, 18), each=16)
-        lines.append(c.Line(x, np.log10(x / ulp(x, fmt)), fmt.name, c.style(fmt), how))
+        digits = np.log10(x / ulp(x, fmt))
+        lines.append(c.Line(x, digits, fmt.name, c.style(fmt), how))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
     claim = (

@@ -128,9 +128,9 @@ class simulated(ContextDecorator):
 
         Known to differ, and marked by `explain`: other operations that round between their steps,
         such as `sigmoid_backward`, `logit_backward`, `x // y`, `matrix_exp`, `xlogy` and `renorm`;
-        running sums of `fold`, overlapping averages and `segment_reduce`; `erf` near 0, `gelu` in
-        FP16 at one code in 160, and, without vector units, `rsqrt` and `special.i0e`; on the CPU,
-        what depends on the place in memory: products with an `alpha` or by the frequency of an
+        running sums of `embedding_bag`, `index_reduce` and `segment_reduce`; `erf` near 0, `gelu`
+        in FP16 at one code in 160, and, without vector units, `rsqrt` and `special.i0e`; on the
+        CPU, what depends on the place in memory: products with an `alpha` or by the frequency of an
         embedding, and remainders of quotients past FP32's range; scalars past the range that torch
         refuses in `x[mask] = scalar`; operations outside torch's own library, whose result is
         rounded once.

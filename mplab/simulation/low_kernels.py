@@ -10,9 +10,11 @@ import math
 from collections.abc import Callable
 from ctypes import c_float
 from functools import lru_cache, partial
+from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mplab.numbers.codes import next_down, next_up
@@ -129,6 +131,24 @@ def _add_products(
     return total if len(first) else call(total, first, second, beta=beta)
 
 
+def _convolve_in_time(
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    padding: int = 0,
+) -> Tensor:
+    """`conv_tbc`: one product for each place of the kernel, added and rounded."""
+    total = bias.expand_as(call(x, weight, bias, padding)).clone()
+    padded = F.pad(x, (0, 0, 0, 0, padding, padding))
+    for k, factor in enumerate(weight):
+        first, end = max(padding - k, 0), min(len(total), len(x) + padding - k)
+        part = padded[first + k : end + k] @ factor
+        total[first:end] = _low(into, total[first:end] + part)
+    return total
+
+
 def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
     """The neighbour in the format."""
     up, down = (
@@ -149,6 +169,7 @@ _OWN_WAYS: dict[str, OwnWay] = {
     # kernels that round between their steps
     "linalg_cross": _cross,
     "addbmm": _add_products,
+    "conv_tbc": _convolve_in_time,
 }
 """On both devices."""
 
@@ -219,7 +240,12 @@ def _put_at(
 
 
 def _put_at_by_width(
-    call: Call, into: Rounder, x: Tensor, index: Any, values: Any, *how: Any
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    index: Any,
+    values: Any,
+    *how: Any,
 ) -> Any:
     """On CUDA only slices of more than 32 elements are rounded after each addition."""
     if _slice_size(x, index) <= 32:
@@ -327,6 +353,113 @@ def _scatter_add(
     return _scatter(into, x, _places(x)[reach].gather(dim, index), source[some])
 
 
+def _windows(t: Tensor, size: Any, step: Any) -> Tensor:
+    """View t as windows over its last two axes: those of the windows, and those within each."""
+    return t.unfold(-2, size[0], step[0]).unfold(-2, size[1], step[1])
+
+
+def _add_low(into: Rounder, part: Tensor, more: Tensor) -> None:
+    """Add to a part of a tensor, and round the sum."""
+    part.copy_(_low(into, part + more))
+
+
+def _fold(
+    call: Call,
+    into: Rounder,
+    blocks: Tensor,
+    size: Any,
+    kernel: Any,
+    dilation: Any,
+    padding: Any,
+    stride: Any,
+) -> Tensor:
+    """`col2im`: one place of the kernel after the other."""
+    whole = call(blocks, size, kernel, dilation, padding, stride)
+    above, left = padding
+    grid = F.pad(torch.zeros_like(whole), (left, left, above, above))
+    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    down, across = dilation
+    windows = _windows(grid, reach, stride)[..., ::down, ::across]
+    pieces = blocks.reshape(*whole.shape[:-2], *kernel, *windows.shape[-4:-2])
+    for i, j in product(*map(range, kernel)):
+        _add_low(into, windows[..., i, j], pieces[..., i, j, :, :])
+    return F.pad(grid, (-left, -left, -above, -above))
+
+
+def _slide_back(
+    call: Call,
+    into: Rounder,
+    grad: Tensor,
+    shape: Any,
+    dim: int,
+    size: int,
+    step: int,
+) -> Tensor:
+    """The gradient of `x.unfold`: one window after the other."""
+    zeros = grad.new_zeros(shape)
+    return _scatter(into, zeros, _places(zeros).unfold(dim, size, step), grad)
+
+
+def _average_back(
+    call: Call,
+    into: Rounder,
+    grad: Tensor,
+    x: Tensor,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    ceil: bool,
+    with_padding: bool,
+    divisor: int | None,
+) -> Tensor:
+    """The gradient of an average over windows: one window after the other.
+
+    An element is at a later place of an earlier window, so the last place comes first.
+    """
+    (high, wide), step, (above, left) = (
+        (2 * list(given))[:2] for given in (kernel, stride or kernel, padding)
+    )
+    rows, columns = grad.shape[-2:]
+    counted = torch.ones_like(x.flatten(0, -3)[0])
+    counted = F.pad(counted, (left, left, above, above), value=float(with_padding))
+    counted = F.pad(counted, (0, wide, 0, high))  # a last window may reach further
+    area = _windows(counted, (high, wide), step)[:rows, :columns].sum((-2, -1))
+    shares = _divided(into, grad, area.fill_(divisor) if divisor else area)
+    grid = x.new_zeros(*x.shape[:-2], *counted.shape)
+    windows = _windows(grid, (high, wide), step)[..., :rows, :columns, :, :]
+    for i, j in product(reversed(range(high)), reversed(range(wide))):
+        _add_low(into, windows[..., i, j], shares)
+    return F.pad(grid, (-left, -left - wide, -above, -above - high))
+
+
+def _average_adaptively_back(
+    call: Call, into: Rounder, grad: Tensor, x: Tensor
+) -> Tensor:
+    """The same for windows of about equal sizes, whose two sides divide in turn."""
+    total = torch.zeros_like(x)
+    rows, columns = grad.shape[-2:]
+    for i in range(rows):
+        across_all = total[..., _about(x.shape[-2], i, rows), :]
+        for j in range(columns):
+            part = across_all[..., _about(x.shape[-1], j, columns)]
+            share = _divided(into, grad[..., i, j, None, None], part.shape[-2])
+            share = _divided(into, share, part.shape[-1])
+            _add_low(into, part, share)
+    return total
+
+
+def _about(length: int, i: int, windows: int) -> slice:
+    """The elements of the i-th of some windows that are about equal."""
+    first = length * i // windows
+    end = -(-length * (i + 1) // windows)
+    return slice(first, end)
+
+
+def _divided(into: Rounder, grad: Tensor, count: Any) -> Tensor:
+    """Divide by a count, which the kernel rounds, too."""
+    return _low(into, grad / _low(into, torch.zeros_like(grad) + count))
+
+
 def _choose_back(call: Call, into: Rounder, grad: Any, x: Any, *how: Any) -> Any:
     """The gradient of a maximum, where windows overlap: added up in the order of the results."""
     if len(how) > 1 and not _overlaps(how[0], how[1]):
@@ -370,7 +503,12 @@ def _normalize_back(
 
 
 def _normalize_batch(
-    call: Call, into: Rounder, x: Tensor, weight: Any, bias: Any, *how: Any
+    call: Call,
+    into: Rounder,
+    x: Tensor,
+    weight: Any,
+    bias: Any,
+    *how: Any,
 ) -> Any:
     """Without FP32 weights and running statistics, those of the batch are stored low, too."""
     *running, training, _momentum, eps = how
@@ -380,7 +518,8 @@ def _normalize_batch(
     for t in running:
         if t is not None:
             _low(into, t)
-    dims, shape = [d for d in range(x.dim()) if d != 1], [1, -1] + [1] * (x.dim() - 2)
+    dims = [d for d in range(x.dim()) if d != 1]
+    shape = [1, -1] + [1] * (x.dim() - 2)
 
     def low(double: Tensor) -> Tensor:
         return _low(into, double.float())  # fresh memory, as the tensor was in float64
@@ -416,6 +555,10 @@ _SUMS_CPU: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at) | {
     "put": _put,
     "_unsafe_masked_index_put_accumulate": _put_where,
     "embedding_dense_backward": _embed,
+    "col2im": _fold,
+    "unfold_backward": _slide_back,
+    "avg_pool2d_backward": _average_back,
+    "_adaptive_avg_pool2d_backward": _average_adaptively_back,
     "max_pool2d_with_indices_backward": _choose_back,
     "adaptive_max_pool2d_backward": _choose_back,
     "index_add": partial(_add_at, wide_rows=True),
@@ -441,7 +584,7 @@ _NOT_REPLAYED = names_in(
     "_embedding_bag_backward _embedding_bag_dense_backward index_reduce segment_reduce col2im "
     "unfold_backward avg_pool2d_backward avg_pool3d_backward max_pool3d_with_indices_backward "
     "adaptive_max_pool3d_backward _adaptive_avg_pool2d_backward replication_pad2d_backward "
-    "reflection_pad2d_backward conv_tbc histc "
+    "reflection_pad2d_backward histc "
     "embedding_dense_backward adaptive_max_pool2d_backward _unsafe_masked_index_put_accumulate"
 )
 """Operations that keep a running sum in the format, here added in float32 and rounded once, except

@@ -176,15 +176,16 @@ def _r2(output: Tensor, split: Split) -> dict[str, float]:
     """1 − squared error / squared error of always answering the mean training image."""
     target = split.test[1]
     mean = split.train[1].mean(0)
-    return {
-        "r2": 1 - float(((output - target) ** 2).sum() / ((mean - target) ** 2).sum())
-    }
+    error = ((output - target) ** 2).sum()
+    spread = ((mean - target) ** 2).sum()
+    return {"r2": 1 - float(error / spread)}
 
 
 def _classifier_data() -> Split:
     images, labels = _digits()
     known = images[:_TRAINING_IMAGES]
-    return _split(((images - known.mean()) / known.std()).view(-1, 1, 8, 8), labels)
+    scaled = (images - known.mean()) / known.std()
+    return _split(scaled.view(-1, 1, 8, 8), labels)
 
 
 def _cnn() -> nn.Module:

@@ -253,7 +253,7 @@ def sums():
         torch.randint(0, 7, (900,), generator=g),
     )
     ones, many = torch.ones(3000, 1), torch.rand(900, 40, generator=g) * 3
-    back = gradient_of
+    back, uneven = gradient_of, 1 + torch.arange(40) % 3
     return {
         "index_add, rank 1": (lambda s: s.new_zeros(2).index_add(0, ix, s[:, 0]), ones),
         "index_add of rows": (lambda s: s.new_zeros(7, 40).index_add(0, few, s), many),
@@ -270,7 +270,7 @@ def sums():
         "put_": (lambda s: s.new_zeros(2, 4).put_(few, s[:, 2], accumulate=True), many),
         "scatter_add": (
             lambda s: s.new_zeros(7, 40).scatter_add(0, few[:, None].expand(900, 40), s), many),
-        "backward of w[ix]": (back(lambda w: w[few] * (1 + torch.arange(40) % 3)), many),
+        "backward of w[ix]": (back(lambda w: w[few] * uneven), many),
         "backward of w[:, ix]": (back(lambda w: w[:, few % 3] * 1.5), many[:30]),
         "backward of w[ix, jx]": (back(lambda w: w[few, few] * 1.5), many[:30]),
         "backward of w[mask]": (back(lambda w: w[w > 1] * 1.5), many[:30]),
@@ -283,12 +283,22 @@ def sums():
         # each row 1,024 times, so that the products of a kernel's last columns are exact, too
         "backward of embedding by frequency": (
             back(lambda w: F.embedding(torch.arange(4096) % 4, w, scale_grad_by_freq=True)
-                 * (1 + torch.arange(40) % 3)), many[:30]),
+                 * uneven), many[:30]),
         "backward of max_pool2d": (
             back(lambda w: F.max_pool2d(w.view(1, 1, 60, 40), 20, 1) * 1.5), many[:60]),
         "backward of adaptive_max_pool2d": (
             back(lambda w: F.adaptive_max_pool2d(w.view(2, 1, 2, 3), (70, 80)) * 1.5),
             many[:1, :12]),
+        "backward of avg_pool2d": (
+            back(lambda w: F.avg_pool2d(w.view(1, 2, 60, 20), 19, 1, 9) * uneven[:20]), many[:60]),
+        "backward of avg_pool2d without its padding": (
+            back(lambda w: F.avg_pool2d(w.view(2, 60, 20), (5, 3), 2, 1, True, False) * 1.5),
+            many[:60]),
+        "backward of adaptive_avg_pool2d": (
+            back(lambda w: F.adaptive_avg_pool2d(w.view(2, 1, 60, 20), (70, 7)) * uneven[:7]),
+            many[:60]),
+        "backward of unfold": (back(lambda w: w[0].unfold(0, 20, 1) * uneven[:20]), many),
+        "fold": (lambda s: F.fold(s, (34, 36), 30, padding=1, stride=(1, 2)), many[:, :35]),
     }  # fmt: skip
 
 
@@ -452,7 +462,8 @@ def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt, names, ties
         torch.pow(x, 3, out=torch.ones_like(x)); torch.nextafter(x, y, out=torch.ones_like(x));
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5));
         torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5),
-            beta=0.3, alpha=2)
+            beta=0.3, alpha=2);
+        torch.conv_tbc(x[:, :1, None], y[:40, :3].view(40, 1, 3), y[0, :3], 2)
     """),
 )
 def test_a_kernel_that_rounds_between_its_steps_is_run_step_by_step(fmt, program):
