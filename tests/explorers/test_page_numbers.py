@@ -406,7 +406,7 @@ WEATHER = """
 const { run, share } = await import(given.place);
 const ends = given.runs.map(([facts, power, mode], i) => {
     const made = run(core.makeFormat(facts), 2 ** -power, mode, given.steps);
-    write(`states${i}`, Float64Array.from(made.states.flat()));
+    write(`states${i}`, Float64Array.from(made.states));
     return [made.cycle, share(made)];
 });
 console.log(JSON.stringify(ends));

@@ -1,31 +1,32 @@
-import { EVEN, formatNamed, next, round, STOCHASTIC, stream, wholeNumber } from "./numbers.js";
 import {
-  chooser,
-  element,
-  labelled,
-  line,
-  links,
-  live,
-  shape,
-  showChoice,
-  slider,
-} from "./parts.js";
+  EVEN,
+  encode,
+  formatNamed,
+  next,
+  round,
+  STOCHASTIC,
+  stream,
+  wholeNumber,
+} from "./numbers.js";
+import { chooser, element, line, links, live, shape, showChoice, slider } from "./parts.js";
 
 // Lorenz's equations, as mplab.arithmetic.integrate solves them with "rk4" --------------------
 
 const STEPS = 20000;
 const START = [1, 2, 20];
 
-const rates = ([x, y, z]) => [10 * (y - x), x * (28 - z) - y, x * y - (8 / 3) * z];
+const rates = (x, y, z) => [10 * (y - x), x * (28 - z) - y, x * y - (8 / 3) * z];
 
-/** The increment of one step of the method of fourth order, in FP64. */
-function increment(state, dt) {
-  const from = (k, h) => rates(state.map((v, i) => v + h * k[i]));
-  const k1 = rates(state);
-  const k2 = from(k1, dt / 2);
-  const k3 = from(k2, dt / 2);
-  const k4 = from(k3, dt);
-  return k1.map((k, i) => (dt / 6) * (k + 2 * k2[i] + 2 * k3[i] + k4[i]));
+/** The increment of one step of the method of fourth order from the state at `i`, in FP32. */
+function increment(states, i, dt) {
+  const [x, y, z] = [states[i], states[i + 1], states[i + 2]];
+  const from = (h, k) => rates(x + h * k[0], y + h * k[1], z + h * k[2]);
+  const k1 = rates(x, y, z);
+  const k2 = from(dt / 2, k1);
+  const k3 = from(dt / 2, k2);
+  const k4 = from(dt, k3);
+  const mean = (j) => Math.fround((dt / 6) * (k1[j] + 2 * k2[j] + 2 * k3[j] + k4[j]));
+  return [mean(0), mean(1), mean(2)];
 }
 
 /**
@@ -39,26 +40,38 @@ export function run(f, dt, mode, steps = STEPS) {
 }
 const runs = new Map();
 
+const draws = []; // the random bits of each step, the same in all runs
+
 function computed(f, dt, mode, steps) {
-  let state = START.map((v) => round(v, f).value);
-  const states = [state];
-  const seen = new Map([[String(state), 0]]);
+  const states = new Float64Array(3 * steps + 3);
+  states.set(START.map((v) => round(v, f).value));
+  const few = mode === EVEN && f.bits <= 16;
+  const seen = new Map([[few && codes(states, 0, f), 0]]);
+  let random = () => 0;
   let since;
-  while (states.length <= steps && since === undefined) {
-    const random = mode === STOCHASTIC ? stream("0", states.length - 1) : () => 0;
-    const change = increment(state, dt).map(Math.fround);
-    // The sum is a double: none of the runs that are offered needs more bits of it.
-    state = state.map((v, i) => round(v + change[i], f, mode, false, random(i)).value);
-    if (!change.some(Boolean)) since = states.length - 1;
-    else if (mode === EVEN && f.bits <= 16) {
-      since = seen.get(String(state));
-      seen.set(String(state), states.length);
+  let n = 0;
+  for (; n < steps && since === undefined; n++) {
+    const change = increment(states, 3 * n, dt);
+    if (mode === STOCHASTIC) random = draws[n] ??= stream("0", n);
+    for (let i = 0; i < 3; i++) {
+      // The sum is a double: none of the runs that are offered needs more bits of it.
+      const sum = states[3 * n + i] + change[i];
+      states[3 * n + 3 + i] = round(sum, f, mode, false, random(i)).value;
     }
-    states.push(state);
+    if (!change.some(Boolean)) since = n;
+    else if (few) {
+      const key = codes(states, 3 * n + 3, f);
+      since = seen.get(key);
+      seen.set(key, n + 1);
+    }
   }
-  const cycle = since === undefined ? 0 : states.length - 1 - since;
-  return { f, dt, states, since, cycle };
+  const cycle = since === undefined ? 0 : n - since;
+  return { f, dt, states: states.subarray(0, 3 * n + 3), since, cycle };
 }
+
+/** The three codes of 16 bits of a state as one number. */
+const codes = (states, i, f) =>
+  (encode(states[i], f) * 2 ** 16 + encode(states[i + 1], f)) * 2 ** 16 + encode(states[i + 2], f);
 
 // In words --------------------------------------------------------------------------------
 
@@ -72,10 +85,11 @@ export function verdict({ cycle }) {
 
 /** The longest change in the last state of a run, as a share of the gap on its side. */
 export function share({ f, dt, states }) {
-  const state = states.at(-1);
-  const shares = increment(state, dt).map((change, i) =>
-    Math.abs(Math.fround(change) / (next(state[i], f, Math.sign(change) || 1) - state[i])),
-  );
+  const last = states.length - 3;
+  const shares = increment(states, last, dt).map((change, i) => {
+    const value = states[last + i];
+    return Math.abs(change / (next(value, f, Math.sign(change) || 1) - value));
+  });
   return Math.max(...shares);
 }
 
@@ -95,50 +109,50 @@ export function sentence({ f, power, runs: [, nearest, stochastic] }) {
 
 export const plain = ({ f, power }) => ({ format: f.name, power });
 
+/** What to give to `run` for the three pictures of a step. */
+const three = ({ formats: [wide], f }, power) =>
+  [wide, f, f].map((each, i) => [each, 2 ** -power, i === 2 ? STOCHASTIC : EVEN]);
+
 /** The state with its format or its step changed, and what then becomes of the weather. */
 export function changed(state, record) {
   const wanted = { ...plain(state), ...record };
   const f = formatNamed(wanted.format, state.formats);
   const power = wholeNumber("The step", wanted.power, 4, 12);
-  const dt = 2 ** -power;
-  const wide = state.formats[0];
-  const runs = [run(wide, dt, EVEN), run(f, dt, EVEN), run(f, dt, STOCHASTIC)];
-  return { ...state, f, power, runs };
+  return { ...state, f, power, runs: three({ ...state, f }, power).map((each) => run(...each)) };
 }
 
 // The page --------------------------------------------------------------------------------
 
 const PIECE = 250; // steps that appear at once
-const SECONDS = 5; // until all have
+const PAUSE = 62; // ms until the next ones: 5 seconds for all
 
-const spot = ([x, , z]) => `${x.toFixed(2)} ${(-z).toFixed(2)}`;
+/** Where a state is in a picture, in hundredths, which are quick to write. */
+const spot = (states, n) =>
+  `${Math.round(100 * states[3 * n])} ${Math.round(-100 * states[3 * n + 2])}`;
 
-const drawings = new WeakMap();
+const thin = { "vector-effect": "non-scaling-stroke" };
 
-/** The picture of a run, drawn once. */
-function pictureOf(run) {
-  if (!drawings.has(run)) drawings.set(run, picture(run));
-  return drawings.get(run).cloneNode(true);
+/** The lines of z over x of a run, piece by piece. */
+function* pieces({ dt, states }) {
+  const steps = states.length / 3 - 1;
+  const width = Math.min(0.35 + 8 / (steps * dt), 1.4); // thin where many lines lie
+  for (let n = 0; n < steps; n += PIECE) {
+    const points = [];
+    for (let k = n; k <= Math.min(n + PIECE, steps); k++) points.push(spot(states, k));
+    yield shape("path", { d: `M${points.join("L")}`, "stroke-width": width, ...thin });
+  }
 }
 
-/** A run as a line of z over x that appears piece by piece, and a ring where it stands still. */
-function picture({ f, dt, states, since, cycle }) {
-  const pieces = [];
-  const width = Math.min(0.35 + 8 / (states.length * dt), 1.4); // thin where many lines lie
-  for (let n = 0; n + 1 < states.length; n += PIECE) {
-    const points = states.slice(n, n + PIECE + 1).map(spot);
-    const style = `stroke-width:${width}px;animation-delay:${(n / STEPS) * SECONDS}s`;
-    const look = { style, "vector-effect": "non-scaling-stroke" };
-    pieces.push(shape("path", { d: `M${points.join("L")}`, ...look }));
-  }
-  if (cycle === 1) {
-    const [x, , z] = states[since];
-    pieces.push(shape("circle", { cx: x, cy: -z, r: 1.5, fill: f.colour }));
-    pieces.push(shape("circle", { cx: x, cy: -z, r: 4 }));
-  }
-  const more = { fill: "none", stroke: f.colour, "aria-hidden": true };
-  return shape("svg", { viewBox: "-24 -52 48 54", ...more }, ...pieces);
+/** The picture of a run before its lines: only a ring where it stands still. */
+function frame({ f, states, since, cycle }) {
+  const transform = `translate(${spot(states, since ?? 0)})`;
+  const ring = (r, fill) => shape("circle", { r, fill, transform, ...thin });
+  const rings = cycle === 1 ? [ring(150, f.colour), ring(400, "none")] : [];
+  const look = { fill: "none", stroke: f.colour, "aria-hidden": true };
+  return shape("svg", { viewBox: "-2400 -5200 4800 5400", ...look }, ...rings);
 }
+
+const whenIdle = globalThis.requestIdleCallback ?? ((act) => setTimeout(act, 50));
 
 function build(act) {
   const change = (name) => (value) => act((s) => changed(s, { [name]: value }));
@@ -146,26 +160,54 @@ function build(act) {
   const power = slider(4, 12, change("power"));
   const step = element("span");
   const panels = element("div", { class: "mplab-weather" });
-  const seen = ([{ isIntersecting }]) => panels.classList.toggle("mplab-seen", isIntersecting);
-  new IntersectionObserver(seen).observe(panels);
+  let shown, growing, seen;
+  const watch = ([{ isIntersecting }]) => {
+    seen = isIntersecting;
+    if (seen) draw();
+  };
+  new IntersectionObserver(watch).observe(panels);
+
+  /** Take runs before a key asks for them, one each time that the page rests. */
+  const prepare = ([asked, ...more]) => asked && whenIdle(() => run(...asked) && prepare(more));
+
+  /** Add a piece to each picture and, after a pause, the next ones. */
+  function grow(pictures) {
+    const unfinished = pictures.filter(([picture, rest]) => {
+      const { value, done } = rest.next();
+      if (!done) picture.append(value);
+      return !done;
+    });
+    if (!unfinished.length) return;
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) grow(unfinished);
+    else growing = setTimeout(grow, PAUSE, unfinished);
+  }
+
+  function draw() {
+    clearTimeout(growing);
+    const pictures = shown.runs.map((each) => [frame(each), pieces(each)]);
+    const drawn = shown.runs.map((each, i) => {
+      const words = element("b", {}, `${each.f.name} ${i === 2 ? "stochastic" : "to nearest"}`);
+      return element("div", {}, pictures[i][0], words, ` ${verdict(each)}`);
+    });
+    panels.replaceChildren(...drawn);
+    grow(pictures);
+    const beside = [shown.power + 1, shown.power - 1].filter((power) => power >= 4 && power <= 12);
+    if (seen) prepare(beside.flatMap((power) => three(shown, power)));
+  }
 
   function show(state) {
+    shown = state;
     const names = state.formats.slice(1).map(({ name }) => name);
     showChoice(format, names, state.f.name);
     power.value = state.power;
     step.textContent = `1/${inWords(2 ** state.power)}`;
     power.setAttribute("aria-valuetext", step.textContent);
-    const ways = ["to nearest", "to nearest", "stochastic"];
-    const drawn = state.runs.map((each, i) => {
-      const words = element("b", {}, `${each.f.name} ${ways[i]}`);
-      return element("div", {}, pictureOf(each), words, ` ${verdict(each)}`);
-    });
-    panels.replaceChildren(...drawn);
+    draw();
   }
 
-  const label = element("label", {}, "step ", power, step);
-  const box = element("div", { class: "mplab-sliders-box" }, label);
-  return { parts: [line(labelled("format", format)), box, panels], show };
+  const name = (...parts) => element("label", {}, ...parts);
+  const box = element("div", { class: "mplab-sliders-box" }, name("step ", power, step));
+  return { parts: [line(name("format ", format)), box, panels], show };
 }
 
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
