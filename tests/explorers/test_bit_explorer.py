@@ -10,7 +10,7 @@ import page as pages
 import pytest
 from oracle import shown
 
-from mplab import FORMATS, FP8_E4M3, FP16, FP32, Format, explorers
+from mplab import FORMATS, FP8_E4M3, FP16, FP32, explorers
 from mplab.explorers.modules import SHOWN, facts, module
 from mplab.numbers import encode, round_to, ulp
 from mplab.pictures import canvas
@@ -154,16 +154,6 @@ def test_a_permalink_names_every_code_of_every_format_and_nothing_else(tmp_path)
     assert found["refused"][1].startswith("There is no format “fp9” here.")
     assert found["refused"][2].startswith("“one” cannot be read.")
     assert all(re.fullmatch(r".*\.", words) for words in found["refused"])
-
-
-def test_a_format_of_another_family_can_be_explored():
-    e3m4 = Format("E3M4", exponent_bits=3, precision=5)
-    explorer = explorers.BitExplorer("1", e3m4)
-    assert (explorer.entry, explorer.format) == ("1", "E3M4")
-    assert explorer.formats[-1]["exponent_bits"] == 3
-    assert [shown["name"] for shown in explorer.formats[:-1]] == [
-        fmt.name for fmt in SHOWN
-    ]
 
 
 def test_the_fields_have_colours_that_no_format_has():

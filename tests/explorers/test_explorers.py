@@ -1,8 +1,5 @@
 """The explorers: their numbers, their pictures, and what a reader without a mouse or eyes gets."""
 
-import re
-from xml.etree import ElementTree
-
 import ipywidgets
 import numpy as np
 import pytest
@@ -62,42 +59,6 @@ def test_the_state_is_shown_when_it_is_made_and_whenever_a_control_moves():
     assert [len(set(column)) for column in zip(*shown, strict=True)] == [5, 5]
 
 
-def test_the_sentence_says_the_scale_and_what_is_lost():
-    range_map = explorer()
-    range_map.scale.value = 16
-    flushed = range_map.shares.flushed / GRADIENTS.size
-    assert "Loss scale 2¹⁶ = 65,536, all layers: " in range_map.state.value
-    assert f"{100 * flushed:.1f}% flushed to 0" in range_map.state.value
-    assert "skip this step" not in range_map.state.value
-    range_map.scale.value = range_map.scale.max
-    assert "skip this step" in range_map.state.value
-
-
-def test_the_picture_is_valid_svg_with_a_description_and_a_background():
-    svg = ElementTree.fromstring(explorer().picture.value)
-    assert svg.get("role") == "img"
-    assert svg.get("aria-label").startswith(
-        "Histogram over the zones of FP16. Loss scale 2⁰ = 1"
-    )
-    assert svg[0].tag == "rect" and "white" in svg[0].get("fill")
-    assert 'role="status"' in explorer().state.value
-    words = [text.text for text in svg.iter("text")]
-    assert words[:4] == ["flushed to 0", "subnormal", "normal in FP16", "overflow"]
-
-
-def test_the_bars_move_with_the_scale():
-    def left(range_map):
-        return float(
-            re.search(r'<rect x="([\d.]+)"[^>]*stroke=', range_map.picture.value)[1]
-        )
-
-    range_map = explorer()
-    before = left(range_map)
-    range_map.scale.value = 10
-    low, high = range_map.window
-    assert left(range_map) - before == pytest.approx(10 * 688 / (high - low), abs=0.2)
-
-
 def test_a_run_shows_its_first_recorded_step():
     def histogram(exponent):
         return ExponentHistogram(np.array([exponent]), np.array([8]), 0, 0)
@@ -107,8 +68,8 @@ def test_a_run_shows_its_first_recorded_step():
     )
     range_map = explorers.RangeMap(run)
     assert range_map.shares.flushed == 8 and range_map.layer not in range_map.children
-    # All are flushed.
-    assert "0" in explorers.RangeMap(exponent_histogram(np.zeros(4))).draw()[1]
+    for gradients, last in ((np.full(4, 2.0**40), 0), (np.zeros(4), 5)):
+        assert explorers.RangeMap(exponent_histogram(gradients)).scale.max == last
 
 
 class Broken(explorers.Explorer):

@@ -193,4 +193,5 @@ class Asking(Explorer):
 
 
 def test_an_explorer_with_free_text_is_not_frozen():
-    assert freezing.freeze(Asking("What is typed?", [ipywidgets.Text()])) is None
+    controls = [ipywidgets.IntSlider(), ipywidgets.Text()]
+    assert freezing.freeze(Asking("What is typed?", controls)) is None

@@ -1,7 +1,6 @@
 """The figures of health: where two runs part."""
 
 import numpy as np
-import pytest
 import torch
 from legible import assert_legible
 
@@ -50,25 +49,3 @@ def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
         and d.site.direction == "update"
     )  # fmt: skip
     assert cells(update)[0, 5] == np.log2(largest)
-
-
-def test_first_weights_that_differ_are_drawn_before_the_first_step():
-    picture = assert_legible(figures.parting(compare(digest(), digest(start=1))))
-    (ring,) = picture.axes[2].lines
-    assert ring.get_xydata().tolist() == [[0.5, 0.5]]
-    assert picture.axes[2].get_xticklabels()[0].get_text() == "−1"
-    assert cells(picture.axes[2])[0, 0] == 0  # one ulp
-
-
-def test_runs_that_do_not_differ_have_white_panels():
-    equal = assert_legible(figures.parting(compare(digest(), digest())))
-    assert equal.claim.startswith("The runs do not differ")
-    assert all(np.isnan(cells(axes)).all() for axes in equal.axes[:3])
-
-
-@pytest.mark.slow
-def test_of_many_layers_those_that_part_first_can_be_read():
-    found = compare(digest(20, steps=2), digest(20, change=0, steps=2))
-    picture = assert_legible(figures.parting(found))
-    assert len(picture.axes[0].get_yticks()) == 12
-    assert "The 12 of 20 layers that part first" in picture.alt

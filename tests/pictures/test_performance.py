@@ -1,11 +1,10 @@
 """The figures of performance: what their keys name, and in which colours."""
 
 import pytest
-from legible import assert_legible, words_of
+from legible import assert_legible
 
-from mplab import pictures
 from mplab.lessons.l11 import figures
-from mplab.training.stages import STAGES, Memory, Times
+from mplab.training.stages import STAGES, Times
 
 
 def times(recipe):
@@ -45,10 +44,3 @@ def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
     all_of_them = colours("fp32", "amp-fp16")
     assert few == {stage: all_of_them[stage] for stage in few}
     assert len(set(all_of_them.values())) == len(STAGES)
-
-
-def test_memory_without_low_copies_has_none_in_its_key():
-    row = Memory("fp32", False, 400, 400, 800, 3000, 0, None, False)
-    picture = pictures.memory([row])
-    assert "low copies of weights" not in key(picture)
-    assert {"parameters", "activations"} <= words_of(picture)
