@@ -70,7 +70,7 @@ STILL = {
     "bits": lambda: explorers.BitExplorer(0.1, UNSIGNED),
     "line": lambda: explorers.NumberLine(FP8_E4M3, FP32, around="-3.5", zoom=1),
     "line at a large number": lambda: explorers.NumberLine(
-        BF16, FP16, around=1024, zoom=-99
+        BF16, FP16, around=2**30, zoom=-99
     ),
     "lab": lambda: explorers.RoundingLab("-17", seed=2**60),
     "lab at an end": lambda: explorers.RoundingLab("0", UNSIGNED),
