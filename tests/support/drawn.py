@@ -15,7 +15,7 @@ from matplotlib.spines import Spine
 from matplotlib.text import Annotation, Text
 
 GETTERS = {
-    Axis: "label_text ticklocs majorticklabels scale view_interval",
+    Axis: "label_text ticklocs majorticklabels scale view_interval tick_params",
     Line2D: "xydata linestyle drawstyle marker markersize fillstyle markerfacecolor "
     "markeredgecolor markeredgewidth markevery linewidth",
     Rectangle: "bbox",
