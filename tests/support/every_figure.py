@@ -49,6 +49,7 @@ def rows():
         ("forward", "mix", "add", FP32),
         ("forward", "head", "_scaled_dot_product_flash_attention_for_cpu", FP16),
         ("backward", "head", "threshold_backward", FP16),
+        *(("backward", "mix", f"of many, {i}", FP16) for i in range(24)),
     ):
         yield Row(phase, module, operation, fmt, (FP32,), 1, (2, 2), "")
 
