@@ -310,7 +310,7 @@ def parting(comparison: Comparison) -> c.Picture:
                 axes.plot(x, y, "o", mfc="none", mec=c.BAD, ms=13, mew=2.5)
         rings = bool(axes.lines)
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)
-        shown = c.whole_ticks(0, len(steps) - 1, count=5) or [0]
+        shown = c.whole_ticks(0, len(steps) - 1, count=5)
         axes.set_xticks(
             [k + 0.5 for k in shown], [f"{steps[k]}".replace("-", "−") for k in shown]
         )
