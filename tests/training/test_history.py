@@ -8,6 +8,7 @@ import torch
 
 from mplab import Tally
 from mplab.training import History, exponent_histogram
+from mplab.training.exponents import pooled
 from mplab.training.history import sample
 
 
@@ -84,6 +85,15 @@ def test_exponents_are_exact_at_powers_of_two_and_among_subnormals():
     assert set(found.counts.tolist()) == {1}
     below = exponent_histogram(np.nextafter(powers[60:], 0))
     assert below.exponents[0] == -1015
+
+
+def test_pooled_histograms_count_what_one_of_all_numbers_counts():
+    parts = [np.ldexp(np.arange(9.0), k) for k in (-3, 4, 0)] + [np.zeros(2)]
+    one = pooled(map(exponent_histogram, parts))
+    for found, right in zip(
+        one, exponent_histogram(np.concatenate(parts)), strict=True
+    ):
+        assert np.array_equal(found, right)
 
 
 def test_arrays_and_tensors_of_any_shape_are_counted_alike():
