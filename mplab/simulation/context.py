@@ -131,9 +131,9 @@ class simulated(ContextDecorator):
         running sums of `embedding_bag`, `index_reduce` and `segment_reduce`; `erf` near 0, `gelu`
         in FP16 at one code in 160, and, without vector units, `rsqrt` and `special.i0e`; on the
         CPU, what depends on the place in memory: products with an `alpha` or by the frequency of an
-        embedding, and remainders of quotients past FP32's range; scalars past the range that torch
-        refuses in `x[mask] = scalar`; operations outside torch's own library, whose result is
-        rounded once.
+        embedding, `x**-0.5` in BF16, and remainders of quotients past FP32's range; scalars past
+        the range that torch refuses in `x[mask] = scalar`; operations outside torch's own library,
+        whose result is rounded once.
 
         Known to differ without a mark: sums in another order, such as matrix products near
         `max_finite`; the backward pass of `elu`, `hardtanh` and the like at NaN; operations that

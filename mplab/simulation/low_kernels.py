@@ -179,7 +179,7 @@ def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
     order = index.argsort(stable=True)
     ordered = index[order]
-    places = torch.arange(len(index), dtype=torch.int64, device=index.device)
+    places = _numbers(len(index), index)
     starts = torch.ones_like(ordered, dtype=torch.bool)
     starts[1:] = ordered[1:] != ordered[:-1]
     first = torch.where(starts, places, 0).cummax(0).values
@@ -211,7 +211,7 @@ def _scatter(into: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor
 
 def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
-    return torch.arange(x.numel(), dtype=torch.int64, device=x.device).view(x.shape)
+    return _numbers(x.numel(), x).view(x.shape)
 
 
 def _each(index: Any, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
@@ -394,8 +394,10 @@ def _slide_back(
     dim: int,
     size: int,
     step: int,
-) -> Tensor:
+) -> Any:
     """The gradient of `x.unfold`: one window after the other."""
+    if step >= size:
+        return call(grad, shape, dim, size, step)
     zeros = grad.new_zeros(shape)
     return _scatter(into, zeros, _places(zeros).unfold(dim, size, step), grad)
 
@@ -411,53 +413,78 @@ def _average_back(
     ceil: bool,
     with_padding: bool,
     divisor: int | None,
-) -> Tensor:
-    """The gradient of an average over windows: one window after the other.
-
-    An element is at a later place of an earlier window, so the last place comes first.
-    """
-    (high, wide), step, (above, left) = (
-        (2 * list(given))[:2] for given in (kernel, stride or kernel, padding)
-    )
-    rows, columns = grad.shape[-2:]
-    counted = torch.ones_like(x.flatten(0, -3)[0])
-    counted = F.pad(counted, (left, left, above, above), value=float(with_padding))
-    counted = F.pad(counted, (0, wide, 0, high))  # a last window may reach further
-    area = _windows(counted, (high, wide), step)[:rows, :columns].sum((-2, -1))
-    shares = _divided(into, grad, area.fill_(divisor) if divisor else area)
-    grid = x.new_zeros(*x.shape[:-2], *counted.shape)
-    windows = _windows(grid, (high, wide), step)[..., :rows, :columns, :, :]
-    for i, j in product(reversed(range(high)), reversed(range(wide))):
-        _add_low(into, windows[..., i, j], shares)
-    return F.pad(grid, (-left, -left - wide, -above, -above - high))
+) -> Any:
+    """The gradient of an average over windows, which may overlap."""
+    if not _overlaps(kernel, stride) and max(kernel) <= 16 and not divisor:
+        return call(grad, x, kernel, stride, padding, ceil, with_padding, divisor)
+    windows, counts = [], []
+    for axis in (0, 1):
+        size, step, pad = (
+            (2 * list(given))[axis] for given in (kernel, stride or kernel, padding)
+        )
+        length = x.shape[axis - 2]
+        first = _numbers(grad.shape[axis - 2], x) * step - pad
+        end = (first + size).clamp(max=length + pad)
+        inside = first.clamp(0), end.clamp(max=length)
+        windows.append(inside)
+        counts.append(end - first if with_padding else inside[1] - inside[0])
+    area = divisor or counts[0][:, None] * counts[1]
+    return _give_back(into, _divided(into, grad, area), x, *windows)
 
 
 def _average_adaptively_back(
     call: Call, into: Rounder, grad: Tensor, x: Tensor
 ) -> Tensor:
     """The same for windows of about equal sizes, whose two sides divide in turn."""
+    windows = []
+    for length, number in zip(x.shape[-2:], grad.shape[-2:], strict=True):
+        ends = _numbers(number + 1, x) * length
+        windows.append((ends[:-1] // number, -(-ends[1:] // number)))
+    high, wide = (end - first for first, end in windows)
+    shares = _divided(into, _divided(into, grad, high[:, None]), wide)
+    return _give_back(into, shares, x, *windows)
+
+
+def _give_back(
+    into: Rounder, shares: Tensor, x: Tensor, rows: Any, columns: Any
+) -> Tensor:
+    """Add to each number the shares of the windows that hold it, one window after the other.
+
+    Windows along an axis are their first elements and their ends, neither ever falling: those that
+    hold an element follow each other.
+    """
     total = torch.zeros_like(x)
-    rows, columns = grad.shape[-2:]
-    for i in range(rows):
-        across_all = total[..., _about(x.shape[-2], i, rows), :]
-        for j in range(columns):
-            part = across_all[..., _about(x.shape[-1], j, columns)]
-            share = _divided(into, grad[..., i, j, None, None], part.shape[-2])
-            share = _divided(into, share, part.shape[-1])
-            _add_low(into, part, share)
+    (row, in_rows), (column, in_columns) = (
+        _holding(_numbers(length, x), *windows)
+        for length, windows in zip(x.shape[-2:], (rows, columns), strict=True)
+    )
+    for down, right in product(range(int(in_rows.max())), range(int(in_columns.max()))):
+        i = (row + down).clamp(max=shares.shape[-2] - 1)
+        j = (column + right).clamp(max=shares.shape[-1] - 1)
+        more = _low(into, total + shares[..., i[:, None], j])
+        held = (down < in_rows)[:, None] & (right < in_columns)
+        total = torch.where(held, more, total)
     return total
 
 
-def _about(length: int, i: int, windows: int) -> slice:
-    """The elements of the i-th of some windows that are about equal."""
-    first = length * i // windows
-    end = -(-length * (i + 1) // windows)
-    return slice(first, end)
+def _holding(elements: Tensor, first: Tensor, end: Tensor) -> tuple[Tensor, Tensor]:
+    """The first window that holds each element of an axis, and how many do."""
+    before = torch.searchsorted(end, elements, right=True)
+    begun = torch.searchsorted(first, elements, right=True)
+    return before, (begun - before).clamp(0)
+
+
+def _numbers(length: int, like: Tensor) -> Tensor:
+    """Return 0, 1, …, length - 1."""
+    return torch.arange(length, dtype=torch.int64, device=like.device)
 
 
 def _divided(into: Rounder, grad: Tensor, count: Any) -> Tensor:
-    """Divide by a count, which the kernel rounds, too."""
-    return _low(into, grad / _low(into, torch.zeros_like(grad) + count))
+    """Divide by a count, which torch's own low dtypes round, too."""
+    counts = torch.zeros_like(grad) + count
+    if into.fmt.torch_dtype in (torch.float16, torch.bfloat16):
+        _low(into, counts)
+    return _low(into, grad / counts)
 
 
 def _choose_back(call: Call, into: Rounder, grad: Any, x: Any, *how: Any) -> Any:
@@ -641,6 +668,7 @@ _BY_PLACE = "rounded or not, by its place in memory and by the processor"
 _NAN_OR_NOT = "a quotient past FP32's range gives NaN or not, by its place in memory"
 
 _MARKS_CPU = dict.fromkeys(_ADDING, f"alpha·y is {_BY_PLACE}") | {
+    "pow": f"in BF16 the root in x**-0.5 is {_BY_PLACE}",
     "fmod": _NAN_OR_NOT,
     "remainder": _NAN_OR_NOT,
     "logit_backward": _BETWEEN,

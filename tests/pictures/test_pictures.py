@@ -158,9 +158,6 @@ def test_pooling_keeps_every_number():
 # Figures ---------------------------------------------------------------------------------
 
 
-"""Six layers, as wide and as deep as a real network's."""
-
-
 STALLED = np.full(STEPS, 0.07)
 BROKEN = np.where(np.arange(STEPS) < 20, 0.1, np.nan)
 FLUSHED = {

@@ -294,6 +294,10 @@ def sums():
         "backward of avg_pool2d without its padding": (
             back(lambda w: F.avg_pool2d(w.view(2, 60, 20), (5, 3), 2, 1, True, False) * 1.5),
             many[:60]),
+        "backward of avg_pool2d of nothing": (
+            back(lambda w: F.avg_pool2d(w.view(0, 3, 6, 6), 3, 1)), many[:0]),
+        "backward of a long avg_pool1d": (
+            back(lambda w: F.avg_pool1d(w.view(1, -1), 3, 1, 1) * 1.5), many),
         "backward of adaptive_avg_pool2d": (
             back(lambda w: F.adaptive_avg_pool2d(w.view(2, 1, 60, 20), (70, 7)) * uneven[:7]),
             many[:60]),
@@ -310,6 +314,13 @@ SUMS = sums()
 def test_a_running_sum_is_kept_in_the_format_as_torch_keeps_it(name, fmt):
     program, x = SUMS[name]
     assert_equal(program, fmt, x.to(fmt.torch_dtype))
+
+
+def test_an_average_in_a_format_of_few_numbers_divides_by_the_whole_count():
+    with simulated(FP8_E4M3, policy="everything"):
+        x = torch.ones(1, 25, 25, requires_grad=True)
+        F.avg_pool2d(x, 25, stride=1).backward(torch.full((1, 1, 1), 400.0))
+    assert x.grad.eq(0.625).all()
 
 
 @HALVES

@@ -50,7 +50,7 @@ def told(figure):
         facts = {name: said(known(part, name)) for name in " ".join(asked).split()}
         if not (part.get_visible() and facts) or facts.get("text") == "''":
             continue
-        kind = type(part).__name__
+        kind = type(part).__name__.removeprefix("FillBetween")  # since Matplotlib 3.10
         new = [f"{n} {f}" for n, f in facts.items() if last.get((kind, n)) != f]
         lines.append(", ".join([kind, *new]))
         last |= {(kind, n): f for n, f in facts.items()}
@@ -75,14 +75,16 @@ def said(value):
         value = [text.get_text() for text in value]
     if isinstance(value, list) and value and isinstance(value[0], Path):
         value = np.concatenate([path.vertices for path in value])
-    numbers = np.ma.filled(np.ma.asarray(value), np.nan).ravel()
-    if numbers.dtype.kind not in "bif":
+    table = np.ma.filled(np.ma.asarray(value), np.nan)
+    if table.dtype.kind not in "bif":
         return "''" if str(value).startswith("_") else repr(value)
-    numbers = numbers.round(6) + 0.0
-    words = [f"{number:.3g}" for number in numbers]
+    table = table.round(6) + 0.0
+    words = [f"{number:.3g}" for number in table.ravel()]
     if len(words) <= 24:
         return " ".join(words)
-    total = (
-        f"{np.nansum(numbers):.5g} over {len(numbers)}, {np.isnan(numbers).sum()} NaN"
+    columns = (
+        np.nansum(table, 0).ravel() if table.shape[1:] == (2,) else [np.nansum(table)]
     )
+    total = " ".join(f"{number:.5g}" for number in columns)
+    total = f"{total} over {len(words)}, {np.isnan(table).sum()} NaN"
     return " ".join([*words[:6], "…", *words[-6:], "sum", total])

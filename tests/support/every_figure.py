@@ -24,7 +24,7 @@ FALLING = 2.0 ** np.maximum(20, 28 - STEP)
 RUNS = [
     history("fp32", metrics={"r2": np.nan}),
     history("fp32", seed=1, factor=1.1),
-    *(history("fp16-naive", seed=seed, factor=2.5) for seed in (0, 1)),
+    *(history("fp16-naive", seed=k, factor=(2.5, 4, 2)[k]) for k in range(3)),
     history("fp16-scaled", loss_scale=FALLING, skipped=FALLING > 2**20),
     history("fp16-overflow", factor=1.3, loss_scale=FALLING * (STEP < 50)),
     history("bf16", loss=np.where(STEP < 20, 0.1, np.nan)),
@@ -86,14 +86,14 @@ def parted():
     return Comparison(differences, "", 40, [0, 1, 2], [])
 
 
-def windows():
+def windows(lengths=(2, 4)):
     noise = np.random.default_rng(0).normal(size=(12, 50))
     tensors = noise * np.where(np.arange(12) == 4, 3e5, 1.0)[:, None]
     return {
         f"history {n}": pictures.follow(
             DelayedScaling(FP8_E4M3, amax_history_len=n), tensors
         )
-        for n in (2, 4)
+        for n in lengths
     }
 
 
@@ -113,10 +113,11 @@ FIGURES = {
     ),
     "meter": lambda: pictures.loss_meter(np.linspace(2.5, 2.25, 65), [BF16, FP32]),
     "windows": lambda: pictures.scaling_windows(windows()),
+    "one window": lambda: pictures.scaling_windows(windows((4,))),
     "losses": lambda: pictures.loss_curves(RUNS),
     "one loss": lambda: pictures.loss_curves(RUNS[:1]),
     "gradients": lambda: pictures.gradient_exponents(LAYERS, FP16),
-    "scales": lambda: pictures.loss_scale(RUNS[4:]),
+    "scales": lambda: pictures.loss_scale(RUNS[5:]),
     "seeds": lambda: pictures.by_seed(
         {
             "FP32": [0.97, 0.98],
@@ -132,6 +133,9 @@ FIGURES = {
             Memory("bf16", True, 400, 400, 800, 1500, 200, None, False),
             Memory("bf16", True, 400, 400, 800, 300, 200, None, True),
         ]
+    ),
+    "memory of one": lambda: pictures.memory(
+        [Memory("fp32", False, 400, 400, 800, 3000, 0, None, False)]
     ),
     "map": lambda: pictures.precision_map(
         Explanation("Net", FP16, CUDA_AUTOCAST, tuple(rows()))

@@ -39,7 +39,6 @@ export function run(f, dt, mode, steps = STEPS) {
   return runs.get(kind);
 }
 const runs = new Map();
-
 const draws = []; // the random bits of each step, the same in all runs
 
 function computed(f, dt, mode, steps) {
@@ -66,7 +65,7 @@ function computed(f, dt, mode, steps) {
     }
   }
   const cycle = since === undefined ? 0 : n - since;
-  return { f, dt, states: states.subarray(0, 3 * n + 3), since, cycle };
+  return { f, dt, states: states.slice(0, 3 * n + 3), since, cycle };
 }
 
 /** The three codes of 16 bits of a state as one number. */
@@ -168,7 +167,8 @@ function build(act) {
   new IntersectionObserver(watch).observe(panels);
 
   /** Take runs before a key asks for them, one each time that the page rests. */
-  const prepare = ([asked, ...more]) => asked && whenIdle(() => run(...asked) && prepare(more));
+  const prepare = (state, [asked, ...more]) =>
+    asked && whenIdle(() => seen && state === shown && run(...asked) && prepare(state, more));
 
   /** Add a piece to each picture and, after a pause, the next ones. */
   function grow(pictures) {
@@ -191,8 +191,8 @@ function build(act) {
     });
     panels.replaceChildren(...drawn);
     grow(pictures);
-    const beside = [shown.power + 1, shown.power - 1].filter((power) => power >= 4 && power <= 12);
-    if (seen) prepare(beside.flatMap((power) => three(shown, power)));
+    const beside = [shown.power + 1, shown.power - 1].filter((k) => k >= 4 && k <= 12);
+    prepare(shown, seen ? beside.flatMap((k) => three(shown, k)) : []);
   }
 
   function show(state) {
