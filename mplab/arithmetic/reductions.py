@@ -372,7 +372,9 @@ def require_product(
 def _split(how: Accumulation) -> tuple[Accumulation, Format]:
     """Return the options of the inner steps, and the format of the result."""
     output = how.get("output_format")
-    accumulator = format_of(how["accumulator_format"], function="accumulator_format")
+    accumulator = format_of(
+        how.get("accumulator_format"), function="accumulator_format"
+    )
     inner: Accumulation = {**how, "accumulator_format": accumulator}
     inner["output_format"] = None
     return inner, accumulator if output is None else output

@@ -485,7 +485,7 @@ def test_a_misspelt_option_is_refused_rather_than_ignored(name):
     )
     with pytest.raises(TypeError, match="unexpected keyword argument 'oder'"):
         function(accumulator_format=FP16, oder="pairwise")
-    with pytest.raises((TypeError, KeyError), match="accumulator_format"):
+    with pytest.raises(TypeError, match="accumulator_format"):
         function()
     if name == "cumsum":
         with pytest.raises(
