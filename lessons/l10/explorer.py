@@ -137,8 +137,9 @@ class PolicyExplorer(Explorer):
             first = steps[0]
             last = steps[-1]
             rounded = sum(row.cast for row in steps)
+            decided = first.rule.partition("; ")[0]  # not what is special of a kernel
             found[name] = Verdict(
-                first.inputs, rounded, last.format, first.rule, len(steps)
+                first.inputs, rounded, last.format, decided, len(steps)
             )
         return found
 
