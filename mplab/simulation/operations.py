@@ -232,7 +232,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     ]
     # A result that alone is cast has been computed in FP32.
     own_way = None if run is Run.OUTPUT else kernels.own_ways.get(base)
-    if len(written) > 1:  # several tensors by `out=`
+    if sum(a.is_out for a in schema.arguments) > 1:
         own_way = None
     call = _QUICKER.get(operation.name(), operation._op)
     if own_way is not None and written and isinstance(written[0], str):

@@ -147,14 +147,6 @@ def test_the_limits_are_where_rounding_changes():
         assert np.isinf(round_to(2.0**edges.overflow, fmt))
 
 
-def test_pooling_keeps_every_number():
-    every = ranges.pooled(
-        [histogram(-3, [1, 2], zeros=4), histogram(1, [5]), histogram(0, [])]
-    )
-    assert every.exponents.tolist() == [-3, -2, -1, 0, 1]
-    assert every.counts.tolist() == [1, 2, 0, 0, 5] and every.zeros == 4
-
-
 # Figures ---------------------------------------------------------------------------------
 
 

@@ -316,6 +316,16 @@ def test_a_running_sum_is_kept_in_the_format_as_torch_keeps_it(name, fmt):
     assert_equal(program, fmt, x.to(fmt.torch_dtype))
 
 
+def test_several_tensors_by_out_are_filled():
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        x = torch.arange(6.0).view(3, 2).half()
+        into = [x.new_empty(0) for _ in range(3)]
+        names = dict(zip(("out", "save_mean", "save_invstd"), into, strict=True))
+        how = None, None, None, None, True, 0.1, 1e-5
+        torch.ops.aten.native_batch_norm.out(x, *how, **names)
+        assert into[1].tolist() == [2, 3]
+
+
 def test_an_average_in_a_format_of_few_numbers_divides_by_the_whole_count():
     with simulated(FP8_E4M3, policy="everything"):
         x = torch.ones(1, 25, 25, requires_grad=True)
