@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.inputs import as_array
+from mplab.numbers.inputs import as_array, in_blocks
 
 _ERROR = 128
 """Allowed error of NumPy's results, in units in the last place of float64; about 4 were seen."""
@@ -35,15 +35,9 @@ class Elementary(NamedTuple):
 
     def nearest(self, x: Any) -> Any:
         """Compute float64 results so exact that any rounding to 25 bits or fewer is correct."""
-        x = np.asarray(x)
-        y = np.asarray(self.approximate(x))
-        near = (y.view(np.int64) + _ERROR) & (_MIDPOINTS - 1) <= 2 * _ERROR
-        near &= ~np.isnan(y)
-        if near.any():
-            y[near] = self._decided(x[near], y[near])
-        return y
+        return _nearest(np.asarray(x), self)
 
-    def _decided(self, x: Any, y: Any) -> Any:
+    def decided(self, x: Any, y: Any) -> Any:
         """Move results y, each near a number of 26 bits, to its right side."""
         known, side = self.known(x)
         close = np.abs(y - known) <= 2.0**-44 * np.abs(known)
@@ -80,6 +74,16 @@ class Elementary(NamedTuple):
                 low, high = mpmath.floor(scaled - error), mpmath.floor(scaled + error)
                 if low == high:
                     return (int(low) + Fraction(1, 2)) / Fraction(2) ** shift
+
+
+@in_blocks
+def _nearest(x: np.ndarray, function: Elementary) -> np.ndarray:
+    y = np.asarray(function.approximate(x))
+    near = (y.view(np.int64) + _ERROR) & (_MIDPOINTS - 1) <= 2 * _ERROR
+    near &= ~np.isnan(y)
+    if near.any():
+        y[near] = function.decided(x[near], y[near])
+    return y
 
 
 # Where results are known -----------------------------------------------------------------

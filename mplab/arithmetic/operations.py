@@ -19,7 +19,7 @@ import numpy as np
 
 from mplab.arithmetic import elementary
 from mplab.numbers.checks import quoted
-from mplab.numbers.codes import codes_by_table, values
+from mplab.numbers.codes import look_up, values
 from mplab.numbers.formats import (
     Event,
     Format,
@@ -29,7 +29,7 @@ from mplab.numbers.formats import (
     Tininess,
     format_of,
 )
-from mplab.numbers.inputs import as_array, as_float64
+from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.rounding import Stream, Tally, events, require_values, round_to
 
 
@@ -328,7 +328,7 @@ def raised(operation: Callable[..., Any], *arguments: Any, **rules: Any) -> Any:
     rules.pop("tally", None)
     flags = np.asarray(events(exact.wide, fmt, tininess=tininess, **rules))
     flags = np.where(exact.past, int(Event.OVERFLOW | Event.INEXACT), flags)
-    numbers = np.broadcast_arrays(*exact.operands)
+    numbers = np.broadcast_arrays(*map(widen, exact.operands))
     if operation in (divide, log, log2):
         by_zero = (numbers[-1] == 0) & np.isfinite(numbers[0]) & np.isinf(exact.wide)
         flags = np.where(by_zero, int(Event.DIVIDE_BY_ZERO), flags)
@@ -368,12 +368,12 @@ class _Exact(NamedTuple):
     Attributes:
         wide: float64, exact, or rounded in a way that does not change the result in the format.
         past: where the exact result is at least 2^1024, for which float64 has no finite number.
-        operands: the numbers that entered, in float64.
+        operands: the numbers that entered, in float32 or float64.
     """
 
     wide: Any
     past: Any
-    operands: list[np.ndarray]
+    operands: list[Any]
 
 
 def _exact(
@@ -395,11 +395,11 @@ def _exact(
         raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
     floor = fmt.min_normal if flush else 0.0
     past: Any = False
-    if how.few and not flush and fmt.bits <= 16 and fmt.has_nan and _fits(fmt):
-        array = as_float64(name, operands[0], "a")
-        codes = codes_by_table(array, fmt) if array.size >= _MANY else None
-        if codes is not None:
-            return _Exact(_results(operation, fmt)[codes], past, [array])
+    if how.few and not flush and fmt.has_nan and _fits(fmt):
+        array = as_array(name, operands[0], "a")
+        wide = look_up(array, fmt, lambda: _results(operation, fmt))
+        if wide is not None:
+            return _Exact(wide, past, [array])
     if checked:
         operands = tuple(
             require_values(name, argument, x, fmt)
@@ -482,10 +482,6 @@ def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
     mode = Rounding.TOWARD_NEGATIVE if downward else Rounding.TIES_TO_EVEN
     loops.add_to_odd(*flat, out.reshape(-1), int(mode))
     return out
-
-
-_MANY = 1 << 12
-"""Fewest operands for which the table of an elementary function is made."""
 
 
 @cache

@@ -1,6 +1,8 @@
 """Read and write the bits of a format without rounding: codes, fields and values."""
 
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -18,7 +20,13 @@ from mplab.numbers.formats import (
     Specials,
     format_of,
 )
-from mplab.numbers.inputs import as_float64, on_tensors, widen
+from mplab.numbers.inputs import (
+    as_array,
+    as_float64,
+    in_blocks,
+    on_tensors,
+    widen,
+)
 from mplab.numbers.rounding import require_values, round_to
 
 _TABLE_BITS = 20
@@ -219,6 +227,7 @@ def values(fmt: FormatLike) -> np.ndarray:
 
 
 @on_tensors
+@in_blocks
 def encode(x: object, fmt: FormatLike) -> Any:
     """Encode numbers that are values of a format to their codes.
 
@@ -242,13 +251,12 @@ def encode(x: object, fmt: FormatLike) -> Any:
         array([ 56, 128, 126], dtype=uint8)
     """
     fmt = format_of(fmt, function="encode")
-    array = as_float64("encode", x)
+    array = as_array("encode", x)
     if fmt.bits == 64:
-        array = _in_fp64("encode", x, array)
+        array = _in_fp64("encode", x, widen(array))
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
-    codes = codes_by_table(array, fmt)
-    if codes is not None:
-        return codes
+    with suppress(LookupError):
+        return codes_by_table(array, fmt).astype(code_dtype(fmt), copy=False)[()]
     array = require_values("encode", "x", x, fmt)
     nan = np.isnan(array)
     if nan.any() and not fmt.has_nan:
@@ -261,40 +269,63 @@ def encode(x: object, fmt: FormatLike) -> Any:
     return np.where(nan, fmt.nan_code or 0, codes).astype(code_dtype(fmt))[()]
 
 
-def codes_by_table(array: np.ndarray, fmt: Format) -> Any:
-    """Encode float64 values of a format by a table, or those of FP32 by a cast.
+def codes_by_table(x: Any, fmt: Format) -> np.ndarray:
+    """Encode float32 or float64 values of a format to uint32: FP32 by a cast, others by a table.
 
-    None where the codes do not give the very numbers back: they are to be encoded one by one, and
-    refused if they are no values of the format.
+    Raises:
+        LookupError: a number is no value of the format, or one that the table does not hold.
     """
-    if not fmt.fits(FP32) or _TABLE_BITS < fmt.bits < 32:
-        return None
     with np.errstate(all="ignore"):
-        single = array.astype(np.float32)
-    bits = single.view(np.uint32)
+        single = x.astype(np.float32, copy=False)
+        back = single.astype(x.dtype, copy=False)
+    integers, bits = f"i{x.itemsize}", single.view(np.uint32)
+    same = np.array_equal(back.view(integers), x.view(integers))
+    if not same or not fmt.fits(FP32) or _TABLE_BITS < fmt.bits < 32:
+        raise LookupError
     if fmt == FP32:
-        codes = np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
-        back = single.astype(np.float64)
-    else:
-        leading = bits >> (FP32.precision - fmt.precision)
-        codes = _code_table(fmt).take(leading)  # twice as fast as an index
-        back = np.asarray(_table(fmt)[codes])
-    same = back.view(np.int64) == array.view(np.int64)
-    return codes[()] if same.all() else None
+        return np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
+    trailing = FP32.precision - fmt.precision
+    codes = _code_table(fmt).take(bits >> trailing)  # twice as fast as an index
+    lost = np.bitwise_or.reduce(bits, axis=None) & np.uint32((1 << trailing) - 1)
+    if lost or codes.max(initial=0) == _NO_CODE:
+        raise LookupError
+    return np.asarray(codes)
+
+
+def look_up(x: Any, fmt: Format, list_results: Callable[[], np.ndarray]) -> Any:
+    """Find the result for each float32 or float64 value of a format in a list by its code.
+
+    None where a number is no value, and for numbers too few to make the list for.
+    """
+    if fmt.bits > 16 or x.size < 1 << 12:
+        return None
+    try:
+        return _taken(x, fmt, list_results())
+    except LookupError:
+        return None
+
+
+@in_blocks
+def _taken(x: np.ndarray, fmt: Format, table: np.ndarray) -> np.ndarray:
+    return np.asarray(table.take(codes_by_table(x, fmt)))
+
+
+_NO_CODE = 0xFFFF_FFFF
 
 
 @cache
 def _code_table(fmt: Format) -> np.ndarray:
     """List the codes of a format by the leading bits of their values in FP32."""
-    codes = np.arange(1 << fmt.bits)
+    trailing = FP32.precision - fmt.precision
+    table = np.full(1 << (32 - trailing), _NO_CODE, np.uint32)
+    numbers = _table(fmt)
     with np.errstate(all="ignore"):
-        bits = _table(fmt).astype(np.float32).view(np.uint32)
-    leading = bits >> (FP32.precision - fmt.precision)
-    table = np.zeros(1 << (fmt.precision + 8), code_dtype(fmt))
-    table[leading] = codes
-    table[leading[np.isnan(_table(fmt))]] = fmt.nan_code or 0
+        bits = numbers.astype(np.float32).view(np.uint32)
+    codes = np.where(np.isnan(numbers), fmt.nan_code or 0, np.arange(1 << fmt.bits))
+    kept = bits >> trailing << trailing == bits
     if fmt.specials is Specials.TWOS_COMPLEMENT:
-        table[leading[fmt.sign_code]] = 0  # the lowest number, which is never encoded
+        kept[fmt.sign_code] = False  # the lowest number, which is never encoded
+    table[bits[kept] >> trailing] = codes[kept]
     return table
 
 
@@ -360,6 +391,7 @@ def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> 
 
 
 @on_tensors
+@in_blocks
 def next_up(x: object, fmt: FormatLike) -> Any:
     """Return the least value of the format greater than each `x`.
 
@@ -392,6 +424,7 @@ def next_up(x: object, fmt: FormatLike) -> Any:
 
 
 @on_tensors
+@in_blocks
 def next_down(x: object, fmt: FormatLike) -> Any:
     """Return the greatest value of the format less than each `x`: −next_up(−x).
 
@@ -407,13 +440,26 @@ def next_down(x: object, fmt: FormatLike) -> Any:
 
 @np.errstate(over="ignore", under="ignore", invalid="ignore")
 def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
-    """Take one step along the values of `fmt`: go on by two float64, and round onwards."""
+    """Take one step along the values of `fmt`, by a table where there are many numbers."""
     fmt = format_of(fmt, function=function)
     if fmt.bits == 64:
         return np.nextafter(
             _in_fp64(function, x, as_float64(function, x)), direction * np.inf
         )[()]
-    start = require_values(function, "x", x, fmt)
+    found = look_up(as_array(function, x), fmt, lambda: _steps(fmt, direction))
+    if found is not None:
+        return found
+    return _onward(require_values(function, "x", x, fmt), fmt, direction)[()]
+
+
+@cache
+def _steps(fmt: Format, direction: int) -> np.ndarray:
+    """List the results of a step by the codes of where it starts."""
+    return _onward(_table(fmt), fmt, direction)
+
+
+def _onward(start: np.ndarray, fmt: Format, direction: int) -> np.ndarray:
+    """Go on by two float64, and round onwards."""
     towards = Rounding.TOWARD_POSITIVE if direction > 0 else Rounding.TOWARD_NEGATIVE
     # Integers that sort as the numbers do, with −0 just below 0: no step is lost to flushing.
     bits = start.view(np.int64)
@@ -426,10 +472,11 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
         least = 0.0 if fmt.has_zero else fmt.min_normal
         below = np.nan if fmt.has_nan else least
         stepped = np.where(start == least, below, stepped)
-    return stepped[()]
+    return stepped
 
 
 @on_tensors
+@in_blocks
 def ulp(x: object, fmt: FormatLike) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 

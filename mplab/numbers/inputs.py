@@ -13,6 +13,8 @@ from mplab.common.words import integer
 from mplab.numbers.formats import FORMATS
 
 _SIGNALING_NAN = 0x7FF4_0000_0000_0000
+_LEAST = np.array([2.0**-149], np.float32)
+"""A subnormal number: it becomes 0 in a thread whose CPU flushes them."""
 
 _NARROW = {fmt.dtype_name for fmt in FORMATS.values()}
 """The dtypes that float32 holds."""
@@ -41,6 +43,29 @@ def on_tensors(function: _Function) -> _Function:
             plain = plain.float()
         result = function(plain.numpy(), *arguments, **options)
         return torch.from_numpy(np.asarray(result)).to(x.device)
+
+    return cast(_Function, call)
+
+
+_BLOCK = 1 << 14
+"""Numbers whose temporary arrays stay in a core's cache, and in memory that is not given back."""
+
+
+def in_blocks(function: _Function) -> _Function:
+    """Let a function of each number alone take a large array in blocks: in half the time."""
+
+    @wraps(function)
+    def call(x: Any, *arguments: Any) -> Any:
+        if type(x) is not np.ndarray or x.size < 2 * _BLOCK:
+            return function(x, *arguments)
+        flat = x.reshape(-1)
+        first = function(flat[:_BLOCK], *arguments)
+        out = np.empty(flat.size, first.dtype)
+        out[:_BLOCK] = first
+        for at in range(_BLOCK, flat.size, _BLOCK):
+            block = slice(at, at + _BLOCK)
+            out[block] = function(flat[block], *arguments)
+        return out.reshape(x.shape)
 
     return cast(_Function, call)
 
@@ -182,7 +207,8 @@ def widen(array: np.ndarray) -> np.ndarray:
         return np.asarray(array).astype(np.float64, copy=False)
     with np.errstate(invalid="ignore"):  # signaling NaNs
         wide = np.array(array, np.float64)
-    if np.all(np.abs(wide) > 0):  # neither a zero nor NaN
+    flushes = not _LEAST.astype(np.float64).any()
+    if not flushes and not np.isnan(wide).any():
         return wide
     bits = array.astype(array.dtype.newbyteorder("="), copy=False).view(np.int32)
     fraction = bits & 0x7FFFFF

@@ -28,7 +28,14 @@ from mplab.numbers.formats import (
     Tininess,
     format_of,
 )
-from mplab.numbers.inputs import as_array, as_float64, is_tensor, on_tensors, widen
+from mplab.numbers.inputs import (
+    as_array,
+    as_float64,
+    in_blocks,
+    is_tensor,
+    on_tensors,
+    widen,
+)
 from mplab.numbers.parameters import Keys, RoundingParameters, rounding_parameters
 from mplab.numbers.threads import DIVISIBLE
 
@@ -364,8 +371,7 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
     """
     fmt = format_of(fmt, function=function)
     array = as_float64(function, x, argument)
-    kept = np.asarray(round_to(array, fmt))
-    same = kept.view(np.int64) == array.view(np.int64)
+    same = _are_values(array, fmt)
     if not same.all() and not (same := same | np.isnan(array)).all():
         from mplab.numbers.codes import refusal  # which needs this file
 
@@ -373,6 +379,12 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
         written = x if type(x) is int else first
         raise ValueError(refusal(function, argument, first, fmt, quoted(written)))
     return array
+
+
+@in_blocks
+def _are_values(array: np.ndarray, fmt: Format) -> np.ndarray:
+    kept = np.asarray(round_to(array, fmt))
+    return np.asarray(kept.view(np.int64) == array.view(np.int64))
 
 
 # Python finds a global faster than an attribute, and a short call looks for three.

@@ -133,6 +133,10 @@ def test_next_up_and_down_walk_through_all_values_in_order(name):
     if fmt.has_nan:
         assert np.isnan(next_up(np.nan, fmt))
         assert np.isnan(next_down(np.nan, fmt))
+    many = np.resize(ladder, (3, 20_000))
+    for step in (encode, next_up, next_down, ulp):
+        one_by_one = np.resize(step(ladder, fmt), many.shape)
+        cases.assert_same_bits(step(many, fmt), one_by_one, many)
 
 
 def test_next_up_of_fp32_agrees_with_numpy_in_every_binade():
