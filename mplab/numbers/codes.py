@@ -278,10 +278,10 @@ def codes_by_table(x: Any, fmt: Format) -> np.ndarray:
     with np.errstate(all="ignore"):
         single = x.astype(np.float32, copy=False)
         back = single.astype(x.dtype, copy=False)
-    integers, bits = f"i{x.itemsize}", single.view(np.uint32)
-    same = np.array_equal(back.view(integers), x.view(integers))
+    same = back.tobytes() == x.tobytes()  # each bit, also where the CPU flushes
     if not same or not fmt.fits(FP32) or _TABLE_BITS < fmt.bits < 32:
         raise LookupError
+    bits = single.view(np.uint32)
     if fmt == FP32:
         return np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
     trailing = FP32.precision - fmt.precision
