@@ -126,16 +126,15 @@ def load_assignment(path: Path) -> Assignment:
         graded = getattr(module, "GRADED", None)
         if not isinstance(graded, dict) or not graded:
             raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
-        problems = {
-            name: problem for name in graded if (problem := _broken_rule(graded[name]))
-        }
+        broken = {name: _broken_rule(entry) for name, entry in graded.items()}
     except Exception as error:
         where = f"{path}{_line_of(error, path)}"
         raise ValueError(
             f"{where}: {type(error).__name__}: {error}. Fix the assignment file."
         ) from error
-    for name, problem in problems.items():
-        raise ValueError(f"{path}: {name}: {problem}.")
+    for name, problem in broken.items():
+        if problem:
+            raise ValueError(f"{path}: {name}: {problem}.")
     return Assignment(
         graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {})
     )
@@ -190,7 +189,7 @@ class Outcome(NamedTuple):
 
 def ask_parts(
     graded: Graded,
-    answering: Session,
+    session: Session,
     seed: Callable[[str], int],
     replies: list[Reply],
 ) -> None:
@@ -198,15 +197,15 @@ def ask_parts(
 
     Args:
         graded: the exercise.
-        answering: the submission. Its replies are not trusted.
+        session: the submission. Its replies are not trusted.
         seed: the seed of a part, by its name.
         replies: those that are there.
     """
-    stopped = answering.interrupts
+    stopped = session.interrupts
     for part in graded.parts[len(replies) :]:
         cases = graded.cases(part, seed(part.name))
-        if answering.interrupts < min(stopped + MOST_INTERRUPTS, ALL_INTERRUPTS):
-            replies.append(_reply_to(graded, cases, answering))
+        if session.interrupts < min(stopped + MOST_INTERRUPTS, ALL_INTERRUPTS):
+            replies.append(_reply_to(graded, cases, session))
         else:
             replies.append(Reply(cases, message=NOT_ASKED))
 
@@ -240,37 +239,39 @@ class Reply(NamedTuple):
     """The reason why the part earns nothing although no case differs."""
 
 
-def _reply_to(graded: Graded, cases: list[Any], answering: Session) -> Reply:
+def _reply_to(graded: Graded, cases: list[Any], session: Session) -> Reply:
     """Ask a submission for the cases of one part, and compare."""
     uses = graded.exercise.uses
     encoded = None
     if callable(graded.exercise.answer):
         encoded = [encode_value(_arguments_of(case)) for case in cases]
-    reply = answering.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
-    if reply.get("interrupted"):
+    answer = session.ask(graded.asks, encoded, seconds=graded.seconds, uses=uses)
+    if answer.get("interrupted"):
         return Reply(cases, message=f"Stopped after {graded.seconds:g} seconds.")
-    if reply.get("missing"):
+    if answer.get("missing"):
         message = f"The notebook defines no {graded.asks} at this point."
-        if not callable(graded.exercise.answer):
+        if encoded is None:
             message = f"Not attempted: nothing is called {graded.asks} at this point."
         return Reply(cases, message=message)
-    replies = reply.get("values")
-    if not isinstance(replies, list) or len(replies) != len(cases):
+    values = answer.get("values")
+    if not isinstance(values, list) or len(values) != len(cases):
         message = "The answer is unreadable."
-        if "kind" in reply:
+        if "kind" in answer:
             message = f"{graded.asks} is not a function."
         return Reply(cases, message=message)
-    given = [_read_outcome(entry) for entry in replies]
+    given = [_read_outcome(entry) for entry in values]
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
     wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
-    called = reply.get("called")
+    if wrong:
+        return Reply(cases, given, wrong)
+    called = answer.get("called")
     message = ""
-    if not wrong and uses is not None and isinstance(called, list) and called:
+    if uses is not None and isinstance(called, list) and called:
         message = refusal(_public_name(called[0]), uses)
-    elif not wrong and reply.get("changed"):
+    elif answer.get("changed"):
         message = CHANGES_ARGUMENTS
-    return Reply(cases, given, wrong, message)
+    return Reply(cases, given, message=message)
 
 
 def _misconception(exercise: Exercise, replies: Sequence[Reply]) -> str:
@@ -341,9 +342,8 @@ def exception_named(name: Any, message: Any) -> Exception:
     text = message[:300] if isinstance(message, str) else ""
     # These take more than one text.
     special = (SyntaxError, UnicodeError, ExceptionGroup, OSError)
-    if not isinstance(kind, type) or issubclass(kind, special):
-        kind = None
-    if kind is not None and issubclass(kind, Exception):
+    ours = isinstance(kind, type) and issubclass(kind, Exception)
+    if kind is not None and ours and not issubclass(kind, special):
         return kind(text)
     return _CustomException(f"{str(name)[:80]}: {text}")
 
@@ -384,11 +384,9 @@ class Recorded:
         """Return the recorded outcome, or raise the recorded exception.
 
         Raises:
-            ValueError: these arguments were not recorded.
+            KeyError: these arguments were not recorded.
         """
-        outcome = self._outcomes.get(key_of(arguments))
-        if outcome is None:
-            raise ValueError("Recorded: arguments must be one of the recorded cases.")
+        outcome = self._outcomes[key_of(arguments)]
         if "raised" in outcome:
             raise exception_named(outcome["raised"], outcome["message"])
         return decode_value(outcome["value"])
@@ -458,25 +456,20 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common = {name: entry[name] for name in ("reason", "argument", "tolerance", "uses")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
     if "sealed" in entry:
-        (_, answer), *others = [
-            (text, HashedValue(digest)) for text, digest in entry["sealed"]
+        answers = [
+            Misconception(HashedValue(digest), text) for text, digest in entry["sealed"]
         ]
-        known = tuple(Misconception(hashed, text) for text, hashed in others)
-        return Exercise(answer=answer, misconceptions=known, **common)
-    keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
-    functions = [
-        (text, Recorded(dict(zip(keys, outcomes, strict=True))))
-        for text, outcomes in entry["outcomes"]
-    ]
-    (_, reference), *wrong = functions
-    cases = [decode_value(case) for case in entry["cases"]]
-    return Exercise(
-        answer=reference,
+    else:
+        keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
+        answers = [
+            Misconception(Recorded(dict(zip(keys, outcomes, strict=True))), text)
+            for text, outcomes in entry["outcomes"]
+        ]
+        cases = [decode_value(case) for case in entry["cases"]]
         # One argument is shown as itself; one that is a tuple would be taken for several.
-        cases=tuple(
+        common["cases"] = tuple(
             case[0] if len(case) == 1 and type(case[0]) is not tuple else case
             for case in cases
-        ),
-        misconceptions=tuple(Misconception(function, text) for text, function in wrong),
-        **common,
-    )
+        )
+    reference, *wrong = answers  # the first has no sentence: it is right
+    return Exercise(answer=reference.answer, misconceptions=tuple(wrong), **common)
