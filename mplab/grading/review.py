@@ -68,6 +68,7 @@ _HEADERS = {
 class Question(NamedTuple):
     """A cell with points: its text in the release, and the cell that holds the answer."""
 
+    assignment: str
     notebook: str
     name: str
     points: float
@@ -81,6 +82,11 @@ class Question(NamedTuple):
     def parts(self) -> list[tuple[str, float]]:
         """The parts that get points, each with its maximum."""
         return list(self.rubric.items()) or [("Points", self.points)]
+
+    def address(self, student: str = "") -> str:
+        """The address of the page of a student's answer; without a student, how all begin."""
+        names = (self.assignment, self.notebook, self.name, student)
+        return "/".join(quote(name, safe="") for name in names)
 
 
 def questions(course: Course, assignment: str) -> list[Question]:
@@ -103,6 +109,7 @@ def questions(course: Course, assignment: str) -> list[Question]:
                 by_hand = bool(mark.get("solution"))
                 answer = name if by_hand else answers.get(name, name)
                 question = Question(
+                    assignment=assignment,
                     notebook=stem,
                     name=name,
                     points=float(mark["points"]),
@@ -271,7 +278,7 @@ class _List(_Handler):
                             question.name, question.notebook, name
                         )
                         counted = counts.get(cell.id, (0, 0))
-                        address = _address(name, question)
+                        address = question.address()
                         now = [
                             f"{unquote(place.removeprefix(address))}: {who}"
                             for who, place in reading.items()
@@ -290,11 +297,6 @@ class _List(_Handler):
         return partial(self.finish, page)
 
 
-def _address(assignment: str, question: Question, student: str = "") -> str:
-    parts = (assignment, question.notebook, question.name, student)
-    return "/".join(quote(part, safe="") for part in parts)
-
-
 class _Answer(_Handler):
     """One answer, with the field for its points."""
 
@@ -303,9 +305,9 @@ class _Answer(_Handler):
         """Show a student's answer; without a student, go to the first answer that waits."""
         with self._grades(assignment, notebook, name) as (question, grades):
             if not student:
-                return self._go_on(assignment, question, grades, 0)
-            page = self._page(assignment, question, grades, student)
-        self._open(_address(assignment, question, student))
+                return self._go_on(question, grades, 0)
+            page = self._page(question, grades, student)
+        self._open(question.address(student))
         return partial(self.finish, page)
 
     @_in_thread
@@ -328,10 +330,10 @@ class _Answer(_Handler):
                 # Neither a grader nor another page comes between comparing and writing.
                 with self.course.marking():
                     self.database.expire_all()
-                    self._refuse_change(assignment, question, grades[place])
+                    self._refuse_change(question, grades[place])
                     _write_points(grades[place], question, sum(given), comment)
                     self.database.commit()
-                return self._go_on(assignment, question, grades, place + 1)
+                return self._go_on(question, grades, place + 1)
             except ValueError as wrong:
                 self.set_status(400)
                 error = f"Not saved: {wrong}."
@@ -343,17 +345,17 @@ class _Answer(_Handler):
                 )
                 self.database.rollback()
             typed = points, words
-            page = self._page(assignment, question, grades, student, typed, error)
+            page = self._page(question, grades, student, typed, error)
         return partial(self.finish, page)
 
-    def _refuse_change(self, assignment: str, question: Question, grade: Any) -> None:
+    def _refuse_change(self, question: Question, grade: Any) -> None:
         """Refuse a page that shows another answer, or other points, than there are now.
 
         Raises:
             ValueError: they have changed.
         """
         seen = self.get_body_argument("seen", "")
-        if seen != self._seen(assignment, question, grade.student.id):
+        if seen != self._seen(question, grade.student.id):
             raise ValueError("meanwhile another answer came in; read it first")
         if self.get_body_argument("mark", "") != _digest_of_points(grade, question):
             raise ValueError(
@@ -364,16 +366,14 @@ class _Answer(_Handler):
     def _open(self, address: str) -> None:
         self.opened[self.reader] = (address, time.monotonic())
 
-    def _go_on(
-        self, assignment: str, question: Question, grades: list[Any], place: int
-    ) -> _Respond:
+    def _go_on(self, question: Question, grades: list[Any], place: int) -> _Respond:
         """Go to the next answer that waits; else to the list.
 
         An answer that somebody else has open comes last.
         """
         waiting = [g for g in grades[place:] + grades[:place] if g.needs_manual_grade]
         found = waiting or (grades if place == 0 else [])
-        addresses = [_address(assignment, question, g.student.id) for g in found]
+        addresses = [question.address(grade.student.id) for grade in found]
 
         # In one thread, so that no two people are given the same.
         def hand_out() -> None:
@@ -403,14 +403,13 @@ class _Answer(_Handler):
                 raise web.HTTPError(404) from error
             yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
 
-    def _seen(self, assignment: str, question: Question, student: str) -> str:
+    def _seen(self, question: Question, student: str) -> str:
         """Return the digest of an answer as it is now."""
-        answers = self.course.read("answers", assignment, student)
+        answers = self.course.read("answers", question.assignment, student)
         return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
     def _page(
         self,
-        assignment: str,
         question: Question,
         grades: list[Any],
         student: str,
@@ -421,8 +420,8 @@ class _Answer(_Handler):
         place = _place(grades, student)
         grade = grades[place]
         comment = _comment(grade, question)
-        seen = self._seen(assignment, question, student)  # before it is read
-        path = self.course.root / "autograded" / student / assignment
+        seen = self._seen(question, student)  # before it is read
+        path = self.course.root / "autograded" / student / question.assignment
         path /= f"{question.notebook}.ipynb"
         there = path.is_file()
         text = path.read_text("utf-8") if there else _NO_NOTEBOOK
@@ -443,13 +442,12 @@ class _Answer(_Handler):
         elif not grade.needs_manual_grade:
             given = {"Points": f"{grade.score:g}"}
         now = {} if grade.needs_manual_grade else given
-        near = [_address(assignment, question, g.student.id) for g in grades]
+        near = [question.address(grade.student.id) for grade in grades]
         names = (grade.student.first_name, grade.student.last_name)
         return self.render_string(
             "answer.html",
             root=self.root,
             question=question,
-            assignment=assignment,
             who=" ".join(filter(None, (student, *names))),
             parts=parts,
             number=place + 1,

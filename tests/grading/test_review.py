@@ -150,7 +150,7 @@ def test_a_page_has_each_picture_once_and_a_bounded_length():
     cell.attachments = {"x.png": {"image/png": PNG}}
     cell.metadata["nbgrader"] = {"grade_id": "q", "solution": True, "grade": True}
     book = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
-    question = Question("a1", "q", 1.0, "q", "", cell.source, True, {})
+    question = Question("a1", "a1", "q", 1.0, "q", "", cell.source, True, {})
     assert _typeset(book, question).count(PNG) == 1
     assert in_process(10, 4, str, "1234") == "1234"
     assert in_process(10, 3, str, "1234") is None
