@@ -162,7 +162,7 @@ def _typeset(notebook: str, resources: Any, plain: bool) -> str:
     """Render a page; called in a process of its own."""
     exporter = _Typesetter()
     # nbconvert's own takes time quadratic in the number of brackets.
-    exporter.filters = {"strip_files_prefix": _unchanged}
+    exporter.filters = {"strip_files_prefix": lambda text: text}
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)
@@ -170,16 +170,6 @@ def _typeset(notebook: str, resources: Any, plain: bool) -> str:
         nbformat.from_dict(json.loads(notebook)), resources
     )
     return str(page)
-
-
-def _unchanged(text: str) -> str:
-    return text
-
-
-def without_scripts(page: str) -> str:
-    """Remove the scripts (MathJax's) in the page's head, which comes from the template alone."""
-    head, found, rest = page.partition("</head>")
-    return re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL) + found + rest
 
 
 def _as_it_stands(text: str, metadata: Any = None) -> str:
@@ -194,14 +184,17 @@ def _with_policy(page: str) -> str:
 
     The template's table of contents calls every check "Test cell"; each gets its name instead.
     """
-    head, found, rest = without_scripts(page).partition("<head>")
+    head, _, body = page.partition("</head>")
+    before, found, head = head.partition("<head>")
     if not found:
         raise RuntimeError(
             "FeedbackExporter: the template has no <head> for the policy."
         )
-    rest = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", rest)
-    rest = rest.replace(f"Score: {NOT_READ} / ", "not read yet, of ")
-    return head + found + POLICY + rest.replace("</head>", f"{_STYLE}</head>", 1)
+    # MathJax's; only the head has any, which comes from the template alone.
+    head = re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL)
+    body = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", body)
+    body = body.replace(f"Score: {NOT_READ} / ", "not read yet, of ")
+    return f"{before}<head>{POLICY}{head}{_STYLE}</head>{body}"
 
 
 # Of a class ------------------------------------------------------------------------------
@@ -327,15 +320,11 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
     waiting = 0
     try:
         exporter = FeedbackExporter(config=course.config())
+        graded = course.root / "autograded" / student / assignment
+        pages = course.root / "feedback" / student / assignment
         with course.gradebook() as book:
             for row in book.find_submission(assignment, student).notebooks:
-                path = (
-                    course.root
-                    / "autograded"
-                    / student
-                    / assignment
-                    / f"{row.name}.ipynb"
-                )
+                path = graded / f"{row.name}.ipynb"
                 if not path.is_file():
                     continue
                 notebook = nbformat.read(path, as_version=4)
@@ -357,11 +346,8 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                     "late_penalty": row.late_submission_penalty or 0,
                 }
                 page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
-                to = (
-                    course.root / "feedback" / student / assignment / f"{row.name}.html"
-                )
-                replace_file(to.with_suffix(".ipynb"), _with_points(notebook, about))
-                replace_file(to, page.encode())
+                replace_file(pages / path.name, _with_points(notebook, about))
+                replace_file(pages / f"{row.name}.html", page.encode())
                 if exporter.plain and not remark:
                     remark = f"plain text: {exporter.plain}"
     except Exception as error:  # the other pages go on
