@@ -137,8 +137,10 @@ def autograde(
             renew_penalties(course, assignment)
         except OperationalError:
             log("what lateness costs is not renewed, because the gradebook is in use")
-        lines = [_read_result(course, assignment, name) for name in sorted(chosen)]
-    return [line._replace(done_before=line.student not in todo) for line in lines]
+        return [
+            _read_result(course, assignment, name, done_before=name not in todo)
+            for name in sorted(chosen)
+        ]
 
 
 @contextmanager
@@ -245,22 +247,23 @@ def _grade_queue(
     course: Course,
     job: Job,
     log: Callable[[str], None],
-) -> list[_Attempt]:
+) -> deque[_Attempt]:
     """Grade until the queue is empty, or the executor breaks because a worker died.
 
     Returns:
         The submissions to try again alone: those that the executor held when it broke, and those
         whose sandbox was killed, for instance by a machine short of memory.
     """
-    alone: list[_Attempt] = []
+    alone = deque[_Attempt]()
     running: dict[Future[GradedNotebooks], _Attempt] = {}
     logged = time.monotonic()
 
-    def retry(attempt: _Attempt, error: Exception) -> list[_Attempt]:
-        if attempt.number + 1 < len(_PAUSES):
-            return [_Attempt(attempt.student, attempt.number + 1)]
-        _record_failure(course, job.assignment, attempt.student, error)
-        return []
+    def retry(attempt: _Attempt, again: deque[_Attempt], error: Exception) -> None:
+        student, number = attempt
+        if number + 1 < len(_PAUSES):
+            again.append(_Attempt(student, number + 1))
+        else:
+            _record_failure(course, job.assignment, student, error)
 
     while queue or running:
         try:
@@ -276,15 +279,15 @@ def _grade_queue(
                 except (BrokenExecutor, CancelledError):
                     raise
                 except NoSandbox as error:
-                    alone += retry(running[future], error)
+                    retry(running[future], alone, error)
                 except Exception as error:  # technical: a refusal comes as a result
-                    queue += retry(running[future], error)
+                    retry(running[future], queue, error)
                 del running[future]
         except BrokenExecutor as error:
             retried = ", ".join(attempt.student for attempt in running.values())
             log(f"a worker ended early; graded again: {retried}")
             for attempt in running.values():
-                alone += retry(attempt, error)
+                retry(attempt, alone, error)
             return alone
         if time.monotonic() - logged > _LOG_SECONDS:
             logged = time.monotonic()
@@ -302,20 +305,21 @@ def _save_result(course: Course, assignment: str, work: GradedNotebooks) -> None
     this process is killed in between.
     """
     start = time.perf_counter()
-    whose = assignment, work.student
-    course.record("journal", *whose).unlink(missing_ok=True)
-    score, max_score, late = save(course, *whose, work.notebooks)
+    student = work.student
+    course.record("journal", assignment, student).unlink(missing_ok=True)
+    score, max_score, late = save(course, assignment, student, work.notebooks)
     remark = work.remark
-    if course.read("received", *whose).get("late") and not late:
+    if course.read("received", assignment, student).get("late") and not late:
         remark = f"{remark} Canvas says that it was late.".strip()
+    seconds = work.seconds + time.perf_counter() - start
     record = {
         "digest": work.digest,
         "score": score,
         "max_score": max_score,
         "remark": remark,
+        "seconds": round(seconds, 3),
     }
-    seconds = work.seconds + time.perf_counter() - start
-    course.write("journal", *whose, record | {"seconds": round(seconds, 3)})
+    course.write("journal", assignment, student, record)
 
 
 def _record_failure(
@@ -328,7 +332,9 @@ def _record_failure(
         course.write("journal", assignment, student, record)
 
 
-def _read_result(course: Course, assignment: str, student: str) -> SubmissionResult:
+def _read_result(
+    course: Course, assignment: str, student: str, *, done_before: bool
+) -> SubmissionResult:
     record = course.read("journal", assignment, student)
     unknown = "not graded yet: the grader was killed, or its disk full"
     return SubmissionResult(
@@ -337,5 +343,5 @@ def _read_result(course: Course, assignment: str, student: str) -> SubmissionRes
         max_score=record.get("max_score"),
         remark=str(record.get("remark", unknown)),
         seconds=float(record.get("seconds", 0.0)),
-        done_before=True,
+        done_before=done_before,
     )

@@ -80,27 +80,37 @@ def _grade(
 ) -> Grade:
     points = float(assignment.max_score)
     record = course.read("journal", assignment.name, owner)
-    remark = str(record.get("remark", ""))
-    by = [] if owner == student.id else [f"handed in by {owner}"]
-    if "digest" not in record:  # the gradebook does not hold this submission's points
+    remark = record.get("remark", "").rstrip(".")
+    remarks = [remark] if remark else []
+    score = None
+    by_hand = False
+    parts = ""
+    if "digest" in record:  # the gradebook holds this submission's points
+        submission = gradebook.find_submission(assignment.name, owner)
+        if submission.total_seconds_late > 0:
+            hours = math.ceil(submission.total_seconds_late / 3600)
+            remarks.append(f"{plural(hours, 'hour')} late")
+        by_hand = bool(submission.needs_manual_grade)
+        if by_hand:
+            remarks.append(BY_HAND)
+        penalty = float(submission.late_submission_penalty or 0)
+        score = max(0.0, float(submission.score) - penalty)
+        parts = _parts(submission)
+    elif not remarks:
         there = handed_in(course, assignment.name, owner)
-        if not (remark or there):
-            return Grade(student, assignment.name, None, points, NOTHING, owner=owner)
-        remark = "; ".join([remark.rstrip(".") or "not graded yet", *by])
-        return Grade(student, assignment.name, None, points, remark, owner=owner)
-    submission = gradebook.find_submission(assignment.name, owner)
-    remarks = [remark.rstrip(".")] if remark else []
-    if submission.total_seconds_late > 0:
-        hours = math.ceil(submission.total_seconds_late / 3600)
-        remarks.append(f"{plural(hours, 'hour')} late")
-    if by_hand := bool(submission.needs_manual_grade):
-        remarks.append(BY_HAND)
-    remark = "; ".join([*remarks, *by])
-    score = max(
-        0.0, float(submission.score) - float(submission.late_submission_penalty or 0)
+        remarks.append("not graded yet" if there else NOTHING)
+    if owner != student.id:
+        remarks.append(f"handed in by {owner}")
+    return Grade(
+        student,
+        assignment.name,
+        score,
+        points,
+        remark="; ".join(remarks),
+        by_hand=by_hand,
+        owner=owner,
+        parts=parts,
     )
-    parts = _parts(submission)
-    return Grade(student, assignment.name, score, points, remark, by_hand, owner, parts)
 
 
 def _parts(submission: Any) -> str:
