@@ -47,7 +47,7 @@ _STUDENT_FILES = 1000
 
 _LINES = 20  # problems reported per student
 
-_NOTEBOOK = re.compile(r"(.*\.ipynb)(?:\.txt|\.json)?", re.IGNORECASE)
+_NOTEBOOK = re.compile(r"(.*)\.ipynb(?:\.txt|\.json)?\Z", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -340,7 +340,7 @@ def identify(name: str, roster: Sequence[Student]) -> str | None:
         >>> identify("s01_a1.ipynb", [ada]), identify("s010", [ada])
         ('s01', None)
     """
-    stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".ipynb").removesuffix(".zip")
+    stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".zip")
     if not roster:
         return stem if is_student_id(stem) else None
     # On a platform, a student may choose a name like an id.
@@ -446,12 +446,11 @@ def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
 
 
 class _DeliveryReader:
-    """The files taken from a delivery by name, and why others are left out."""
+    """The files taken from a delivery by name, and why others are left out, without its owner."""
 
     def __init__(self, delivery: _Delivery) -> None:
         self.files: dict[str, bytes] = {}
         self.problems: list[str] = []
-        self._owner = delivery.owner
         self._room = _STUDENT_BYTES
         self._until = time.thread_time() + _STUDENT_SECONDS
         self._others: list[str] = []
@@ -460,9 +459,7 @@ class _DeliveryReader:
             names = [shown_name(name) for name in self._others[:5]]
             if len(self._others) > 5:
                 names.append("…")
-            self.problems.append(
-                f"{delivery.owner}: left out, not a notebook: {', '.join(names)}"
-            )
+            self.problems.append(f"left out, not a notebook: {', '.join(names)}")
 
     def _take(self, files: Sequence[tuple[str, _File]], *, packed: bool) -> None:
         """Take notebooks first, so that other files do not use up the limits."""
@@ -497,25 +494,24 @@ class _DeliveryReader:
                     continue
                 given = path.name
                 if notebook:  # with its ending in small letters, whoever wrote it
-                    given = f"{notebook[1][: -len('.ipynb')]}.ipynb"
-                name = re.sub(r"[^A-Za-z0-9_. ()+-]", "_", given)
+                    given = f"{notebook[1]}.ipynb"
+                name = re.sub(r"[^A-Za-z0-9_. ()+-]", "_", given)[-100:]
                 if name in self.files:
                     raise RejectedSubmission("another file has this name")
-                self.files[name[-100:]] = content
+                self.files[name] = content
             except RejectedSubmission as reason:
-                self.problems.append(
-                    f"{self._owner}: {shown_name(str(file.path))}: {reason}"
-                )
+                self.problems.append(f"{shown_name(str(file.path))}: {reason}")
 
     def _read(self, file: _File, *, notebook: bool) -> bytes:
         """Read a file up to the limits, whatever size an archive states.
 
         A notebook that is larger is read again, without its outputs.
         """
+        most = min(NOTEBOOK_BYTES, self._room)
         try:
             with file.open() as stream:
-                content = stream.read(min(NOTEBOOK_BYTES, self._room) + 1)
-            if notebook and len(content) > min(NOTEBOOK_BYTES, self._room):
+                content = stream.read(most + 1)
+            if notebook and len(content) > most:
                 with file.open() as stream:
                     content = without_outputs(stream, self._until)
         except RejectedSubmission:
@@ -563,14 +559,15 @@ def _bring_in(
     counts = ranked[0]
     owner = counts.owner
     files: dict[str, bytes] = {}
-    problems: list[str] = []
+    reasons: list[str] = []
     for each in ranked:  # one at a time: a thousand deliveries would fill the memory
         taken = _DeliveryReader(each)
-        problems += taken.problems
+        reasons += taken.problems
         if taken.files:
             counts = each
             files = taken.files
             break
+    problems = [f"{owner}: {reason}" for reason in reasons]
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
         problems.append(f"{owner}: nothing could be taken; what came in before stays")
         return _NOTHING, problems
@@ -594,7 +591,7 @@ def _bring_in(
         "late": counts.late,
         "label": counts.name,
         "team": counts.team,
-        "reason": "" if files else "; ".join(problems)[:500].replace(f"{owner}: ", ""),
+        "reason": "" if files else "; ".join(reasons)[:500],
     }
     problems += _store(course, assignment, owner, files, record)
     return source if files else _NOTHING, problems
@@ -614,13 +611,8 @@ def _store(
     record["digest"] = _digest(files)
     there = None
     if target.is_dir() and not target.is_symlink():
-        there = _digest(
-            {
-                path.name: path.read_bytes()
-                for path in target.iterdir()
-                if path.is_file()
-            }
-        )
+        stored = [path for path in target.iterdir() if path.is_file()]
+        there = _digest({path.name: path.read_bytes() for path in stored})
     brought_in = before.get("digest", there)
     repaired = there is not None and there != brought_in
     if there is not None and brought_in == record["digest"]:

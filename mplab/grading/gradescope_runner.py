@@ -93,7 +93,7 @@ def run(place: str | Path) -> dict[str, Any]:
         (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
         account = sandbox_problem() is not None
         job = Job(str(course.root), name, trusted=False, run="", account=account)
-        notes = [p.removeprefix(f"{student}: ") for p in problems]
+        notes = [problem.removeprefix(f"{student}: ") for problem in problems]
         found = _graded(course, job, student)
         tests = _tests(course, name, found.notebooks, settings["visibility"])
     lines = [found.remark, *notes, lateness(about, user)]
@@ -150,9 +150,14 @@ def _tests(
                 continue
             graded = course.assignment(name).graded[exercise]
             for part in read_outcomes(cell) or refused_outcomes(graded, ""):
-                points = {"score": part.earned, "max_score": part.points}
-                words = {"name": f"{exercise}: {part.part}", "output": part.message}
-                tests.append({**words, **points, "visibility": visibility})
+                test = {
+                    "name": f"{exercise}: {part.part}",
+                    "output": part.message,
+                    "score": part.earned,
+                    "max_score": part.points,
+                    "visibility": visibility,
+                }
+                tests.append(test)
     return tests
 
 

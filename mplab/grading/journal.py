@@ -98,9 +98,10 @@ def digest(course: Course, assignment: str, student: str) -> str:
     found = hashlib.sha256(course.key())
     received = course.read("received", assignment, student)
     found.update(repr((received.get("late"), received.get("time"))).encode())
-    own = [course.root / "checks" / assignment / "exercises.py"]
-    own += sorted((course.root / "release" / assignment).glob("*"))
-    for path in [*own, *notebooks_in(course.root / "submitted" / student / assignment)]:
+    paths = [course.root / "checks" / assignment / "exercises.py"]
+    paths += sorted((course.root / "release" / assignment).glob("*"))
+    paths += notebooks_in(course.root / "submitted" / student / assignment)
+    for path in paths:
         try:  # the content, because times change when the same files are brought in again
             content = hashlib.sha256(read_regular(path, NOTEBOOK_BYTES)).digest()
         except RejectedSubmission as reason:
