@@ -368,9 +368,9 @@ def _raised(error: Exception) -> str:
     """
     if type(error) is _Unreadable:  # its text is ours
         return f"gave {error}"
-    return "raised " + (
-        "an exception" if isinstance(error, _CustomException) else type(error).__name__
-    )
+    if isinstance(error, _CustomException):
+        return "raised an exception"
+    return f"raised {type(error).__name__}"
 
 
 # The public table ------------------------------------------------------------------------
@@ -406,20 +406,25 @@ def public_table(graded: Mapping[str, Graded]) -> str:
 
 def _public_entry(exercise: Exercise) -> dict[str, Any]:
     fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
-    entry: dict[str, Any] = {"reason": exercise.reason, "argument": exercise.argument}
-    entry |= {"format": fmt, "tolerance": exercise.tolerance, "uses": exercise.uses}
-    known = [("", exercise.answer)] + [
-        (m.sentence, m.answer) for m in exercise.misconceptions
-    ]
+    entry: dict[str, Any] = {
+        "reason": exercise.reason,
+        "argument": exercise.argument,
+        "format": fmt,
+        "tolerance": exercise.tolerance,
+        "uses": exercise.uses,
+    }
+    answers = [Misconception(exercise.answer, ""), *exercise.misconceptions]
     if not callable(exercise.answer):
-        return entry | {
-            "sealed": [[text, HashedValue.of(answer).digest] for text, answer in known]
-        }
-    cases = [encode_value(_arguments_of(case)) for case in exercise.cases]
-    outcomes = [
-        [text, [_encode_outcome(o) for o in exercise.outcomes(f)]] for text, f in known
+        entry["sealed"] = [
+            [text, HashedValue.of(answer).digest] for answer, text in answers
+        ]
+        return entry
+    entry["cases"] = [encode_value(_arguments_of(case)) for case in exercise.cases]
+    entry["outcomes"] = [
+        [text, [_encode_outcome(o) for o in exercise.outcomes(answer)]]
+        for answer, text in answers
     ]
-    return entry | {"cases": cases, "outcomes": outcomes}
+    return entry
 
 
 def _encode_outcome(outcome: Any) -> dict[str, Any]:

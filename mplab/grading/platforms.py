@@ -14,14 +14,12 @@ _MOODLE = re.compile(
 )
 """A folder until Moodle 4.0 ends in `_`, since 4.1 it does not; and a file without folders."""
 
-_CANVAS = re.compile(
-    r"(?P<name>.+?)(?P<late>_LATE)?_(?P<number>\d+)_"
-    r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
-)
+_CANVAS_FILE = r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
+
+_CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<number>\d+)_" + _CANVAS_FILE)
 
 _CANVAS_ANONYMOUS = re.compile(
-    r"(?P<late>LATE_)?(?P<name>anon)_(?P<number>[A-Za-z0-9]{5})_"
-    r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
+    r"(?P<late>LATE_)?(?P<name>anon)_(?P<number>[A-Za-z0-9]{5})_" + _CANVAS_FILE
 )
 
 _PARTICIPANT = {

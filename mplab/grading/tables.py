@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mplab.course.files import replace_file
 
@@ -133,12 +133,6 @@ class _Text(NamedTuple):
     encoding: str
     separator: str
 
-    @property
-    def reader(self) -> Any:
-        """A reader of its rows."""
-        file = io.StringIO(self.body, newline="")
-        return csv.reader(file, delimiter=self.separator, strict=True)
-
 
 def _read_text(path: Path) -> _Text:
     """Read the text of a table.
@@ -159,11 +153,11 @@ def _read_text(path: Path) -> _Text:
         encoding = "cp1252"
         text = content.decode(encoding)
     body = re.sub(r"\A\ufeff?(?:[ \t]*sep=[^\r\n]*(?:\r\n?|\n|\Z))?", "", text)
-    separator = separator_of(re.split(r"[\r\n]", body, maxsplit=1)[0])
+    separator = _separator_of(re.split(r"[\r\n]", body, maxsplit=1)[0])
     return _Text(text.removesuffix(body), body, encoding, separator)
 
 
-def separator_of(first_line: str) -> str:
+def _separator_of(first_line: str) -> str:
     """Return the separator of a table: the one that gives the most known heads.
 
     It is not counted, because names hold commas.
@@ -189,7 +183,8 @@ def read_table(path: Path, *needed: str) -> Table:
         return Table([*needed], [*needed], [])
     try:
         text = _read_text(path)
-        reader = text.reader
+        file = io.StringIO(text.body, newline="")
+        reader = csv.reader(file, delimiter=text.separator, strict=True)
         heads = next(reader, [*needed])
         columns = [normalized_head(head) for head in heads]
         lines = []

@@ -101,10 +101,11 @@ def _read_canvas(
         given = [row[key] for key in ("user_id", "anonymous_id") if row.get(key)]
         if not given:
             raise ValueError("a line has neither user_id nor anonymous_id")
+        who = ids.get(str(row.get("user_id")))
         for number in map(str, given):
             _add_time(found, "number", number, row["submitted_at"] or "", zone)
-            if str(row.get("user_id")) in ids:
-                found.people[number] = ids[str(row["user_id"])]
+            if who:
+                found.people[number] = who
 
 
 def _read_moodle(
