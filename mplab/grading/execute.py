@@ -178,7 +178,6 @@ def _run_in_one_kernel(
                 text = f"{ended} What follows ran without this cell.\n"
                 cell.outputs = [new_output("stream", text=text)]
             else:
-                known = replies[name]
                 # At first only the part that ended it is lost, the second time what is left.
                 second = any(reply.message.startswith(_ENDED) for reply in known)
                 lost = len(graded[name].parts) - len(known) if second else 1
@@ -361,9 +360,8 @@ def _grade_notebooks(
         for cell in notebook.cells:
             name = graded_name(cell)
             if refused and name:
-                lost = refused_outcomes(
-                    exercises.graded[name], f"Not graded: {refused}."
-                )
+                exercise = exercises.graded[name]
+                lost = refused_outcomes(exercise, f"Not graded: {refused}.")
                 write_outcomes(cell, lost)
             elif cell.cell_type != "code":
                 cell.source = escape_html_in_markdown(cell.source)

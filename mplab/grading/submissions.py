@@ -229,11 +229,9 @@ def _choose(
         names = ", ".join(shown_name(name) for name in sorted(found)[:_LISTED])
         several = f", but {len(found)} others ({names}); hand in one" if found else ""
         raise RejectedSubmission(f"there is no notebook {wanted} in it{several}")
-    others = sorted(name for name, path in found.items() if path not in chosen.values())
-    notes.extend(
-        f"Not graded: {shown_name(name)}, a further notebook."
-        for name in others[:_LISTED]
-    )
+    others = sorted(found.keys() - {f"{name}.ipynb" for name in chosen})
+    for name in others[:_LISTED]:
+        notes.append(f"Not graded: {shown_name(name)}, a further notebook.")
     return chosen
 
 
@@ -277,10 +275,11 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     metadata = cell.get("metadata")
     mark = metadata.get("nbgrader") if isinstance(metadata, dict) else None
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
-    kind = "code" if cell.get("cell_type") == "code" else "markdown"
-    found = cell.get("attachments") if kind == "markdown" else None
-    images = images_in(found)
-    return RawCell(kind, source, grade_id if isinstance(grade_id, str) else "", images)
+    if not isinstance(grade_id, str):
+        grade_id = ""
+    if cell.get("cell_type") == "code":
+        return RawCell("code", source, grade_id)
+    return RawCell("markdown", source, grade_id, images_in(cell.get("attachments")))
 
 
 def plain_text(value: Any) -> str:
@@ -301,9 +300,10 @@ def image_kind(data: Any) -> str:
         content = base64.b64decode("".join(data.split()), validate=True)
     except (AttributeError, ValueError):
         return ""
-    return next(
-        (kind for kind, start in _IMAGES.items() if re.match(start, content, re.S)), ""
-    )
+    for kind, start in _IMAGES.items():
+        if re.match(start, content, re.S):
+            return kind
+    return ""
 
 
 def images_in(attachments: Any) -> dict[str, str]:
@@ -379,15 +379,16 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     rebuilt.metadata = copy.deepcopy(skeleton.metadata)
     rebuilt.cells = []
     for number, entry in enumerate(order):
-        cell = (
-            _new_cell(entry)
-            if isinstance(entry, RawCell)
-            else copy.deepcopy(roles[entry])
-        )
-        if isinstance(entry, str) and entry in last and mark_of(cell).get("solution"):
-            cell.source = cells[last[entry]].source
-            if images := cells[last[entry]].images:
-                cell.attachments = as_attachments(images)
+        if isinstance(entry, RawCell):
+            make = new_code_cell if entry.kind == "code" else new_markdown_cell
+            cell = make(entry.source)
+        else:
+            cell = copy.deepcopy(roles[entry])
+            if entry in last and mark_of(cell).get("solution"):
+                answer = cells[last[entry]]
+                cell.source = answer.source
+                if answer.images:
+                    cell.attachments = as_attachments(answer.images)
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt
@@ -468,12 +469,6 @@ def answers_of(stem: str, notebook: NotebookNode) -> dict[str, str]:
             text = f"{answer.source}{answer.get('attachments', '')}"
             answers[f"{stem}/{name}"] = hashlib.sha256(text.encode()).hexdigest()
     return answers
-
-
-def _new_cell(raw: RawCell) -> NotebookNode:
-    if raw.kind == "code":
-        return new_code_cell(raw.source)
-    return new_markdown_cell(raw.source)
 
 
 def escape_html_in_markdown(text: str) -> str:
