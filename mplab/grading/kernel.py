@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 _MAX_TEXT = 60_000  # characters of output kept per cell
 
@@ -32,10 +32,10 @@ _EXIT_SECONDS = 10.0
 _HEADER = struct.Struct(">I")
 
 
-def send(channel: socket.socket, message: Any) -> None:
-    """Send one message."""
+def packed(message: Any) -> bytes:
+    """Write a message as it is sent: its length, then JSON."""
     body = json.dumps(message).encode()
-    channel.sendall(_HEADER.pack(len(body)) + body)
+    return _HEADER.pack(len(body)) + body
 
 
 def receive(channel: socket.socket) -> Any:
@@ -177,7 +177,7 @@ class Kernel:
                 answer = {"interrupted": True}
             except RecursionError:
                 answer = {"failed": "RecursionError"}
-            send(channel, {**answer, "id": request["id"]})
+            channel.sendall(packed({**answer, "id": request["id"]}))
 
     def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
         """Write the files of the submission into the working folder."""
@@ -211,7 +211,7 @@ class Kernel:
             if request["cases"] is None:
                 return {"values": [self._outcome(lambda: answer, ())]}
             if not callable(answer):
-                return {"missing": False, "kind": type(answer).__name__[:50]}
+                return {"kind": type(answer).__name__[:50]}
             answer = watched(answer, request["uses"], called)
             answer = noticing_changes(answer, changed)
             values = []
@@ -255,18 +255,16 @@ class ForkServer:
         self,
         control: socket.socket,
         config: dict[str, Any],
-        isolation: Any,
         kernel: Kernel,
     ) -> None:
         self._control = control
         self._config = config
-        self._isolation = isolation
         self._kernel = kernel
         self._child = 0
 
     def serve(self) -> None:
         """Follow the grader's orders until it has gone."""
-        send(self._control, {"ready": True})
+        self._control.sendall(packed({"ready": True}))
         while True:
             message, descriptors, _, _ = socket.recv_fds(self._control, 64, 1)
             if not message:
@@ -282,12 +280,20 @@ class ForkServer:
                 killed = self._end()
             elif order == "ended":
                 killed = self._end(_EXIT_SECONDS)
-            send(self._control, {"done": order, "killed": killed})
+            self._control.sendall(packed({"done": order, "killed": killed}))
 
     def _start(self, descriptor: int) -> None:
         self._child = os.fork()
         if self._child == 0:
-            _never_return(lambda: self._fork_isolated_kernel(descriptor))
+            status = 1
+            try:
+                self._serve_isolated(descriptor)
+            except EOFError:  # the grader has gone
+                status = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(status)  # it must never go on as the warm process
         os.close(descriptor)
 
     def _end(self, seconds: float = 0.0) -> bool:
@@ -312,21 +318,25 @@ class ForkServer:
         os.waitpid(child, 0)
         return False
 
-    def _fork_isolated_kernel(self, descriptor: int) -> None:
-        """Fork a guard outside the namespaces, their first process, and the kernel, in a chain."""
+    def _serve_isolated(self, descriptor: int) -> None:
+        """Isolate the submission, and answer the grader's requests."""
         self._control.close()
         channel = socket.socket(fileno=descriptor)
         try:
             self._isolate()
         except OSError as error:
-            send(channel, {"id": 1, "failed": str(error)})
+            channel.sendall(packed({"id": 1, "failed": str(error)}))
             raise
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self._kernel.serve(channel)
 
     def _isolate(self) -> None:
-        """Isolate the submission; return in the kernel's process, and never in those above it."""
-        isolation = self._isolation
+        """Fork a guard outside the namespaces, their first process, and the kernel, in a chain.
+
+        It returns in the kernel's process, and never in those above it.
+        """
+        from mplab.grading import isolation
+
         if self._config["isolate"]:
             isolation.enter_namespaces()
             isolation.hide_memory()
@@ -409,20 +419,6 @@ def _fork_and_guard(*, own_group: bool, ending: Any = int) -> None:
     os._exit(_KILLED if _killed(status) else 0)
 
 
-def _never_return(call: Any) -> NoReturn:
-    """Run `call` in a forked process, then exit: it must never go on as the parent."""
-    status = 1
-    try:
-        call()
-        status = 0
-    except EOFError:
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
 def link_compiled() -> None:
     """Link this library's compiled functions into a writable folder, because numba uses no other.
 
@@ -459,7 +455,7 @@ def main(config: dict[str, Any]) -> None:
         os.dup2(null, descriptor)
     if isolated:
         os.dup2(null, 2)
-    ForkServer(control, config, isolation, Kernel(shell, outputs, values)).serve()
+    ForkServer(control, config, Kernel(shell, outputs, values)).serve()
 
 
 if __name__ == "__main__":

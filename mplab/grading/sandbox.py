@@ -11,7 +11,6 @@ import select
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ import psutil
 
 from mplab.course.limit import ran_and_waited
 from mplab.grading.bubblewrap import environment, import_path, sandboxed
-from mplab.grading.kernel import receive
+from mplab.grading.kernel import packed, receive
 
 _MESSAGE_BYTES = 4 << 20
 """The longest message taken from a submission. Reading JSON takes twenty times its length."""
@@ -410,14 +409,13 @@ class Session:
         if self._dead:
             raise Died(self._dead)
         self._number += 1
-        body = json.dumps({**message, "id": self._number}).encode()
         limits = self._sandbox.limits
         allowed = limits.cell_seconds if seconds is None else seconds
         allowed = min(allowed, limits.total_seconds - self.spent)
         self._began = time.monotonic()
         self._before = None
         try:
-            self._send(struct.pack(">I", len(body)) + body, allowed)
+            self._send(packed({**message, "id": self._number}), allowed)
             data = self._receive(allowed)
         finally:
             self._passed += time.monotonic() - self._began
@@ -469,7 +467,7 @@ class Session:
                 raise self._broken("its process ended", "ended")
             data += part
             if wanted == 4 and len(data) >= 4:
-                wanted = 4 + struct.unpack(">I", data[:4])[0]
+                wanted = 4 + int.from_bytes(data[:4], "big")
                 if wanted > _MESSAGE_BYTES:
                     raise self._broken("it answered with too much")
         if len(data) > wanted:
