@@ -37,6 +37,7 @@ from mplab.grading.execute import (
     grade_submission,
     start_worker,
     stop_worker,
+    technical_reason,
 )
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import renew_penalties, save
@@ -326,7 +327,7 @@ def _record_failure(
     course: Course, assignment: str, student: str, error: Exception
 ) -> None:
     """Record that a submission could not be graded, for a technical reason."""
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    reason = technical_reason(error)
     record = {"remark": f"not graded yet, for a technical reason: {reason}"}
     with suppress(OSError):  # a failure that cannot be recorded counts as not graded
         course.write("journal", assignment, student, record)

@@ -63,6 +63,7 @@ def warm_sandbox(
     Raises:
         NoSandbox: there is no sandbox, and the submissions are not trusted.
     """
+    # The other two are those of a job, and a new job ends all of them first.
     key = (warm, trusted)
     if key not in _SANDBOXES:
         if not (trusted or account):
@@ -208,6 +209,11 @@ def graded_name(cell: NotebookNode) -> str | None:
 def refused_outcomes(graded: Graded, reason: str) -> list[Outcome]:
     """Give no points for any part, with the reason."""
     return [Outcome(part.name, part.points, 0.0, reason) for part in graded.parts]
+
+
+def technical_reason(error: Exception) -> str:
+    """Write in one line what went wrong, through no fault of a submission."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:

@@ -21,6 +21,7 @@ from mplab.grading.execute import (
     graded_name,
     read_outcomes,
     refused_outcomes,
+    technical_reason,
 )
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import NoSandbox, account_problem, sandbox_problem
@@ -126,7 +127,7 @@ def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:
         except Exception as error:  # technical: a refused submission comes as a result
             failure = error
     print(failure)
-    reason = f"{type(failure).__name__}: {failure}".splitlines()[0][:200]
+    reason = technical_reason(failure)
     return GradedNotebooks(
         student,
         digest="",

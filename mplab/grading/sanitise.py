@@ -244,9 +244,8 @@ class _Renderer(IPythonRenderer):
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         name = unquote(url.removeprefix("attachment:"))
-        data = self._images.pop(
-            name, None
-        )  # each once: 30 times 8 MiB made a page of 240
+        # Each once: 30 times 8 MiB made a page of 240.
+        data = self._images.pop(name, None)
         if data is None or not url.startswith("attachment:"):
             return html.escape(f"[picture: {text or url}]")
         source = f"data:{image_kind(data)};base64,{data}"

@@ -76,7 +76,7 @@ def read_list(
                 found.remarks.append(table.remark)
             if table.is_worksheet:
                 _read_moodle(table, roster, zone, found)
-            else:
+            else:  # it is read again, because now these columns are needed
                 for _, line in read_table(path, "id", "time").lines:
                     _add_time(found, "id", line["id"].strip(), line["time"], zone)
         except _UNREADABLE as error:
