@@ -172,11 +172,15 @@ class Kernel:
         while True:
             request = receive(channel)
             try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 answer = getattr(self, "do_" + request["do"])(request)
             except KeyboardInterrupt:
                 answer = {"interrupted": True}
             except RecursionError:
                 answer = {"failed": "RecursionError"}
+            finally:
+                # An interrupt may come late, when there is an answer; it must not end the kernel.
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
             channel.sendall(packed({**answer, "id": request["id"]}))
 
     def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -327,7 +331,6 @@ class ForkServer:
         except OSError as error:
             channel.sendall(packed({"id": 1, "failed": str(error)}))
             raise
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._kernel.serve(channel)
 
     def _isolate(self) -> None:
