@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from mplab import FP8_E4M3, FP16, Format
-from mplab.arithmetic.matrix_steps import Row, StepBits, step_bits
+from mplab.arithmetic.matrix_steps import AlignedNumber, StepBits, step_bits
 from mplab.explorers.chart import LINE, Drawing, Scale
 from mplab.explorers.widget import Explorer, choice, slider, tick
 from mplab.pictures.canvas import BAND, FACES, INK, power_of_two
@@ -122,7 +122,9 @@ def _rows(step: StepBits, description: str) -> str:
     return drawing.svg(label, width=760, height=bottom + 38)
 
 
-def _row(drawing: Drawing, step: StepBits, row: Row, top: int, x: Scale) -> None:
+def _row(
+    drawing: Drawing, step: StepBits, row: AlignedNumber, top: int, x: Scale
+) -> None:
     """The words, the sign and the bits of one number."""
     drawing.text(152, top + 18, row.words, "end")
     drawing.text(

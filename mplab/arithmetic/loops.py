@@ -45,7 +45,7 @@ class Order(IntEnum):
 _PAIRWISE = int(Order.PAIRWISE)
 
 
-class Step(NamedTuple):
+class StepRounding(NamedTuple):
     """How one operation of a loop rounds."""
 
     parameters: RoundingParameters
@@ -326,8 +326,8 @@ def run(
     mode: Rounding,
     order: Order,
     block: int,
-    addition: Step,
-    product: Step | None,
+    addition: StepRounding,
+    product: StepRounding | None,
     traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Multiply matrices with every addition rounded, on several threads if there are many rows.

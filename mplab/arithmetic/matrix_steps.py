@@ -25,7 +25,7 @@ class Cell(NamedTuple):
     kept: bool
 
 
-class Row(NamedTuple):
+class AlignedNumber(NamedTuple):
     """A label, an exact number, and the exponent of the last bit that is kept."""
 
     words: str
@@ -43,13 +43,13 @@ class StepBits(NamedTuple):
         error: the written result minus the exact one.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[AlignedNumber, ...]
     top: int
     low: int
     error: float
 
     @property
-    def terms(self) -> tuple[Row, ...]:
+    def terms(self) -> tuple[AlignedNumber, ...]:
         """The rows that are added."""
         return self.rows[:-2]
 
@@ -66,7 +66,7 @@ class StepBits(NamedTuple):
         deepest = min(_lowest_bit(row.value, self.low) for row in self.rows)
         return max(min(deepest, self.low - 1), self.low - _SHOWN_PAST_THE_CUT)
 
-    def cells(self, row: Row) -> Iterator[Cell]:
+    def cells(self, row: AlignedNumber) -> Iterator[Cell]:
         """Yield the bits of a row to show; none if its value is zero."""
         first = max(_leading_bit(row.value), self.top) if row.value else self.bottom - 1
         for exponent in range(first, self.bottom - 1, -1):
@@ -127,10 +127,10 @@ def step_bits(
     top = max([*exponents, *([_exponent(c, FP32.emin)] if c else []), FP32.emin])
     low = top - (unit.fraction_bits or 0)
     terms = [
-        Row(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low)
+        AlignedNumber(f"{_word(x)} × {_word(y)}", Fraction(x) * Fraction(y), low)
         for x, y in pairs
     ]
-    terms += [Row(f"C = {_word(c)}", Fraction(c), low)] if c else []
+    terms += [AlignedNumber(f"C = {_word(c)}", Fraction(c), low)] if c else []
     step = Fraction(2) ** low
     cut = int if unit.alignment is Rounding.TOWARD_ZERO else round
     total = sum((cut(row.value / step) * step for row in terms), Fraction(0))
@@ -138,7 +138,11 @@ def step_bits(
     last = max(low, leading - unit.written_bits) if total else low
     result = Fraction(float(written))
     error = float(result - sum((row.value for row in terms), Fraction(0)))
-    rows = (*terms, Row("sum", total, last), Row("written", result, last))
+    rows = (
+        *terms,
+        AlignedNumber("sum", total, last),
+        AlignedNumber("written", result, last),
+    )
     return StepBits(rows, top, low, error)
 
 

@@ -483,14 +483,14 @@ def accumulate(
             f"Use a format with exponents from -450 to 450."
         )
 
-    def step(named: FormatLike) -> loops.Step:
+    def step(named: FormatLike) -> loops.StepRounding:
         fmt = format_of(named, function=function)
         rules = (overflow, False, False, Tininess.AFTER)
         facts = checked_parameters(
             function, fmt, np.dtype(np.float64), rounding, *rules
         )
         assert facts is not None  # float64 holds every format
-        return loops.Step(facts, checked_keys(function, rounding, stream))
+        return loops.StepRounding(facts, checked_keys(function, rounding, stream))
 
     if parsed.name == "reversed":
         a = a[:, ::-1]

@@ -41,7 +41,7 @@ _MATRIX_UNITS = (
 """The first CUDA compute capability whose matrix units multiply each format."""
 
 
-class Finding(NamedTuple):
+class Component(NamedTuple):
     """One thing this machine may have: what was found ("" if nothing), and what is off without."""
 
     what: str
@@ -59,22 +59,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
     )
-    findings = [*packages(), processor(), cuda_device(), compile_cache(), bubblewrap()]
-    width = max(len(finding.what) for finding in findings)
-    for what, found, without in findings:
+    components = [
+        *packages(),
+        processor(),
+        cuda_device(),
+        compile_cache(),
+        bubblewrap(),
+    ]
+    width = max(len(component.what) for component in components)
+    for what, found, without in components:
         print(f"  {what:{width}}  {found or 'missing: ' + without}")
     return 0
 
 
-def packages() -> list[Finding]:
+def packages() -> list[Component]:
     """Look for the packages that mplab needs."""
     return [
-        Finding(name, version_of(name), f"{off}; {how_to_install(name)}")
+        Component(name, version_of(name), f"{off}; {how_to_install(name)}")
         for name, off in _PACKAGES.items()
     ]
 
 
-def processor() -> Finding:
+def processor() -> Component:
     """Name the processor and count the cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     cores = len(affinity(0)) if affinity else os.cpu_count()
@@ -86,10 +92,10 @@ def processor() -> Finding:
         if line.startswith("model name")
     ]
     name = names[0] if names else platform.processor() or platform.machine()
-    return Finding("processor", f"{name}, {cores} cores for this process", "")
+    return Component("processor", f"{name}, {cores} cores for this process", "")
 
 
-def cuda_device() -> Finding:
+def cuda_device() -> Component:
     """Look for a CUDA device and the formats its matrix units multiply."""
     off = "real mixed precision runs on the CPU: FP16 and BF16 right but slow, FP8 simulated only"
     try:
@@ -98,14 +104,14 @@ def cuda_device() -> Finding:
         ImportError,
         OSError,
     ) as error:  # OSError: a shared library of torch is missing
-        return Finding("CUDA device", "", f"torch cannot be imported ({error})")
+        return Component("CUDA device", "", f"torch cannot be imported ({error})")
     if torch.version.cuda is None or not torch.cuda.is_available():
-        return Finding("CUDA device", "", off)
+        return Component("CUDA device", "", off)
     capability = torch.cuda.get_device_capability()
     formats = ", ".join(matrix_formats(capability)) or "none of the formats here"
     name = torch.cuda.get_device_name()
     dotted = ".".join(map(str, capability))
-    return Finding(
+    return Component(
         "CUDA device", f"{name}, capability {dotted}; matrix units: {formats}", off
     )
 
@@ -124,7 +130,7 @@ def matrix_formats(capability: tuple[int, int]) -> tuple[str, ...]:
     return tuple(name for name, first in _MATRIX_UNITS if capability >= first)
 
 
-def compile_cache() -> Finding:
+def compile_cache() -> Component:
     """Look for the folder where compiled loops are kept from one process to the next."""
     off = "each process compiles the loops it uses anew (set NUMBA_CACHE_DIR to a writable folder)"
     try:
@@ -133,13 +139,13 @@ def compile_cache() -> Finding:
         # numba chooses the folder from the function's file, which here lies beside the loops.
         folder = njit(cache=True)(require_packages).stats.cache_path
     except (ImportError, RuntimeError):  # RuntimeError: numba found no writable folder
-        return Finding("compile cache", "", off)
-    return Finding("compile cache", str(folder), off)
+        return Component("compile cache", "", off)
+    return Component("compile cache", str(folder), off)
 
 
-def bubblewrap() -> Finding:
+def bubblewrap() -> Component:
     """Look for bubblewrap, the sandbox in which other people's notebooks can run."""
-    return Finding(
+    return Component(
         "bubblewrap",
         shutil.which("bwrap") or "",
         "notebooks of others cannot run in a sandbox",

@@ -17,7 +17,7 @@ from mplab.pictures.canvas import (
 )
 from mplab.training.exponents import (
     ExponentHistogram,
-    Shares,
+    ZoneCounts,
     pooled,
     shares,
     window,
@@ -53,10 +53,10 @@ class RangeMap(Explorer):
         >>> from mplab.training import exponent_histogram
         >>> explorer = RangeMap(exponent_histogram(np.array([3e-9, 3e-6])))
         >>> explorer.shares
-        Shares(flushed=1, subnormal=1, normal=0, overflow=0)
+        ZoneCounts(flushed=1, subnormal=1, normal=0, overflow=0)
         >>> explorer.scale.value = 16
         >>> explorer.shares
-        Shares(flushed=0, subnormal=0, normal=2, overflow=0)
+        ZoneCounts(flushed=0, subnormal=0, normal=2, overflow=0)
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class RangeMap(Explorer):
         )
 
     @property
-    def shares(self) -> Shares:
+    def shares(self) -> ZoneCounts:
         """How many of the chosen gradients land in each zone."""
         return shares(
             self.layers[self.layer.value], self.fmt, loss_scale=self._loss_scale

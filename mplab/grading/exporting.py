@@ -13,7 +13,7 @@ from mplab.course.files import replace_file
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import handed_in, team_owners
-from mplab.grading.tables import Student, Table, fill_in, read_table, write_table
+from mplab.grading.tables import CourseTable, Student, fill_in, read_table, write_table
 from mplab.grading.worksheets import Matching, participant_number
 
 BY_HAND = "to be graded by hand"
@@ -201,7 +201,7 @@ def fill_in_grades(
     return path, written, [grade for grade in others if grade.final is not None]
 
 
-def _grade_column(table: Table, into: Path, wanted: str) -> int:
+def _grade_column(table: CourseTable, into: Path, wanted: str) -> int:
     """Find the column of the grades: Moodle's, or that of the assignment in Canvas's gradebook."""
     if table.is_worksheet:
         return table.columns.index(table.column("grade"))

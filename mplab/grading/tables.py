@@ -80,7 +80,7 @@ _TEST_STUDENT = re.compile("[0-9a-f]{40}")
 """The log-in of the student that Canvas makes for trying a course, in any language."""
 
 
-class Table(NamedTuple):
+class CourseTable(NamedTuple):
     """A table of a course or of a platform.
 
     Args:
@@ -170,7 +170,7 @@ def _separator_of(first_line: str) -> str:
     return max(",;\t:", key=known)
 
 
-def read_table(path: Path, *needed: str) -> Table:
+def read_table(path: Path, *needed: str) -> CourseTable:
     """Read a table as platforms and spreadsheets write it; an empty one if it is missing.
 
     The separator may be a comma, a semicolon, a tab or a colon.
@@ -180,7 +180,7 @@ def read_table(path: Path, *needed: str) -> Table:
             or a quotation mark is never closed, which would join the lines after it into one name.
     """
     if not path.is_file():
-        return Table([*needed], [*needed], [])
+        return CourseTable([*needed], [*needed], [])
     try:
         text = _read_text(path)
         file = io.StringIO(text.body, newline="")
@@ -209,7 +209,7 @@ def read_table(path: Path, *needed: str) -> Table:
         remark = (
             f"{path.name} is not in UTF-8; read as Windows-1252: {word and word[0]}"
         )
-    return Table(columns, heads, lines, remark)
+    return CourseTable(columns, heads, lines, remark)
 
 
 def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
@@ -217,7 +217,7 @@ def fill_in(path: Path, cells: Mapping[tuple[int, int], str]) -> bytes:
 
     Args:
         path: the table, which `read_table` has read.
-        cells: the new texts, by the index of the line in `Table.lines` and of the column.
+        cells: the new texts, by the index of the line in `CourseTable.lines` and of the column.
     """
     text = _read_text(path)
     separator = text.separator
@@ -322,7 +322,7 @@ def read_roster(path: Path) -> Roster:
     return Roster([*students.values()], tuple(remarks))
 
 
-def _shown(table: Table, head: str) -> str:
+def _shown(table: CourseTable, head: str) -> str:
     """Return a head as it stands in the file."""
     return dict(zip(table.columns, table.heads, strict=True)).get(head, head).strip()
 
@@ -336,7 +336,7 @@ def _is_nobody(line: Mapping[str, str]) -> bool:
 
 
 def _student(
-    table: Table, line: Mapping[str, str], head: str, *, canvas: bool
+    table: CourseTable, line: Mapping[str, str], head: str, *, canvas: bool
 ) -> Student:
     def cell(column: str) -> str:
         # Moodle writes '=Ada and Canvas ="=Ada" for a name that looks like a formula.

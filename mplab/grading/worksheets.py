@@ -8,7 +8,13 @@ from datetime import datetime, tzinfo
 from pathlib import Path
 
 from mplab.grading.dates import read_time
-from mplab.grading.tables import Student, Table, means, normalized_head, read_table
+from mplab.grading.tables import (
+    CourseTable,
+    Student,
+    means,
+    normalized_head,
+    read_table,
+)
 
 _UNREADABLE = (
     OSError,
@@ -109,7 +115,7 @@ def _read_canvas(
 
 
 def _read_moodle(
-    table: Table, roster: Sequence[Student], zone: tzinfo, found: PlatformList
+    table: CourseTable, roster: Sequence[Student], zone: tzinfo, found: PlatformList
 ) -> None:
     match = Matching(table, roster)
     columns = {
@@ -160,7 +166,7 @@ class Matching:
         roster: the students.
     """
 
-    def __init__(self, table: Table, roster: Sequence[Student]) -> None:
+    def __init__(self, table: CourseTable, roster: Sequence[Student]) -> None:
         self._table = table
         self._keys: dict[str, dict[str, str | None]] = {}
         for kind, key in (

@@ -29,7 +29,7 @@ from mplab.numbers.formats import (
 _SIZE = 128
 """Rows and columns of a probe on a GPU: small or odd shapes may take another path there."""
 
-Step = tuple[tuple[float, float], ...]
+Factors = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Probe:
     input_format: Input
     answer: float
     rejected: tuple[Rejected, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Factors, ...] = ()
     output_format: Format | type[float] = FP32
     architecture: str = "hopper"
     scales: tuple[tuple[float, float], ...] = ()
@@ -125,7 +125,7 @@ class Probe:
 _COUNTS = {"four": 4, "seven": 7, "eight": 8, "sixteen": 16}
 
 
-def _steps(terms: str) -> tuple[Step, ...]:
+def _steps(terms: str) -> tuple[Factors, ...]:
     """Parse a sum in words into factors: `a*b` is split before `b`, a power of two evenly.
 
     Examples:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mplab.health.records import Casts, Evidence, Shares, Step, pooled_layers
+from mplab.health.records import Casts, Evidence, GradientCounts, Step, pooled_layers
 from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
@@ -318,7 +318,7 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _lost_norm(s: Shares) -> float:
+def _lost_norm(s: GradientCounts) -> float:
     """The norm of the gradients that became zero, as a share of what is left, at most.
 
     The lost ones are below half of the smallest subnormal number; the others are at least that
@@ -331,7 +331,7 @@ def _lost_norm(s: Shares) -> float:
     return math.sqrt(s.zeros / 4 / least) if least else math.inf
 
 
-def _is_flushed(s: Shares) -> bool:
+def _is_flushed(s: GradientCounts) -> bool:
     """Whether zeros come with very small numbers; zeros alone may come from ReLU.
 
     Measured: where FP16 flushes gradients of the autoencoder to zero, 11 to 100% of the
@@ -440,7 +440,7 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     )
 
 
-def _is_low(s: Shares) -> bool:
+def _is_low(s: GradientCounts) -> bool:
     return s.fmt in _NARROW and not s.what_if
 
 

@@ -226,7 +226,7 @@ class Meter:
 
 
 def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
-    """Count the numbers of `Shares`, on a sample of a large tensor."""
+    """Count the numbers of `GradientCounts`, on a sample of a large tensor."""
     size = sample(gradient.detach(), _COUNTED).abs()
     # A simulation rounds a gradient only where it is used.
     lost = (size <= fmt.min_subnormal / 2).count_nonzero()

@@ -13,7 +13,7 @@ from mplab.health.tracing import Origin, RoundedIntegers
 from mplab.numbers.formats import FORMATS
 
 
-class Shares(NamedTuple):
+class GradientCounts(NamedTuple):
     """How a format holds the activation gradients of one layer, as the run had them.
 
     Attributes:
@@ -34,10 +34,10 @@ class Shares(NamedTuple):
     lowest: int
     nonfinite: int
 
-    def plus(self, other: Shares) -> Shares:
+    def plus(self, other: GradientCounts) -> GradientCounts:
         """Add the counts of two records."""
         sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
-        return Shares(self.fmt, self.what_if, *sums)
+        return GradientCounts(self.fmt, self.what_if, *sums)
 
 
 class Magnitudes(NamedTuple):
@@ -146,7 +146,7 @@ class Step:
             rate that was not zero, or their bits changed. Large parameters are sampled by rows.
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
-        layers: shares by layer.
+        layers: counts of gradients by layer.
         outputs: magnitudes of each layer's output.
         gradients: magnitudes of the gradients at each layer's output.
         fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
@@ -164,7 +164,7 @@ class Step:
     updated: int = 0
     nonfinite_weights: int = 0
     origins: list[Origin] = field(default_factory=list)
-    layers: dict[str, Shares] = field(default_factory=dict)
+    layers: dict[str, GradientCounts] = field(default_factory=dict)
     outputs: dict[str, Magnitudes] = field(default_factory=dict)
     gradients: dict[str, Magnitudes] = field(default_factory=dict)
     fp8: dict[str, Casts] = field(default_factory=dict)
@@ -254,7 +254,7 @@ class Evidence:
             self.idle_units[name] = self.idle_units.get(name, zero) & zero
 
 
-Counted = TypeVar("Counted", Shares, Magnitudes, Casts)
+Counted = TypeVar("Counted", GradientCounts, Magnitudes, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
@@ -266,8 +266,8 @@ def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
     return sums
 
 
-def pooled_layers(steps: Sequence[Step]) -> dict[str, Shares]:
-    """Add up the shares of all steps, without skipped ones."""
+def pooled_layers(steps: Sequence[Step]) -> dict[str, GradientCounts]:
+    """Add up the counts of all steps, without skipped ones."""
     return added(
         pair for step in steps if not step.skipped for pair in step.layers.items()
     )

@@ -8,8 +8,8 @@ from mplab.common.tables import Table
 from mplab.health.findings import Finding
 from mplab.health.records import (
     Evidence,
+    GradientCounts,
     Magnitudes,
-    Shares,
     Step,
     added,
     least_headroom,
@@ -147,7 +147,7 @@ class Report:
         return f"{verdict}{tables}"
 
 
-def _format(seen: Shares | Magnitudes) -> str:
+def _format(seen: GradientCounts | Magnitudes) -> str:
     return f"{seen.fmt} (would)" if seen.what_if else seen.fmt
 
 

@@ -38,7 +38,7 @@ from mplab.health.records import (
     Casts,
     Counted,
     Evidence,
-    Shares,
+    GradientCounts,
     Step,
     added,
     magnitudes,
@@ -559,7 +559,7 @@ class Health(measures.Watch):
                 # L-BFGS may have had other gradients before
                 if name in self.seen.still and (self._asks or float(norm)):
                     self.seen.still.remove(name)
-            record.layers = self._in_order(Shares, self._shares)
+            record.layers = self._in_order(GradientCounts, self._shares)
             record.outputs = self._in_order(magnitudes, self._outputs)
             record.gradients = self._in_order(magnitudes, self._gradients)
             record.fp8 = added(

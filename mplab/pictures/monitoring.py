@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.records import (
+    GradientCounts,
     Magnitudes,
-    Shares,
     Step,
     least_headroom,
     magnitudes_by_layer,
@@ -134,7 +134,7 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
-def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
+def _worst(layers: dict[str, GradientCounts]) -> dict[str, GradientCounts]:
     """Choose the layers that lose most, as many as can be read, in the model's order."""
 
     def lost(name: str) -> float:
@@ -145,7 +145,7 @@ def _worst(layers: dict[str, Shares]) -> dict[str, Shares]:
     return {name: shares for name, shares in layers.items() if name in kept}
 
 
-def _draw_layers(axes: Axes, layers: dict[str, Shares], *, of: int) -> None:
+def _draw_layers(axes: Axes, layers: dict[str, GradientCounts], *, of: int) -> None:
     """Draw bars of the shares that are zero, subnormal, or not finite."""
     first = next(iter(layers.values()))
     colour = c.style(first.fmt).colour

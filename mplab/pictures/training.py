@@ -16,7 +16,7 @@ from mplab.numbers.formats import FP16, FP32, Format
 from mplab.pictures import canvas as c
 from mplab.training.exponents import (
     ExponentHistogram,
-    Shares,
+    ZoneCounts,
     exponent_of,
     pooled,
     shares,
@@ -314,7 +314,7 @@ def draw_exponents(
         )
 
 
-def _fate(part: Shares) -> str:
+def _fate(part: ZoneCounts) -> str:
     """Say how much of a layer's gradients is lost."""
     if not part.total:
         return "all are 0"
@@ -324,7 +324,7 @@ def _fate(part: Shares) -> str:
     )
 
 
-def _range_claim(layers: Mapping[str, Shares], fmt: Format) -> str:
+def _range_claim(layers: Mapping[str, ZoneCounts], fmt: Format) -> str:
     """Say what `fmt` loses of all these gradients, and in which layers it loses most."""
     parts = []
     for words, zone in (

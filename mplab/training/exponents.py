@@ -123,7 +123,7 @@ def exponent_of(scale: float) -> int:
     return exponent - 1
 
 
-class Shares(NamedTuple):
+class ZoneCounts(NamedTuple):
     """How many nonzero finite numbers become zero, subnormal, normal, or overflow."""
 
     flushed: int
@@ -139,7 +139,7 @@ class Shares(NamedTuple):
 
 def shares(
     histogram: ExponentHistogram, fmt: Format, *, loss_scale: float = 1.0
-) -> Shares:
+) -> ZoneCounts:
     """Count how many numbers, times `loss_scale`, fall into each zone of `fmt`.
 
     Exactness:
@@ -147,7 +147,7 @@ def shares(
     """
     zone = zone_of(np.asarray(histogram.exponents) + exponent_of(loss_scale), fmt)
     counts = np.bincount(zone, weights=histogram.counts, minlength=4)
-    return Shares(*(int(count) for count in counts))
+    return ZoneCounts(*(int(count) for count in counts))
 
 
 # For figures -----------------------------------------------------------------------------

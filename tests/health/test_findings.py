@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from mplab import FP16, pictures
 from mplab.health import Health
 from mplab.health.findings import _lost_norm, diagnose
-from mplab.health.records import Evidence, Shares, Step, pooled_layers
+from mplab.health.records import Evidence, GradientCounts, Step, pooled_layers
 from mplab.health.tracing import Origin
 from mplab.lessons.l13.clinic import scale_too_high
 from mplab.simulation import CPU_AUTOCAST, simulated
@@ -337,7 +337,7 @@ def test_a_loss_that_ends_without_having_grown_is_not_said_to_diverge():
 
 
 def test_the_lost_share_of_a_norm_takes_each_number_at_the_least_it_can_be():
-    shares = Shares(
+    shares = GradientCounts(
         "FP16", False, total=10, zeros=4, subnormal=3, lowest=1, nonfinite=0
     )
     normal = 3 * 2.0**20  # at least 2^-14, in units of 2^-24

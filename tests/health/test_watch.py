@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
 from mplab.health import Digest, Health, measures, watch
 from mplab.health.measures import casts_of
-from mplab.health.records import Shares
+from mplab.health.records import GradientCounts
 from mplab.health.tracing import Tracer
 from mplab.lessons.l13.clinic import CASES
 from mplab.numbers.formats import FORMATS
@@ -473,7 +473,7 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
 
 def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
     def shares(zeros):
-        return Shares("FP16", False, 100, zeros, 0, 0, 0)
+        return GradientCounts("FP16", False, 100, zeros, 0, 0, 0)
 
     layers = {f"layer {k}": shares(k % 20) for k in range(40)}
     shown = monitoring._worst(layers)

@@ -7,7 +7,7 @@ from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.digest import Site
 from mplab.health.findings import Finding
-from mplab.health.records import Evidence, Magnitudes, Shares, Step
+from mplab.health.records import Evidence, GradientCounts, Magnitudes, Step
 from mplab.health.reports import Report
 from mplab.numbers.formats import FORMATS
 from mplab.pictures.grades import class_parts
@@ -61,7 +61,7 @@ def report(what_if=False, finding=None):
         layers, outputs, gradients = {}, {}, {}
         for i in range(13):
             name, counts = f"layer {i}", (100, 3 * i, i, 1, (i == 7) * k)
-            layers[name] = Shares("FP16", what_if, *counts)
+            layers[name] = GradientCounts("FP16", what_if, *counts)
             top = np.inf if i == 12 and k == 2 else 2.0 ** (i + k)
             outputs[name] = Magnitudes("FP16", what_if, top, 2.0**-i / 3)
             gradients[name] = Magnitudes("FP16", what_if, 2.0 ** (k - i), 2.0**-20)
