@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import (
 
 from mplab.numbers.formats import FORMATS, Format
 from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.tags import is_plain, low_format, next_number, tag_of
+from mplab.simulation.tags import is_plain, low_rounder, next_number, rounder_of, tag_of
 
 _CONSTANTS = (
     "full",
@@ -131,7 +131,7 @@ def format_of_dtype(dtype: torch.dtype) -> Format | None:
 
 def low_format_of(t: Tensor) -> Format | None:
     """The low format of a tensor, real or simulated; None for a wide one."""
-    rounder = low_format(t)
+    rounder = low_rounder(t)
     if rounder is not None:
         return rounder.fmt
     return format_of_dtype(t.dtype) if t.dtype in _LOW else None
@@ -221,13 +221,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if name == "mul" and type(args[-1]) is int and args[-1] == 1:
                 name = "_to_copy"
             self._look_after(name, *found, out)
-            tag = tag_of(out) if is_plain(out) else None
+            made_by = rounder_of(out)
             if name == "_to_copy" and isinstance(out, Tensor):
                 self._measure_cast(args[0], out)
-            elif tag is not None and tag.into is not None:
+            elif made_by is not None:
                 for t in found[0]:  # wide inputs of a low result were cast unseen
                     if t.dtype is torch.float32 and t.dim():
-                        self._measure_cast(t, t.to(tag.into.fmt.torch_dtype))
+                        self._measure_cast(t, t.to(made_by.fmt.torch_dtype))
         return out
 
     @contextmanager
@@ -393,14 +393,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:
     """Whether a simulation, which casts unseen, made an infinity of a finite input."""
-    tag = tag_of(out) if is_plain(out) else None
-    if tag is None or tag.into is None:
-        return False
-    most = tag.into.fmt.max_finite
-    sizes = [
-        t.detach().abs().max() for t in inputs if t.dtype is torch.float32 and t.numel()
-    ]
-    return any(float(size) > most for size in sizes)
+    made_by = rounder_of(out)
+    return made_by is not None and any(
+        float(t.detach().abs().max()) > made_by.fmt.max_finite
+        for t in inputs
+        if t.dtype is torch.float32 and t.numel()
+    )
 
 
 def _is_mask(t: Tensor) -> bool:
@@ -414,10 +412,7 @@ def _is_mask(t: Tensor) -> bool:
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    tag = tag_of(t) if is_plain(t) else None
-    return (
-        t.requires_grad or t.dtype in _LOW or (tag is not None and tag.into is not None)
-    )
+    return t.requires_grad or t.dtype in _LOW or rounder_of(t) is not None
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

@@ -48,7 +48,7 @@ from mplab.health.tracing import Origin, Tracer, format_of_dtype, low_format_of
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.tags import low_format, tag_of
+from mplab.simulation.tags import low_rounder, rounder_of, tag_of
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
@@ -317,10 +317,8 @@ class Health(measures.Watch):
     def _watch_output(
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
-        tag = tag_of(output)
-        low = format_of_dtype(output.dtype)
-        if tag is not None and tag.into is not None:
-            low = tag.into.fmt
+        rounder = rounder_of(output)
+        low = format_of_dtype(output.dtype) if rounder is None else rounder.fmt
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
         with unseen():
@@ -604,7 +602,7 @@ class Health(measures.Watch):
         if self._counting:
             self._movement.tell(record, self.weight_format)
             self.seen.wide_weights = self.weight_format is None and all(
-                p.element_size() >= 4 and low_format(p) is None
+                p.element_size() >= 4 and low_rounder(p) is None
                 for _, p in self._parameters
             )
 

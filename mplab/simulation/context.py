@@ -51,7 +51,7 @@ from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits, policy_n
 from mplab.simulation.tags import (
     LayerContext,
     Rounder,
-    low_format,
+    low_rounder,
     next_number,
     this_graph,
 )
@@ -362,7 +362,7 @@ class simulated(ContextDecorator):
         """Whether a step works on low parameters; one kernel for all of them is refused."""
         low = False
         for group in optimizer.param_groups:
-            found = any(low_format(p) is not None for p in group["params"])
+            found = any(low_rounder(p) is not None for p in group["params"])
             for option in ("foreach", "fused"):
                 if found and group.get(option):
                     raise ValueError(

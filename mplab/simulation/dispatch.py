@@ -44,7 +44,7 @@ from mplab.simulation.tags import (
     RoundedCopy,
     Rounder,
     is_plain,
-    low_format,
+    low_rounder,
     set_tag,
     shared_tensor,
     tag_of,
@@ -95,11 +95,6 @@ def _require_one_format(rule: Rule, low: Rounder | None) -> None:
             f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
             f"{low.fmt.name} and another. Convert one of them: x.to(y.dtype)."
         )
-
-
-def format_of_leaf(node: Any) -> Rounder | None:
-    """The low format of the tensor into whose .grad a node adds."""
-    return low_format(node.variable)
 
 
 class RuleTable(dict[int, Rule]):
@@ -403,7 +398,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         number = node._sequence_nr()
         if rule.name == "detach" and number == _ACCUMULATE_GRAD:
-            into = format_of_leaf(node)
+            into = low_rounder(node.variable)
             if into is None:
                 set_tag(t, FormatTag(None, ALWAYS_FP32))
                 return
@@ -440,7 +435,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._check_remembered(number)
             out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
-                into = format_of_leaf(node)
+                into = low_rounder(node.variable)  # of the tensor whose .grad it is
                 if into is None:
                     tag_as_fp32(out)
                 else:

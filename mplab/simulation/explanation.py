@@ -13,7 +13,7 @@ from mplab.simulation.dispatch import OUTSIDE, Mode, Ran
 from mplab.simulation.low_kernels import MARKED_BY_OPTION
 from mplab.simulation.operations import CONVERSIONS, COPIES, results_of
 from mplab.simulation.policies import Policy, Run
-from mplab.simulation.tags import Rounder, is_plain, tag_of
+from mplab.simulation.tags import Rounder, is_plain, rounder_of
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
 
@@ -134,8 +134,8 @@ def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
     """The format in which an operation took an input."""
     if given is not taken and into is not None:
         return into.fmt
-    tag = tag_of(taken)
-    return FP32 if tag is None or tag.into is None else tag.into.fmt
+    rounder = rounder_of(taken)
+    return FP32 if rounder is None else rounder.fmt
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -20,7 +20,14 @@ from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 from mplab.scaling.quantized import amax_of, multiply_and_round
 from mplab.simulation.casts import Cast, Scaling, apply_hadamard, scaling_with_formats
 from mplab.simulation.dispatch import Mode
-from mplab.simulation.tags import FormatTag, Graph, Rounder, set_tag, tag_of, this_graph
+from mplab.simulation.tags import (
+    FormatTag,
+    Graph,
+    Rounder,
+    rounder_of,
+    set_tag,
+    this_graph,
+)
 
 
 class Fp8Linear(nn.Linear):
@@ -274,8 +281,7 @@ def _format_of_products(device: torch.device) -> Rounder | None:
     # Policy, layer and function all have a say, so a product is tried: an empty one, of which
     # nothing is counted. With gradients, because a checkpoint may run this in a backward pass.
     with torch.enable_grad():
-        tag = tag_of(rows @ rows.t())
-    return None if tag is None else tag.into
+        return rounder_of(rows @ rows.t())
 
 
 @contextmanager

@@ -26,9 +26,10 @@ from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import (
     FormatTag,
     Rounder,
+    holds_float32,
     is_dense,
     is_plain,
-    low_format,
+    low_rounder,
     set_tag,
 )
 
@@ -231,22 +232,22 @@ class Functions(TorchFunctionMode):
 # Functions with a handler of their own ----------------------------------------------------
 def _is_plain(t: Any) -> bool:
     """Whether a tensor has memory that can be marked."""
-    return is_plain(t) and t.dtype is torch.float32 and not _transformations()
+    return holds_float32(t) and not _transformations()
 
 
-def _rounder_of(t: Any) -> Rounder | None:
+def _low_rounder(t: Any) -> Rounder | None:
     """The rounder that made the numbers of a tensor."""
-    return low_format(t) if _is_plain(t) else None
+    return low_rounder(t) if _is_plain(t) else None
 
 
 def _format(t: Any) -> Format | None:
     """The low format of a tensor that has one."""
-    rounder = _rounder_of(t)
+    rounder = _low_rounder(t)
     return None if rounder is None else rounder.fmt
 
 
 def _is_low(t: Any) -> bool:
-    return _rounder_of(t) is not None
+    return _low_rounder(t) is not None
 
 
 def _first(kind: type, args: Any, kwargs: Keywords) -> Any:
@@ -329,7 +330,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> An
     other = _first(Tensor, args[1:], kwargs)
     if other is not None:
         asked = other.dtype
-        into = _rounder_of(other)
+        into = _low_rounder(other)
         why = "the format of another tensor is asked for"
     else:
         asked = _NAMED.get(func) or _first(torch.dtype, args, kwargs)
@@ -371,7 +372,7 @@ def _make(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
 def _copy_deeply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`copy.deepcopy(x)`: the copied memory holds the same format."""
     out = func(*args, **kwargs)
-    into = _rounder_of(args[0])
+    into = _low_rounder(args[0])
     if into is not None:
         set_tag(out, FormatTag(into))
     return out

@@ -21,7 +21,7 @@ from mplab.numbers.codes import next_down, next_up
 from mplab.numbers.formats import Format, Overflow, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.simulation.policies import names_in
-from mplab.simulation.tags import Rounder, low_format
+from mplab.simulation.tags import Rounder, low_rounder
 
 Call = Callable[..., Any]
 """Runs an operation in float32."""
@@ -573,7 +573,7 @@ def _normalize(call: Call, into: Rounder, x: Tensor, *how: Any) -> Any:
 
 def _has_wide(*given: Any) -> bool:
     """Whether any of a norm's weights and running statistics is in FP32."""
-    return any(isinstance(t, Tensor) and low_format(t) is None for t in given)
+    return any(isinstance(t, Tensor) and low_rounder(t) is None for t in given)
 
 
 _PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")

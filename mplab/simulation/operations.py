@@ -10,7 +10,14 @@ from torch import Tensor
 
 from mplab.simulation.low_kernels import CHECKED_ARGUMENTS, KERNELS, OwnWay
 from mplab.simulation.policies import ATTENTION, Policy, Run, names_in
-from mplab.simulation.tags import ALWAYS_FP32, FormatTag, Rounder, set_tag, tag_of
+from mplab.simulation.tags import (
+    ALWAYS_FP32,
+    FormatTag,
+    Rounder,
+    holds_float32,
+    set_tag,
+    tag_of,
+)
 
 _FLOAT32 = torch.float32
 _STRIDED = torch.strided
@@ -343,9 +350,7 @@ def common_format(
             elif low is not into and low.fmt != into.fmt:
                 wide = True
     if scalars and not numbers:
-        tags = [
-            tag_of(t) for t in tensors if t.dtype is _FLOAT32 and t.layout is _STRIDED
-        ]
+        tags = [tag_of(t) for t in tensors if holds_float32(t)]
         found = [m.into if m and (gradients or not m.made_by) else None for m in tags]
         low = found[0] if found else None
         wide = any(r is None or low is None or r.fmt != low.fmt for r in found)
@@ -367,16 +372,14 @@ def results_of(out: Any) -> Sequence[Any]:
 def tag_as_fp32(out: Any) -> None:
     """Mark results computed from gradients or from scalars as FP32 for good."""
     for t in results_of(out):
-        if isinstance(t, Tensor) and t.dtype is _FLOAT32 and t.layout is _STRIDED:
+        if holds_float32(t):
             set_tag(t, FormatTag(None, ALWAYS_FP32))
 
 
 def written_format(rule: Rule, args: Any, kwargs: Keywords) -> Rounder | None:
     """The format of the tensor that an operation writes to; the tensor keeps it."""
     t = kwargs[rule.written] if isinstance(rule.written, str) else args[rule.written]
-    if not isinstance(t, Tensor) or t.dtype is not _FLOAT32 or t.layout is not _STRIDED:
-        return None
-    tag = tag_of(t)
+    tag = tag_of(t) if holds_float32(t) else None
     if tag is None:
         return None
     # FP32, or a gradient in a user's hands.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from threading import get_ident
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 import torch
@@ -342,9 +342,14 @@ def this_graph() -> Graph:
     return _thread.graph
 
 
-def is_plain(t: object) -> bool:
+def is_plain(t: object) -> TypeGuard[Tensor]:
     """Whether this is a tensor that has a storage."""
     return isinstance(t, Tensor) and t.layout is torch.strided
+
+
+def holds_float32(t: object) -> TypeGuard[Tensor]:
+    """Whether this is a dense tensor of float32 numbers: no others are simulated."""
+    return is_plain(t) and t.dtype is torch.float32
 
 
 def tag_of(t: Tensor) -> FormatTag | None:
@@ -358,7 +363,13 @@ def set_tag(t: Tensor, tag: FormatTag | None) -> None:
     setattr(t.untyped_storage(), _ATTRIBUTE, tag)
 
 
-def low_format(t: Tensor) -> Rounder | None:
+def rounder_of(t: object) -> Rounder | None:
+    """The rounder that made the numbers of a tensor; None for FP32, and for anything else."""
+    tag = tag_of(t) if is_plain(t) else None
+    return None if tag is None else tag.into
+
+
+def low_rounder(t: Tensor) -> Rounder | None:
     """The rounder of a plain tensor that is low, and no gradient in a user's hands."""
     tag = tag_of(t) if t.layout is torch.strided else None
     return None if tag is None or tag.made_by is not None else tag.into
