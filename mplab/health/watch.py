@@ -367,8 +367,8 @@ class Health(measures.Watch):
         factor: Tensor,
     ) -> None:
         if self._counting and x.numel():
-            fmt = layer.formats[operand.split()[0]]
-            self._count(name, Operand(operand, layer.scaling, x, low, factor, fmt))
+            fmt = layer.how.casts()[operand.split()[0]].fmt
+            self._count(name, Operand(operand, layer.how.name, x, low, factor, fmt))
 
     @without_errors
     def _cast_again(self, name: str, layer: nn.Module, role: str, x: Tensor) -> None:

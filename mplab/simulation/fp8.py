@@ -126,13 +126,10 @@ class Fp8Linear(nn.Linear):
     def _set_casts(self, how: Scaling, length: int, real: bool) -> None:
         """Set how operands are cast."""
         self.how = how
-        self.scaling = how.name
         self.real = real
         self.on_cast: Callable[[str, Tensor, Tensor, Tensor], None] | None = None
-        casts = how.casts()
-        self.formats = {role: cast.fmt for role, cast in casts.items()}
         self.scalings = {
-            role: _scale_of_tensors(cast, length) for role, cast in casts.items()
+            role: _scale_of_tensors(cast, length) for role, cast in how.casts().items()
         }
 
     def forward(self, input: Tensor) -> Tensor:
@@ -165,10 +162,10 @@ class Fp8Linear(nn.Linear):
 
     def words(self) -> str:
         """Formats and scaling of the operands, in a few words."""
-        forward = self.formats["input"].name
-        backward = self.formats["grad_output"].name
+        forward = self.how.input.fmt.name
+        backward = self.how.grad_output.fmt.name
         kind = "real" if self.real else "simulated"
-        return f"{forward}/{backward}, {self.scaling} scaling, {kind}"
+        return f"{forward}/{backward}, {self.how.name} scaling, {kind}"
 
     # Only delayed scaling has a state; otherwise checkpoints are those of nn.Linear.
 

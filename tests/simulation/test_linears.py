@@ -91,7 +91,7 @@ def test_a_filter_chooses_by_name_and_layer_also_of_the_ends_and_of_a_single_lay
     )
     for name in SCALINGS:
         layer = convert_linears(model[1], scaling=name, filter=lambda *_: True)
-        assert (layer.scaling, layer.weight is model[1].weight) == (name, True)
+        assert (layer.how.name, layer.weight is model[1].weight) == (name, True)
         assert conversion(layer).endswith(f"{name} scaling, simulated: model")
         assert f"{name} scaling" in repr(layer)
     assert conversion(nn.ReLU()) == ""
