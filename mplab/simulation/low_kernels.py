@@ -174,6 +174,10 @@ _OWN_WAYS: dict[str, OwnWay] = {
 """On both devices."""
 
 
+_index = torch.ops.aten.index
+"""Python's x[…] of an operation's index, in which None stands for all places of an axis."""
+
+
 # Sums that are kept in the format -----------------------------------------------------------
 def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
@@ -214,11 +218,6 @@ def _places(x: Tensor) -> Tensor:
     return _numbers(x.numel(), x).view(x.shape)
 
 
-def _each(index: Any, change: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
-    """The parts of an index after a change; None, for all places, becomes a slice."""
-    return tuple(slice(None) if i is None else change(i) for i in index)
-
-
 def _put_at(
     call: Call,
     into: Rounder,
@@ -235,7 +234,7 @@ def _put_at(
         rows = index[0].reshape(-1) % len(x)
         source = values.expand(*index[0].shape, *x.shape[1:])
         return add_up(into, x, rows, source.reshape(len(rows), *x.shape[1:]))
-    at = _places(x)[_each(index, lambda i: i)]
+    at = _index(_places(x), index)
     return _scatter(into, x, at, values.expand(at.shape))
 
 
@@ -275,7 +274,7 @@ def _put_where(
     call: Call, into: Rounder, x: Tensor, mask: Any, index: Any, values: Any
 ) -> Any:
     """`_unsafe_masked_index_put_accumulate`: places outside the mask get nothing."""
-    at = _places(x)[_each(index, lambda i: i.clamp(0))]
+    at = _index(_places(x), [i if i is None else i.clamp(0) for i in index])
     mask = mask.expand(at.shape)
     return _scatter(into, x, at[mask], values.expand(at.shape)[mask])
 
@@ -353,16 +352,6 @@ def _scatter_add(
     return _scatter(into, x, _places(x)[reach].gather(dim, index), source[some])
 
 
-def _windows(t: Tensor, size: Any, step: Any) -> Tensor:
-    """View t as windows over its last two axes: those of the windows, and those within each."""
-    return t.unfold(-2, size[0], step[0]).unfold(-2, size[1], step[1])
-
-
-def _add_low(into: Rounder, part: Tensor, more: Tensor) -> None:
-    """Add to a part of a tensor, and round the sum."""
-    part.copy_(_low(into, part + more))
-
-
 def _fold(
     call: Call,
     into: Rounder,
@@ -377,12 +366,14 @@ def _fold(
     whole = call(blocks, size, kernel, dilation, padding, stride)
     above, left = padding
     grid = F.pad(torch.zeros_like(whole), (left, left, above, above))
-    reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
-    down, across = dilation
-    windows = _windows(grid, reach, stride)[..., ::down, ::across]
+    windows = grid  # seen as windows: their axes, then the axes within each
+    for reach, d, step in zip(kernel, dilation, stride, strict=True):
+        windows = windows.unfold(-2, d * (reach - 1) + 1, step)
+    windows = windows[..., :: dilation[0], :: dilation[1]]
     pieces = blocks.reshape(*whole.shape[:-2], *kernel, *windows.shape[-4:-2])
     for i, j in product(*map(range, kernel)):
-        _add_low(into, windows[..., i, j], pieces[..., i, j, :, :])
+        part = windows[..., i, j]
+        part.copy_(_low(into, part + pieces[..., i, j, :, :]))
     return F.pad(grid, (-left, -left, -above, -above))
 
 
@@ -566,8 +557,9 @@ def _normalize_batch(
 def _normalize(call: Call, into: Rounder, x: Tensor, *how: Any) -> Any:
     """Layer and group norms store the statistics likewise, for their backward pass."""
     out = call(x, *how)
-    for t in () if _has_wide(*how) else out[1:]:
-        _low(into, t)
+    if not _has_wide(*how):
+        for t in out[1:]:
+            _low(into, t)
     return out
 
 
