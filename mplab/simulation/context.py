@@ -7,11 +7,11 @@ training without the hardware for it, and counts the roundings.
 import copy
 import sys
 import warnings
-import weakref
 from collections.abc import Callable
 from contextlib import ContextDecorator, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -175,12 +175,9 @@ class simulated(ContextDecorator):
         }
         self._mode = Mode(self._rounders[fmt], policy, tally=tally)
         self._mode.functions = Functions(self._mode, self._rounders)
-        self._layers: weakref.WeakKeyDictionary[nn.Module, _Layer]
-        self._layers = weakref.WeakKeyDictionary()
-        self._places: weakref.WeakKeyDictionary[
-            nn.Module, tuple[LayerContext, LayerContext]
-        ]
-        self._places = weakref.WeakKeyDictionary()  # the caller's, and the module's own
+        self._layers = WeakKeyDictionary[nn.Module, _Layer]()
+        # the caller's, and the module's own
+        self._places = WeakKeyDictionary[nn.Module, tuple[LayerContext, LayerContext]]()
         self._stepping: list[tuple[Optimizer, Callable[[], None]]] = []
         self._handles: list[Any] = []
         self._outer: Mode | None = None

@@ -88,15 +88,6 @@ def _number_of(node: Any) -> int:
     return int(node._sequence_nr()) - wraps
 
 
-def _require_one_format(rule: Rule, low: Rounder | None) -> None:
-    """Reject inputs in FP32 or in a second low format beside this one, as torch does."""
-    if low is not None:
-        raise RuntimeError(
-            f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
-            f"{low.fmt.name} and another. Convert one of them: x.to(y.dtype)."
-        )
-
-
 class RuleTable(dict[int, Rule]):
     """The rules of one scope by the operation's address, because its own hash is slow."""
 
@@ -142,10 +133,6 @@ class Ran(NamedTuple):
     """A factor `alpha` or a rounding mode that goes by name."""
 
 
-Record = Callable[[Ran], None]
-"""Called for each operation that a mode ran, except views."""
-
-
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Run every operation below autograd in its format, forward and backward.
 
@@ -170,7 +157,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.entered: list[LayerContext] = []
         self.move(self.outside)
         self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
-        self.record: Record | None = None
+        # Called for each operation, except views.
+        self.record: Callable[[Ran], None] | None = None
         self.epoch = 0
         # In which a checkpoint reruns a part of the forward pass.
         self.rerun_node: Any = None
@@ -297,8 +285,17 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and not (rule.plain and len(tensors) < len(rule.positions))
         )
         given = args
-        if rule.paired and wide and run is Run.WIDEST and custom is None:
-            _require_one_format(rule, low_input)
+        if (
+            rule.paired
+            and wide
+            and low_input is not None
+            and run is Run.WIDEST
+            and custom is None
+        ):
+            raise RuntimeError(
+                f"simulated: {rule.name} must be given tensors of one format, as in torch; got "
+                f"{low_input.fmt.name} and another. Convert one of them: x.to(y.dtype)."
+            )
         if rule.written is not None:
             into = written_format(rule, args, kwargs)
         elif run is Run.OUTPUT or (run is Run.LOWER and (rule.listed or computes)):
@@ -432,7 +429,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(node, BackwardCFunction):
             return self._forward(rule, args, kwargs, known or Node(None))
         if known is None:  # adds into .grad, or was made outside
-            self._check_remembered(number)
+            if number < self.graph.forgotten:
+                raise RuntimeError(
+                    f"simulated: backward() must follow within {KEPT_NODES} differentiable "
+                    f"operations; got more. Use a smaller graph, or checkpointing."
+                )
             out = rule.call(*args, **kwargs)
             if number == _ACCUMULATE_GRAD:
                 into = low_rounder(node.variable)  # of the tensor whose .grad it is
@@ -470,13 +471,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.record is not None:
             self.record(Ran(rule, None, into, known, given=given, taken=args, out=out))
         return out
-
-    def _check_remembered(self, number: int) -> None:
-        if number < self.graph.forgotten:
-            raise RuntimeError(
-                f"simulated: backward() must follow within {KEPT_NODES} differentiable "
-                f"operations; got more. Use a smaller graph, or checkpointing."
-            )
 
     def _add_gradients_of(
         self, shared: FormatTag, rule: Rule, args: Any, kwargs: Keywords

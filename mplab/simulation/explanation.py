@@ -1,11 +1,11 @@
 """Record in which format each operation ran, and why."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
@@ -84,8 +84,8 @@ class Recorder:
         rule = ran.rule
         into = ran.into
         node = ran.node
-        before = list(_tensors(ran.given))
-        after = list(_tensors(ran.taken))
+        before = _tensors(ran.given)
+        after = _tensors(ran.taken)
         numbers = [
             t
             for t in results_of(ran.out)
@@ -138,10 +138,10 @@ def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
     return FP32 if rounder is None else rounder.fmt
 
 
-def _tensors(values: Any) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            if value.is_floating_point() and value.dim() and is_plain(value):
-                yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
+def _tensors(values: Any) -> list[Tensor]:
+    """The dense tensors of floating-point numbers among the arguments, without scalars."""
+    return [
+        t
+        for t in tree_leaves(values)
+        if is_plain(t) and t.is_floating_point() and t.dim()
+    ]

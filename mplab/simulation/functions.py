@@ -63,7 +63,6 @@ def _callables(name: str) -> list[Any]:
     return [function for function in found if callable(function)]
 
 
-@lru_cache(maxsize=1 << 10)
 def whole_functions(policy: Policy) -> dict[Any, RuleTable]:
     """The functions that a policy runs as a whole, and the rules of their parts."""
     found: dict[Any, RuleTable] = {}
@@ -160,13 +159,9 @@ class Functions(TorchFunctionMode):
                 handler is _attend_by_heads or (off and handler in _WITHOUT_AUTOCAST)
             ):
                 return func(*args, **kwargs)
-        if type(handler) is not RuleTable:
-            return handler(self, func, args, kwargs)
-        mode.rules = handler
-        try:
-            return func(*args, **kwargs)
-        finally:
-            mode.rules = before
+        if type(handler) is RuleTable:
+            return self.call_by(handler, func, args, kwargs)
+        return handler(self, func, args, kwargs)
 
     def call_by(
         self,

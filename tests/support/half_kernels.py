@@ -60,7 +60,7 @@ def in_half(rule):
 def half_kernels():
     """Let simulations compute so, and replay no training step."""
     rule_of = dispatch.rule_of
-    caches = (dispatch.rules_in, functions.whole_functions, functions.known_functions)
+    caches = (dispatch.rules_in, functions.known_functions)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             dispatch, "rule_of", lambda *args, **named: in_half(rule_of(*args, **named))
