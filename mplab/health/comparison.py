@@ -51,8 +51,8 @@ class Difference(NamedTuple):
         if self.ulps == math.inf:
             return "a number that is not finite against one that is"
         size = math.prod(site.shape)
-        sampled = min(SAMPLED, math.prod(site.shape))
         if self.moved:
+            sampled = min(SAMPLED, size)
             return (
                 f"{self.ulps:,.0f} {unit} at most in the {self.moved} of {sampled} sampled "
                 f"numbers that differ, of {size:,}"

@@ -116,8 +116,7 @@ def numbers_of(t: Tensor) -> Tensor:
     each position: any change of one number changes it. The others are the bits of some numbers.
     Integer sums wrap around at 2^64, so no order of summation changes them.
     """
-    t = t.coalesce().values() if t.is_sparse else local(t)
-    t = torch.view_as_real(t.resolve_conj()) if t.is_complex() else t
+    t = local(t.coalesce().values() if t.is_sparse else t)
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
     # An even distance would stay in few columns.

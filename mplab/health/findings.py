@@ -114,16 +114,14 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    level, check = (
-        "note",
+    level = "note"
+    check = (
         "Nothing, while skips stay rare after the start; else begin with a smaller scale. Step a "
-        "schedule of learning rates only where the optimizer stepped.",
+        "schedule of learning rates only where the optimizer stepped."
     )
     if count == len(steps):
-        level, check = (
-            "watch",
-            "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too.",
-        )
+        level = "watch"
+        check = "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too."
     means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
     return Finding("scale-finds-its-level", level, observed, means, check)
 

@@ -247,12 +247,6 @@ class Evidence:
     ended: str = ""
     error: str = ""
 
-    def measure_units(self, name: str, gradient: Tensor) -> None:
-        """Note which elements of a bias, one for each unit, have never had a gradient."""
-        if name.endswith("bias"):
-            zero = gradient == 0
-            self.idle_units[name] = self.idle_units.get(name, zero) & zero
-
 
 Counted = TypeVar("Counted", GradientCounts, Magnitudes, Casts)
 

@@ -155,7 +155,8 @@ def _room(seen: list[Magnitudes]) -> tuple[str, str, str]:
     """The room above and below in all steps, and how that above went."""
     if not seen:
         return "–", "–", "–"
-    first, *_, last = [_powers(sizes.headroom) for sizes in [seen[0], *seen]]
+    first = _powers(seen[0].headroom)
+    last = _powers(seen[-1].headroom)
     return (
         _powers(least_headroom(seen)),
         first if first == last else f"{first} → {last}",

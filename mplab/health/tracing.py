@@ -47,8 +47,6 @@ _ATTRIBUTE = "_mplab_maker"
 _FINITE = "_mplab_finite"
 """Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
 
-_NONE: tuple[None, None] = (None, None)
-
 _LOW = (torch.float16, torch.bfloat16)
 
 _current_node = torch._C._current_autograd_node
@@ -107,9 +105,11 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    if is_plain(t) and t.is_complex():
+    if not is_plain(t):
+        return ""
+    if t.is_complex():
         t = torch.view_as_real(t.detach().resolve_conj())
-    if not (is_plain(t) and t.is_floating_point() and t.numel()):
+    if not (t.is_floating_point() and t.numel()):
         return ""
     low, high = (
         float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float())
@@ -257,7 +257,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for t in results:
             self.low = self.low or t.dtype in _LOW
             empty = name.startswith(_EMPTY)
-            what = known[0].what if empty and known else "" if empty else what_of(t)
+            what = "" if empty else what_of(t)
+            if empty and known:
+                what = known[0].what
             if what == "NaN" and not known and _overflows(inputs, t):
                 what = "infinity"
             filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
@@ -278,9 +280,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_unfilled(self, t: Tensor) -> bool:
         """Whether this is uninitialised memory, which an in-place operation will fill."""
-        made, _ = (
-            getattr(t.untyped_storage(), _ATTRIBUTE, _NONE) if is_plain(t) else _NONE
-        )
+        made, _ = _made(t)
         return (
             made is not None
             and not made.what
@@ -289,17 +289,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
-        storage = t.untyped_storage() if is_plain(t) else None
-        if storage is not None and tag_of(t) is None:  # a simulation rounds unseen
+        if not is_plain(t):
+            return None
+        storage = t.untyped_storage()
+        if tag_of(t) is None:  # a simulation rounds unseen
             looked = getattr(storage, _FINITE, None)
             if looked and not t.is_inference() and looked == (self.step, t._version):
                 return None
         what = what_of(t)
-        if not what or storage is None:
-            if storage is not None:
-                setattr(storage, _FINITE, self._whole(t))
+        if not what:
+            setattr(storage, _FINITE, self._whole(t))
             return None
-        made, origin = getattr(storage, _ATTRIBUTE, _NONE)
+        made, origin = _made(t)
         if made is None:
             return _Bad(what, None)
         now = made.step == self.step
@@ -355,9 +356,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = float(loss)
         if value - value != 0:
             found = self._last.get("forward") or self._aside
-            if isinstance(loss, Tensor) and is_plain(loss):
-                _, own = getattr(loss.untyped_storage(), _ATTRIBUTE, _NONE)
-                found = own or found
+            _, own = _made(loss)
+            found = own or found
             if found is not None:
                 origins["forward"] = found
         return origins
@@ -389,6 +389,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         if whole and bool((after.double() != values).any()):
             self.integers = RoundedIntegers(self._place()[1], largest, fmt.name)
+
+
+def _made(t: object) -> tuple[Origin | None, Origin | None]:
+    """The operation that made a tensor's memory, and the origin of numbers that are not finite."""
+    if not is_plain(t):
+        return None, None
+    made: tuple[Origin, Origin | None] | tuple[None, None]
+    made = getattr(t.untyped_storage(), _ATTRIBUTE, (None, None))
+    return made
 
 
 def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:

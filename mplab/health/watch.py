@@ -395,8 +395,11 @@ class Health(measures.Watch):
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
-                gradient = p.grad.abs() if p.is_complex() else p.grad
-                self.seen.measure_units(self._parameters[place][0], local(gradient))
+                name, _ = self._parameters[place]
+                if name.endswith("bias"):  # its elements stand for units
+                    zero = local(p.grad.abs()) == 0
+                    idle = self.seen.idle_units
+                    idle[name] = idle.get(name, zero) & zero
             if place in self._used:
                 self._used[place].look(p.grad)
         elif place in self._received:  # an optimizer in the backward pass has used it
