@@ -563,12 +563,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, rule: Rule, out: Any, into: Rounder | None, exact: bool, node: Node | None
     ) -> None:
         """Round fresh results in place, and tag them."""
-        if isinstance(out, Tensor):
-            results: Sequence[Any] = (out,)
-        else:
-            results = results_of(out)
-            if rule.one_result or rule.run is Run.OUTPUT:
-                results = results[:1]
+        results = results_of(out)
+        if rule.one_result or rule.run is Run.OUTPUT:
+            results = results[:1]
         for t in results:
             if (
                 not isinstance(t, Tensor)

@@ -75,8 +75,9 @@ current scaling, simulated)
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
             continue
-        converted = isinstance(layer, Fp8Linear)
-        if converted and _is_cast(layer, how, amax_history_len, real):
+        if isinstance(layer, Fp8Linear) and _is_cast(
+            layer, how, amax_history_len, real
+        ):
             continue
         if layer not in made:
             made[layer] = Fp8Linear.holding(layer, how, amax_history_len, real)
