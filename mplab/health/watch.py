@@ -246,7 +246,7 @@ class Health(measures.Watch):
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._forget()
         self._given: list[Tensor] = []
-        self._witnesses: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
+        self._measured: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
         self._raw: dict[int, Tensor] = {}
         self._received: dict[int, Tensor] = {}
         self._movement = measures.Movement()
@@ -293,7 +293,7 @@ class Health(measures.Watch):
         self._tracer.enter_module(name)
         given = [t for t in args if isinstance(t, Tensor) and _is_inexact(t)]
         with unseen():
-            self._given.append(self._witness(given[0]) if given else _FINITE)
+            self._given.append(self._largest(given[0]) if given else _FINITE)
 
     @without_errors
     def _after(
@@ -322,7 +322,7 @@ class Health(measures.Watch):
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
         with unseen():
-            largest = self._witness(output)
+            largest = self._largest(output)
             self._flags.append(("forward", name, before.to(output.device), largest))
             if leaf and self._counting:
                 found = measures.magnitudes_of(output, largest)
@@ -331,17 +331,15 @@ class Health(measures.Watch):
             hook = partial(self._gradient, name, fmt, what_if)
             output.register_hook(hook)  # type: ignore[no-untyped-call]
 
-    def _witness(self, t: Tensor) -> Tensor:
-        """Whether a tensor is finite; a tensor passed on by several modules is checked once."""
+    def _largest(self, t: Tensor) -> Tensor:
+        """`largest_of` a tensor; of one that several modules pass on it is taken once."""
         version = -1 if t.is_inference() else t._version
-        for kept, at, found in self._witnesses:
+        for kept, at, found in self._measured:
             if kept() is t and at == version >= 0 and tag_of(t) is None:
                 return found
-        self._witnesses = [
-            *self._witnesses[-3:],
-            (weakref.ref(t), version, largest_of(t)),
-        ]
-        return self._witnesses[-1][2]
+        found = largest_of(t)
+        self._measured = [*self._measured[-3:], (weakref.ref(t), version, found)]
+        return found
 
     @without_errors
     def _gradient(

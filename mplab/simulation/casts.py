@@ -77,8 +77,11 @@ class Cast:
             return None
         return Stream(int(torch.randint(2**63 - 1, (), device="cpu")))
 
-    def read(self, x: Tensor) -> Tensor:
-        """Cast a matrix in blocks for a product; incomplete blocks are padded with zeros."""
+    def in_blocks(self, x: Tensor) -> Tensor:
+        """Cast a matrix for a product, unless it has one scale and so was cast once for all.
+
+        Incomplete blocks are padded with zeros.
+        """
         if self.block is None:
             return x
         padded, block = self._padded(x)

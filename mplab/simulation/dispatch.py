@@ -361,6 +361,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         def cast(gradient: Tensor | None, tag: FormatTag) -> Tensor | None:
             if gradient is None or tag.into is None or tag.made_by is not None:
                 return gradient
+            # the clone becomes an operation of this input, and is cast to its format
             number = _number_of(_current_node())
             graph.nodes[number] = Node(tag.into, node.place, (tag,))
             gradient = torch.clone(gradient)

@@ -220,16 +220,16 @@ class _Linear(torch.autograd.Function):
         into = _format_of_products(input.device)
         graph = this_graph()
         with _simulation_off(kind, graph):
-            rows = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
-            wide = _operand(layer, "weight", weight)
-            output = _product(layer, rows, wide, "input", "weight")
+            inputs = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
+            weights = _operand(layer, "weight", weight)
+            output = _product(layer, inputs, weights, "input", "weight")
             if bias is not None:
                 output += bias
             if into is not None:
                 into(output, output, None)
                 set_tag(output, FormatTag(into))
-            ctx.save_for_backward(rows.matrix, wide.matrix)
-            ctx.scales = (rows.scale, wide.scale)
+            ctx.save_for_backward(inputs.matrix, weights.matrix)
+            ctx.scales = (inputs.scale, weights.scale)
             ctx.dtypes = (input.dtype, weight.dtype)
             ctx.layer = layer
             ctx.shape = input.shape
@@ -248,7 +248,7 @@ class _Linear(torch.autograd.Function):
             ctx.scales,
             strict=True,
         )
-        rows, wide = (_Operand(*one) for one in kept)
+        inputs, weights = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
         # This may be another thread than forward.
         with _simulation_off(grad.device.type, ctx.graph):
@@ -256,13 +256,13 @@ class _Linear(torch.autograd.Function):
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
                 names = "grad_output", "weight for grad_input"
-                product = _product(layer, back, wide.t(), *names)
+                product = _product(layer, back, weights.t(), *names)
                 grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
             if ctx.needs_input_grad[1]:
                 names = "grad_output for grad_weight", "input for grad_weight"
                 with_hadamard = layer.how.hadamard
                 product = _product(
-                    layer, back.t(), rows.t(), *names, with_hadamard=with_hadamard
+                    layer, back.t(), inputs.t(), *names, with_hadamard=with_hadamard
                 )
                 grad_weight = product.to(ctx.dtypes[1])
             if ctx.needs_input_grad[2]:
@@ -332,7 +332,9 @@ def _product(
     pair = [left.matrix, right.matrix]
     if with_hadamard:
         pair = apply_hadamard(*pair)
-    a, b = (x.cast.read(matrix) for x, matrix in zip((left, right), pair, strict=True))
+    a, b = (
+        x.cast.in_blocks(matrix) for x, matrix in zip((left, right), pair, strict=True)
+    )
     for name, operand, x, low in zip(names, (left, right), pair, (a, b), strict=True):
         if layer.on_cast is not None and operand.cast.block is not None:
             layer.on_cast(name, x, low, operand.cast.factors(x))

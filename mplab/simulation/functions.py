@@ -9,7 +9,7 @@ dtype, or make a tensor of one, because below autograd all tensors are float32.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -40,7 +40,7 @@ _OTHER_NAMES = {
 }
 
 
-@lru_cache(maxsize=1)
+@cache
 def _made_of_others() -> frozenset[str]:
     """The operations that torch decomposes before they reach the kernels."""
     names = torch._C._dispatch_get_registrations_for_dispatch_key(
@@ -77,9 +77,6 @@ def whole_functions(policy: Policy) -> dict[Any, RuleTable]:
 _IN_FLOAT64 = ("quantile", "nanquantile")
 """Since torch 2.14 they find the place of a quantile in float64."""
 
-_CARRIERS = (None, torch.float32)
-"""The dtypes of formats that torch lacks, and of FP32."""
-
 _STORING = ("torch.", "mplab.")
 """The packages whose code sees the stored dtype."""
 
@@ -99,18 +96,13 @@ def _refuse_batched_gradients(stack: Any) -> None:
         )
 
 
-def _refuse_compounds(types: Any) -> None:
+def _refuse_compounds(kinds: list[str]) -> None:
     """Reject tensors that hold other tensors, because the simulation cannot tell their format."""
-    for kind in types:
-        if kind.__name__ in (
-            "nested_tensor",
-            "NestedTensor",
-            "MaskedTensor",
-            "DTensor",
-        ):
+    for kind in kinds:
+        if kind in ("nested_tensor", "NestedTensor", "MaskedTensor", "DTensor"):
             raise ValueError(
-                f"simulated: tensors must be dense float32; got a {kind.__name__}. Compute this "
-                f"outside the with statement, or with padded tensors."
+                f"simulated: tensors must be dense float32; got a {kind}. Compute this outside "
+                f"the with statement, or with padded tensors."
             )
 
 
@@ -126,10 +118,10 @@ class Functions(TorchFunctionMode):
         super().__init__()
         self.mode = mode
         self.handlers = known_functions(mode.policy)
-        self.rounders = {
+        self.rounders = {  # nobody can ask for a format that torch lacks; FP32 is no request
             fmt.torch_dtype: rounder
             for fmt, rounder in rounders.items()
-            if fmt.torch_dtype not in _CARRIERS
+            if fmt.torch_dtype not in (None, torch.float32)
         }
 
     def __torch_function__(
@@ -143,8 +135,10 @@ class Functions(TorchFunctionMode):
         stack = _transformations()
         if stack and len(stack) > 1:
             _refuse_batched_gradients(stack)
-        if types or (args and isinstance(args[0], Tensor) and args[0].is_nested):
-            _refuse_compounds(types or (torch.nested.nested_tensor,))
+        if types:
+            _refuse_compounds([kind.__name__ for kind in types])
+        elif args and isinstance(args[0], Tensor) and args[0].is_nested:
+            _refuse_compounds(["nested_tensor"])  # a plain Tensor by its class
         handler = self.handlers.get(func)
         if handler is None:
             return func(*args, **kwargs)
@@ -211,7 +205,7 @@ class Functions(TorchFunctionMode):
     def to(self, t: Any, into: Rounder | None, why: str) -> Any:
         """Convert a tensor to a low format or FP32, as `.to(dtype)` does; no copy without need."""
         fmt = None if into is None else into.fmt
-        unchanged = not _is_plain(t) or _format(t) == fmt
+        unchanged = not _can_be_tagged(t) or _format(t) == fmt
         if unchanged or (fmt is None and self.mode.lowers_all):
             return t
         # not a clone, through which a gradient passes without an operation that would round it
@@ -225,14 +219,14 @@ class Functions(TorchFunctionMode):
 
 
 # Functions with a handler of their own ----------------------------------------------------
-def _is_plain(t: Any) -> bool:
-    """Whether a tensor has memory that can be marked."""
+def _can_be_tagged(t: Any) -> bool:
+    """Whether a tensor has memory of its own that may hold a low format."""
     return holds_float32(t) and not _transformations()
 
 
 def _low_rounder(t: Any) -> Rounder | None:
     """The rounder that made the numbers of a tensor."""
-    return low_rounder(t) if _is_plain(t) else None
+    return low_rounder(t) if _can_be_tagged(t) else None
 
 
 def _format(t: Any) -> Format | None:
@@ -337,7 +331,7 @@ def _convert(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> An
         func = Tensor.float if func in _NAMED else func
         args, kwargs = _in_float32(args, kwargs)
     t = func(*args, **kwargs)
-    if into is not None and _is_plain(t) and t.is_leaf and t.requires_grad:
+    if into is not None and _can_be_tagged(t) and t.is_leaf and t.requires_grad:
         # else it would share the one copy that autocast makes of a weight, and the gradients of
         # all its casts would be added in the low format
         t = functions.call_by(functions.rules_for(Run.WIDE, why), torch.mul, (t, 1), {})
@@ -448,7 +442,7 @@ def _attend(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any
 def _multiply(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
     """`linear`: autocast casts the input first, and torch decomposes it by the copy's strides."""
     lower = functions.rules_for(Run.LOWER, "listed: linear runs in the low format")
-    if args and _is_plain(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
+    if args and _can_be_tagged(args[0]) and not (_is_low(args[0]) or is_dense(args[0])):
         args = (functions.call_by(lower, torch.clone, args[:1], {}), *args[1:])
     return functions.call_by(lower, func, args, kwargs)
 

@@ -183,7 +183,7 @@ def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
     order = index.argsort(stable=True)
     ordered = index[order]
-    places = _numbers(len(index), index)
+    places = _arange(len(index), index)
     starts = torch.ones_like(ordered, dtype=torch.bool)
     starts[1:] = ordered[1:] != ordered[:-1]
     first = torch.where(starts, places, 0).cummax(0).values
@@ -215,7 +215,7 @@ def _scatter(into: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor
 
 def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
-    return _numbers(x.numel(), x).view(x.shape)
+    return _arange(x.numel(), x).view(x.shape)
 
 
 def _put_at(
@@ -410,11 +410,11 @@ def _average_back(
         return call(grad, x, kernel, stride, padding, ceil, with_padding, divisor)
     windows, counts = [], []
     for axis in (0, 1):
-        size, step, pad = (
+        size, step, pad = (  # one number stands for both axes
             (2 * list(given))[axis] for given in (kernel, stride or kernel, padding)
         )
         length = x.shape[axis - 2]
-        first = _numbers(grad.shape[axis - 2], x) * step - pad
+        first = _arange(grad.shape[axis - 2], x) * step - pad
         end = (first + size).clamp(max=length + pad)
         inside = first.clamp(0), end.clamp(max=length)
         windows.append(inside)
@@ -429,7 +429,7 @@ def _average_adaptively_back(
     """The same for windows of about equal sizes, whose two sides divide in turn."""
     windows = []
     for length, number in zip(x.shape[-2:], grad.shape[-2:], strict=True):
-        ends = _numbers(number + 1, x) * length
+        ends = _arange(number + 1, x) * length
         windows.append((ends[:-1] // number, -(-ends[1:] // number)))
     high, wide = (end - first for first, end in windows)
     shares = _divided(into, _divided(into, grad, high[:, None]), wide)
@@ -446,7 +446,7 @@ def _give_back(
     """
     total = torch.zeros_like(x)
     (row, in_rows), (column, in_columns) = (
-        _holding(_numbers(length, x), *windows)
+        _holding(_arange(length, x), *windows)
         for length, windows in zip(x.shape[-2:], (rows, columns), strict=True)
     )
     for down, right in product(range(int(in_rows.max())), range(int(in_columns.max()))):
@@ -465,7 +465,7 @@ def _holding(elements: Tensor, first: Tensor, end: Tensor) -> tuple[Tensor, Tens
     return before, (begun - before).clamp(0)
 
 
-def _numbers(length: int, like: Tensor) -> Tensor:
+def _arange(length: int, like: Tensor) -> Tensor:
     """Return 0, 1, …, length - 1."""
     return torch.arange(length, dtype=torch.int64, device=like.device)
 

@@ -283,11 +283,7 @@ Keywords = dict[str, Any]
 def refuse(rule: Rule, t: Tensor) -> None:
     """Reject tensors that cannot be simulated; integers and scalars pass."""
     numbers = t.is_floating_point() or t.is_complex() or t.is_quantized
-    if (
-        numbers
-        and (t.is_nested or t.dim())
-        and not (rule.takes_any_dtype or rule.name in CONVERSIONS)
-    ):
+    if numbers and t.dim() and not (rule.takes_any_dtype or rule.name in CONVERSIONS):
         raise ValueError(  # the operators of Tensor hide a TypeError
             f"simulated: tensors must be dense float32; got {t.dtype}, {t.layout}, of shape "
             f"{tuple(t.shape)} in {rule.name}. Convert it with .float() or .to_dense(), leave "

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from glob import escape
 from itertools import islice
@@ -179,19 +179,19 @@ def sensitivity(
 
 
 # A step that can be run again and again -----------------------------------------------------
+@dataclass
 class _Step:
-    """A forward and a backward pass over stored batches, each time on a copy of the model."""
+    """A forward and a backward pass over stored batches, each time on a copy of the model.
 
-    def __init__(
-        self, model: nn.Module, batches: list[Any], loss: Any, policy: Policy
-    ) -> None:
-        self.model = copy.deepcopy(model)
-        self.batches = batches
-        self.loss = loss
-        self.model.zero_grad()
-        self.policy = policy
-        self.outputs: list[Tensor] = []
-        self.gradients: dict[str, list[Tensor]] = {}
+    `low_layers` must run first: its outputs and gradients are those to compare with.
+    """
+
+    model: nn.Module
+    batches: list[Any]
+    loss: Callable[[nn.Module, Any], Tensor]
+    policy: Policy
+    outputs: list[Tensor] = field(default_factory=list)
+    gradients: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def low_layers(self) -> list[str]:
         """Run in FP32, keep the results, and list the layers that the policy would run low."""
@@ -250,6 +250,7 @@ class _Step:
     ) -> tuple[simulated, list[Tensor], list[Tensor], dict[str, list[Tensor]]]:
         """Return the context, the losses, the outputs, and the gradients by module."""
         model = copy.deepcopy(self.model)
+        model.zero_grad()
         within = simulated(FP32, policy=policy, model=model)
         if note is not None:
             within._mode.record = partial(note, within._mode)

@@ -62,7 +62,7 @@ def test_a_scale_for_each_row_gives_the_operands_of_torchao_bit_for_bit(
                 **how,
                 round_scales_to_power_of_2=True,
             )
-            assert torch.equal(cast.read(matrix), theirs.to_original_precision())
+            assert torch.equal(cast.in_blocks(matrix), theirs.to_original_precision())
             count += matrix.numel()
     record_property("operands equal to torchao's", count)
 
@@ -125,7 +125,7 @@ def test_tiles_are_scaled_by_the_quotient_of_float64_rounded_once():
         scale = (448 / split.double().abs().amax((1, 3), keepdim=True)).float()
         expected = (split * scale).to(torch.float8_e4m3fn).float() / scale
         cast = getattr(SCALINGS["fp8-blockwise"], role)
-        assert torch.equal(cast.read(x), expected.reshape(x.shape))
+        assert torch.equal(cast.in_blocks(x), expected.reshape(x.shape))
 
 
 @every_way_in_blocks
@@ -133,16 +133,18 @@ def test_what_is_narrower_than_a_block_is_padded_with_zeros(name):
     cast = SCALINGS[name].input
     x = spread(3, 5)
     wide = F.pad(x, (0, 256 - 5))
-    assert torch.equal(cast.read(x), cast.read(wide)[:, :5])
-    assert cast.read(x[:0]).shape == (0, 5)
-    assert cast.read(x[:, :0]).shape == (3, 0)
+    assert torch.equal(cast.in_blocks(x), cast.in_blocks(wide)[:, :5])
+    assert cast.in_blocks(x[:0]).shape == (0, 5)
+    assert cast.in_blocks(x[:, :0]).shape == (3, 0)
 
 
 def test_square_blocks_show_forward_and_backward_the_same_weight():
     weight = spread(100, 200)
     for name, same in {"nvfp4": True, "fp8-blockwise": True, "mxfp4": False}.items():
         cast = SCALINGS[name].weight
-        assert torch.equal(cast.read(weight), cast.read(weight.t()).t()) == same
+        assert (
+            torch.equal(cast.in_blocks(weight), cast.in_blocks(weight.t()).t()) == same
+        )
 
 
 # The three products --------------------------------------------------------------------
@@ -207,7 +209,7 @@ def test_a_role_cast_once_goes_with_one_cast_in_blocks():
     seen = []
     layer.on_cast = lambda name, *cast: seen.append(name)
     x = spread(5, 64)
-    expected = F.linear(layer.how.input.read(x), layer.weight, layer.bias)
+    expected = F.linear(layer.how.input.in_blocks(x), layer.weight, layer.bias)
     torch.testing.assert_close(layer(x), expected, rtol=0.2, atol=0.2)
     assert seen == ["weight", "input"]
     assert "mine scaling" in repr(layer)
