@@ -43,7 +43,7 @@ IMPORT_BUDGET = 1.0
 
 FILE_TOKENS = 5_000
 FUNCTION_TOKENS = 760
-TOKENS_PER_LINE = 8.55
+TOKENS_PER_LINE = 8.53
 """Of mplab/ as a whole. Httpx holds 6.2, gfloat 6.8: a folded line takes longer to read."""
 
 TOKENS = {
@@ -52,16 +52,16 @@ TOKENS = {
     "mplab/arithmetic": 22_850,
     "mplab/scaling": 6_770,
     "mplab/course": 4_260,
-    "mplab/simulation": 28_050,
+    "mplab/simulation": 27_710,
     "mplab/grading": 44_500,
     "mplab/training": 17_400,
-    "mplab/health": 21_800,
+    "mplab/health": 21_600,
     "mplab/hardware": 4_820,
     "mplab/pictures": 17_150,
     "mplab/explorers": 6_140,
     "mplab/commands": 12_450,
-    "mplab": 206_150,
-    "mplab lessons data": 329_075,
+    "mplab": 205_600,
+    "mplab lessons data": 328_520,
     "tests": 345_100,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all

@@ -428,7 +428,9 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     if clipped is not None:
         raw, left = clipped
         check = f"Clip less: the gradients' norm fell from {raw:.3g} to {left:.3g}"
-    elif not seen.scaler and any(_is_low(s) for s in pooled_layers(late).values()):
+    elif not seen.scaler and any(
+        s.fmt in _NARROW and not s.what_if for s in pooled_layers(late).values()
+    ):
         check = "Scale the loss, so that small gradients survive; then look at the learning rate"
     yield _problem(
         "tiny-updates",
@@ -436,10 +438,6 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         "The weights are in FP32 already: the updates are too small for any format.",
         f"{check}.",
     )
-
-
-def _is_low(s: GradientCounts) -> bool:
-    return s.fmt in _NARROW and not s.what_if
 
 
 def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -460,7 +458,9 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "positions, time steps or indices coincide.",
             "Compute with them outside autocast, or keep them integers.",
         )
-    name, true, meter = seen.meters or ("", 0.0, 0.0)
+    if seen.meters is None:
+        return
+    name, true, meter = seen.meters
     if abs(meter - true) > 0.01 * abs(true):
         yield _problem(
             "low-precision-loss",

@@ -77,22 +77,6 @@ class Report:
             ]
         return pairs
 
-    def _layer_rows(self) -> list[tuple[str, ...]]:
-        return [
-            (
-                name,
-                _format(s),
-                *(_share(part, s.total) for part in s[3:]),
-            )
-            for name, s in pooled_layers(self.steps).items()
-        ]
-
-    def _room_rows(self) -> list[tuple[str, ...]]:
-        return [
-            (name, _format(outputs[0]), *_room(outputs), *_room(gradients))
-            for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items()
-        ]
-
     def _operand_rows(self) -> list[tuple[str, ...]]:
         rows: list[tuple[str, ...]] = []
         sums = added(pair for step in self.steps for pair in step.fp8.items())
@@ -113,10 +97,18 @@ class Report:
 
     def _tables(self) -> list[Table]:
         """The summary, and each of the other tables that has rows."""
+        room = [
+            (name, _format(outputs[0]), *_room(outputs), *_room(gradients))
+            for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items()
+        ]
+        layers = [
+            (name, _format(s), *(_share(part, s.total) for part in s[3:]))
+            for name, s in pooled_layers(self.steps).items()
+        ]
         tables = [Table("Health of the run", (), tuple(self._summary()))]
         for head, rows in (
-            (_ROOM, self._room_rows()),
-            (_LAYERS, self._layer_rows()),
+            (_ROOM, room),
+            (_LAYERS, layers),
             (_OPERANDS, self._operand_rows()),
         ):
             if rows:

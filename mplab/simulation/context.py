@@ -188,7 +188,13 @@ class simulated(ContextDecorator):
         self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
             self._name(model)
-            self._require_choices()
+            if self._unfit:
+                names = ", ".join(repr(layer.name) for layer in self._layers.values())
+                raise ValueError(
+                    f"simulated: policy must choose formats for layers that the model has; got "
+                    f"{self._unfit[0]!r}, which fits none of {names}. Correct the name, or leave "
+                    f"it out."
+                )
 
     @property
     def by_operation(self) -> dict[str, Tally]:
@@ -430,14 +436,6 @@ class simulated(ContextDecorator):
                 self._layers[module] = _Layer(prefix + full, choice)
                 self._unfit = [k for k in self._unfit if not fits(k, full, module)]
 
-    def _require_choices(self) -> None:
-        for key in self._unfit:
-            names = ", ".join(repr(layer.name) for layer in self._layers.values())
-            raise ValueError(
-                f"simulated: policy must choose formats for layers that the model has; got "
-                f"{key!r}, which fits none of {names}. Correct the name, or leave it out."
-            )
-
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
         if self._seen and self._unfit:
@@ -496,8 +494,8 @@ def explain(
         output = model(*inputs, **named)
         if loss is not None:
             output = loss(output)
-        tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
-        ends = [t for t in tensors if t.requires_grad]
+        leaves = tree_leaves(output)
+        ends = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
         if ends:
             wide = torch.float32  # as stored; t.dtype is that of its format
             ones = [torch.ones(t.shape, dtype=wide, device=t.device) for t in ends]

@@ -260,9 +260,12 @@ class _Linear(torch.autograd.Function):
                 grad_input = product.to(ctx.dtypes[0]).reshape(ctx.shape)
             if ctx.needs_input_grad[1]:
                 names = "grad_output for grad_weight", "input for grad_weight"
-                with_hadamard = layer.how.hadamard
                 product = _product(
-                    layer, back.t(), inputs.t(), *names, with_hadamard=with_hadamard
+                    layer,
+                    back.t(),
+                    inputs.t(),
+                    *names,
+                    with_hadamard=layer.how.hadamard,
                 )
                 grad_weight = product.to(ctx.dtypes[1])
             if ctx.needs_input_grad[2]:

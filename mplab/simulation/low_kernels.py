@@ -406,6 +406,7 @@ def _average_back(
     divisor: int | None,
 ) -> Any:
     """The gradient of an average over windows, which may overlap."""
+    # one rounding, of the quotient: BF16 holds each count up to 16 · 16
     if not _overlaps(kernel, stride) and max(kernel) <= 16 and not divisor:
         return call(grad, x, kernel, stride, padding, ceil, with_padding, divisor)
     windows, counts = [], []

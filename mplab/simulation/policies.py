@@ -163,8 +163,10 @@ class Policy:
 
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
         """Return the choice for a module itself: the key that fits it, as text, and the format."""
-        fitting = [(key, fmt) for key, fmt in self.layers if fits(key, name, module)]
-        return (name_of(fitting[-1][0]), fitting[-1][1]) if fitting else None
+        for key, fmt in reversed(self.layers):
+            if fits(key, name, module):
+                return name_of(key), fmt
+        return None
 
 
 def _require_apart(function: str, **names: frozenset[str]) -> None:

@@ -257,8 +257,11 @@ class _Step:
         outputs: list[Tensor] = []
 
         def keep(_: Any, __: Any, output: Any) -> None:
-            numbers = (t for t in tree_leaves(output) if isinstance(t, Tensor))
-            outputs.extend(t.detach().clone() for t in numbers if t.is_floating_point())
+            outputs.extend(
+                t.detach().clone()
+                for t in tree_leaves(output)
+                if isinstance(t, Tensor) and t.is_floating_point()
+            )
 
         model.register_forward_hook(keep)
         losses = []

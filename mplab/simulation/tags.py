@@ -100,6 +100,7 @@ class Rounder:
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
+        # a listener may round, too: it is taken away while it runs
         if _listeners and (hear := _listeners.pop(get_ident(), None)) is not None:
             try:
                 return hear(self, x, out, counter)
