@@ -70,8 +70,10 @@ class Elementary(NamedTuple):
                 if not -1074 < size <= 1024:  # every format overflows or underflows
                     return Fraction(2) ** (1200 if size > 0 else -1200)
                 shift = _BITS - size
-                scaled, error = mpmath.ldexp(y, shift), mpmath.ldexp(1, 100 - precision)
-                low, high = mpmath.floor(scaled - error), mpmath.floor(scaled + error)
+                scaled = mpmath.ldexp(y, shift)
+                error = mpmath.ldexp(1, 100 - precision)
+                low = mpmath.floor(scaled - error)
+                high = mpmath.floor(scaled + error)
                 if low == high:
                     return (int(low) + Fraction(1, 2)) / Fraction(2) ** shift
 

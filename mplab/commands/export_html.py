@@ -138,7 +138,8 @@ def lesson_page(notebook: Any, path: Path, titles: Mapping[Path, str]) -> str:
     if opens:
         more += f" Or open it in {' or '.join(opens)}."
     body = lesson_body(notebook, more)
-    title, about = f"{titles[path]} · mplab", beginning(notebook)
+    title = f"{titles[path]} · mplab"
+    about = beginning(notebook)
     return page(title, body, ways=ways, about=about, card=f"{path.stem}.png")
 
 

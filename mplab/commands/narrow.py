@@ -24,7 +24,8 @@ def wide_and_narrow(picture: Picture) -> dict[str, Any]:
 
     A wide table scrolls instead.
     """
-    wide, png = picture._repr_mimebundle_()["text/html"], picture.png()
+    wide = picture._repr_mimebundle_()["text/html"]
+    png = picture.png()
     if max(len(axes.texts) for axes in picture.axes) > 60:
         html = f'<div class="scrolled" tabindex="0">{wide}</div>'
     else:

@@ -295,7 +295,8 @@ def _add_from_canvas(
     if name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
         name = re.sub(r"-\d+(?=\.\w+$)", "", name)
     if name in ours:  # whose page goes back under this number
-        delivery.name, delivery.label = str(file.path), label
+        delivery.name = str(file.path)
+        delivery.label = label
     before = delivery.files.get(name)
     delivery.files[name] = file
     if before is None:

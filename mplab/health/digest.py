@@ -296,7 +296,13 @@ class Digest(Watch):
         dtype = str(t.dtype).removeprefix("torch.")
         shape = tuple(t.shape)
         site = Site(
-            direction, layer, self._kinds.get(layer, ""), what, call, dtype, shape
+            direction,
+            layer,
+            self._kinds.get(layer, ""),
+            what,
+            call,
+            dtype,
+            shape,
         )
         with unseen():
             self._rows.append((site, numbers_of(t)))

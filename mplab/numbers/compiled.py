@@ -114,7 +114,8 @@ def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> 
     pairs = len(kinds) // 2
     loops = (ctypes.c_void_p * pairs)(*[loop.address] * pairs)
     addresses = (ctypes.c_void_p * pairs)(*[data.ctypes.data] * pairs)
-    types, called = bytes(kinds), name.encode()
+    types = bytes(kinds)
+    called = name.encode()
     kept = loops, addresses, types, called, loop, data
     return Ufunc(
         _from_func_and_data()(*kept[:3], pairs, 1, 1, -1, called, None, 0), kept
@@ -128,7 +129,9 @@ def _from_func_and_data() -> Callable[..., Any]:
         ("PyCapsule_GetPointer", ctypes.pythonapi)
     )
     table = ctypes.cast(table_of(_UFUNC_API, None), ctypes.POINTER(ctypes.c_void_p))
-    pointer, number, text = ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
+    pointer = ctypes.c_void_p
+    number = ctypes.c_int
+    text = ctypes.c_char_p
     numbers = [number] * 4  # of loops, inputs and outputs, and which identity
     arguments = pointer, pointer, text, *numbers, text, text, number
     return ctypes.PYFUNCTYPE(ctypes.py_object, *arguments)(table[1] or 0)

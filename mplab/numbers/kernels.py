@@ -349,8 +349,11 @@ def _without_overlap(x, r, scratch):
 @njit(forceinline=True)
 def _kind_of(bits, known):
     """Classify a block: ANY if a number is past max_finite, FINITE if one is tiny, else NORMAL."""
-    min_normal, max_finite, magnitude = known[7], known[8], _as(known[16], ~known[16])
-    largest, least = _as(magnitude, 0), magnitude
+    min_normal = known[7]
+    max_finite = known[8]
+    magnitude = _as(known[16], ~known[16])
+    largest = _as(magnitude, 0)
+    least = magnitude
     for i in range(bits.size):
         a = _as(largest, bits[i] & magnitude)
         largest = a if a > largest else largest
@@ -405,7 +408,9 @@ def _in_blocks(
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
         r = out[block : block + BLOCK]
-        x, begin, kind = _without_overlap(x, r, scratch), start + block, ANY
+        x = _without_overlap(x, r, scratch)
+        begin = start + block
+        kind = ANY
         if looks is not None:
             kind = _kind_of(x, known)
             if kind == NORMAL:
@@ -433,7 +438,8 @@ def _round_all(bits, out, parameters, mode, special_cases):
 
     One loop is for the same memory, one for separate memory: in both LLVM sees that SIMD is safe.
     """
-    known, random = _unpack(parameters), np.uint32(0)
+    known = _unpack(parameters)
+    random = np.uint32(0)
     if bits.ctypes.data == out.ctypes.data:
         for i in range(out.size):
             out[i] = _round_bits(out[i], mode, special_cases, random, known, ANY)[0]
@@ -493,7 +499,8 @@ def _pointer(_context, address, like):
 
 _at: Any = intrinsic(_pointer)
 
-_ADDRESSES, _INT32 = types.CPointer(types.intp), np.int32(0)
+_ADDRESSES = types.CPointer(types.intp)
+_INT32 = np.int32(0)
 
 
 @cache
@@ -502,12 +509,13 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
 
     def loop(args, sizes, strides, parameters):
         _wide_vectors()
-        size, source, target, known = sizes[0], args[0], args[1], carray(parameters, 19)
+        size = sizes[0]
+        source = args[0]
+        target = args[1]
+        known = carray(parameters, 19)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
-            bits, out = (
-                carray(_at(source, parameters), size),
-                carray(_at(target, parameters), size),
-            )
+            bits = carray(_at(source, parameters), size)
+            out = carray(_at(target, parameters), size)
             _round_all(bits, out, known, mode, special_cases)
             return
         for i in range(size):
@@ -550,7 +558,8 @@ def _round_array(
     """Round a contiguous array as the ufunc would, where NumPy lets us make none."""
     result = np.empty_like(x) if out is None else out
     integer = parameters.numbers.dtype
-    bits, target = x.reshape(-1).view(integer), result.reshape(-1).view(integer)
+    bits = x.reshape(-1).view(integer)
+    target = result.reshape(-1).view(integer)
     loop = _loop_for(int(mode), parameters.special_cases, "round", bits.itemsize)
     loop(bits, target, parameters.numbers, 0, 0, 0)
     return result
@@ -559,7 +568,8 @@ def _round_array(
 @njit(forceinline=True)
 def _arrays_at(source, target, size, parameters):
     """Make arrays of the memory at addresses: bits, results, and a format's parameters."""
-    bits, out = carray(_at(source, _INT32), size), carray(_at(target, _INT32), size)
+    bits = carray(_at(source, _INT32), size)
+    out = carray(_at(target, _INT32), size)
     return bits, out, carray(_at(parameters, _INT32), 19)
 
 

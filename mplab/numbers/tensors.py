@@ -95,7 +95,8 @@ def round_tensor(
     )
     counts = None if tally is None else np.zeros(8, np.int64)
     if source.device.type == "cpu":
-        bits, into = bits_of(source.numpy()), bits_of(result.numpy())
+        bits = bits_of(source.numpy())
+        into = bits_of(result.numpy())
         kernels.run(bits, into, counts=counts, **how)
     else:
         _run_expression(source, result, counts=counts, **how)
@@ -138,7 +139,8 @@ def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
     """Return contiguous views of both, dimensions permuted alike, or None if there are none."""
     if not (x.is_contiguous() and target.is_contiguous()):
         order = sorted(range(x.dim()), key=x.stride, reverse=True)
-        x, target = x.permute(order), target.permute(order)
+        x = x.permute(order)
+        target = target.permute(order)
     plain = x.is_contiguous() and target.is_contiguous() and not target.is_neg()
     plain = plain and _same_or_apart(x, target)
     return (x, target) if plain else None
@@ -146,11 +148,9 @@ def _in_common_order(x: Tensor, target: Tensor) -> tuple[Tensor, Tensor] | None:
 
 def _same_or_apart(first: Tensor, second: Tensor) -> bool:
     """Tell whether two contiguous tensors are the same memory or share none."""
-    a, b, size = (
-        first.data_ptr(),
-        second.data_ptr(),
-        first.numel() * first.element_size(),
-    )
+    a = first.data_ptr()
+    b = second.data_ptr()
+    size = first.numel() * first.element_size()
     return a == b or a + size <= b or b + size <= a
 
 
@@ -221,7 +221,8 @@ def _round_in_place(
     one_bit_precision: int,
     random: Tensor | None,
 ) -> Tensor:
-    low, kept = (1 << shift) - 1, a >> shift
+    low = (1 << shift) - 1
+    kept = a >> shift
     is_odd = (
         (kept != 0).to(a.dtype) if one_bit_precision else kept & 1
     )  # at one bit of precision
@@ -273,7 +274,8 @@ def _round_bits(
     (shift, tiny_shift, one_bit_precision, grid_below, _, _, _, min_normal, max_finite, beyond,
      flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
      ) = numbers  # fmt: skip
-    original, sign = bits & ~sign_bit, bits & sign_bit
+    original = bits & ~sign_bit
+    sign = bits & sign_bit
     away = (sign == 0) == (mode == Rounding.TOWARD_POSITIVE)
     a = torch.where(original < flush_in, 0, original)
     r = _round_in_place(a, shift, mode, away, one_bit_precision, random)

@@ -39,7 +39,13 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     axes.set_ylim(len(formats) - 0.3, -1.2)
     for row, (fmt, value) in enumerate(zip(formats, stored, strict=True)):
         axes.text(
-            -0.7, row, fmt.name, ha="right", va="center", color=c.INK, fontweight="bold"
+            -0.7,
+            row,
+            fmt.name,
+            ha="right",
+            va="center",
+            color=c.INK,
+            fontweight="bold",
         )
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
@@ -147,7 +153,13 @@ def _draw_cell(
     corner = (column - 0.5, row - 0.5)
     axes.add_patch(
         Rectangle(
-            corner, 1, 1, facecolor=face, alpha=alpha, edgecolor="white", linewidth=1
+            corner,
+            1,
+            1,
+            facecolor=face,
+            alpha=alpha,
+            edgecolor="white",
+            linewidth=1,
         )
     )
     axes.text(column, row, _in_full(value), ha="center", va="center", fontsize=8.5)

@@ -32,7 +32,15 @@ def class_parts(parts: Mapping[str, Mapping[str, int]]) -> c.Picture:
     most = max(1, *(sum(found.values()) for found in parts.values()))
     table = np.array([list(found.values()) for found in parts.values()])
     plain = ("",) * len(kinds)
-    c.bars(axes, parts, table, kinds, faces=_COLOURS, hatches=plain, edge=c.FAINT)
+    c.bars(
+        axes,
+        parts,
+        table,
+        kinds,
+        faces=_COLOURS,
+        hatches=plain,
+        edge=c.FAINT,
+    )
     drawn: Any = axes.containers  # all of them are bars
     for bars in drawn:
         words = [f"{n:.0f}" if n > _FEW * most else "" for n in bars.datavalues]

@@ -153,7 +153,15 @@ def _draw_layers(axes: Axes, layers: dict[str, GradientCounts], *, of: int) -> N
     table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
     parts = ("zero", "subnormal", "infinite or NaN")
     faces = ("white", (colour, 0.35), c.REFERENCE.colour)
-    c.bars(axes, layers, table, parts, faces=faces, hatches=("",) * 3, edge=colour)
+    c.bars(
+        axes,
+        layers,
+        table,
+        parts,
+        faces=faces,
+        hatches=("",) * 3,
+        edge=colour,
+    )
     axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
     axes.set_xlim(0, 100)
     would = "would hold" if first.what_if else "holds"
@@ -249,7 +257,15 @@ def _draw_magnitudes(
         return
     fmt = FORMATS[seen[0].fmt]
     for start, end, strength in c.bands(fmt, low, high):
-        axes.barh(row, end - start, 1, start, color=c.BAND, alpha=strength, lw=0)
+        axes.barh(
+            row,
+            end - start,
+            1,
+            start,
+            color=c.BAND,
+            alpha=strength,
+            lw=0,
+        )
     largest = [_exponent(sizes.largest) for sizes in seen]
     least = [_exponent(sizes.least) for sizes in seen]
     if np.isfinite(largest).any():
@@ -307,7 +323,15 @@ def parting(comparison: Comparison) -> c.Picture:
             if way == direction:
                 x = columns[step] + 0.5
                 y = rows[d.site.layer] + 0.5
-                axes.plot(x, y, "o", mfc="none", mec=c.BAD, ms=13, mew=2.5)
+                axes.plot(
+                    x,
+                    y,
+                    "o",
+                    mfc="none",
+                    mec=c.BAD,
+                    ms=13,
+                    mew=2.5,
+                )
         rings = bool(axes.lines)
         axes.set_title(f"{direction}; ring: here they part" if rings else direction)
         shown = c.whole_ticks(0, len(steps) - 1, count=5)

@@ -17,7 +17,13 @@ def band_between(axes: Axes, lower: np.ndarray, upper: np.ndarray) -> None:
     edges = np.arange(len(lower) + 1) - 0.5
     low, high = (np.append(heights, heights[-1]) for heights in (lower, upper))
     axes.fill_between(
-        edges, low, high, step="post", color=c.BAND, alpha=c.LOST, linewidth=0
+        edges,
+        low,
+        high,
+        step="post",
+        color=c.BAND,
+        alpha=c.LOST,
+        linewidth=0,
     )
 
 

@@ -344,7 +344,8 @@ def hadamard(
     for bit in (1 << k for k in range(n.bit_length() - 1)):
         for i in range(n):
             if not i & bit:
-                a, b = columns[i], columns[i + bit]
+                a = columns[i]
+                b = columns[i + bit]
                 columns[i], columns[i + bit] = a + b, a - b
     mixed = torch.stack(columns, -1) / math.sqrt(n)
     return (mixed * signs if inverse else mixed).reshape(tensor.shape)
@@ -379,7 +380,8 @@ def multiply_and_round(
     """
     if block is None:
         outer: tuple[int, ...] = ()
-        split, factor = tensor.detach(), scale
+        split = tensor.detach()
+        factor = scale
     else:
         split, outer, inner = _split("quantize", tensor.detach(), block)
         factor = _beside(scale, inner) if scale.shape == outer else scale
@@ -493,7 +495,8 @@ def _unscaled(
     numbers: Tensor, scale: Tensor, block: tuple[int, ...] | None, whole: Tensor | None
 ) -> Tensor:
     """Undo the scaling of numbers, block by block."""
-    split, inner = numbers, tuple[int, ...]()
+    split = numbers
+    inner = tuple[int, ...]()
     if block is not None:
         split, _, inner = _split("dequantize", numbers, block)
     if whole is None:
@@ -559,7 +562,8 @@ def _split(
     shape = tuple(tensor.shape)
     outer = _blocks(function, shape, block)
     first = len(shape) - len(block)
-    sizes, inner = list(shape[:first]), []
+    sizes = list(shape[:first])
+    inner = []
     for n, b in zip(shape[first:], block, strict=True):
         sizes += [n // b, b]
         inner.append(len(sizes) - 1)

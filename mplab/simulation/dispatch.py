@@ -470,7 +470,17 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.graph.note(Node(into, known.place))
             self.keep(out)
         if self.record is not None:
-            self.record(Ran(rule, None, into, known, given=given, taken=args, out=out))
+            self.record(
+                Ran(
+                    rule,
+                    None,
+                    into,
+                    known,
+                    given=given,
+                    taken=args,
+                    out=out,
+                )
+            )
         return out
 
     def _add_gradients_of(

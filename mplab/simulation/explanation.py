@@ -106,7 +106,18 @@ class Recorder:
         pairs = list(zip(before, after, strict=True))
         inputs = tuple(_format(old, new, into) for old, new in pairs)
         cast = sum(old is not new for old, new in pairs)
-        self.rows.append(Row(phase, module, rule.name, fmt, inputs, cast, shape, why))
+        self.rows.append(
+            Row(
+                phase,
+                module,
+                rule.name,
+                fmt,
+                inputs,
+                cast,
+                shape,
+                why,
+            )
+        )
 
 
 def _why(ran: Ran, *, scalar: bool) -> str:

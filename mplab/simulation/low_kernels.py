@@ -36,7 +36,8 @@ CHECKED_ARGUMENTS = names_in(
 
 def check_number(value: Any, into: Rounder) -> None:
     """Let torch refuse a number past the range of a dtype in which it computes."""
-    dtype, number = into.fmt.torch_dtype, type(value) in (float, int)
+    dtype = into.fmt.torch_dtype
+    number = type(value) in (float, int)
     past = number and into.fmt.max_finite < abs(value) < math.inf
     if past and dtype in (torch.float16, torch.bfloat16):
         torch.full((2,), value, dtype=dtype)  # torch lets one number pass
@@ -91,7 +92,8 @@ def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     FP16, unlike float32 and BF16, has no square root in place of a power of 0.5 or -0.5, and so
     gives 0 and infinities at -0 and -infinity.
     """
-    dtype, number = into.fmt.torch_dtype, isinstance(exponent, int | float)
+    dtype = into.fmt.torch_dtype
+    number = isinstance(exponent, int | float)
     if number and exponent in (3, -2) and dtype is torch.bfloat16:
         square = _low(into, x * x)
         return square * x if exponent == 3 else 1 / square
@@ -143,7 +145,8 @@ def _convolve_in_time(
     total = bias.expand_as(call(x, weight, bias, padding)).clone()
     padded = F.pad(x, (0, 0, 0, 0, padding, padding))
     for k, factor in enumerate(weight):
-        first, end = max(padding - k, 0), min(len(total), len(x) + padding - k)
+        first = max(padding - k, 0)
+        end = min(len(total), len(x) + padding - k)
         part = padded[first + k : end + k] @ factor
         total[first:end] = _low(into, total[first:end] + part)
     return total
@@ -197,7 +200,8 @@ def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tens
 
     One pass adds the first row for each index, the next the second: no index stands twice in one.
     """
-    target, nth = target.clone(), _occurrences(index)
+    target = target.clone()
+    nth = _occurrences(index)
     order = nth.argsort(stable=True)
     # One number after the other: a recorder of the step sees that Python reads them, as `tolist`
     # does unseen.
@@ -305,7 +309,8 @@ def _embed(
 
     By frequency each row's factor is rounded; its product is not, as in a kernel's whole vectors.
     """
-    rows, grad = index.reshape(-1), grad.reshape(-1, grad.shape[-1])
+    rows = index.reshape(-1)
+    grad = grad.reshape(-1, grad.shape[-1])
     if by_frequency:
         factors = _low(into, (1 / rows.bincount().double()).float())
         grad = grad * factors[rows, None]
@@ -409,7 +414,8 @@ def _average_back(
     # one rounding, of the quotient: BF16 holds each count up to 16 · 16
     if not _overlaps(kernel, stride) and max(kernel) <= 16 and not divisor:
         return call(grad, x, kernel, stride, padding, ceil, with_padding, divisor)
-    windows, counts = [], []
+    windows = []
+    counts = []
     for axis in (0, 1):
         size, step, pad = (  # one number stands for both axes
             (2 * list(given))[axis] for given in (kernel, stride or kernel, padding)
@@ -510,7 +516,8 @@ def _normalize_back(
     Torch gives each of its threads some rows, and adds up what they found; here there is one.
     """
     out = list(call(grad, x, shape, mean, rstd, weight, bias, wanted))
-    given, scale = grad.reshape(mean.numel(), -1), rstd.reshape(-1, 1)
+    given = grad.reshape(mean.numel(), -1)
+    scale = rstd.reshape(-1, 1)
     shift = -scale * mean.reshape(-1, 1)
     terms = torch.stack([given * (x.reshape(given.shape) * scale + shift), given], 1)
     if len(terms):
@@ -543,8 +550,10 @@ def _normalize_batch(
     def low(double: Tensor) -> Tensor:
         return _low(into, double.float())  # fresh memory, as the tensor was in float64
 
-    exact, count = x.double(), x.numel() // x.shape[1]
-    mean, variance = low(exact.mean(dims)), exact.var(dims, correction=0)
+    exact = x.double()
+    count = x.numel() // x.shape[1]
+    mean = low(exact.mean(dims))
+    variance = exact.var(dims, correction=0)
     if into.fmt.torch_dtype is torch.bfloat16:
         if x.dim() == 2 or not x.is_contiguous():  # the kernel for channels last
             variance = (exact - mean.double().view(shape)).square().mean(dims)

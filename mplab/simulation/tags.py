@@ -149,7 +149,8 @@ class Rounder:
         self(total, total, None)
         if self.stream is None and total.is_cpu and not _listeners:
             # a ufunc takes two thirds of the loop's time for each row
-            add, rounded = np.add, kernels.ufunc(self.parameters, self.rounding)
+            add = np.add
+            rounded = kernels.ufunc(self.parameters, self.rounding)
             sums = total.numpy().reshape(-1)
             bits = sums.view(np.int32)
             for row in terms.numpy().reshape(len(terms), -1):

@@ -72,7 +72,8 @@ def pooled(histograms: Iterable[ExponentHistogram]) -> ExponentHistogram:
     high = max((int(h.exponents[-1]) for h in filled), default=-1)
     counts = np.zeros(high - low + 1, dtype=np.int64)
     for h in filled:
-        first, last = int(h.exponents[0]), int(h.exponents[-1])
+        first = int(h.exponents[0])
+        last = int(h.exponents[-1])
         counts[first - low : last - low + 1] += h.counts
     zeros = sum(h.zeros for h in several)
     nonfinite = sum(h.nonfinite for h in several)

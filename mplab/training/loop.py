@@ -107,7 +107,15 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or how.device or default_device(how))
     with _one_thread(place), own_randomness(seed, place):
-        run = _Run(chosen, how, seed, place, count, recorded, replay=watch is None)
+        run = _Run(
+            chosen,
+            how,
+            seed,
+            place,
+            count,
+            recorded,
+            replay=watch is None,
+        )
         run.resume(path)
         if count and not run.rows:  # fail early on invalid metrics
             run.metrics()
