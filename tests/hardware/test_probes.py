@@ -4,8 +4,10 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+import torch
 
-from mplab.arithmetic import MatrixUnit
+from mplab import FP16, FP32
+from mplab.arithmetic import MatrixUnit, mma
 from mplab.commands.main import main
 from mplab.hardware import probes
 
@@ -44,6 +46,8 @@ def test_probes_tell_units_apart():
         "2^24 | 1, 0, 1 in BF16": {"cdna1": 2.0**24, "cdna2": 2.0**24 + 2},
     }.items():
         assert answers.items() <= asked[terms].items(), terms
+    of_fp16 = {p.terms for p in probes.PROBES if p.input_format == FP16}
+    assert {terms for terms in asked if " in " not in terms} == of_fp16
     for terms, answer, alone in (
         ("2^-24 as a subnormal", 0.0, {"cdna2"}),
         ("-2^-26 | 1", 1 - 2.0**-24, {"cdna3"}),
@@ -57,7 +61,6 @@ def test_probes_tell_units_apart():
 
 
 def test_the_command_says_politely_that_there_is_no_gpu(capsys, monkeypatch):
-    torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["probe"]) == 0
     printed = capsys.readouterr().out
@@ -65,10 +68,37 @@ def test_the_command_says_politely_that_there_is_no_gpu(capsys, monkeypatch):
     assert all(p.terms in printed for p in probes.PROBES)
 
 
-def test_the_command_compares_hardware_with_each_model():
-    lines = probes.report(probes.PROBES[0], 2.0**-25)
-    assert any("hopper" in line and line.endswith("agrees") for line in lines)
-    assert any("ampere" in line and line.endswith("differs") for line in lines)
-    assert any(
-        "not: 24 fraction bits" in line and line.endswith("differs") for line in lines
-    )
+@pytest.mark.parametrize(
+    "line",
+    [
+        "  this GPU                            2.9802322387695312e-08",
+        "  hopper                              2.9802322387695312e-08    agrees",
+        "  ampere                              0.0                       differs",
+        "  not: 24 fraction bits               0.0                       differs",
+    ],
+)
+def test_the_command_compares_hardware_with_each_model(line):
+    assert line in probes.report(probes.PROBES[0], 2.0**-25)
+    assert probes.report(probes.PROBES[0], None)[1].split() == ["volta", "0.0"]
+
+
+def test_a_gpu_is_asked_for_the_sum_of_the_probe(monkeypatch):
+    """The device is pretended: a model multiplies what it gets."""
+
+    def product(a, b, fmt):
+        assert len(a) == b.shape[1] == 128
+        assert a.shape[1] % 4 == 0
+        out = float if fmt is float else FP32
+        a, b = (np.asarray(x) for x in (a[1:2], b[:, :1]))
+        return torch.from_numpy(mma(a, b, input_format=fmt, output_format=out))
+
+    to = torch.Tensor.to
+    monkeypatch.setattr(probes, "product", product)
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, *how: to(x, *{*how} - {"cuda"}))
+    for probe in probes.PROBES:
+        if probe.scales:
+            with pytest.raises(RuntimeError, match="of the models alone"):
+                probes.on_cuda(probe)
+        elif probe.architecture == "hopper":
+            assert probes.same(probes.on_cuda(probe), probe.answer), probe.terms
+    assert not torch.backends.cuda.matmul.allow_fp16_accumulation

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,15 @@ def test_foreign_files_and_names_are_refused_and_a_missing_one_says_how_to_make_
         load("../secret", where=tmp_path)
     with pytest.raises(ValueError, match="first: part must be one of casts"):
         first("castz", where=tmp_path)  # None would look as if nothing were recorded
+
+
+def test_a_lesson_shows_what_is_real_then_a_gpu_s_then_what_is_complete(tmp_path):
+    for rehearsal, no_gpu, unfinished in product((True, False), repeat=3):
+        name = f"{rehearsal:d}{no_gpu:d}{unfinished:d}"
+        origin = {"device": name, "rehearsal": rehearsal, "cuda": not no_gpu}
+        origin = small().provenance | origin
+        store(small(provenance=origin, complete=not unfinished), tmp_path)
+        assert first("larger", where=tmp_path).provenance == origin
 
 
 def test_the_words_say_where_and_when():

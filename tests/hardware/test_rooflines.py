@@ -29,16 +29,26 @@ def made():
     return Roofline("measured on paper", 2e9, tuple(products))
 
 
-def test_products_are_timed_and_slow_ones_left_out():
-    roof = rooflines.measured((8, 16), (FP32, BF16))
-    assert [(p.size, p.fmt) for p in roof.products] == [
-        (n, fmt) for fmt in ("FP32", "BF16") for n in (8, 16)
-    ]
-    assert all(p.per_second > 0 for p in roof.products)
-    assert 1e8 < roof.bytes_per_second < 1e13
-    assert "this machine's CPU" in roof.where
-    assert roof.peak("FP32") == max(p.per_second for p in roof.products[:2])
-    assert len(rooflines.measured((8, 16), (FP32,), seconds=0.0).products) == 1
+SIZES = (32, 64, 128, 256, 512)
+
+
+def test_products_are_timed_and_slow_ones_left_out(monkeypatch):
+    [timed] = rooflines.measured((8,), (BF16,)).products
+    assert 0 < timed.per_second < 1e13
+    times = iter([0.25, *[0.5] * 5, 0.6, *[0.125] * 5])
+    monkeypatch.setattr(rooflines, "seconds_of", lambda call, **how: next(times))
+    where, copied, products = roof = rooflines.measured()
+    assert (copied, roof.peak("FP16")) == (2.0**29, 65536 / 0.6)
+    assert where.startswith("measured on this machine's CPU, ")
+    assert products == tuple(
+        (n, fmt, 2 * n**3 / seconds, n / share)
+        for fmt, seconds, share in (
+            ("FP32", 0.5, 6),
+            ("FP16", 0.6, 3),
+            ("BF16", 0.125, 3),
+        )
+        for n in SIZES[: 1 if fmt == "FP16" else 5]
+    )
 
 
 def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
@@ -113,6 +123,10 @@ def test_errors_are_those_of_products_of_rounded_matrices():
     low = (a.half() @ b.half()).double()
     assert rows[0].error == float((low - a @ b).norm() / (a @ b).norm())
     assert rows[1].error < rows[0].error / 1000
+    every = rooflines.matmul_errors()
+    names = [(n // 2, fmt) for n in SIZES for fmt in ("FP32", "FP16", "BF16")]
+    assert [(row.size, row.fmt) for row in every] == names
+    assert every[:3] == rooflines.matmul_errors((16,), seed=0)
 
 
 def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():

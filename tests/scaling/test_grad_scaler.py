@@ -157,14 +157,6 @@ def test_training_with_clipping_and_two_optimizers_goes_as_in_torch():
     assert side.steps == [0, 1, 1, 0, 1, 0, 0, 1, 0, 1]
 
 
-def test_an_overflow_in_one_optimizer_lets_the_other_step_and_halves_for_both():
-    side = play(
-        [("backward", [(2, math.inf)]), ("step", 0), ("step", 1), ("update", 0)], {}
-    )
-    assert side.steps == [0]
-    assert side.scaler.get_scale() == 32768.0
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_gradients_of_any_dtype_are_unscaled_to_the_bits_of_torch(dtype):
     values = torch.randn(500, generator=torch.Generator().manual_seed(0)).to(dtype)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from cases import assert_same_bits
 from exact_arithmetic import nearest
+from networks import normal
 from oracle import power
 
 from mplab import (
@@ -32,13 +33,6 @@ from mplab.scaling import (
 
 NVFP4 = {"fmt": FP4_E2M1, "scale": ScaleRule.NVFP4}
 LEAST = power(-121)
-
-
-def normal(*shape, seed=0, spread=0.0):
-    """Normal deviates, their magnitudes spread over 2^±spread."""
-    generator = np.random.default_rng(seed)
-    x = generator.normal(size=shape) * 2.0 ** generator.uniform(-spread, spread, shape)
-    return torch.from_numpy(x.astype(np.float32))
 
 
 enter = partial(nearest, overflow=Overflow.SATURATE)

@@ -122,3 +122,10 @@ PROGRAMS = {
     "where": "loss(linear(torch.where((h := H) > 0, h, torch.tensor(0.1)), p[1]))",
     "batched products": "loss(torch.bmm(h := H.view(1, 2, 2), p[1].view(1, 2, 2)) @ h)",
 }.items()}  # fmt: skip
+
+
+def normal(*shape, seed=0, spread=0.0):
+    """Normal deviates, their magnitudes spread over 2^±spread."""
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=shape) * 2.0 ** generator.uniform(-spread, spread, shape)
+    return torch.from_numpy(x.astype(np.float32))
