@@ -314,19 +314,7 @@ def test_the_policy_of_a_page_lets_nothing_out(site, browser):
             assert "Content Security Policy" in refused.value.text
 
 
-def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
-    page = opened("index.html")
-    titles = ["What is asked?", "And a second?"]
-    assert page.locator(".lessons a").all_inner_texts() == titles
-    said = page.locator(".lessons li").first.inner_text()
-    assert (
-        "A first sentence. A second one." in said
-        and "45–90 minutes; needs what a" in said
-    )
-    assert (
-        page.get_by_role("link", name="Begin with").get_attribute("href")
-        == "01_first.html"
-    )
+def test_each_link_leads_somewhere(site):
     texts = {name: (site / name).read_text("utf-8") for name in names(site)}
     ids = {n: set(re.findall(r'\bid="([^"]+)"', text)) for n, text in texts.items()}
     for name, html in texts.items():
@@ -341,8 +329,6 @@ def test_pages_lead_to_each_other_and_each_link_leads_somewhere(site, opened):
             assert (file or name) in ids and (
                 not anchor or anchor in ids[file or name]
             ), file
-    assert 'rel="next" href="02_second.html"' in texts["01_first.html"]
-    assert 'rel="prev" href="01_first.html"' in texts["02_second.html"]
 
 
 def test_a_lesson_s_thumbnail_has_the_paper_of_the_page(opened):
@@ -351,17 +337,6 @@ def test_a_lesson_s_thumbnail_has_the_paper_of_the_page(opened):
         thumb = page.locator(".thumb").first
         with Image.open(BytesIO(thumb.screenshot())) as seen:
             assert seen.convert("L").getpixel((2, 2)) == paper
-
-
-def test_a_link_to_a_lesson_shows_its_title_its_beginning_and_its_figure(site):
-    shown = r'<meta property="og:(\w+)" content="([^"]*)">'
-    assert dict(re.findall(shown, (site / "01_first.html").read_text("utf-8"))) == {
-        "title": "What is asked? · mplab",
-        "description": "A first sentence. A second one.",
-        "image": "01_first.png",
-    }
-    with Image.open(site / "01_first.png") as figure:
-        assert figure.width > 600
 
 
 LETTERS = """() => [...document.querySelectorAll('main *')]
@@ -444,13 +419,6 @@ def test_the_search_finds_a_section_and_back_finds_the_word_again(site, browser)
     page.close()
 
 
-def test_a_lesson_leads_to_all_others(opened):
-    page = opened("01_first.html")
-    page.get_by_text("Lesson 1 of 2").first.click()
-    there = page.locator("header ol a").all_inner_texts()
-    assert there == ["What is asked?", "And a second?"]
-
-
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_no_page_is_wider_than_its_window(site, opened, width):
     for name in names(site):
@@ -490,9 +458,8 @@ def test_on_a_wide_page_code_is_whole_text_ends_early_and_contents_stay(opened):
     assert page.locator(".contents").bounding_box()["y"] > 0
 
 
-def test_each_card_shows_the_lesson_s_own_figure_and_leaves_no_hole(opened):
+def test_the_cards_leave_no_hole(opened):
     cards = opened("index.html", width=1280).locator(".lessons li")
-    assert [card.locator("img").count() for card in cards.all()] == [1, 0]
     first, last = (card.bounding_box() for card in cards.all())
     assert first["y"] == last["y"] and last["x"] + last["width"] == 1184
 

@@ -1,0 +1,149 @@
+"""What `mplab export-html` makes of lessons that have run: no kernel runs here."""
+
+import base64
+import email.message
+import io
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import page as pages
+import pytest
+from drawn import assert_as_it_was
+from nbformat.v4 import new_output
+from PIL import Image
+
+from mplab.commands import export_html, front_page, reference
+from mplab.commands.errors import UserError
+from mplab.common.installation import VERSION
+from mplab.training.digits import PaintedDigits
+from mplab.training.exponents import exponent_histogram
+
+RAN = nbformat.read(Path(__file__).with_name("lesson.json"), as_version=4)
+"""A lesson with its outputs; in the last cell are its explorers."""
+EXPLORERS = RAN.cells.pop().outputs
+GUIDE = """# Guide
+
+| 1 · [a](01_first.ipynb) | 45–90 | what a > b is |
+|---|---|---|
+
+[it](01_first.ipynb) [here](#guide) [there](https://x.y) [file](l01/figures.py)"""
+ENTRY = b'<nav><h2 id="n"></nav><main><section id="f">def f # 2<sup>\xe2\x88\x923</sup> <b>a</b>\n'
+"""A page of the reference."""
+
+
+def execute(client, env):
+    client.nb.cells[0].outputs = [new_output("stream", text="not shown")]
+    client.nb.cells[-1].outputs = EXPLORERS
+
+
+def reduced(path):
+    """A page without style, scripts, versions and colours of code; images are told."""
+
+    def told(found):
+        image = Image.open(io.BytesIO(base64.b64decode(found[2])))
+        return f"{found[1]} {image.size} {image.convert('L').resize((3, 3)).tobytes().hex()}"
+
+    text = path.read_text("utf-8").replace(f"mplab {VERSION}", "mplab")
+    text = re.sub(r"data:image/(\w+);base64,([^\"]+)", told, text)
+    text = re.sub(
+        r"(?s)<style>.*?</style>|<script( type=\"module\")?>.*?</script>", "", text
+    )
+    return re.sub(
+        r'sha256-[^\']*|<!-- e.*|<link.*|<span class="\w*">|</span>', "", text
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The pages of a course, made twice: the second time nothing has changed."""
+    folder, out = (tmp_path_factory.mktemp(name) for name in ("lessons", "pages"))
+    nbformat.write(RAN, folder / "01_first.ipynb")
+    for number in ("02", "05", "07", "19"):
+        pages.write_lesson(folder / f"{number}_m.ipynb", [f"# More {number}", "1"])
+    (folder / "README.md").write_text(GUIDE, encoding="utf-8")
+    (folder / "l01").mkdir()
+    (folder / "l01" / "rescue.png").touch()
+    urls = email.message.Message()
+    urls["Project-URL"] = "Repository, https://github.com/a/b"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export_html, "course_folder", lambda name: folder)
+        patch.setattr("importlib.metadata.metadata", lambda package: urls)
+        patch.setenv("GITHUB_REPOSITORY", "a/b")
+        (out / "api").mkdir()
+        (out / "api" / "a.html").write_bytes(ENTRY)
+        patch.setattr(reference, "write_reference", str)
+        digits = '<div class="explorer frozen">DIGITS<script></script></div>'
+        patch.setattr(front_page, "draw_digits", iter([digits]).__next__)
+        patch.setattr(front_page, "to_live_html", "LIVE {0.entry}".format)
+        patch.setattr("nbclient.NotebookClient.execute", execute)
+        export_html.export(out, lessons=[1, 2, 5, 7])
+        patch.setattr("nbclient.NotebookClient.execute", None)
+        export_html.main(["--out", str(out), "--lesson", "1", "--lesson", "2"])
+        with pytest.raises(
+            UserError, match=r"no lesson 3\. There are 1, 2, 5, 7, 19\."
+        ):
+            export_html.export(out, lessons=[3])
+    return out
+
+
+@pytest.mark.parametrize(
+    "name", ["01_first", "05_m", "index", "teaching", "search", "404"]
+)
+def test_a_page_holds_what_it_held(site, name):
+    text = reduced(site / f"{name}.html")
+    # What code does not fill in is left out.
+    for line in (front_page.FILES / "front.html").read_text("utf-8").splitlines(True):
+        text = text if "{" in line else text.replace(line, "")
+    assert_as_it_was(text, __file__, f"{name}.txt")
+
+
+GRADIENTS = np.array([2.0**-30] * 3 + [2.0**-10])
+
+
+def test_the_first_explorer_says_what_each_loss_scale_paints(tmp_path, monkeypatch):
+    asked = []
+
+    def measured(*recipes, **how):
+        asked.extend([*((x.name, x.init_scale, x.dynamic) for x in recipes[1:]), how])
+        r2 = {"fp32": 0.9, "2⁰": -0.001, "2²": 0.5, "2⁸": 0.86, "2²⁴": np.nan}
+        images = np.linspace(0, 1, 640).reshape(10, 64)
+        painted = dict.fromkeys(r2, np.full((10, 64), np.nan))
+        return PaintedDigits(
+            images, painted, r2, {"fp32": exponent_histogram(GRADIENTS)}
+        )
+
+    monkeypatch.setattr("mplab.training.digits.measure_painted_digits", measured)
+    monkeypatch.setattr(front_page, "EXPONENTS", (0, 2, 8, 24))
+    monkeypatch.setattr(
+        front_page, "pack", lambda states, moves: "\n".join(map(" ".join, states))
+    )
+    path = tmp_path / "digits.html"
+    path.write_text(front_page.draw_digits(), encoding="utf-8")
+    text = re.sub("(?s)<svg.*?</svg>", "", reduced(path))
+    assert_as_it_was(f"{text}\n{asked}\n", __file__, "digits.txt")
+
+
+def test_the_reference_has_what_a_front_offers_and_lists_rooms_commands_and_reports(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "peers.txt").write_text("a < b\n")
+    (tmp_path / "REPORTS.md").write_text("# Reports\n\nSome.")
+    shown = {"mplab": ["FORMATS", "health"], "mplab.health": ["Finding"]}
+    monkeypatch.setattr(reference, "MORE", shown)
+    monkeypatch.setattr(reference, "ROOMS", ("health",))
+    monkeypatch.setattr(reference, "COMMANDS", {"fly": "see all"})
+    monkeypatch.setattr(reference, "course_folder", lambda name: tmp_path)
+    reference.write_reference(tmp_path / "api")
+    pages = [tmp_path / "api" / f"{x}.html" for x in ("mplab", "mplab/health", "index")]
+    text = "".join(
+        re.sub(r"<nav.*?</nav>|<[^>]*>", "", reduced(x), flags=re.S) for x in pages
+    )
+    text = re.sub(r"(?<='FP16').*|(?s:^.*?(?=Rooms))|\s*(?=\n)", "", text)
+    assert_as_it_was(text, __file__, "reference.txt")
+    page = pages[1].read_text("utf-8")
+    assert ' href="#Finding" aria-label="link to Finding">' in page
+    assert page.count("Content-Security-Policy") == page.count("'strict-dynamic'") == 1
+    index = (tmp_path / "api" / "search.js").read_text("utf-8")
+    assert '"mplab.health.Finding"' in index and '"mplab.FORMATS"' not in index
