@@ -9,7 +9,7 @@ import torch
 from legible import assert_legible
 from record import Request, store
 
-from mplab import BF16, FP16, FP32, TF32
+from mplab import FP16, FP32, TF32
 from mplab.hardware import Recording, Roofline, rooflines
 from mplab.hardware.rooflines import Product, ProductError
 from mplab.lessons.l11 import figures as l11
@@ -33,10 +33,10 @@ SIZES = (32, 64, 128, 256, 512)
 
 
 def test_products_are_timed_and_slow_ones_left_out(monkeypatch):
-    [timed] = rooflines.measured((8,), (BF16,)).products
-    assert 0 < timed.per_second < 1e13
     times = iter([0.25, *[0.5] * 5, 0.6, *[0.125] * 5])
-    monkeypatch.setattr(rooflines, "seconds_of", lambda call, **how: next(times))
+    monkeypatch.setattr(
+        rooflines, "seconds_of", lambda call, **how: call() is None or next(times)
+    )
     where, copied, products = roof = rooflines.measured()
     assert (copied, roof.peak("FP16")) == (2.0**29, 65536 / 0.6)
     assert where.startswith("measured on this machine's CPU, ")

@@ -18,6 +18,11 @@ from pathlib import Path
 from mutations import mutants
 
 ROOT = Path(__file__).parents[2]
+ELSEWHERE = {
+    "grade": "tests/grading/test_folder.py",
+    "train": "tests/training/test_runs.py",
+}
+"""The tests of a command that are not in its room, but where what it runs is."""
 
 
 def notices(copy: Path, room: str, module: str = "") -> bool:
@@ -26,8 +31,9 @@ def notices(copy: Path, room: str, module: str = "") -> bool:
     The module's own tests are run first, because they notice most faults within seconds, and those
     of what is drawn; the fronts last: what they offer, and what a room says without its packages.
     """
-    names = (f"tests/{room}/test_{name}.py" for name in (module, "drawn"))
-    if module and any((copy / own).exists() and _fail(copy, own) for own in names):
+    own = [f"tests/{room}/test_{name}.py" for name in (module, "drawn")]
+    own += ELSEWHERE.get(module, "").split()
+    if module and any((copy / test).exists() and _fail(copy, test) for test in own):
         return True
     return _fail(copy, f"tests/{room}", f"mplab/{room}", "tests/test_front.py")
 
@@ -65,7 +71,7 @@ def main() -> None:
         copy = Path(folder) / "copy"
         left = shutil.ignore_patterns(".git", ".venv", "artefacts", ".hypothesis")
         shutil.copytree(ROOT, copy, ignore=left)
-        if notices(copy, options.room):
+        if notices(copy, options.room) or _fail(copy, *ELSEWHERE.values()):
             sys.exit("The tests fail without any fault.")
         for path, what, text in chosen:
             (copy / path).write_text(text, encoding="utf-8")
