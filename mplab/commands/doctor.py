@@ -124,8 +124,10 @@ def matrix_formats(capability: tuple[int, int]) -> tuple[str, ...]:
         from 8.0 (Ampere), FP8 from 8.9 (Ada).
 
     Examples:
-        >>> matrix_formats((8, 6))
-        ('FP16', 'BF16', 'TF32')
+        >>> matrix_formats((8, 6)), matrix_formats((7, 0)), matrix_formats((6, 2))
+        (('FP16', 'BF16', 'TF32'), ('FP16',), ())
+        >>> matrix_formats((8, 0)) == matrix_formats((8, 8)) != matrix_formats((8, 9))
+        True
     """
     return tuple(name for name, first in _MATRIX_UNITS if capability >= first)
 

@@ -124,21 +124,6 @@ def test_a_page_is_kept_while_its_lesson_fails(lessons, capfd):
     assert page.read_bytes() == kept
 
 
-@pytest.mark.parametrize("error", [None, AssertionError])
-def test_a_lesson_that_ctrl_c_broke_off_is_not_written(lessons, monkeypatch, error):
-    """nbclient takes the signal, ends the kernel, and goes on or stumbles."""
-
-    def execute(client, **_):
-        client._async_cleanup_kernel_future = "made when the signal came"
-        if error:
-            raise error
-
-    monkeypatch.setattr("nbclient.NotebookClient.execute", execute)
-    with pytest.raises(KeyboardInterrupt):
-        export_html.export(lessons[1])
-    assert not list(lessons[1].glob("*.html"))
-
-
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory, digits):
     """The folder of the reference."""
