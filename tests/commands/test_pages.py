@@ -148,10 +148,10 @@ def test_the_reference_has_what_a_front_offers_and_lists_rooms_commands_and_repo
     shown = {
         "mplab": ["FORMATS", "health"],
         "mplab.health": ["Finding"],
-        "mplab.hardware": ["Roofline"],
+        "mplab.scaling": ["LossScaler"],
     }
     monkeypatch.setattr(reference, "MORE", shown)
-    monkeypatch.setattr(reference, "ROOMS", ("health", "hardware"))
+    monkeypatch.setattr(reference, "ROOMS", ("health", "scaling"))
     monkeypatch.setattr(reference, "COMMANDS", {"fly": "see all"})
     monkeypatch.setattr(reference, "course_folder", lambda name: tmp_path)
     reference.write_reference(tmp_path / "api")
