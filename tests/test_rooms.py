@@ -62,7 +62,7 @@ TOKENS = {
     "mplab/commands": 12_450,
     "mplab": 205_560,
     "mplab lessons data": 328_490,
-    "tests": 345_100,
+    "tests": 345_140,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all
 that is installed, one for the tests. A feature pays for its tokens elsewhere, or its commit says

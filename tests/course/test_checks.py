@@ -483,6 +483,8 @@ def test_an_unknown_exercise_raises_and_names_the_known_ones():
 def test_a_verdict_prints_itself_and_escapes_html():
     verdict = check("flush_threshold", "<b>")
     assert not verdict and "&lt;b&gt;" in verdict._repr_html_()
+    for number in (str(2.0**-25), np.array(str(2.0**-25))):
+        assert not check("flush_threshold", number)
     assert mplab.check is check
 
 
