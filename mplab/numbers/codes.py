@@ -261,12 +261,17 @@ def encode(x: object, fmt: FormatLike) -> Any:
     nan = np.isnan(array)
     if nan.any() and not fmt.has_nan:
         raise ValueError(refusal("encode", "x", np.nan, fmt, "nan"))
+    return _encode(array, fmt)[()]
+
+
+def _encode(array: np.ndarray, fmt: Format) -> np.ndarray:
+    """Compute the codes of float64 values of a format from their bits."""
     bits = np.atleast_1d(array).view(np.int64)
     magnitude = bits & _MAGNITUDE
     codes = _magnitude_codes(magnitude, fmt)
     codes = np.where(magnitude == _INFINITY, fmt.infinity_code or 0, codes)
     codes = _joined(bits < 0, codes, fmt).reshape(array.shape)
-    return np.where(nan, fmt.nan_code or 0, codes).astype(code_dtype(fmt))[()]
+    return np.where(np.isnan(array), fmt.nan_code or 0, codes).astype(code_dtype(fmt))
 
 
 def codes_by_table(x: Any, fmt: Format) -> np.ndarray:
@@ -319,8 +324,9 @@ def _code_table(fmt: Format) -> np.ndarray:
     trailing = FP32.precision - fmt.precision
     table = np.full(1 << (32 - trailing), _NO_CODE, np.uint32)
     numbers = _table(fmt)
-    with np.errstate(all="ignore"):
-        bits = numbers.astype(np.float32).view(np.uint32)
+    bits = _encode(
+        numbers, FP32
+    )  # no cast: a CPU may flush subnormals, and this is kept
     codes = np.where(np.isnan(numbers), fmt.nan_code or 0, np.arange(1 << fmt.bits))
     kept = bits >> trailing << trailing == bits
     if fmt.specials is Specials.TWOS_COMPLEMENT:
