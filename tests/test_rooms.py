@@ -62,7 +62,7 @@ TOKENS = {
     "mplab/commands": 12_450,
     "mplab": 205_580,
     "mplab lessons data": 328_510,
-    "tests": 345_140,
+    "tests": 345_160,
 }
 """Tokens of Python without comments and docstrings, at most: a number for each room, one for all
 that is installed, one for the tests. A feature pays for its tokens elsewhere, or its commit says

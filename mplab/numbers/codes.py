@@ -324,9 +324,8 @@ def _code_table(fmt: Format) -> np.ndarray:
     trailing = FP32.precision - fmt.precision
     table = np.full(1 << (32 - trailing), _NO_CODE, np.uint32)
     numbers = _table(fmt)
-    bits = _encode(
-        numbers, FP32
-    )  # no cast: a CPU may flush subnormals, and this is kept
+    # Without a cast: a CPU may flush subnormals, and the table is kept.
+    bits = _encode(numbers, FP32)
     codes = np.where(np.isnan(numbers), fmt.nan_code or 0, np.arange(1 << fmt.bits))
     kept = bits >> trailing << trailing == bits
     if fmt.specials is Specials.TWOS_COMPLEMENT:

@@ -185,6 +185,10 @@ def test_on_a_phone_each_cell_of_a_report_says_its_column(reference, browser):
     assert shown == [f'"{name}:\u00a0"' for name in names] != []
 
 
+def test_the_reference_shows_no_answer_of_an_exercise(reference):
+    assert "answer=" not in page_of(reference, "mplab.course")
+
+
 def test_round_tensor_has_a_page_without_its_neighbours(reference):
     assert list(sections(page_of(reference, "mplab.numbers.tensors"))) == [
         "round_tensor"
