@@ -383,6 +383,28 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tag.on_use = attach
         set_tag(out, tag)
 
+    def cast_before_hooks(self, t: Tensor, into: Rounder) -> None:
+        """Cast the gradient of a low tensor as it arrives, as autograd does, for hooks to see.
+
+        Without hooks, the operation that takes it casts it.
+        """
+
+        def cast(gradient: Tensor) -> Tensor | None:
+            tag = tag_of(gradient)
+            unchanged = tag is not None and into.leaves_unchanged(tag)
+            if self.graph.innermost is not self or unchanged or not gradient.dim():
+                return None
+            here = _current_node()
+            if not isinstance(here, BackwardCFunction):
+                return gradient.clone()  # the node casts it
+            low = torch.empty_like(gradient)
+            node = self.graph.nodes.get(_number_of(here))
+            into(gradient.detach(), low, self._counter("cast", node))
+            set_tag(low, FormatTag(into, None if tag is None else tag.made_by))
+            return low
+
+        t.register_hook(cast)  # type: ignore[no-untyped-call]
+
     def _note_view(self, rule: Rule, args: Any, kwargs: Keywords) -> None:
         """Remember the node of a view, which shares its input's memory and tag."""
         tags = tags_of(tensors_of(rule, args, kwargs))

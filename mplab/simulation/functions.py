@@ -31,6 +31,7 @@ from mplab.simulation.tags import (
     is_plain,
     low_rounder,
     set_tag,
+    tag_of,
 )
 
 _OTHER_NAMES = {
@@ -479,6 +480,46 @@ def _fill_with_limits(
     return _make(functions, func, [*map(limited, args)], kwargs)
 
 
+def _register_hook(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+    """`x.register_hook(…)`: the gradient is in the format of x."""
+    into = _low_rounder(args[0])
+    if into is not None:
+        functions.mode.cast_before_hooks(args[0], into)
+    return func(*args, **kwargs)
+
+
+def _pass_to_hooks(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+    """`x.view_as(y)`: so torch passes a module's result to its hooks of the backward pass."""
+    out = func(*args, **kwargs)
+    into = _low_rounder(out)
+    tag = None if into is None else tag_of(out)
+
+    def attach(t: Tensor) -> bool:
+        hooked = type(t.grad_fn).__name__ == "BackwardHookFunctionBackward"
+        if hooked:
+            functions.mode.cast_before_hooks(t, into)
+        return hooked
+
+    if tag is not None:
+        tag.on_use = attach
+    return out
+
+
+def _differentiate(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
+    """`torch.autograd.grad`: the gradient of a low tensor is in its format.
+
+    A backward pass casts a gradient only where an operation takes it.
+    """
+
+    def cast(t: Any, gradient: Any) -> Any:
+        into = _low_rounder(t)
+        why = "the gradient of a low tensor is asked for"
+        return gradient if into is None else functions.to(gradient, into, why)
+
+    _, inputs = args  # as torch spells them: a tuple each
+    return tuple(map(cast, inputs, func(*args, **kwargs)))
+
+
 _LARGEST = torch.finfo(torch.float32).max
 
 _HANDLERS: tuple[tuple[Callable[..., Any], str], ...] = (
@@ -519,6 +560,9 @@ def known_functions(policy: Policy) -> dict[Any, Any]:
             found |= dict.fromkeys(_callables(name), handler)
     found |= whole_functions(policy)
     found[Tensor.dtype.__get__] = _show_dtype  # type: ignore[attr-defined]
+    found[torch.autograd.grad] = _differentiate
+    found[Tensor.register_hook] = _register_hook
+    found[Tensor.view_as] = _pass_to_hooks
     found[_by_heads] = _attend_by_heads
     if "scaled_dot_product_attention" in policy.lower:
         found[functional.scaled_dot_product_attention] = _attend

@@ -180,6 +180,61 @@ def test_hooks_see_gradients_in_the_format_of_their_tensor():
     networks.assert_bits(seen[1], w.grad / 3)
 
 
+SEEN = {
+    "float": lambda h: h.float().square(),
+    "loss": lambda h: F.mse_loss(h, torch.ones_like(h), reduction="none"),
+    "product": lambda h: h.prod(1),
+    "used twice": lambda h: (
+        F.pad(h[None], (9, 9), mode="replicate").sum() + (h * 3).sum()
+    ),
+    "low": lambda h: h.square(),
+}
+
+
+def _watched(context, after, how):
+    """Gradients of a low result as a program may look at them, and those of the weights."""
+    torch.manual_seed(0)
+    inner = nn.Linear(9, 9)
+    model, x, seen = nn.Sequential(nn.Sequential(inner)), torch.randn(9, 9), []
+
+    def see(g):
+        seen.append(g.detach().float().numpy().copy())  # no operation casts it
+
+    with context:
+        for module in (model, model[0], inner):
+            if how == "module":
+                module.register_full_backward_hook(lambda m, given, got: see(got[0]))
+            if how == "module before":
+                module.register_full_backward_pre_hook(lambda m, got: see(got[0]))
+        h = model(x.requires_grad_())
+        if how == "tensor":
+            h.register_hook(see)
+            h.register_hook(see)
+        y = after(h).float().sum() * 1.37
+        if how == "asked for":
+            for g in torch.autograd.grad(y, [h, x], retain_graph=True):
+                see(g)
+        y.backward()
+    return [*seen, x.grad.numpy(), inner.weight.grad.numpy()]
+
+
+@pytest.mark.parametrize("how", ["tensor", "module", "module before", "asked for"])
+@pytest.mark.parametrize("after", SEEN)
+def test_a_gradient_is_cast_before_anybody_looks_at_it(after, how):
+    """Even by way of NumPy: a hook that counts what was flushed must find zeros."""
+    given = SEEN[after], how
+    real = _watched(torch.autocast("cpu", dtype=torch.bfloat16), *given)
+    mode = simulated(BF16, policy=CPU_AUTOCAST)
+    found = _watched(mode, *given)
+    assert len(real) == len(found) > 2
+    for ours, torchs in zip(found, real, strict=True):
+        networks.assert_bits(torch.from_numpy(ours), torch.from_numpy(torchs))
+    unseen = simulated(BF16, policy=CPU_AUTOCAST)
+    _watched(unseen, SEEN[after], "")
+    if how != "asked for":  # two backward passes
+        assert mode.by_operation == unseen.by_operation
+
+
 def test_gradients_of_gradients_are_simulated():
     model = networks.mlp(6, 5, 3)
     x = torch.randn(4, 6, requires_grad=True)
