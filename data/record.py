@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import torch
 from parts.casts import casts
+from parts.kernels import kernels
 from parts.part import Found, Setting, problem_of
 from parts.runs import SEEDS, exponents, larger, training
 from parts.speed import speed
@@ -47,6 +48,7 @@ PARTS: dict[str, Part] = {  # in order of importance
     "training": Part(training, 155),
     "larger": Part(larger, 35),
     "speed": Part(speed, 45),
+    "kernels": Part(kernels, 30),
     "exponents": Part(exponents, 15),
 }
 

@@ -27,6 +27,19 @@ SCHEMA: dict[str, dict[str, type]] = {
     "training": {"runs": list},
     "larger": {"parameters": int, "runs": list},
     "speed": {"copy": dict, "matmul": list, "round_to": dict, "steps": list},
+    "kernels": dict.fromkeys(
+        (
+            "numbers",
+            "refusals",
+            "constants",
+            "steps",
+            "functions",
+            "norms",
+            "sums",
+            "marked",
+        ),
+        dict,
+    ),
     "exponents": {"runs": list},
     "audit": {"rows": list, "refused": list},
 }

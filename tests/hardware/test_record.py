@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import record
 import torch
-from parts import casts, runs as on_device, tensorcores
+from parts import casts, kernels, runs as on_device, tensorcores
 from parts.casts import checksum
 from parts.part import Setting
 
@@ -48,12 +48,48 @@ LONG = ("tensorcores", "training", "speed")
 SLOW = pytest.mark.slow
 
 
+# Low kernels -------------------------------------------------------------------------------
+
+
+def test_low_kernels_are_recorded_as_equal_or_with_what_differs():
+    """On the CPU all are equal but those that `explain` marks, or that an order of sums decides."""
+    found = dict(kernels.kernels(REHEARSAL))
+    assert set(found) == set(SCHEMA["kernels"])
+    assert {group for group, rows in found.items() if rows["different"]} <= {
+        "norms",
+        "marked",
+    }
+    assert sum(len(rows["equal"]) for rows in found.values()) > 90
+
+
+def test_a_low_kernel_that_is_not_as_simulated_is_recorded_with_what_it_could_be():
+    """3,000 gradients of one number, which the low kernel adds in the format, one by one."""
+    text = 'back(lambda w: F.pad(w[None], (3000, 3000), mode="replicate"))(x)'
+    program = kernels.program_of(text, back=kernels.gradient_of)
+    found = dict(kernels.compare("pad", program, (torch.ones(2, 4),), BF16, "cpu"))
+    assert found["pad | BF16, autocast"] == {}  # there it is FP32
+    row = found["pad | BF16, low"]
+    wrong = {"differing": 4, "first": [256.0, 3008.0], "most": 2752.0}
+    assert row == {
+        "simulated": wrong,
+        "as on cuda": wrong,
+        "rounded once": wrong,
+        "elements": 8,
+    }
+
+
 # Recording -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "part",
-    ["casts", "larger", "exponents", *[pytest.param(p, marks=SLOW) for p in LONG]],
+    [
+        "casts",
+        "larger",
+        "kernels",
+        "exponents",
+        *[pytest.param(p, marks=SLOW) for p in LONG],
+    ],
 )
 def test_each_part_rehearses_on_a_cpu_and_says_nothing_about_the_place(part, tmp_path):
     made = record.record(part, asked(part, tmp_path / "private-folder"))

@@ -9,6 +9,18 @@ from contextlib import nullcontext
 import pytest
 import torch
 from networks import assert_bits
+from parts import kernels
+from parts.kernels import (
+    CONSTANTS,
+    ELEMENTARY,
+    EXACT,
+    NUMBERS,
+    PAST,
+    PAST_THE_RANGE,
+    numbers,
+    program_of,
+    programs_of,
+)
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP16
@@ -24,108 +36,46 @@ from mplab.simulation import (
 )
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
-KNOWN = {"torch": torch, "F": F, "math": math}
+X, Y = numbers()
 
 
 def both(program, fmt, *inputs, policy=CPU_AUTOCAST):
     """What a program gives in torch's autocast and in the simulation: a tensor, or the error."""
-    found = []
-    for context in (
-        torch.autocast("cpu", dtype=fmt.torch_dtype),
-        simulated(fmt, policy=policy),
-    ):
-        torch.manual_seed(0)
-        with context:
-            low = [t.float().mm(torch.eye(t.shape[1])) for t in inputs]
-            try:
-                out = program(*low)
-            except RuntimeError as error:
-                out = str(error)
-        found.append(out.float() if isinstance(out, torch.Tensor) else out)
-    return found
+    return [
+        kernels.outcome(program, context, fmt, inputs)
+        for context in (
+            torch.autocast("cpu", dtype=fmt.torch_dtype),
+            simulated(fmt, policy=policy),
+        )
+    ]
 
 
 def assert_equal(program, fmt, *inputs):
-    real, found = both(program, fmt, *inputs)
-    assert type(real) is type(found), (real, found)
-    if isinstance(real, str):
-        assert real == found
-    else:
-        assert_bits(
-            found.nan_to_num(7, math.inf, -math.inf),
-            real.nan_to_num(7, math.inf, -math.inf),
-        )
-
-
-def programs(text):
-    return [pytest.param(line.strip(), id=line.strip()) for line in text.split(";")]
-
-
-def numbers(fmt, seed=5):
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randn(60, 50, generator=g)
-    near = torch.tensor([0.1, 0.7, 3.0, 100.0, 1.0]).repeat(60, 10)
-    return torch.cat([x, near]).to(fmt.torch_dtype), torch.cat([near, x]).to(
-        fmt.torch_dtype
-    )
+    assert kernels.difference(*both(program, fmt, *inputs)) == {}
 
 
 @HALVES
-@pytest.mark.parametrize(
-    "program",
-    programs("""
-        x == 0.1; x != 0.7; x < 0.1; x <= 0.7; x > 0.7; x >= 0.1; x + 0.7; 0.1 + x; x - 0.7;
-        0.1 - x; x + 2049; x.add_(0.1); x.sub_(0.7); x % 0.1; x.fmod(0.7); 100.1 % x;
-        x ** 1.001; 1.001 ** x;
-        x ** 2; x ** 3; F.hardshrink(x, 0.7); x + 65519.0; x % 1e-9;
-        torch.where(x > 0, x, torch.tensor(10**6)); torch.maximum(x, torch.tensor(1000001));
-        torch.add(x, y, alpha=2); x * 0.1; x / 0.7; x.clamp(-0.1, 0.7); x + torch.tensor(0.1)
-    """),
-)
-def test_numbers_are_rounded_where_the_kernels_of_the_cpu_round_them(fmt, program):
-    call = eval(f"lambda x, y: ({program}).to(torch.float32)", KNOWN)
-    assert_equal(call, fmt, *numbers(fmt))
-
-
-PAST_THE_RANGE = """
-    x.masked_fill(x > 0, C); x.masked_fill_(x > 0, C); x.fill_(C); torch.full_like(x, C);
-    x.new_full((2,), C); x.clamp(max=C); x.clamp(C, C); x.clamp_min(C);
-    F.pad(x, (1, 1), value=C);
-    x.index_fill(0, torch.arange(2), C); x.scatter(0, torch.zeros(1, 2, dtype=torch.long), C);
-    F.threshold(x, 0.0, C); F.hardtanh(x, -abs(C), abs(C)); torch.add(x, x, alpha=C);
-    torch.sub(x, x, alpha=C); x ** C; x.fill_diagonal_(C); x + C; x - C; x * C; C / x; C ** x;
-    torch.where(x > 0, x, C); x.addcmul(x, x, value=C); x == C; x < C; F.threshold(x, C, 0.0);
-    F.leaky_relu(x, C); F.elu(x, C); torch.lerp(x, x, C);
-    x[1:].fill_(C); x[1:].fill_(torch.tensor(C));
-    x.masked_fill(x > 0, torch.tensor(C))
-"""
+@pytest.mark.parametrize("text", programs_of(NUMBERS))
+def test_numbers_are_rounded_where_the_kernels_of_the_cpu_round_them(fmt, text):
+    assert_equal(program_of(text), fmt, X, Y)
 
 
 @HALVES
-@pytest.mark.parametrize(
-    "number", ["1e9", "-65519.0", "-3.4028234663852886e38", "math.inf", "70000"]
-)
+@pytest.mark.parametrize("number", PAST)
 def test_numbers_past_the_range_are_refused_in_torch_s_words_where_torch_does(
     fmt, number
 ):
     refused = 0
-    for program in PAST_THE_RANGE.split(";"):
-        call = eval(f"lambda x: {program.replace('C', f'({number})').strip()}", KNOWN)
-        x = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0], [2.0, 1.0, 1.0]]).to(
-            fmt.torch_dtype
-        )
-        real, found = both(call, fmt, x)
-        assert isinstance(real, str) == isinstance(found, str), (program, real, found)
+    x = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0], [2.0, 1.0, 1.0]])
+    for text in programs_of(PAST_THE_RANGE):
+        real, found = both(program_of(text.replace("C", f"({number})")), fmt, x)
         if isinstance(real, str):
             refused += 1
             assert found == real
         else:
-            assert torch.equal(found, real) or found.isnan().equal(real.isnan()), (
-                program
-            )
-    assert (refused > 10) == (
-        abs(eval(number, KNOWN)) > fmt.max_finite and number != "math.inf"
-    )
+            assert torch.equal(found, real) or found.isnan().equal(real.isnan()), text
+    value = eval(number, {"math": math})
+    assert (refused > 10) == (fmt.max_finite < abs(value) < math.inf)
 
 
 def test_on_cuda_a_sum_takes_its_number_in_float32_and_a_comparison_does_not():
@@ -147,39 +97,14 @@ def test_a_format_in_which_torch_does_not_compute_is_filled_with_what_it_makes_o
 
 
 @HALVES
-@pytest.mark.parametrize(
-    "program",
-    programs("""
-        torch.nan_to_num(x); torch.nan_to_num(x, 3.0); torch.nan_to_num(x, posinf=0.1);
-        torch.nan_to_num(x, neginf=-9.0).neg(); torch.nextafter(x, y); torch.nextafter(x, y[:1]);
-        torch.nextafter(x[0, 0], y[0, 0]); torch.nextafter(x[:0], y[:0]);
-        x.clone().nan_to_num_()
-    """),
-)
-def test_constants_are_those_of_the_dtype(fmt, program):
-    x, y = numbers(fmt)
-    special = [
-        0.0,
-        -0.0,
-        fmt.max_finite,
-        -fmt.max_finite,
-        fmt.min_normal,
-        1.0,
-        2.0,
-        9.0,
-    ]
-    if fmt is FP16:  # the product of BF16 loses infinities and subnormals
-        special[4], special[6:] = fmt.min_subnormal, [math.inf, -math.inf]
-    x[:8, 0], y[:8, 0] = (
-        torch.tensor(special).to(x),
-        torch.tensor(special).flip(0).to(x),
-    )
+@pytest.mark.parametrize("text", programs_of(CONSTANTS))
+def test_constants_are_those_of_the_dtype(fmt, text):
+    x, y = X.clone(), Y.clone()
+    ends = [fmt.max_finite, -fmt.max_finite, fmt.min_subnormal, math.inf, -math.inf]
+    special = torch.tensor([0.0, -0.0, *ends, fmt.min_normal])
+    x[:8, 0], y[:8, 0] = special, special.flip(0)
     x[9, 0] = y[10, 0] = 1.0
-
-    def call(x, y):
-        return eval(program, KNOWN, {"x": x / (x != 5), "y": y})
-
-    assert_equal(call, fmt, x, y)
+    assert_equal(program_of(text), fmt, x, y)
 
 
 OPTIMIZERS = {
@@ -234,86 +159,14 @@ def test_a_gradient_of_a_low_tensor_is_added_up_in_its_format():
     assert low.grad.eq(256).all()
 
 
-def gradient_of(program, *others):
-    """A function of a low tensor: the gradient of the program's result with respect to it."""
-
-    def call(x, *rest):
-        x = x.detach().requires_grad_()
-        out = program(x, *rest)
-        return torch.autograd.grad(out, x, torch.ones_like(out))[0]
-
-    return call
-
-
-def sums():
-    """Programs that add 3,000 or more low numbers to few places, and real inputs for them."""
-    g = torch.Generator().manual_seed(11)
-    ix, few = (
-        torch.zeros(3000, dtype=torch.long),
-        torch.randint(0, 7, (900,), generator=g),
-    )
-    ones, many = torch.ones(3000, 1), torch.rand(900, 40, generator=g) * 3
-    back, uneven = gradient_of, 1 + torch.arange(40) % 3
-    return {
-        "index_add, rank 1": (lambda s: s.new_zeros(2).index_add(0, ix, s[:, 0]), ones),
-        "index_add of rows": (lambda s: s.new_zeros(7, 40).index_add(0, few, s), many),
-        "index_add of rows with a factor": (
-            lambda s: s.new_zeros(7, 40).index_add_(0, few, s, alpha=0.5), many),
-        "index_add of numbers with a factor that the format lacks": (
-            lambda s: s.new_zeros(7).index_add(0, few, s[:, 0], alpha=0.3), many),
-        "index_add with int32": (
-            lambda s: s.new_zeros(7, 40).index_add(0, few.int(), s), many),
-        "index_put": (
-            lambda s: s.new_zeros(7, 40).index_put((few,), s, accumulate=True), many),
-        "index_put_ of one column": (
-            lambda s: s.new_zeros(7).index_put_((few,), s[:, 3], accumulate=True), many),
-        "put_": (lambda s: s.new_zeros(2, 4).put_(few, s[:, 2], accumulate=True), many),
-        "scatter_add": (
-            lambda s: s.new_zeros(7, 40).scatter_add(0, few[:, None].expand(900, 40), s), many),
-        "backward of w[ix]": (back(lambda w: w[few] * uneven), many),
-        "backward of w[:, ix]": (back(lambda w: w[:, few % 3] * 1.5), many[:30]),
-        "backward of w[ix, jx]": (back(lambda w: w[few, few] * 1.5), many[:30]),
-        "backward of w[mask]": (back(lambda w: w[w > 1] * 1.5), many[:30]),
-        "backward of take": (back(lambda w: w.take(few) * 1.5), many[:30]),
-        "backward of index_select": (
-            back(lambda w: w[:, 0].index_select(0, few) * 1.5), many[:30]),
-        "backward of embedding": (back(lambda w: F.embedding(few, w) * 1.5), many[:30]),
-        "backward of embedding with padding": (
-            back(lambda w: F.embedding(few, w, padding_idx=3) * 1.5), many[:30]),
-        # each row 1,024 times, so that the products of a kernel's last columns are exact, too
-        "backward of embedding by frequency": (
-            back(lambda w: F.embedding(torch.arange(4096) % 4, w, scale_grad_by_freq=True)
-                 * uneven), many[:30]),
-        "backward of max_pool2d": (
-            back(lambda w: F.max_pool2d(w.view(1, 1, 60, 40), 20, 1) * 1.5), many[:60]),
-        "backward of adaptive_max_pool2d": (
-            back(lambda w: F.adaptive_max_pool2d(w.view(2, 1, 2, 3), (70, 80)) * 1.5),
-            many[:1, :12]),
-        "backward of avg_pool2d": (
-            back(lambda w: F.avg_pool2d(w.view(1, 2, 60, 20), 19, 1, 9) * uneven[:20]), many[:60]),
-        "backward of avg_pool2d without its padding": (
-            back(lambda w: F.avg_pool2d(w.view(2, 60, 20), (5, 3), 2, 1, True, False) * 1.5),
-            many[:60]),
-        "backward of avg_pool2d of nothing": (
-            back(lambda w: F.avg_pool2d(w.view(0, 3, 6, 6), 3, 1)), many[:0]),
-        "backward of a long avg_pool1d": (
-            back(lambda w: F.avg_pool1d(w.view(1, -1), 3, 1, 1) * 1.5), many),
-        "backward of adaptive_avg_pool2d": (
-            back(lambda w: F.adaptive_avg_pool2d(w.view(2, 1, 60, 20), (70, 7)) * uneven[:7]),
-            many[:60]),
-        "backward of unfold": (back(lambda w: w[0].unfold(0, 20, 1) * uneven[:20]), many),
-        "fold": (lambda s: F.fold(s, (34, 36), 30, padding=1, stride=(1, 2)), many[:, :35]),
-    }  # fmt: skip
-
-
-SUMS = sums()
+SUMS = kernels.sums()
 
 
 @HALVES
 @pytest.mark.parametrize("name", SUMS)
 def test_a_running_sum_is_kept_in_the_format_as_torch_keeps_it(name, fmt):
     program, x = SUMS[name]
-    assert_equal(program, fmt, x.to(fmt.torch_dtype))
+    assert_equal(program, fmt, x)
 
 
 def test_several_tensors_by_out_are_filled():
@@ -369,7 +222,7 @@ def test_statistics_of_a_batch_without_weights_are_stored_low(fmt, mean):
         lambda x: F.instance_norm(x.view(8, 10, 10, 3).permute(0, 3, 1, 2)),
         lambda x: F.batch_norm(x.view(8, 6, 50), None, None, training=True),
     ):
-        assert_equal(program, fmt, x.to(fmt.torch_dtype))
+        assert_equal(program, fmt, x)
 
 
 def test_a_sum_that_torch_adds_in_float32_is_added_so():
@@ -425,19 +278,6 @@ def test_cuda_counts_the_elements_behind_a_place():
     assert low_kernels._slice_size(x.sum(), [torch.tensor(True)]) == 1
 
 
-EXACT = """
-    abs angle ceil deg2rad floor frac nan_to_num neg rad2deg reciprocal relu round sgn sign sqrt
-    square trunc F.hardshrink F.hardsigmoid F.hardswish F.hardtanh F.leaky_relu F.relu6
-    F.softshrink F.softsign x**-2 x**-1 x**2 x**3
-"""
-ELEMENTARY = """
-    acos acosh asin asinh atan atanh cos cosh digamma erfc erfinv exp exp2 expm1 i0 lgamma log log10
-    log1p log2 logit sigmoid sin sinc sinh special.ndtr tan tanh x**0.5 x**-0.5 x**2.5
-    F.celu F.elu F.logsigmoid F.mish F.selu F.silu F.softplus F.tanhshrink
-"""
-"""Not erf, gelu, rsqrt, special.entr and special.i0e, which processors or formulas make differ."""
-
-
 @HALVES
 @pytest.mark.parametrize(("names", "ties"), [(EXACT, 0), (ELEMENTARY, 8)])
 def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt, names, ties):
@@ -448,17 +288,17 @@ def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt, names, ties
     """
     old = torch.backends.cpu.get_cpu_capability() == "DEFAULT"
     dtype = fmt.torch_dtype
-    codes = torch.arange(65536).to(torch.int16).view(dtype)
+    codes = kernels.every_code(fmt)
     weights = torch.randn(65536, generator=torch.Generator().manual_seed(0)).to(dtype)
     for name in names.split():
         if old and name == "x**-0.5":
             continue
-        program = name if "**" in name else f"{name}(x)"
+        program = program_of(kernels.function_of(name))
         found = []
         for context in (nullcontext(), simulated(fmt, policy=CPU_AUTOCAST)):
             with context:
-                x = codes.float().to(dtype).requires_grad_()
-                y = eval(program, KNOWN | vars(torch), {"x": x})
+                x = codes.clone().to(dtype).requires_grad_()
+                y = program(x)
                 (gradient,) = torch.autograd.grad(y, x, weights.float().to(y.dtype))
                 found.append((y.detach(), gradient))
         alone = old or name in ("logit", "sigmoid")
@@ -473,27 +313,9 @@ def test_functions_of_one_number_are_the_kernel_s_on_every_code(fmt, names, ties
 
 
 @HALVES
-@pytest.mark.parametrize(
-    "program",
-    programs("""
-        torch.linalg.cross(x[:, :3], y[:, 3:6]);
-        torch.linalg.cross(x[:3], y[:1].expand(3, -1), dim=0);
-        torch.logit(x.abs() / 4); torch.logit(x.abs() / 4, 0.01); torch.logit(x, 0.1);
-        torch.logit(x.abs() / 4, out=x.new_empty(0));
-        torch.pow(x, 3, out=torch.ones_like(x)); torch.nextafter(x, y, out=torch.ones_like(x));
-        torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5));
-        torch.addbmm(x[:6, :5], x[:, :60].reshape(60, 6, 10), y[:, :50].reshape(60, 10, 5),
-            beta=0.3, alpha=2);
-        torch.conv_tbc(x[:, :1, None], y[:40, :3].view(40, 1, 3), y[0, :3], 2)
-    """),
-)
-def test_a_kernel_that_rounds_between_its_steps_is_run_step_by_step(fmt, program):
-    def call(x, y):
-        return eval(" ".join(program.split()), KNOWN, {"x": x, "y": y})
-
-    assert_equal(
-        call, fmt, *(300 * t if "cross" in program else t for t in numbers(fmt))
-    )
+@pytest.mark.parametrize("text", programs_of(kernels.STEPS))
+def test_a_kernel_that_rounds_between_its_steps_is_run_step_by_step(fmt, text):
+    assert_equal(program_of(text), fmt, X, Y)
 
 
 @HALVES
@@ -534,7 +356,7 @@ ROWS = torch.zeros(5, dtype=torch.long)
 
 @pytest.mark.parametrize(
     "row",
-    programs("""
+    programs_of("""
         index_add | w.new_zeros(2, 4).index_add(0, ROWS, w[ROWS])
             | with alpha, a product is rounded or not, by its place in memory
             and by the processor | the order varies;
@@ -572,23 +394,13 @@ def test_explain_says_what_is_special_about_a_low_kernel(row):
 
 
 @HALVES
-@pytest.mark.parametrize(
-    "program",
-    programs("""
-        F.layer_norm(x + 10, (50,));
-        F.group_norm((x + 2).view(10, 12, 50), 3, y[0, :12], y[1, :12]);
-        F.batch_norm(x + 10, None, None, y[0], y[1], training=True)
-    """),
-)
+@pytest.mark.parametrize("text", programs_of(kernels.NORMS))
 def test_statistics_of_a_norm_without_wide_weights_are_low_in_its_backward_pass(
-    fmt, program
+    fmt, text
 ):
     """All but the few gradients that depend on the order of a sum in float32 are equal."""
-
-    def norm(x, y):
-        return eval(program, KNOWN, {"x": x, "y": y}).view(120, 50) * y
-
-    real, found = both(gradient_of(norm), fmt, *numbers(fmt))
+    norm = program_of(f"({text}).view(120, 50) * y")
+    real, found = both(kernels.gradient_of(norm), fmt, X, Y)
     assert (real == found).float().mean() > 0.98
 
 
@@ -613,9 +425,9 @@ def test_a_norm_of_which_the_result_alone_is_cast_keeps_its_statistics():
     """Keras's policy computes it in FP32."""
 
     def gradient(*contexts):
-        x = numbers(BF16)[0].add(3).bfloat16().float().requires_grad_()
+        x = X.add(3).bfloat16().float().requires_grad_()
         with contexts[0]:
-            F.layer_norm(x, (50,)).backward(numbers(BF16)[1][:120, :50])
+            F.layer_norm(x, (50,)).backward(Y.bfloat16().float())
         return x.grad.bfloat16()
 
     keras = gradient(simulated(BF16, policy=KERAS_MIXED))
