@@ -255,10 +255,8 @@ def test_lab_compiles_what_first_calls_need_without_waiting(tmp_path, monkeypatc
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
     lab._compile_beside()
     assert not list(tmp_path.rglob("*.nbc"))
-    end = time.monotonic() + 120
     while not list(tmp_path.rglob("kernels._inner_loop*.nbc")):
-        assert time.monotonic() < end
-        time.sleep(0.1)
+        time.sleep(0.1)  # a test that hangs is ended
 
 
 def test_lab_starts_where_nothing_can_be_compiled_beside_it(monkeypatch, capfd):
