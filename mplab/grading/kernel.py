@@ -26,6 +26,9 @@ _MAX_IMAGES = 1_500_000  # bytes of pictures kept per cell, as base64
 _KILLED = 113
 """The exit status of a guard whose process was killed."""
 
+_LATE_SECONDS = 2.0
+"""How long to wait for an interrupt that was sent when there was an answer already."""
+
 _EXIT_SECONDS = 10.0
 """How long a guard that no longer listens may take to exit."""
 
@@ -166,22 +169,38 @@ class Kernel:
         self._shell = shell
         self._outputs = outputs
         self._values = values
+        self._works = False
+        self._interrupts = 0
 
     def serve(self, channel: socket.socket) -> None:
         """Answer requests until the grader has gone."""
         while True:
+            signal.signal(signal.SIGINT, self._interrupt)
             request = receive(channel)
+            # An interrupt of the request before may still be on its way, by two other processes.
+            until = time.monotonic() + _LATE_SECONDS
+            while self._interrupts < request["interrupts"] and time.monotonic() < until:
+                time.sleep(0.001)
+            self._interrupts = request[
+                "interrupts"
+            ]  # the submission took it, or two came as one
             try:
-                signal.signal(signal.SIGINT, signal.default_int_handler)
-                answer = getattr(self, "do_" + request["do"])(request)
+                try:
+                    self._works = True
+                    answer = getattr(self, "do_" + request["do"])(request)
+                finally:
+                    self._works = False
             except KeyboardInterrupt:
                 answer = {"interrupted": True}
             except RecursionError:
                 answer = {"failed": "RecursionError"}
-            finally:
-                # An interrupt may come late, when there is an answer; it must not end the kernel.
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
             channel.sendall(packed({**answer, "id": request["id"]}))
+
+    def _interrupt(self, *_: Any) -> None:
+        """Count an interrupt; one that comes when there is an answer ends nothing."""
+        self._interrupts += 1
+        if self._works:
+            raise KeyboardInterrupt
 
     def do_files(self, request: dict[str, Any]) -> dict[str, Any]:
         """Write the files of the submission into the working folder."""

@@ -415,7 +415,8 @@ class Session:
         self._began = time.monotonic()
         self._before = None
         try:
-            self._send(packed({**message, "id": self._number}), allowed)
+            known = {"id": self._number, "interrupts": self.interrupts}
+            self._send(packed({**message, **known}), allowed)
             data = self._receive(allowed)
         finally:
             self._passed += time.monotonic() - self._began

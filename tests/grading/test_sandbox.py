@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -182,11 +183,26 @@ def test_a_submission_s_own_busy_processes_are_no_neighbours(session):
 def test_an_endless_cell_is_interrupted_and_the_next_one_runs(sandbox, session):
     stopped = session.run("while True: pass", seconds=1)
     assert stopped.outputs[-1]["ename"] == "KeyboardInterrupt"
-    sandbox.order("interrupt")
-    time.sleep(1)  # it comes late: there is an answer already
-    assert said(session.run("2")) == "2"
     assert session.run("def f(x):\n    while True: pass").ok
     assert session.ask("f", [{"tuple": [None]}], seconds=1).get("interrupted")
+
+
+@pytest.mark.slow
+def test_an_interrupt_that_comes_when_there_is_an_answer_strikes_no_other_cell(
+    sandbox, session
+):
+    *_, guard, _ = psutil.Process(sandbox.process_id).children(recursive=True)
+    for _ in range(2):
+        guard.suspend()
+        threading.Timer(0.3, guard.resume).start()
+        session.interrupts += 1
+        sandbox.order("interrupt")
+        assert said(session.run("import time; time.sleep(0.6); 2")) == "2"
+    sandbox.order("interrupt")
+    time.sleep(1)
+    assert said(session.run("3")) == "3"
+    session.interrupts += 1
+    assert said(session.run("4")) == "4"  # it never comes
 
 
 def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(session):
