@@ -137,8 +137,9 @@ class simulated(ContextDecorator):
 
         Known to differ without a mark: sums in another order, such as matrix products near
         `max_finite`; the backward pass of `elu`, `hardtanh` and the like at NaN; operations that
-        torch lacks in the format, which are computed here. Functions of two numbers may differ that
-        nobody has compared.
+        torch lacks in the format, which are computed here; operations in a hook of the backward
+        pass, which run in the format of its gradient even after `.float()`: read it by `.numpy()`.
+        Functions of two numbers may differ that nobody has compared.
 
         With torch's half kernels in place of the rounded float32 results, the runs of
         tests/training/test_training.py are bit-exact with `torch.amp`: their formats, their casts
