@@ -284,7 +284,8 @@ def codes_by_table(x: Any, fmt: Format) -> np.ndarray:
         single = x.astype(np.float32, copy=False)
         back = single.astype(x.dtype, copy=False)
     same = back.tobytes() == x.tobytes()  # each bit, also where the CPU flushes
-    if not same or not fmt.fits(FP32) or _TABLE_BITS < fmt.bits < 32:
+    long = fmt.bits > _TABLE_BITS or fmt.precision > _TABLE_PRECISION
+    if not same or not fmt.fits(FP32) or (long and fmt != FP32):
         raise LookupError
     bits = single.view(np.uint32)
     if fmt == FP32:
@@ -316,6 +317,9 @@ def _taken(x: np.ndarray, fmt: Format, table: np.ndarray) -> np.ndarray:
 
 
 _NO_CODE = 0xFFFF_FFFF
+
+_TABLE_PRECISION = 14
+"""By the leading bits of FP32, a table for 18 bits of precision would take 256 MiB; for 14, 16."""
 
 
 @cache

@@ -1,5 +1,6 @@
 import math
 import re
+import tracemalloc
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -473,3 +474,14 @@ def test_lists_of_codes_past_int64_are_read_one_by_one():
     for codes in ([0xC000000000000000, 1.0], [1.0, True], [None], ["1"]):
         with pytest.raises(TypeError, match=r"^decode: codes must be integers"):
             decode(codes, FP64)
+
+
+def test_a_long_format_of_one_s_own_is_encoded_in_little_memory():
+    fmt = Format("own", exponent_bits=2, precision=18)
+    tracemalloc.start()
+    try:
+        codes = encode(np.full(10, 1.5, np.float32), fmt)
+        assert tracemalloc.get_traced_memory()[1] < 2**26
+    finally:
+        tracemalloc.stop()
+    assert decode(codes, fmt).tolist() == [1.5] * 10
