@@ -43,6 +43,7 @@ from mplab.simulation.tags import (
     Node,
     RoundedCopy,
     Rounder,
+    has_storage,
     is_plain,
     low_rounder,
     set_tag,
@@ -389,14 +390,19 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         Without hooks, the operation that takes it casts it.
         """
 
-        def cast(gradient: Tensor) -> Tensor | None:
+        def cast(gradient: Tensor | None) -> Tensor | None:
+            # None for a result that was not used; is_grads_batched hands over several at once
+            if gradient is None or not has_storage(gradient):
+                return None
             tag = tag_of(gradient)
             unchanged = tag is not None and into.leaves_unchanged(tag)
             if self.graph.innermost is not self or unchanged or not gradient.dim():
                 return None
-            here = _current_node()
+            here: Any = _current_node()
             if not isinstance(here, BackwardCFunction):
                 return gradient.clone()  # the node casts it
+            if gradient.requires_grad:  # this cast would end its own graph
+                return None
             low = torch.empty_like(gradient)
             node = self.graph.nodes.get(_number_of(here))
             into(gradient.detach(), low, self._counter("cast", node))

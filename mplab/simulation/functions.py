@@ -9,7 +9,7 @@ dtype, or make a tensor of one, because below autograd all tensors are float32.
 import math
 import sys
 from collections.abc import Callable, Mapping
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -26,6 +26,7 @@ from mplab.simulation.policies import Policy, Run
 from mplab.simulation.tags import (
     FormatTag,
     Rounder,
+    has_storage,
     holds_float32,
     is_dense,
     is_plain,
@@ -492,17 +493,18 @@ def _pass_to_hooks(functions: Functions, func: Any, args: Any, kwargs: Keywords)
     """`x.view_as(y)`: so torch passes a module's result to its hooks of the backward pass."""
     out = func(*args, **kwargs)
     into = _low_rounder(out)
-    tag = None if into is None else tag_of(out)
-
-    def attach(t: Tensor) -> bool:
-        hooked = type(t.grad_fn).__name__ == "BackwardHookFunctionBackward"
-        if hooked:
-            functions.mode.cast_before_hooks(t, into)
-        return hooked
-
-    if tag is not None:
-        tag.on_use = attach
+    tag = tag_of(out) if into is not None else None
+    if into is not None and tag is not None:
+        tag.on_use = partial(_cast_for_hooks, functions.mode, into)
     return out
+
+
+def _cast_for_hooks(mode: Mode, into: Rounder, t: Tensor) -> bool:
+    """Cast the gradient of a module's result if it has hooks; say whether it has."""
+    hooked = type(t.grad_fn).__name__ == "BackwardHookFunctionBackward"
+    if hooked:
+        mode.cast_before_hooks(t, into)
+    return hooked
 
 
 def _differentiate(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
@@ -512,7 +514,8 @@ def _differentiate(functions: Functions, func: Any, args: Any, kwargs: Keywords)
     """
 
     def cast(t: Any, gradient: Any) -> Any:
-        into = _low_rounder(t)
+        own = isinstance(t, Tensor) and has_storage(t)
+        into = _low_rounder(t) if own else None
         why = "the gradient of a low tensor is asked for"
         return gradient if into is None else functions.to(gradient, into, why)
 

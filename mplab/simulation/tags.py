@@ -344,6 +344,10 @@ def this_graph() -> Graph:
     return _thread.graph
 
 
+has_storage: Callable[[Any], bool] = torch._C._has_storage
+"""Whether a tensor has memory of its own, as one in a transformation of `torch.func` has not."""
+
+
 def is_plain(t: object) -> TypeGuard[Tensor]:
     """Whether this is a tensor that has a storage."""
     return isinstance(t, Tensor) and t.layout is torch.strided

@@ -235,6 +235,65 @@ def test_a_gradient_is_cast_before_anybody_looks_at_it(after, how):
         assert mode.by_operation == unseen.by_operation
 
 
+class Halves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Linear(4, 6)
+
+    def forward(self, x):
+        return self.whole(x).chunk(2, 1)
+
+
+def _hooked(context, program):
+    torch.manual_seed(0)
+    x, module = torch.randn(5, 4, requires_grad=True), Halves()
+    module.register_full_backward_hook(lambda *_: None)
+    with context:
+        found = program(module, x)
+    return [*found, *(p.grad for p in (x, *module.parameters()) if p.grad is not None)]
+
+
+def _use_one_half(module, x):
+    one, other = module(x)
+    for t in (one, other):
+        t.register_hook(lambda g: None)
+    (one.float().sin() * 1.3).sum().backward()
+    return ()
+
+
+def _penalize(module, x):
+    out = module(x)[1].float().sum()
+    (g,) = torch.autograd.grad(out, x, create_graph=True)
+    (g.norm(dim=1) - 1).square().mean().backward()
+    return (g.detach(),)
+
+
+def _differentiate_many_times(module, x):
+    one, _ = module.whole(x).chunk(2, 1)
+    one.register_hook(lambda g: None)
+    y = (one.float().sin() * 1.3).sum(1)
+    return torch.autograd.grad(y, [x], torch.eye(5), is_grads_batched=True)
+
+
+@pytest.mark.parametrize(
+    "program", [_use_one_half, _penalize, _differentiate_many_times]
+)
+def test_hooks_bear_gradients_of_every_kind(program):
+    """None for what nobody used, such as carry a graph, and many at once."""
+    real = _hooked(torch.autocast("cpu", dtype=torch.bfloat16), program)
+    found = _hooked(simulated(BF16, policy=CPU_AUTOCAST), program)
+    for ours, torchs in zip(found, real, strict=True):
+        networks.assert_bits(ours, torchs)
+
+
+def test_a_gradient_of_torch_func_may_be_that_of_a_low_tensor():
+    x = torch.randn(3, 3, generator=torch.Generator().manual_seed(0))
+    with simulated(BF16, policy=CPU_AUTOCAST):
+        low = x.to(torch.bfloat16)
+        out, back = torch.func.vjp(lambda t: t.float().sin(), low)
+        assert back(torch.ones_like(out))[0].shape == (3, 3)
+
+
 def test_gradients_of_gradients_are_simulated():
     model = networks.mlp(6, 5, 3)
     x = torch.randn(4, 6, requires_grad=True)
