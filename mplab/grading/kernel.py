@@ -170,6 +170,7 @@ class Kernel:
         self._outputs = outputs
         self._values = values
         self._works = False
+        self._counts = True
         self._interrupts = 0
 
     def serve(self, channel: socket.socket) -> None:
@@ -177,24 +178,25 @@ class Kernel:
         while True:
             signal.signal(signal.SIGINT, self._interrupt)
             request = receive(channel)
-            # An interrupt of the request before may still be on its way, by two other processes.
-            until = time.monotonic() + _LATE_SECONDS
-            while self._interrupts < request["interrupts"] and time.monotonic() < until:
-                time.sleep(0.001)
-            self._interrupts = request[
-                "interrupts"
-            ]  # the submission took it, or two came as one
+            self._await_interrupts(request["interrupts"])
             try:
-                try:
-                    self._works = True
-                    answer = getattr(self, "do_" + request["do"])(request)
-                finally:
-                    self._works = False
+                self._works = True
+                answer = getattr(self, "do_" + request["do"])(request)
             except KeyboardInterrupt:
                 answer = {"interrupted": True}
             except RecursionError:
                 answer = {"failed": "RecursionError"}
+            self._works = False
+            # Else the submission took interrupts, and nobody knows how many.
+            self._counts = signal.getsignal(signal.SIGINT) == self._interrupt
             channel.sendall(packed({**answer, "id": request["id"]}))
+
+    def _await_interrupts(self, sent: int) -> None:
+        """Let an interrupt of the request before pass, which two processes may still hand on."""
+        until = time.monotonic() + _LATE_SECONDS
+        while self._counts and self._interrupts < sent and time.monotonic() < until:
+            time.sleep(0.001)
+        self._interrupts = sent
 
     def _interrupt(self, *_: Any) -> None:
         """Count an interrupt; one that comes when there is an answer ends nothing."""

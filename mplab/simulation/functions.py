@@ -500,11 +500,14 @@ def _pass_to_hooks(functions: Functions, func: Any, args: Any, kwargs: Keywords)
 
 
 def _cast_for_hooks(mode: Mode, into: Rounder, t: Tensor) -> bool:
-    """Cast the gradient of a module's result if it has hooks; say whether it has."""
-    hooked = type(t.grad_fn).__name__ == "BackwardHookFunctionBackward"
-    if hooked:
-        mode.cast_before_hooks(t, into)
-    return hooked
+    """Cast the gradient of a module's result once if hooks see it; other results may follow."""
+    node: Any = t.grad_fn
+    if type(node).__name__ == "BackwardHookFunctionBackward":
+        seen = vars(node).setdefault("cast_for_hooks", set())
+        if t.output_nr not in seen:
+            seen.add(t.output_nr)
+            mode.cast_before_hooks(t, into)
+    return False
 
 
 def _differentiate(functions: Functions, func: Any, args: Any, kwargs: Keywords) -> Any:
@@ -549,6 +552,9 @@ _HANDLERS: tuple[tuple[Callable[..., Any], str], ...] = (
 
 _WITHOUT_AUTOCAST = (
     _show_dtype,
+    _register_hook,
+    _pass_to_hooks,
+    _differentiate,
     *(handler for handler, _ in _HANDLERS if handler is not _recur),
 )
 """Handlers that do not depend on autocast."""

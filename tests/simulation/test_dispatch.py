@@ -261,6 +261,17 @@ def _use_one_half(module, x):
     return ()
 
 
+def _look_at_both_halves(module, x):
+    """They share memory. A hook may be registered where autocast is off."""
+    seen = []
+    module.register_full_backward_hook(lambda m, given, got: seen.extend(got))
+    one, other = module(x)
+    with torch.autocast("cpu", enabled=False):
+        one.register_hook(seen.append)
+    (one.float().sin() + other.float().cos()).sum().backward()
+    return [g.float() for g in seen]
+
+
 def _penalize(module, x):
     out = module(x)[1].float().sum()
     (g,) = torch.autograd.grad(out, x, create_graph=True)
@@ -276,7 +287,8 @@ def _differentiate_many_times(module, x):
 
 
 @pytest.mark.parametrize(
-    "program", [_use_one_half, _penalize, _differentiate_many_times]
+    "program",
+    [_use_one_half, _look_at_both_halves, _penalize, _differentiate_many_times],
 )
 def test_hooks_bear_gradients_of_every_kind(program):
     """None for what nobody used, such as carry a graph, and many at once."""
