@@ -394,19 +394,19 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # None for a result that was not used; is_grads_batched hands over several at once
             if gradient is None or not has_storage(gradient):
                 return None
-            tag = tag_of(gradient)
-            unchanged = tag is not None and into.leaves_unchanged(tag)
-            if self.graph.innermost is not self or unchanged or not gradient.dim():
+            tag = tag_of(gradient) or FormatTag(None)
+            outside = self.graph.innermost is not self
+            if outside or into.leaves_unchanged(tag) or not gradient.dim():
                 return None
             here: Any = _current_node()
             if not isinstance(here, BackwardCFunction):
                 return gradient.clone()  # the node casts it
             if gradient.requires_grad:  # this cast would end its own graph
                 return None
-            low = torch.empty_like(gradient)
             node = self.graph.nodes.get(_number_of(here))
-            into(gradient.detach(), low, self._counter("cast", node))
-            set_tag(low, FormatTag(into, None if tag is None else tag.made_by))
+            count = self._counter("cast", node)
+            low = into(gradient, torch.empty_like(gradient), count)
+            set_tag(low, FormatTag(into, tag.made_by))
             return low
 
         t.register_hook(cast)  # type: ignore[no-untyped-call]
