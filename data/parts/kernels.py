@@ -1,7 +1,7 @@
 """A device's low kernels, compared with what `mplab.simulation` takes them for.
 
-Each program gets low tensors, once from torch and once from the simulation. `PROGRAMS` and `SUMS`
-are also what the tests compare on the CPU.
+Each program gets low tensors, once from torch and once from the simulation. The tests compare the
+same programs on the CPU.
 """
 
 import math
@@ -140,6 +140,16 @@ def numbers(seed: int = 5) -> tuple[Tensor, Tensor]:
     x = torch.randn(60, 50, generator=g)
     near = torch.tensor([0.1, 0.7, 3.0, 100.0, 1.0]).repeat(60, 10)
     return torch.cat([x, near]), torch.cat([near, x])
+
+
+def with_ends(fmt: Format, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Put zeros, NaN, infinities and the ends of a format among numbers, at unlike places."""
+    limits = [fmt.max_finite, -fmt.max_finite, fmt.min_subnormal, fmt.min_normal]
+    ends = torch.tensor([0.0, -0.0, math.nan, math.inf, -math.inf, *limits])
+    x, y = x.clone(), y.clone()
+    x[: len(ends), 0], y[: len(ends), 0] = ends, ends.flip(0)
+    x[20, 0] = y[21, 0] = 1.0
+    return x, y
 
 
 def every_code(fmt: Format) -> Tensor:
@@ -286,11 +296,16 @@ def compare(
                 break
         else:
             once = outcome(program, nullcontext(), FP32, inputs)
+            found["in float32"] = difference(real, once)
             if isinstance(once, Tensor):
                 once = once.to(fmt.torch_dtype).float()
             found["rounded once"] = difference(real, once)
             found["elements"] = 1 if isinstance(real, str) else real.numel()
-        yield f"{name} | {fmt.name}, {way}", found if found["simulated"] else {}
+        both_raise = ": both raise" if isinstance(real, str) else ""
+        if found["simulated"]:
+            yield f"{name} | {fmt.name}, {way}", found
+        else:
+            yield f"{name} | {fmt.name}, {way}{both_raise}", {}
 
 
 def _programs(
@@ -298,13 +313,13 @@ def _programs(
 ) -> Iterator[tuple[str, str, Program, tuple[Tensor, ...]]]:
     """Each group's programs with their inputs."""
     pair = numbers()
-    for group, texts in {
-        "numbers": NUMBERS,
-        "constants": CONSTANTS,
-        "steps": STEPS,
-    }.items():
+    for group, texts, inputs in (
+        ("numbers", NUMBERS, pair),
+        ("constants", CONSTANTS, with_ends(fmt, *pair)),
+        ("steps", STEPS, pair),
+    ):
         for text in programs_of(texts):
-            yield group, text, program_of(text), pair
+            yield group, text, program_of(text), inputs
     small = torch.tensor([[1.0, -2.0, 0.5], [3.0, 0.0, 1.0], [2.0, 1.0, 1.0]])
     for text, number in product(programs_of(PAST_THE_RANGE), PAST):
         asked = text.replace("C", f"({number})")

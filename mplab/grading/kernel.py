@@ -170,7 +170,7 @@ class Kernel:
         self._outputs = outputs
         self._values = values
         self._works = False
-        self._counts = True
+        self._counted_all = True
         self._interrupts = 0
 
     def serve(self, channel: socket.socket) -> None:
@@ -188,13 +188,15 @@ class Kernel:
                 answer = {"failed": "RecursionError"}
             self._works = False
             # Else the submission took interrupts, and nobody knows how many.
-            self._counts = signal.getsignal(signal.SIGINT) == self._interrupt
+            self._counted_all = signal.getsignal(signal.SIGINT) == self._interrupt
             channel.sendall(packed({**answer, "id": request["id"]}))
 
     def _await_interrupts(self, sent: int) -> None:
         """Let an interrupt of the request before pass, which two processes may still hand on."""
         until = time.monotonic() + _LATE_SECONDS
-        while self._counts and self._interrupts < sent and time.monotonic() < until:
+        while (
+            self._counted_all and self._interrupts < sent and time.monotonic() < until
+        ):
             time.sleep(0.001)
         self._interrupts = sent
 

@@ -501,6 +501,8 @@ def _pass_to_hooks(functions: Functions, func: Any, args: Any, kwargs: Keywords)
 
 def _cast_for_hooks(mode: Mode, into: Rounder, t: Tensor) -> bool:
     """Cast the gradient of a module's result once if hooks see it; other results may follow."""
+    # Torch's own name, since nothing else tells a hooked result. Were it another, hooks of modules
+    # would see float32 again: tests/simulation/test_dispatch.py looks.
     node: Any = t.grad_fn
     if type(node).__name__ == "BackwardHookFunctionBackward":
         seen = vars(node).setdefault("cast_for_hooks", set())

@@ -101,12 +101,7 @@ def test_a_format_in_which_torch_does_not_compute_is_filled_with_what_it_makes_o
 @HALVES
 @pytest.mark.parametrize("text", programs_of(CONSTANTS))
 def test_constants_are_those_of_the_dtype(fmt, text):
-    x, y = X.clone(), Y.clone()
-    ends = [fmt.max_finite, -fmt.max_finite, fmt.min_subnormal, math.inf, -math.inf]
-    special = torch.tensor([0.0, -0.0, *ends, fmt.min_normal])
-    x[:8, 0], y[:8, 0] = special, special.flip(0)
-    x[9, 0] = y[10, 0] = 1.0
-    assert_equal(program_of(text), fmt, x, y)
+    assert_equal(program_of(text), fmt, *kernels.with_ends(fmt, X, Y))
 
 
 OPTIMIZERS = {
