@@ -86,6 +86,15 @@ def _replace_nan(
     )
 
 
+def _root(call: Call, into: Rounder, x: Tensor) -> Tensor:
+    """By way of float64, because a vector library's root in float32 may be off by an ulp.
+
+    At a tie of the format that counts; an ulp of float64 cannot reach one. Apple's GPUs have no
+    float64, and no such library.
+    """
+    return call(x) if x.device.type == "mps" else x.double().sqrt().float()
+
+
 def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     """In BF16 the third power and the power of -2 are made from the rounded square.
 
@@ -97,8 +106,11 @@ def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
     if number and exponent in (3, -2) and dtype is torch.bfloat16:
         square = _low(into, x * x)
         return square * x if exponent == 3 else 1 / square
-    if number and abs(exponent) == 0.5 and dtype is torch.float16:
-        return torch.pow(x, torch.full_like(x, exponent))
+    if number and abs(exponent) == 0.5:
+        root = _root(torch.sqrt, into, x)
+        if dtype is torch.float16:
+            root = torch.where(x == -math.inf, math.inf, root.abs())
+        return root if exponent > 0 else 1 / root
     return call(x, exponent)
 
 
@@ -166,6 +178,7 @@ OwnWay = Callable[..., Any]
 """Takes the float32 operation, the rounder, and the arguments; returns results to be rounded."""
 
 _OWN_WAYS: dict[str, OwnWay] = {
+    "sqrt": _root,
     # constants of the dtype
     "nan_to_num": _replace_nan,
     "nextafter": _next,
