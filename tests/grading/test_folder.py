@@ -45,6 +45,7 @@ def test_init_makes_a_course_whose_key_is_private_and_keeps_what_is_there(tmp_pa
     assert create_course(tmp_path / "d").key() != key
 
 
+@with_walls
 def test_the_way_from_release_to_export(course, capsys):
     drop = course.root.parent / "drop"
     for name, text in {"s01": notebook(course), "s02": notebook(course, right=False),
