@@ -41,32 +41,21 @@ HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", 
 IMPORT_BUDGET = 1.0
 """CPU time of `import mplab` after NumPy and ml_dtypes, in the time that Python and these take."""
 
-FILE_TOKENS = 5_000
-FUNCTION_TOKENS = 760
+STATEMENTS = 60
+"""Of a function, at most."""
 TOKENS_PER_LINE = 8.5
 """Of mplab/ as a whole. Httpx holds 6.2, gfloat 6.8: a folded line takes longer to read."""
 
+LIBRARY = "common numbers arithmetic scaling simulation training health"
+"""The rooms of the library; the others are the tools of the course."""
 TOKENS = {
-    "mplab/common": 1_150,
-    "mplab/numbers": 18_750,
-    "mplab/arithmetic": 22_850,
-    "mplab/scaling": 6_770,
-    "mplab/course": 4_260,
-    "mplab/simulation": 28_250,
-    "mplab/grading": 44_630,
-    "mplab/training": 17_400,
-    "mplab/health": 21_600,
-    "mplab/hardware": 4_840,
-    "mplab/pictures": 17_150,
-    "mplab/explorers": 6_140,
-    "mplab/commands": 12_450,
-    "mplab": 206_310,
-    "mplab lessons data": 332_280,
-    "tests": 345_150,
+    " ".join(f"mplab/{room}" for room in LIBRARY.split()): 116_800,
+    "mplab lessons data": 332_400,
+    "tests": 345_200,
 }
-"""Tokens of Python without comments and docstrings, at most: a number for each room, one for all
-that is installed, one for the tests. A feature pays for its tokens elsewhere, or its commit says
-what a number rises for."""
+"""Tokens of Python without comments and docstrings, as the last step that lowered them left them:
+of the library, of all that a learner gets, of the tests. They may grow by `SLACK`."""
+SLACK = 1.02
 IMPORTS_PER_FILE = 9.6
 
 
@@ -143,7 +132,7 @@ def read(path):
     functions = {}
     for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            held = sum(node.lineno <= line <= node.end_lineno for line in tokens)
+            held = sum(isinstance(inner, ast.stmt) for inner in ast.walk(node)) - 1
             functions[node.name] = max(held, functions.get(node.name, 0))
     return Read(
         list(imported_modules(nodes, path.name)),
@@ -276,7 +265,9 @@ def files_below(place):
     ]
 
 
-def test_no_place_holds_more_tokens_than_its_budget(record_property):
+def test_library_course_and_tests_hold_no_more_tokens_than_their_budgets(
+    record_property,
+):
     held = {}
     for places in TOKENS:
         files = [path for place in places.split() for path in files_below(place)]
@@ -284,7 +275,11 @@ def test_no_place_holds_more_tokens_than_its_budget(record_property):
         record_property(
             f"tokens of {places}", f"{held[places]:,} of {TOKENS[places]:,}"
         )
-    over = {places: count for places, count in held.items() if count > TOKENS[places]}
+    over = {
+        places: count
+        for places, count in held.items()
+        if count > SLACK * TOKENS[places]
+    }
     assert over == {}, "take something away, or say in the commit what this is worth"
 
 
@@ -310,16 +305,11 @@ def test_a_file_imports_few_others_on_average():
     assert statistics.mean(counts) <= IMPORTS_PER_FILE
 
 
-def test_no_file_and_no_function_is_long():
-    files = [*FILES, *OF_LESSONS]
-    assert {
-        p: len(read(p).tokens) for p in files if len(read(p).tokens) > FILE_TOKENS
-    } == {}
-
+def test_no_function_is_long():
     def long(path):
-        return {f: n for f, n in read(path).functions.items() if n > FUNCTION_TOKENS}
+        return {f: n for f, n in read(path).functions.items() if n > STATEMENTS}
 
-    assert wrong(long, files) == {}
+    assert wrong(long, [*FILES, *OF_LESSONS]) == {}
 
 
 def test_the_field_s_words_are_used():
