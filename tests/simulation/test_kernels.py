@@ -7,6 +7,7 @@ out: their results differ from the float32 result rounded once, which is what is
 import pytest
 import torch
 from networks import Within, assert_bits
+from off_by_an_ulp import INEXACT, OffByAnUlp
 from tiers import mostly_slow
 
 from mplab import BF16, FP16
@@ -65,6 +66,16 @@ def test_functions_of_one_and_two_numbers_equal_torch_s_half_kernels(
         assert_kernel(name, fmt, x, y, *WITH_NUMBERS.get(name, ()))
     assert_kernel("elu_backward", fmt, x, 1, 1, 1, False, y)
     record_property("results compared", len(x) * (len(BINARY) + len(WITH_NUMBERS)))
+
+
+@pytest.mark.parametrize("fmt", [FP16, BF16])
+def test_only_elementary_functions_depend_on_a_machine_s_vector_library(fmt):
+    x = codes(fmt)
+    with OffByAnUlp():
+        for name in set(UNARY) - set(INEXACT):
+            assert_kernel(name, fmt, x)
+        for name in set(BINARY) - set(INEXACT):
+            assert_kernel(name, fmt, x, x.roll(4321))
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16])
