@@ -23,13 +23,12 @@ be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the 
   `mplab.scaling.dequantize`.
 - Scale a loss by any rule: `mplab.scaling.GradScaler`, with the calls of `torch.amp.GradScaler`.
 - Train any torch module in a low format: `mplab.simulation.simulated` around forward and
-  backward; a `policy` chooses what stays FP32.
+  backward; a `policy` chooses what stays FP32, or "as-written" the dtypes of `model.half()`.
 - Train linear layers in FP8, FP6 or FP4, as MX or NVFP4: `mplab.simulation.convert_linears`,
   `mplab.simulation.conversion`.
 - See which operation ran in which format, and why: `mplab.simulation.explain`,
   `mplab.pictures.precision_map`.
-- Find which layers tolerate which format: `mplab.simulation.sensitivity`,
-  `mplab.pictures.sensitivity`.
+- Find which layers tolerate which format: `help(mplab.simulation)`, `mplab.pictures.sensitivity`.
 - Diagnose a training run of your own: `mplab.health.Health`; in Lightning and transformers, a
   callback from `mplab.health.trainers`.
 - Find where two runs diverge: `mplab.health.Digest` around each loop, then `mplab.health.compare`.

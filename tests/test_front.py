@@ -42,7 +42,7 @@ FRONTS = {
         simulated explain Explanation Policy Run POLICIES
         CUDA_AUTOCAST CPU_AUTOCAST KERAS_MIXED EVERYTHING
         Fp8Linear convert_linears conversion SCALINGS Scaling Cast
-        sensitivity Sensitivity
+        AS_WRITTEN
     """,
     "training": """
         train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times

@@ -13,7 +13,6 @@ from mplab.common.words import plural
 from mplab.numbers.formats import FP32, Format
 from mplab.pictures import canvas as c
 from mplab.simulation.explanation import Explanation, Row
-from mplab.simulation.sensitivities import Sensitivity
 
 _ROW, _COLUMN, _LETTER = 0.18, 0.27, 0.068  # inches
 
@@ -142,69 +141,38 @@ def _details(rows: Sequence[Row], modules: list[str]) -> str:
 
 @c.in_house_style
 def sensitivity(
-    errors: Mapping[Format, Mapping[str, float]] | Sensitivity,
+    errors: Mapping[Format, Mapping[str, float]],
 ) -> c.Picture:
     """Draw the error that each layer causes when it alone runs in a low format.
 
     Args:
-        errors: what `mplab.simulation.sensitivity` measured; or for each format the relative
-            error of the model's output, by the layer that ran in it, in one order of layers.
+        errors: for each format the relative error of the model's output, by the layer that ran
+            in it, in one order of layers; `help(mplab.simulation)` measures it.
 
     Returns:
         A figure with a row for each layer, whose title names the costliest layer in each format
-        and the most that any other costs. A `Sensitivity` gets a panel for each pass: the
-        error of the output, and the error of the gradient in the module where it is greatest; a
-        layer costs the larger of the two.
+        and the most that any other costs.
     """
-    panels = _passes(errors) if isinstance(errors, Sensitivity) else {"": errors}
-    formats = list(next(iter(panels.values())))
-    layers = list(next(iter(panels.values()))[formats[0]])
+    layers = list(next(iter(errors.values())))
     picture = c.Picture(height=1.7 + 0.44 * len(layers))
-    grid = picture.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
-    costs = {
-        fmt: {
-            name: max(found[fmt][name] for found in panels.values()) for name in layers
-        }
-        for fmt in formats
-    }
-    every = [cost for found in costs.values() for cost in found.values()]
+    axes = picture.subplots()
+    every = [cost for found in errors.values() for cost in found.values()]
     finite = [cost for cost in every if math.isfinite(cost)]
     edge = math.ceil(math.log2(max([1.0, *finite]))) + 2.0
-    for axes, (phase, found) in zip(grid, panels.items(), strict=True):
-        _draw_costs(axes, found, layers, edge)
-        axes.set_title(phase)
-        c.binary_axis(axes.xaxis, _LABELS[phase], count=12 // len(panels))
-        if finite != every:
-            axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
-            c.label_spans(picture, axes, [("inf, NaN", edge - 1, edge + 1)])
-    key = grid[0].get_legend_handles_labels()
-    picture.legend(*key, loc="outside lower right", ncols=len(formats), frameon=False)
+    _draw_costs(axes, errors, layers, edge)
+    label = "relative error of the output, with this layer alone in the format"
+    c.binary_axis(axes.xaxis, label, count=12)
+    if finite != every:
+        axes.axvspan(edge - 1, edge + 1, color=c.BAND, alpha=c.LOST, linewidth=0)
+        c.label_spans(picture, axes, [("inf, NaN", edge - 1, edge + 1)])
+    key = axes.get_legend_handles_labels()
+    picture.legend(*key, loc="outside lower right", ncols=len(errors), frameon=False)
     details = "; ".join(
-        f"{fmt.name} {phase}".rstrip()
-        + ": "
-        + ", ".join(f"{name} {_cost(e)}" for name, e in found[fmt].items())
-        for phase, found in panels.items()
-        for fmt in formats
+        f"{fmt.name}: " + ", ".join(f"{name} {_cost(e)}" for name, e in found.items())
+        for fmt, found in errors.items()
     )
-    claims = "; ".join(_costliest(fmt, found) for fmt, found in costs.items())
+    claims = "; ".join(_costliest(fmt, found) for fmt, found in errors.items())
     return c.titled(picture, f"Alone {claims}", f"Marks in rows. {details}.")
-
-
-_LABELS = {
-    "": "relative error of the output, with this layer alone in the format",
-    "forward": "relative error of the output",
-    "backward": "relative error of the gradient",
-}
-"""The label of an axis, by the pass."""
-
-
-def _passes(found: Sensitivity) -> dict[str, dict[Format, dict[str, float]]]:
-    """Return the errors of both passes, by format and layer."""
-    passes: dict[str, dict[Format, dict[str, float]]] = {"forward": {}, "backward": {}}
-    for (layer, fmt), m in found.measures.items():
-        passes["forward"].setdefault(fmt, {})[layer] = m.output_error
-        passes["backward"].setdefault(fmt, {})[layer] = m.gradient_error
-    return passes
 
 
 def _draw_costs(

@@ -1,4 +1,21 @@
-"""Any torch module in a low format: policies, the modes below autograd, layers of few bits."""
+"""Any torch module in a low format: policies, the modes below autograd, layers of few bits.
+
+Which layer tolerates which format is seen by running one layer at a time in it:
+
+    >>> import torch
+    >>> from mplab import FP16, FP32
+    >>> from mplab.simulation import EVERYTHING, simulated
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    >>> x = torch.full((4, 8), 1e5)
+    >>> exact = model(x)
+    >>> def cost(name, fmt):
+    ...     with simulated(
+    ...         FP32, policy=EVERYTHING.with_layers({name: fmt}), model=model
+    ...     ):
+    ...         return ((model(x) - exact).norm() / exact.norm()).item()
+    >>> cost("0", FP16)  # its input is past the range
+    nan
+"""
 
 from mplab.common.installation import require_packages as _require_packages
 
@@ -17,6 +34,7 @@ from mplab.simulation.linears import (
     convert_linears as convert_linears,
 )
 from mplab.simulation.policies import (
+    AS_WRITTEN as AS_WRITTEN,
     CPU_AUTOCAST as CPU_AUTOCAST,
     CUDA_AUTOCAST as CUDA_AUTOCAST,
     EVERYTHING as EVERYTHING,
@@ -24,8 +42,4 @@ from mplab.simulation.policies import (
     POLICIES as POLICIES,
     Policy as Policy,
     Run as Run,
-)
-from mplab.simulation.sensitivities import (
-    Sensitivity as Sensitivity,
-    sensitivity as sensitivity,
 )

@@ -55,6 +55,7 @@ from mplab.simulation.tags import (
     next_number,
     this_graph,
 )
+from mplab.simulation.written import WrittenMode
 
 _OPTIMIZER = "an optimizer of low parameters: widest format of its inputs"
 
@@ -95,6 +96,17 @@ class simulated(ContextDecorator):
     without autocast. `torch.amp.custom_fwd(cast_inputs=…)` casts on the device of
     `policy.kernels`.
 
+    With `policy="as-written"` nothing of that: the tensors are of the dtypes that the program
+    writes, as after `model.half()`, `x.bfloat16()` or within `torch.autocast("cpu")`; parameters,
+    gradients and the optimizer's states included. Torch itself does promotion, casts, `.grad`,
+    `torch.save`, checkpoints and errors; the simulation computes and counts. On the CPU in FP16 and
+    BF16, rounded to nearest, each result is that of torch's own low kernel, except matrix products
+    and convolutions, which are float32's rounded once; what was lost is counted by one rounding of
+    the float32 result. A format that torch lacks borrows a dtype, `dtype`: each operation reads and
+    gives values of `fmt`, and what the program makes by itself is rounded when it is read. Casts to
+    float8_e4m3fn saturate, as torch's do since 2.12. An operation that torch has no kernel for,
+    such as a sum in FP8, is computed. Sparse tensors are torch's own.
+
     The formats of 131,072 to 262,144 operations are remembered, some 70 MB at most. `backward()`
     through older operations raises an error.
 
@@ -107,19 +119,24 @@ class simulated(ContextDecorator):
         stream: source of random bits.
         tally: count what each rounding did, at some cost in time.
         model: names the layers; if omitted, the outermost module that is called.
+        dtype: under `policy="as-written"`, what the program writes for `fmt`; if omitted, the
+            format's own, else bfloat16 or float16, whichever holds its values.
 
     Raises:
-        ValueError: `fmt` does not fit in float32, or lacks signs or zero; `policy` is no name in
-            `POLICIES`, or names a layer that `model` lacks; inside, a tensor that is neither dense
-            float32, nor integer, nor a scalar, as an active `torch.autocast` makes.
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; no dtype of a program
+            holds its values; `policy` is no name, or names a layer that `model` lacks; inside, but
+            not as written, a tensor that is neither dense float32, nor integer, nor a scalar, as an
+            active `torch.autocast` makes.
         RuntimeError: `backward()` is called after the context of its forward pass ended; tensors
             of two formats where torch accepts only one, as in `z[mask] = low`.
 
     Exactness:
         Each result is torch's float32 result, correctly rounded, except where a low kernel is known
         to do otherwise and the simulation follows it: Python numbers are rounded to the format, or
-        refused past its range; running sums that are kept low are rounded after each addition, in
-        the order of one thread; a few operations round between their steps. What the CPU's kernels
+        refused past its range; tensors of integers are converted to the format first; running sums
+        that are kept low are rounded after each addition, in the order of one thread; a few
+        operations round between their steps. Attention and `log_softmax` on the CPU in FP16 and
+        BF16, rounded to nearest, are torch's own low kernels. What the CPU's kernels
         do was measured, what CUDA's do was read in torch's source; `policy.kernels` says which. The
         results are bit-exact with torch's half kernels for the CPU on the operations and data of
         tests/simulation/test_dispatch.py, tests/simulation/test_kernels.py,
@@ -155,6 +172,14 @@ class simulated(ContextDecorator):
         ...     layer(torch.ones(1, 2)).sum().backward()
         >>> sorted(sim.by_operation)
         ['addmm', 'cast', 'cast backward', 'mm backward', 'sum backward']
+        >>> with simulated(BF16, policy="as-written"):
+        ...     low = layer.bfloat16()(torch.ones(1, 2).bfloat16())
+        ...     low.sum().backward()
+        >>> low.dtype, layer.weight.grad.dtype
+        (torch.bfloat16, torch.bfloat16)
+        >>> with simulated(FP8_E5M2, policy="as-written", dtype=torch.bfloat16):
+        ...     torch.tensor([1.1, 3.3]).bfloat16() * 1  # what if bfloat16 were E5M2
+        tensor([1.0000, 3.5000], dtype=torch.bfloat16)
     """
 
     def __init__(
@@ -167,6 +192,7 @@ class simulated(ContextDecorator):
         stream: Stream | None = None,
         tally: bool = True,
         model: nn.Module | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         fmt = format_of(fmt, function="simulated")
         policy = policy_named("simulated", policy)
@@ -174,8 +200,25 @@ class simulated(ContextDecorator):
             each: Rounder(each, rounding, overflow, stream)
             for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
         }
-        self._mode = Mode(self._rounders[fmt], policy, tally=tally)
-        self._mode.functions = Functions(self._mode, self._rounders)
+        self._mode: Mode | WrittenMode
+        if policy.written:
+            self._mode = WrittenMode(
+                fmt,
+                policy,
+                dtype=dtype,
+                rounding=rounding,
+                overflow=overflow,
+                stream=stream,
+                tally=tally,
+            )
+        elif dtype is None:
+            self._mode = Mode(self._rounders[fmt], policy, tally=tally)
+            self._mode.functions = Functions(self._mode, self._rounders)
+        else:
+            raise ValueError(
+                f"simulated: dtype must be None unless policy is 'as-written'; got {dtype}. Leave "
+                f"it out."
+            )
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
         # the caller's, and the module's own
         self._places = WeakKeyDictionary[nn.Module, tuple[LayerContext, LayerContext]]()
@@ -230,22 +273,25 @@ class simulated(ContextDecorator):
         self._outer = graph.innermost
         graph.innermost = mode
         mode.epoch += 1
-        self._handles = [
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+        written = isinstance(mode, WrittenMode)
+        if not written:
+            self._handles = [
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ]
         if mode.tally or policy.layers or policy.inside is not policy.outside:
             self._handles += [
                 register_module_forward_pre_hook(self._before_module),
                 register_module_forward_hook(self._after_module, always_call=True),
             ]
         self._fastpath = mha.get_fastpath_enabled()
-        # It runs a whole layer at once; autocast refuses it.
-        mha.set_fastpath_enabled(False)
+        if not written:  # it runs a whole layer at once; autocast refuses it
+            mha.set_fastpath_enabled(False)
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
             self._stance = dynamo.set_stance("force_eager")
-        regions.watch()
+        if not written:
+            regions.watch()
         self._enter()
         return self
 
@@ -270,17 +316,26 @@ class simulated(ContextDecorator):
         self._stepping = []
         mode.entered = []
         mode.move(mode.outside)
-        regions.forget()
+        if isinstance(mode, Mode):
+            regions.forget()
         self._guard_backward()
         if kind is None:
             self._warn_of_choices()
+            if isinstance(mode, WrittenMode) and not mode.has_run:
+                warnings.warn(
+                    f"simulated: no tensor was {mode.outside.into.fmt.name} as the program is "
+                    f"written; call model.to({mode.dtype}) first, or take another policy.",
+                    stacklevel=2,
+                )
 
     def _enter(self) -> None:
         self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._mode.functions.__enter__()  # type: ignore[no-untyped-call]
+        if isinstance(self._mode, Mode):
+            self._mode.functions.__enter__()  # type: ignore[no-untyped-call]
 
     def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        self._mode.functions.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        if isinstance(self._mode, Mode):
+            self._mode.functions.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
         above = []
@@ -321,6 +376,8 @@ class simulated(ContextDecorator):
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
+        assert isinstance(mode, Mode)  # of others steps are not watched
+        functions = mode.functions
         if any(optimizer is other for other, _ in self._stepping):
             raise RuntimeError(
                 "simulated: an optimizer's step must end before its next one; got an exception in "
@@ -333,8 +390,8 @@ class simulated(ContextDecorator):
             mode.enter(mode.outside._replace(rules=rules_in(scope)))
             self._stepping.append((optimizer, mode.leave))
             return None
-        functions = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-        on_top = _get_current_dispatch_mode() is mode and functions is mode.functions
+        around = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        on_top = _get_current_dispatch_mode() is mode and around is functions
 
         def pause() -> None:
             if on_top:
@@ -498,7 +555,11 @@ def explain(
         leaves = tree_leaves(output)
         ends = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
         if ends:
-            wide = torch.float32  # as stored; t.dtype is that of its format
-            ones = [torch.ones(t.shape, dtype=wide, device=t.device) for t in ends]
+            # else as stored: t.dtype is that of its format
+            wide = None if policy.written else torch.float32
+            ones = [
+                torch.ones(t.shape, dtype=wide or t.dtype, device=t.device)
+                for t in ends
+            ]
             torch.autograd.backward(ends, ones)
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

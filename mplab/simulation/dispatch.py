@@ -18,8 +18,8 @@ from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.numbers.formats import FP32
-from mplab.simulation.low_kernels import check_number, rounded_number
+from mplab.numbers.formats import FP32, Format
+from mplab.simulation.low_kernels import check_number, join, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
     Keywords,
@@ -39,13 +39,16 @@ from mplab.simulation.tags import (
     KEPT_NODES,
     Counter,
     FormatTag,
+    Graph,
     LayerContext,
     Node,
     RoundedCopy,
     Rounder,
     has_storage,
+    holds_float32,
     is_plain,
     low_rounder,
+    rounder_of,
     set_tag,
     shared_tensor,
     tag_of,
@@ -87,6 +90,14 @@ def _number_of(node: Any) -> int:
     """The number of an autograd node, or of the node of the operation that it wraps."""
     wraps = type(node).__name__ == "CopySlices"  # made right after that node
     return int(node._sequence_nr()) - wraps
+
+
+def node_of_backward(graph: Graph) -> Node | None:
+    """The node whose backward pass runs, or None in a forward pass, also one that is run again."""
+    node = _current_node()
+    if node is None or (_grad_enabled() and _recomputes(node)):
+        return None
+    return graph.nodes.get(_number_of(node)) or Node(None)
 
 
 class RuleTable(dict[int, Rule]):
@@ -132,21 +143,62 @@ class Ran(NamedTuple):
     """For the format, if neither the rule nor the node gives it."""
     option: Any = None
     """A factor `alpha` or a rounding mode that goes by name."""
+    by_torch: bool = False
+    """Whether torch's own low kernel gave the result."""
 
 
-class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Run every operation below autograd in its format, forward and backward.
+def run_low(rule: Rule, args: Any, kwargs: Keywords, into: Rounder | None) -> Any:
+    """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
+    if into is None or into.fmt.precision >= _FP32_PRECISION:
+        return rule.call(*args, **kwargs)
+    if rule.joins:
+        args = join(list(args), into)
+    asked = kwargs.get("dtype")
+    if asked is None or asked is _FLOAT32:
+        for i, name in rule.checked:
+            check_number(args[i] if i < len(args) else kwargs.get(name), into)
+    for i, name in rule.rounded:
+        if i < len(args):
+            if not isinstance(args[i], Tensor):
+                args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
+        elif name in kwargs:
+            kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
+    if rule.own_way is None:
+        return rule.call(*args, **kwargs)
+    if isinstance(rule.written, str):  # `out=`
+        given = {name: x for name, x in kwargs.items() if name != rule.written}
+        out = rule.own_way(rule.call, into, *args, **given)
+        return kwargs[rule.written].resize_(out.shape).copy_(out)
+    out = rule.own_way(rule.call, into, *args, **kwargs)
+    if rule.written is not None and out is not args[0]:
+        return args[0].copy_(out)
+    return out
+
+
+def round_scalars(rule: Rule, args: Any, into: Rounder) -> Any:
+    """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
+
+    def held(i: int, t: Any) -> Any:
+        if not isinstance(t, Tensor) or t.dim():
+            return t
+        whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
+        checked = any(i == place for place, _ in rule.checked)
+        if checked and rule.name != "fill":
+            check_number(t.item(), into)
+        kept = whole or t.dtype is not _FLOAT32
+        return t if kept else into(t, torch.empty_like(t), None)
+
+    return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
+
+
+class LayeredMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Know the layer in which an operation runs, and count the roundings there.
 
     Args:
         into: rounds to the low format.
         policy: which operation runs in which format.
         tally: whether to count what the roundings do.
-
-    Attributes:
-        functions: the mode that sees functions above autograd, which its maker sets.
     """
-
-    functions: TorchFunctionMode
 
     def __init__(self, into: Rounder, policy: Policy, *, tally: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -157,12 +209,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.outside = LayerContext(OUTSIDE, rules, into)
         self.entered: list[LayerContext] = []
         self.move(self.outside)
-        self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
         # Called for each operation, except views.
         self.record: Callable[[Ran], None] | None = None
         self.epoch = 0
-        # In which a checkpoint reruns a part of the forward pass.
-        self.rerun_node: Any = None
         self.results: list[weakref.ref[Tensor]] = []
         self._next_sweep = _FIRST_SWEEP
         self.graph = this_graph()
@@ -183,6 +232,56 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.entered:
             self.entered.pop()
             self.move(self.entered[-1] if self.entered else self.outside)
+
+    def format_of(self, t: Tensor) -> Format:
+        """The format of a tensor's numbers."""
+        rounder = rounder_of(t)
+        return FP32 if rounder is None else rounder.fmt
+
+    def keep(self, out: Any) -> None:
+        """Remember a result for as long as it lives: its graph may outlive the context.
+
+        This includes results without a node: a user's own autograd function may still give one.
+        """
+        kept = self.results
+        if isinstance(out, Tensor):
+            kept.append(weakref.ref(out))
+        else:
+            kept += [weakref.ref(t) for t in results_of(out) if isinstance(t, Tensor)]
+        if len(kept) > self._next_sweep:
+            kept[:] = [result for result in kept if result() is not None]
+            self._next_sweep = _FIRST_SWEEP + 2 * len(kept)
+
+    def _counter(self, name: str, node: Node | None) -> Counter | None:
+        if not self.tally:
+            return None
+        layer = self.place.name if node is None else node.layer
+        key = name, layer, node is not None
+        counter = self.counters.get(key)
+        if counter is None:  # not setdefault, which would make a counter each time
+            counter = self.counters[key] = Counter()
+        return counter
+
+
+class Mode(LayeredMode):
+    """Run every operation below autograd in its format, forward and backward.
+
+    Args:
+        into: rounds to the low format.
+        policy: which operation runs in which format.
+        tally: whether to count what the roundings do.
+
+    Attributes:
+        functions: the mode that sees functions above autograd, which its maker sets.
+    """
+
+    functions: TorchFunctionMode
+
+    def __init__(self, into: Rounder, policy: Policy, *, tally: bool) -> None:
+        super().__init__(into, policy, tally=tally)
+        self.lowers_all = Run.LOWER in (policy.inside, policy.outside)
+        # In which a checkpoint reruns a part of the forward pass.
+        self.rerun_node: Any = None
 
     def enter_region(self) -> None:
         """Stop casting where a program turned autocast off; only autocast's policies do so."""
@@ -308,8 +407,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if run is Run.LOWER and into is not None:
             args, kwargs = self._cast_all(rule, args, kwargs, into, None)
         if into is not None and scalars and not rule.keeps_scalars_fp32:
-            args = self._round_scalars(rule, args, into)
-        out = self._run(rule, args, kwargs, into)
+            args = round_scalars(rule, args, into)
+        out = run_low(rule, args, kwargs, into)
         self.keep(out)
         if (
             into is not None
@@ -320,6 +419,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             into = None  # it may be a loss
         elif into is not None:
             self._round_and_tag(rule, out, into, exact, custom)
+            if rule.at_hand:
+                self._follow_kernel(rule, args, kwargs, into, out)
         elif self.lowers_all and numbers and not computes:
             tag_as_fp32(out)
         if self.graph.has_grown():
@@ -437,20 +538,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif rule.name == "expand" and not t.dim() and tag_of(t) is None:
             set_tag(t, FormatTag(None, self.graph.nodes.get(number)))
 
-    def keep(self, out: Any) -> None:
-        """Remember a result for as long as it lives: its graph may outlive the context.
-
-        This includes results without a node: a user's own autograd function may still give one.
-        """
-        kept = self.results
-        if isinstance(out, Tensor):
-            kept.append(weakref.ref(out))
-        else:
-            kept += [weakref.ref(t) for t in results_of(out) if isinstance(t, Tensor)]
-        if len(kept) > self._next_sweep:
-            kept[:] = [result for result in kept if result() is not None]
-            self._next_sweep = _FIRST_SWEEP + 2 * len(kept)
-
     def _backward(self, node: Any, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Run an operation of a backward pass in the format of its node."""
         number = _number_of(node)
@@ -488,12 +575,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = args
         if into is not None:
             if known.scalars and not rule.keeps_scalars_fp32:
-                args = self._round_scalars(rule, args, into)
+                args = round_scalars(rule, args, into)
             args, kwargs = self._cast_all(rule, args, kwargs, into, known)
         elif known.arrives is not None and args:
             args = (self._cast(rule, args[0], known.arrives, known), *args[1:])
-        out = self._run(rule, args, kwargs, into)
+        out = run_low(rule, args, kwargs, into)
         self._round_and_tag(rule, out, into, rule.exact, known)
+        if rule.at_hand and into is not None:
+            self._follow_kernel(rule, args, kwargs, into, out)
         if self.graph.has_grown():
             self.graph.note(Node(into, known.place))
             self.keep(out)
@@ -623,59 +712,24 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     into(plain, plain, self._counter(rule.name, node))
                 set_tag(t, FormatTag(into, node))
 
-    def _counter(self, name: str, node: Node | None) -> Counter | None:
-        if not self.tally:
-            return None
-        layer = self.place.name if node is None else node.layer
-        key = name, layer, node is not None
-        counter = self.counters.get(key)
-        if counter is None:  # not setdefault, which would make a counter each time
-            counter = self.counters[key] = Counter()
-        return counter
+    def _follow_kernel(
+        self, rule: Rule, args: Any, kwargs: Keywords, into: Rounder, out: Any
+    ) -> None:
+        """Put the results of torch's own low kernel where the rounded and counted ones are."""
+        dtype = into.kernel_dtype
+        results = results_of(out)
+        if dtype is None or not results[0].is_cpu:
+            return
 
-    def _run(
-        self, rule: Rule, args: Any, kwargs: Keywords, into: Rounder | None
-    ) -> Any:
-        """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
-        if into is None or into.fmt.precision >= _FP32_PRECISION:
-            return rule.call(*args, **kwargs)
-        asked = kwargs.get("dtype")
-        if asked is None or asked is _FLOAT32:
-            for i, name in rule.checked:
-                check_number(args[i] if i < len(args) else kwargs.get(name), into)
-        for i, name in rule.rounded:
-            if i < len(args):
-                if not isinstance(args[i], Tensor):
-                    args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
-            elif name in kwargs:
-                kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
-        if rule.own_way is None:
-            return rule.call(*args, **kwargs)
-        if isinstance(rule.written, str):  # `out=`
-            given = {name: x for name, x in kwargs.items() if name != rule.written}
-            out = rule.own_way(rule.call, into, *args, **given)
-            return kwargs[rule.written].resize_(out.shape).copy_(out)
-        out = rule.own_way(rule.call, into, *args, **kwargs)
-        if rule.written is not None and out is not args[0]:
-            return args[0].copy_(out)
-        return out
+        def low(t: Any) -> Any:
+            return t.to(dtype) if holds_float32(t) else t
 
-    # Inputs as autocast casts them
-
-    def _round_scalars(self, rule: Rule, args: Any, into: Rounder) -> Any:
-        """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
-
-        def held(i: int, t: Any) -> Any:
-            if not isinstance(t, Tensor) or t.dim():
-                return t
-            whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-            checked = any(i == place for place, _ in rule.checked)
-            if checked and rule.name != "fill":
-                check_number(t.item(), into)
-            kept = whole or t.dtype is not _FLOAT32
-            return t if kept else into(t, torch.empty_like(t), None)
-
-        return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
+        args = [low(a) if i in rule.positions else a for i, a in enumerate(args)]
+        kwargs = {k: low(a) if k in rule.keywords else a for k, a in kwargs.items()}
+        for rounded, real in zip(
+            results, results_of(rule.call(*args, **kwargs)), strict=True
+        ):
+            rounded.copy_(real)
 
     def _cast_all(
         self,

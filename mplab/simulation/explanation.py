@@ -9,11 +9,11 @@ from torch.utils._pytree import tree_leaves
 
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
-from mplab.simulation.dispatch import OUTSIDE, Mode, Ran
+from mplab.simulation.dispatch import OUTSIDE, LayeredMode, Ran
 from mplab.simulation.low_kernels import MARKED_BY_OPTION
 from mplab.simulation.operations import CONVERSIONS, COPIES, results_of
 from mplab.simulation.policies import Policy, Run
-from mplab.simulation.tags import Rounder, is_plain, rounder_of
+from mplab.simulation.tags import is_plain
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
 
@@ -75,7 +75,7 @@ class Explanation(Tabular):
 class Recorder:
     """Collect the operations that a mode runs, as its `record`."""
 
-    def __init__(self, mode: Mode) -> None:
+    def __init__(self, mode: LayeredMode) -> None:
         self.mode = mode
         self.rows = list[Row]()
 
@@ -97,14 +97,17 @@ class Recorder:
         usual = rule.name in MARKED_BY_OPTION and (
             {ran.option, *ran.given[2:3]} <= {None, 1, -1}
         )
-        if rule.mark and into is not None and not usual:
+        if rule.mark and into is not None and not (usual or ran.by_torch):
             why = f"{why}; {rule.mark}"
         phase = "forward" if node is None else "backward"
         module = self.mode.place.name if node is None else node.layer or OUTSIDE
         fmt = FP32 if into is None else into.fmt
         shape = tuple(numbers[0].shape)
         pairs = list(zip(before, after, strict=True))
-        inputs = tuple(_format(old, new, into) for old, new in pairs)
+        inputs = tuple(
+            self.mode.format_of(new) if old is new or into is None else into.fmt
+            for old, new in pairs
+        )
         cast = sum(old is not new for old, new in pairs)
         self.rows.append(
             Row(
@@ -139,14 +142,6 @@ def _why(ran: Ran, *, scalar: bool) -> str:
     if run is Run.LOWER and ran.into is None:
         return "of gradients or scalars alone: FP32"
     return rule.reason
-
-
-def _format(given: Tensor, taken: Tensor, into: Rounder | None) -> Format:
-    """The format in which an operation took an input."""
-    if given is not taken and into is not None:
-        return into.fmt
-    rounder = rounder_of(taken)
-    return FP32 if rounder is None else rounder.fmt
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -141,6 +141,10 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """The same for those that it refuses past the range of the format."""
     own_way: OwnWay | None
     """How a low kernel computes, if otherwise than in float32 with one rounding."""
+    at_hand: bool
+    """Whether torch's own low kernel gives the results, where it rounds as the simulation does."""
+    joins: bool
+    """Whether integer tensors are converted to the dtype of the others first."""
     mark: str
     """What is special about the low kernel, in words, or what is not simulated of it."""
 
@@ -271,6 +275,8 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
             if base in kernels.checking and argument in CHECKED_ARGUMENTS
         ),
         own_way=own_way,
+        at_hand=base in kernels.at_hand,
+        joins=torch.Tag.pointwise in operation.tags,
         mark=kernels.marks.get(base, "") if library in _TORCH_S else _OPAQUE,
     )
 

@@ -7,13 +7,11 @@ autograd, where `mplab.simulation` sees them. The tables are `CUDA_AUTOCAST`, `C
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from fnmatch import fnmatchcase
 from itertools import combinations
-
-import torch
 
 from mplab.numbers.checks import one_of, quoted
 from mplab.numbers.formats import Format
@@ -62,10 +60,12 @@ class Policy:
         layers: the low format of modules, by name, pattern or class; FP32 runs all their
             operations in FP32.
         kernels: "cpu" or "cuda": whose low kernels decide what becomes of Python numbers.
+        written: whether the dtypes that the program writes decide, and not these lists.
 
     Raises:
         ValueError: an operation is on two of the lists; a list is not a frozenset; `inside` or
-            `outside` is not a `Run`; `kernels` is neither of its names.
+            `outside` is not a `Run`; `kernels` is neither of its names; a layer is chosen where
+            dtypes decide.
 
     Examples:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
@@ -73,6 +73,7 @@ class Policy:
         CUDA_AUTOCAST.with_layers({'head': FP32, '*.norm': FP32})
         >>> "_softmax" in CUDA_AUTOCAST.wide, "_softmax" in CPU_AUTOCAST.wide
         (True, False)
+        >>> wider = replace(CPU_AUTOCAST, wide=CPU_AUTOCAST.wide | {"_softmax"})
     """
 
     name: str
@@ -84,6 +85,7 @@ class Policy:
     outside: Run = Run.WIDEST
     layers: tuple[tuple[str | type, Format], ...] = ()
     kernels: str = "cpu"
+    written: bool = False
 
     def __post_init__(self) -> None:
         for name in ("lower", "wide", "output"):
@@ -102,7 +104,12 @@ class Policy:
                     f"Policy: {name} must be a Run; got {quoted(run)}. Use Run.WIDEST."
                 )
         one_of("Policy", "kernels", self.kernels, ("cpu", "cuda"))
-        _require_apart("Policy", lower=self.lower, wide=self.wide, output=self.output)
+        if self.written and self.layers:
+            raise ValueError(
+                "Policy: layers must be empty where the program's dtypes decide; got a choice. "
+                "Write model.head.float() instead."
+            )
+        _require_apart(lower=self.lower, wide=self.wide, output=self.output)
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
@@ -134,33 +141,6 @@ class Policy:
         """
         return replace(self, layers=(*self.layers, *formats.items()))
 
-    def with_operations(
-        self, *, lower: Iterable[str] = (), wide: Iterable[str] = ()
-    ) -> Policy:
-        """Return the policy with some operations in the low format, or in FP32.
-
-        Args:
-            lower: names of operations below autograd, such as `_softmax`.
-            wide: names likewise; none may be in `lower`, too.
-
-        Raises:
-            ValueError: a name that torch has no operation for, or that is in both lists.
-
-        Examples:
-            >>> wider = CPU_AUTOCAST.with_operations(wide=["_softmax", "_log_softmax"])
-            >>> "_softmax" in wider.wide
-            True
-        """
-        low = _operations("lower", lower)
-        fp32 = _operations("wide", wide)
-        _require_apart("with_operations", lower=low, wide=fp32)
-        return replace(
-            self,
-            lower=(self.lower | low) - fp32,
-            wide=(self.wide | fp32) - low,
-            output=self.output - low - fp32,
-        )
-
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
         """Return the choice for a module itself: the key that fits it, as text, and the format."""
         for key, fmt in reversed(self.layers):
@@ -169,29 +149,15 @@ class Policy:
         return None
 
 
-def _require_apart(function: str, **names: frozenset[str]) -> None:
+def _require_apart(**names: frozenset[str]) -> None:
     """Reject an operation that is on two lists."""
     for one, other in combinations(names, 2):
         both = names[one] & names[other]
         if both:
             raise ValueError(
-                f"{function}: {one} and {other} must have no operation in common; got "
+                f"Policy: {one} and {other} must have no operation in common; got "
                 f"{quoted(min(both))} in both. Leave it out of one."
             )
-
-
-def _operations(argument: str, names: Iterable[str]) -> frozenset[str]:
-    """Check that torch has operations of these names, custom libraries included."""
-    given = frozenset(names)
-    known = torch._C._dispatch_get_all_op_names() if given else ()
-    bare = {name.partition("::")[2].partition(".")[0] for name in known}
-    unknown = given - bare
-    if unknown:
-        raise ValueError(
-            f"with_operations: {argument} must have names of torch's operations; got "
-            f"{quoted(min(unknown))}. Look for it in print(explain(model, input))."
-        )
-    return given
 
 
 def fits(key: str | type, name: str, module: object) -> bool:
@@ -315,15 +281,29 @@ EVERYTHING = Policy(
 )
 """Everything in the low format except losses, to show the format alone."""
 
+AS_WRITTEN = Policy(
+    name="as-written",
+    source="The program's own dtypes, by the rules of the torch that runs it.",
+    written=True,
+)
+"""What the program says: `model.half()`, `x.bfloat16()`, `Linear(dtype=…)`, `torch.autocast`.
+
+Tensors that it made float16, bfloat16 or float8 are real tensors of that dtype, parameters,
+gradients and states of the optimizer included. `.float()` widens, dtypes promote, and errors are
+raised as torch does it.
+"""
+
 POLICIES: dict[str, Policy] = {
     policy.name: policy
     for policy in (CUDA_AUTOCAST, CPU_AUTOCAST, KERAS_MIXED, EVERYTHING)
 }
-"""The policies by their names."""
+"""The policies for programs in FP32, by their names; `AS_WRITTEN` is "as-written"."""
+
+_NAMED = POLICIES | {AS_WRITTEN.name: AS_WRITTEN}
 
 
 def policy_named(function: str, policy: Policy | str) -> Policy:
     """Return a policy, which may be given by its name in `POLICIES`."""
     if isinstance(policy, Policy):
         return policy
-    return POLICIES[one_of(function, "policy", policy, POLICIES)]
+    return _NAMED[one_of(function, "policy", policy, _NAMED)]

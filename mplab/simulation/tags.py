@@ -87,6 +87,15 @@ class Rounder:
         self._parameters_at: int = self.parameters.numbers.ctypes.data
 
     @cached_property
+    def kernel_dtype(self) -> torch.dtype | None:
+        """The dtype whose kernels of torch's round as this does, if there are such kernels."""
+        as_torch = self.rounding, self.overflow
+        if as_torch != (Rounding.TIES_TO_EVEN, Overflow.IEEE):
+            return None
+        dtype = self.fmt.torch_dtype
+        return dtype if dtype in (torch.float16, torch.bfloat16) else None
+
+    @cached_property
     def _loop(self) -> Callable[..., None]:
         return self._compiled(counting=False)
 
