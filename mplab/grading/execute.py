@@ -94,6 +94,7 @@ def run_notebook(
     graded: Mapping[str, Graded],
     seed: Callable[[str, str], int],
     *,
+    asked: bool = False,
     kernels: int = 8,
     seconds: float = 300.0,
 ) -> NotebookResult:
@@ -101,13 +102,16 @@ def run_notebook(
 
     When the kernel dies, a fresh one runs the notebook without the cell that ended it, and is
     asked for what has no outcome yet: an answer that is right keeps its points. An exercise may
-    end two kernels.
+    end two kernels. What the cells before the first check show is written while nothing has been
+    asked: a fresh kernel may know a hidden input from the one that died, by what the machine has in
+    its caches, say.
 
     Args:
         notebook: rebuilt from a submission; outputs are written into it.
         sessions: opens a kernel where its cells run.
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
+        asked: whether the submission has been asked for hidden cases, in another notebook.
         kernels: the most that may die.
         seconds: of the kernels' own, without waiting, after which no further one begins.
 
@@ -123,7 +127,13 @@ def run_notebook(
     for _ in range(kernels):
         with sessions() as session:
             ended = _run_in_one_kernel(
-                notebook, session, graded, seed, replies, skipped
+                notebook,
+                session,
+                graded,
+                seed,
+                replies,
+                skipped,
+                asked=asked or bool(replies),
             )
             interrupts += session.interrupts
             spent += session.spent
@@ -153,20 +163,28 @@ def _run_in_one_kernel(
     seed: Callable[[str, str], int],
     replies: dict[str, list[Reply]],
     skipped: set[int],
+    *,
+    asked: bool,
 ) -> str:
     """Run a notebook in one kernel, and add to the replies until it dies.
+
+    Once a check has `asked`, the cells before the first one keep the outputs that they have.
 
     Returns:
         Why the kernel died; empty if it did not.
     """
+    kept = asked
     for number, cell in enumerate(notebook.cells, 1):
         if cell.cell_type != "code" or number in skipped:
             continue
         name = graded_name(cell)
         try:
             if name is None:
-                cell.outputs = _outputs(session, cell.source)
+                outputs = _outputs(session, cell.source)
+                if not kept:
+                    cell.outputs = outputs
             else:
+                kept = False  # feedback withholds what follows a check
                 known = replies.setdefault(name, [])
                 ask_parts(graded[name], session, partial(seed, name), known)
         except Died as death:
@@ -177,7 +195,8 @@ def _run_in_one_kernel(
             if name is None:
                 skipped.add(number)
                 text = f"{ended} What follows ran without this cell.\n"
-                cell.outputs = [new_output("stream", text=text)]
+                if not kept:
+                    cell.outputs = [new_output("stream", text=text)]
             else:
                 # At first only the part that ended it is lost, the second time what is left.
                 second = any(reply.message.startswith(_ENDED) for reply in known)
@@ -185,6 +204,16 @@ def _run_in_one_kernel(
                 known += [Reply([], message=ended)] * lost
             return ended
     return ""
+
+
+def show_notebook(
+    notebook: NotebookNode, sessions: Callable[[], AbstractContextManager[Session]]
+) -> None:
+    """Run the cells before the first check, and write their outputs."""
+    shown = copy.copy(notebook)
+    ends = [i for i, cell in enumerate(notebook.cells) if graded_name(cell) is not None]
+    shown.cells = notebook.cells[: ends[0] if ends else None]
+    run_notebook(shown, sessions, {}, lambda _, __: 0)
 
 
 def _outputs(session: Session, source: str) -> list[NotebookNode]:
@@ -371,15 +400,21 @@ def _grade_notebooks(
                 write_outcomes(cell, lost)
             elif cell.cell_type != "code":
                 cell.source = escape_html_in_markdown(cell.source)
-        if not refused:
-            sandbox = warm_sandbox(
-                exercises.warm, trusted=job.trusted, account=job.account, limits=limits
-            )
+    if not refused:
+        sandbox = warm_sandbox(
+            exercises.warm, trusted=job.trusted, account=job.account, limits=limits
+        )
+        sessions = partial(sandbox.session, course.files(assignment))
+        several = len(notebooks) > 1
+        for _, notebook in sorted(notebooks.items()) if several else ():
+            show_notebook(notebook, sessions)  # before any check of another one
+        for _, notebook in sorted(notebooks.items()):
             result = run_notebook(
                 notebook,
-                partial(sandbox.session, course.files(assignment)),
+                sessions,
                 exercises.graded,
                 partial(seed_for, course.key(), assignment, student),
+                asked=several,
                 seconds=limits.total_seconds,
             )
             remarks.append(result.remark)

@@ -201,8 +201,10 @@ def limit_resources(of_submission: dict[str, int]) -> None:
 _MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """<linux/audit.h>: how a filter knows a machine, in the order of the columns below."""
 
-# System calls that no exercise needs: into other namespaces, file systems and processes, and
-# to memory that no limit above counts. Numbers: the kernel's syscall tables, x86_64 and aarch64.
+# System calls that no exercise needs: into other namespaces, file systems and processes, to
+# memory that no limit above counts, and those that look into the machine's cache of files or change
+# it, through which one kernel could tell the next a hidden input. Numbers: the kernel's syscall
+# tables, x86_64 and aarch64.
 _DENIED = """
 ptrace            101 117
 process_vm_readv  310 270
@@ -235,6 +237,12 @@ fsmount           432 432
 pidfd_getfd       438 438
 mount_setattr     442 442
 memfd_secret      447 447
+fadvise64         221 223
+readahead         187 213
+mincore            27 232
+preadv2           327 286
+cachestat         451 451
+process_madvise   440 440
 """
 
 # Denied with some arguments, or hidden.

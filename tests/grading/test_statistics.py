@@ -110,6 +110,67 @@ def test_parts_are_counted_by_the_mistake_that_was_met(course, tmp_path):
     assert "'=1+1" in {row["found"] for row in rows}
 
 
+class Knowing:
+    """A kernel that ends in a check, and finds what the one before it left in the machine."""
+
+    interrupts, spent = 0, 1.0
+
+    def __init__(self, left):
+        self.left = left
+        self.shown = list(left)
+
+    def run(self, source):
+        if source == "die" and self.shown:
+            raise Died("its process ended")
+        text = f"{source}: hidden {self.shown}"
+        output = {"output_type": "stream", "name": "stdout", "text": text}
+        return SimpleNamespace(outputs=[output], ok=True)
+
+    def ask(self, *_, **__):
+        self.left.append(len(self.left))
+        raise Died("its process ended")
+
+
+def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
+    """It could read a hidden input in the machine's caches; which cell ends it could spell one."""
+    cells = [
+        nbformat.v4.new_code_cell(text) for text in ("first", "die", "check", "late")
+    ]
+    cells[2].metadata.nbgrader = {"grade": True, "grade_id": "sign"}
+    book = nbformat.v4.new_notebook(cells=cells)
+    left = []
+    found = run_notebook(
+        book,
+        lambda: nullcontext(Knowing(left)),
+        {"sign": Graded("f", EXERCISE, PARTS)},
+        lambda *_: 0,
+    )
+    assert left, "the check was asked, and the kernels ended"
+    assert [cell.outputs[0].text for cell in cells[:2]] == [
+        "first: hidden []", "die: hidden []"]  # fmt: skip
+    assert "in cell" not in found.remark
+
+
+def test_a_fresh_kernel_shows_what_ran_before_anything_was_asked():
+    cells = [nbformat.v4.new_code_cell(text) for text in ("first", "last")]
+
+    class Once:
+        interrupts, spent, number = 0, 1.0, 0
+
+        def run(self, source):
+            self.number += 1
+            if self.number == 1:
+                raise Died("its process ended")
+            return SimpleNamespace(
+                outputs=[{"output_type": "stream", "name": "stdout", "text": source}]
+            )
+
+    kernel = Once()
+    book = nbformat.v4.new_notebook(cells=cells)
+    run_notebook(book, lambda: nullcontext(kernel), {}, None)
+    assert cells[1].outputs[0].text == "last"
+
+
 def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
     class Dying:
         interrupts, spent = 1, 9.0

@@ -460,6 +460,15 @@ for o in gc.get_objects():
         "try: mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20); held += 9\n"
         "except OSError as e: print(e)\nif held > 6: print('HARM' + 'ED')",
         control=UNSAFE, **SOLVED),
+    Attack("what the machine has in its cache of files",
+        "import ctypes, mmap, os\nfd = os.open(os.__file__, os.O_RDONLY)\nseen = 0\n"
+        "for look in (lambda: os.preadv(fd, [bytearray(1)], 0, os.RWF_NOWAIT),\n"
+        "             lambda: os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)):\n"
+        "    try: look(); seen += 1\n    except OSError as e: print(e)\n"
+        "m = mmap.mmap(fd, 0, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE)\n"
+        "at = id(m); held = ctypes.create_string_buffer(9)\n"
+        "seen += not ctypes.CDLL(None).mincore(ctypes.c_void_p(at & -4096), 4096, held)\n"
+        "if seen: print('HARM' + 'ED')", control=UNSAFE, **SOLVED),
     Attack("terminals and the host's sockets",
         "import os, socket\nheld = 0\ntry:\n    for i in range(100): os.openpty(); held += 1\n"
         "except OSError as e: print(e)\n"
