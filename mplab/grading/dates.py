@@ -1,9 +1,11 @@
 """Read and show times: due dates, and the times of a platform, in the course's time zone."""
 
+import math
 import re
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 
+from mplab.common.words import plural
 from mplab.grading.tables import normalized_head, normalized_name
 
 _LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt")
@@ -41,7 +43,8 @@ def read_time(text: str, zone: tzinfo) -> datetime:
 
     Args:
         text: such as "2026-11-30 12:00", with or without an offset; or the date and the clock of
-            Moodle in one of nine languages, such as "Dienstag, 24. November 2026, 23:59".
+            Moodle in one of nine languages, such as "Dienstag, 24. November 2026, 23:59". A day
+            without a clock is over at 23:59.
         zone: the time zone, unless the text holds an offset.
 
     Raises:
@@ -67,8 +70,25 @@ def read_time(text: str, zone: tzinfo) -> datetime:
         return time.astimezone(UTC)
     if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
         raise ValueError(f"{text!r} may begin with the day or with the month")
-    read: datetime = parser.parse(text)
+    end = datetime.now().replace(hour=23, minute=59, second=0, microsecond=0)
+    read: datetime = parser.parse(text, default=end)
     return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+
+
+def lateness_in_words(late: timedelta) -> str:
+    """Write how late a submission is, rounded up: minutes for two hours, then hours.
+
+    Examples:
+        >>> (
+        ...     lateness_in_words(timedelta(seconds=61)),
+        ...     lateness_in_words(timedelta(hours=2.5)),
+        ... )
+        ('2 minutes', '3 hours')
+    """
+    seconds = late.total_seconds()
+    if seconds < 7200:
+        return plural(math.ceil(seconds / 60), "minute")
+    return plural(math.ceil(seconds / 3600), "hour")
 
 
 def show_time(time: datetime, zone: tzinfo) -> str:

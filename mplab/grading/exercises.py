@@ -212,16 +212,21 @@ def ask_parts(
 
 def outcomes_of(graded: Graded, replies: Sequence[Reply]) -> list[Outcome]:
     """Return the outcome of each part from its reply."""
-    hint = ""
+    hint = known = ""
     if any(reply.wrong for reply in replies):
-        hint = _misconception(graded.exercise, replies)
+        hint = known = _misconception(graded.exercise, replies)
     if len(replies) > 1 and all(reply.wrong for reply in replies):
         hint = hint or graded.exercise.reason  # a part's own hint would miss the point
     outcomes = []
     for part, reply in zip(graded.parts, replies, strict=True):
         message = reply.message
         if reply.wrong:
-            message = _explanation(reply, hint or part.hint)
+            message = _explanation(
+                reply,
+                hint or part.hint,
+                named=bool(known),
+                by_call=callable(graded.exercise.answer),
+            )
         earned = 0.0 if message else part.points
         outcomes.append(Outcome(part.name, part.points, earned, message))
     return outcomes
@@ -348,12 +353,24 @@ def exception_named(name: Any, message: Any) -> Exception:
     return _CustomException(f"{str(name)[:80]}: {text}")
 
 
-def _explanation(reply: Reply, hint: str) -> str:
-    """Explain what is wrong, in one sentence, without the value of a hidden case."""
+def _explanation(reply: Reply, hint: str, *, named: bool, by_call: bool) -> str:
+    """Explain what is wrong, in one sentence, without the value of a hidden case.
+
+    Args:
+        reply: of one part.
+        hint: a sentence about the numbers.
+        named: whether it names a known mistake; else it gives way where no number came.
+        by_call: whether a function was asked, and not a value.
+    """
     first = reply.given[reply.wrong[0]]
     if isinstance(first, NotImplementedError):
         return "Not attempted."
     total = len(reply.given)
+    kinds = {type(value) for value in reply.given}
+    if kinds == {type(None)} and by_call and not named:
+        return "The function returned None: does it print its answer instead?"
+    if total > 1 and len(kinds) == 1 and isinstance(first, Exception) and not named:
+        return f"Each of the {total} cases {_raised(first)}."
     count = f"{len(reply.wrong)} of {total} cases are wrong. " if total > 1 else ""
     if isinstance(first, Exception):
         count += f"The first of them {_raised(first)}. "

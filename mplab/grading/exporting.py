@@ -1,15 +1,15 @@
 """Export grades: as CSV for people, or into the file of Moodle or Canvas."""
 
 import html
-import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mplab.common.words import plural
 from mplab.course.files import replace_file
+from mplab.grading.dates import lateness_in_words
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import read_parts
 from mplab.grading.journal import handed_in, team_owners
@@ -88,8 +88,8 @@ def _grade(
     if "digest" in record:  # the gradebook holds this submission's points
         submission = gradebook.find_submission(assignment.name, owner)
         if submission.total_seconds_late > 0:
-            hours = math.ceil(submission.total_seconds_late / 3600)
-            remarks.append(f"{plural(hours, 'hour')} late")
+            late = timedelta(seconds=submission.total_seconds_late)
+            remarks.append(f"{lateness_in_words(late)} late")
         by_hand = bool(submission.needs_manual_grade)
         if by_hand:
             remarks.append(BY_HAND)

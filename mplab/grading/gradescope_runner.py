@@ -5,8 +5,9 @@ The grader is that of `mplab grade autograde`: a student gets the same cases and
 
 import json
 import shutil
+import stat
 import tempfile
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from nbformat import NotebookNode
 
 from mplab.course.files import replace_file
 from mplab.grading.collecting import collect
+from mplab.grading.dates import lateness_in_words
 from mplab.grading.execute import (
     GradedNotebooks,
     Job,
@@ -56,14 +58,15 @@ def lateness(about: dict[str, Any], user: dict[str, Any]) -> str:
         ...     },
         ...     {},
         ... )
-        'Handed in 1.5 hours after the due date.'
+        'Handed in 90 minutes after the due date.'
     """
     due = {**about["assignment"], **(user.get("assignment") or {})}.get("due_date")
     if not due:
         return ""
     late = datetime.fromisoformat(about["created_at"]) - datetime.fromisoformat(due)
-    hours = late.total_seconds() / 3600
-    return f"Handed in {hours:.1f} hours after the due date." if hours > 0 else ""
+    if late <= timedelta(0):
+        return ""
+    return f"Handed in {lateness_in_words(late)} after the due date."
 
 
 def run(place: str | Path) -> dict[str, Any]:
@@ -88,7 +91,10 @@ def run(place: str | Path) -> dict[str, Any]:
         course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))
         (course.root / "roster.csv").write_text(f"id\n{student}\n")
         shutil.copytree(
-            place / "submission", Path(folder, "in", student), symlinks=True
+            place / "submission",
+            Path(folder, "in", student),
+            symlinks=True,
+            ignore=_others_than_files,
         )
         problems = collect(course, name, Path(folder, "in")).problems
         (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
@@ -115,6 +121,13 @@ def run(place: str | Path) -> dict[str, Any]:
         f"{student}: {results['score']:g} of {results['max_score']:g}; sandbox: {wall}"
     )
     return results
+
+
+def _others_than_files(folder: str, names: list[str]) -> list[str]:
+    """The pipes, sockets and devices in a folder, of which reading one would not end."""
+    kinds = {name: Path(folder, name).lstat().st_mode for name in names}
+    kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
+    return [n for n, mode in kinds.items() if not any(kind(mode) for kind in kept)]
 
 
 def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:

@@ -97,6 +97,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
     for number, cell in enumerate(notebook.cells):
         source = plain_text(cell.get("source"))
         mark = _shown_mark(cell)
+        if mark and not late_outputs and _is_folded(cell):
+            continue
         if cell.get("cell_type") != "code":
             rebuilt = new_markdown_cell(source)
             images = images_in(cell.get("attachments"))
@@ -116,6 +118,13 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
             rebuilt.metadata["nbgrader"] = NotebookNode(mark)
         cells.append(rebuilt)
     return new_notebook(cells=cells)
+
+
+def _is_folded(cell: Mapping[str, Any]) -> bool:
+    """Whether a cell of the release is folded and silent, as that which brings the public cases."""
+    folded = cell.get("metadata", {}).get("jupyter")
+    hidden = isinstance(folded, dict) and folded.get("source_hidden") is True
+    return hidden and not cell.get("outputs")
 
 
 def _shown_mark(cell: Mapping[str, Any]) -> dict[str, Any]:

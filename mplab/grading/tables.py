@@ -256,14 +256,19 @@ def _written(value: str | float | None) -> str:
 def escape_formula(text: str) -> str:
     """Change text so that no spreadsheet takes it for a formula.
 
+    Some take full-width signs for signs, and where a comma stands in numbers, cells end at `;`.
+
     Examples:
-        >>> escape_formula("=1+1"), escape_formula("Ada")
-        ("'=1+1", 'Ada')
+        >>> escape_formula("=1+1"), escape_formula("Ada"), escape_formula("Ek; @SUM(1)")
+        ("'=1+1", 'Ada', "Ek;' @SUM(1)")
     """
     text = "".join(c if c.isprintable() else " " for c in text)
-    # Some spreadsheets take full-width signs for signs.
-    first = unicodedata.normalize("NFKC", text.lstrip()[:1])
-    return f"'{text}" if first in ("=", "+", "-", "@", "|", "%") else text
+
+    def escaped(cell: str) -> str:
+        first = unicodedata.normalize("NFKC", cell.lstrip(' "')[:1])
+        return f"'{cell}" if first in ("=", "+", "-", "@", "|", "%") else cell
+
+    return ";".join(map(escaped, text.split(";")))
 
 
 class Roster(NamedTuple):

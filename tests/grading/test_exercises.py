@@ -117,6 +117,11 @@ def test_each_part_is_earned_alone_and_says_what_is_wrong(answer, points, messag
     assert earned(answering(answer)) == (points, messages)
 
 
+def test_an_answer_that_prints_instead_of_returning_is_told_so():
+    told = "The function returned None: does it print its answer instead?"
+    assert earned(answering(lambda a, b: None)) == ([0, 0], [told, told])
+
+
 def test_no_message_holds_a_hidden_case_or_its_answer():
     _, messages = earned(answering(lambda a, b: 77.0))
     case = np.random.default_rng(0).normal()
@@ -320,7 +325,7 @@ def test_no_message_tells_what_the_submission_wrote_into_an_exception(raised):
     _, messages = earned(Replying(raising), Graded("f", exercise, parts))
     known = raised if raised in ("ValueError", "KeyError") else "an exception"
     one = f"The first of them raised {known}. Because."
-    assert messages == [one, one, f"2 of 2 cases are wrong. {one}"]
+    assert messages == [one, one, f"Each of the 2 cases raised {known}."]
 
 
 def test_an_answer_that_is_no_value_is_told_in_words_of_ours():

@@ -45,6 +45,9 @@ def test_no_text_is_a_formula_whatever_stands_before_its_sign_and_however_wide_i
 ):
     for form in (sign, chr(ord(sign) + 0xFEE0)):  # Unicode's full width
         assert escape_formula(shown.format(form)).startswith("'")
+        cells = escape_formula(f"Ek;{shown.format(form)}").split(";")
+        assert cells[1].startswith("'"), "where a semicolon ends a cell"
+        assert escape_formula(f'"{form}1').startswith("'")
     assert escape_formula(f"a{sign}1") == f"a{sign}1"
 
 

@@ -106,13 +106,13 @@ def test_a_sandbox_that_is_killed_is_tried_again_and_then_not_graded(
         submit(course, student, notebook(course, extra=f"# of {student}"))
     run, killed = execute._run_in_one_kernel, course.root / "killed"
 
-    def short_of_memory(book, session, *more):
+    def short_of_memory(book, session, *more, **asked):
         count = len(killed.read_text()) if killed.exists() else 0
         if "# of s01" in book.cells[0].source and count < kills:
             killed.write_text("x" * (count + 1))
             session.run("1")
             max(session._warm.children(recursive=True), key=lambda p: p.pid).kill()
-        return run(book, session, *more)
+        return run(book, session, *more, **asked)
 
     monkeypatch.setattr(execute, "_run_in_one_kernel", short_of_memory)
     lines = autograded(course)

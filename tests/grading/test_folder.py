@@ -159,7 +159,10 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
     parts = {row[1]: row[-1] for row in table(course.root / "grades.csv")}
     assert (parts["s01"], parts["s02"]) == ("", "a1-words-answer: choice: 1")
     assert remarks["s01"] == ["18", "to be graded by hand"]
-    assert remarks["s02"] == ["18", "2 hours late"]  # an untouched answer needs nobody
+    assert remarks["s02"] == [
+        "18",
+        "90 minutes late",
+    ]  # an untouched answer needs nobody
 
 
 @pytest.mark.slow

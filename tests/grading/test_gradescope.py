@@ -14,7 +14,11 @@ from payloads import ATTACKS, SECRET
 
 from mplab.grading.bubblewrap import _view
 from mplab.grading.gradescope import write_autograder
-from mplab.grading.gradescope_runner import lateness, student_of
+from mplab.grading.gradescope_runner import (
+    _others_than_files,
+    lateness,
+    student_of,
+)
 
 CAPABILITIES = [
     "CHOWN",
@@ -127,6 +131,15 @@ def test_a_student_is_found_by_number_or_address_and_extensions_count():
     assert student_of({"users": [{"id": 8, "email": "é@x"}]}, roster)[0] == "8"
     early = {"due_date": "2026-11-30T12:30:00+01:00"}
     assert lateness({**about, "assignment": early}, {}).startswith(
-        "Handed in 1.0 hours"
+        "Handed in 60 minutes"
     )
     assert lateness({**about, "assignment": early}, due) == ""
+
+
+def test_a_pipe_in_a_submission_is_left_out_of_its_copy(tmp_path):
+    """Reading one waits for ever, so that the whole submission had no result."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "a1.ipynb").write_text("{}")
+    (tmp_path / "link").symlink_to("a1.ipynb")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert _others_than_files(str(tmp_path), names) == ["pipe"]

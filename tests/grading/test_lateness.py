@@ -50,7 +50,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
 
     assert remarks() == [
         "2 hours late",
-        "1 hour late",
+        "30 minutes late",
         "Canvas says that it was late",
         "",
     ]

@@ -172,3 +172,18 @@ def test_rebuilding_is_linear():
         return time.process_time() - start
 
     assert seconds(1_000_000) < 1.0
+
+
+def test_feedback_leaves_out_the_folded_cell_that_brings_the_public_cases():
+    """It holds twenty lines of base64; a student's cell is shown however it is folded."""
+    folded = {"jupyter": {"source_hidden": True}}
+    mark = {"grade_id": "a1-start", "locked": True, "grade": False, "solution": False,
+            "schema_version": 3}  # fmt: skip
+    cells = [
+        nbformat.v4.new_code_cell("PACKED", metadata={**folded, "nbgrader": mark}),
+        nbformat.v4.new_code_cell("mine", metadata=folded),
+    ]
+    book = nbformat.v4.new_notebook(cells=cells)
+    shown = [cell.source for cell in sanitise(book, late_outputs=False).cells]
+    assert shown == ["mine"]
+    assert len(sanitise(book, late_outputs=True).cells) == 2
