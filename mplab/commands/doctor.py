@@ -50,11 +50,21 @@ class Component(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what this machine has and what each missing thing turns off; return 0."""
-    argparse.ArgumentParser(
+    """Print what this machine has, and what each missing thing turns off.
+
+    Returns:
+        0, or 1 where numbers were asked for and differ from other machines'.
+    """
+    parser = argparse.ArgumentParser(
         prog="mplab doctor",
         description="Say what this machine has, and what each missing thing turns off.",
-    ).parse_args(argv)
+    )
+    parser.add_argument(
+        "--numbers",
+        action="store_true",
+        help="say whether this machine computes the same bits as others",
+    )
+    options = parser.parse_args(argv)
     print(f"mplab {VERSION} in {PACKAGE}")
     print(
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
@@ -69,7 +79,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     width = max(len(component.what) for component in components)
     for what, found, without in components:
         print(f"  {what:{width}}  {found or 'missing: ' + without}")
-    return 0
+    return numbers() if options.numbers else 0
+
+
+def numbers() -> int:
+    """Print whether this machine computes the same bits as others; return 1 if not."""
+    from mplab.commands import reproducibility
+
+    wrong = reproducibility.differing()
+    count = len(reproducibility.stored_digests())
+    print("Numbers, arithmetic, matrix units and linear systems:")
+    print(f"  {count - len(wrong)} of {count} digests are those of other machines")
+    for name in wrong:
+        print(f"  differs: {name}")
+    if version_of("torch"):
+        print("Float32 functions of torch, which are this machine's own:")
+        for name, result in reproducibility.torch_functions():
+            print(f"  {name:8} {result}")
+    return bool(wrong)
 
 
 def packages() -> list[Component]:
