@@ -1,7 +1,6 @@
 """`mplab doctor`: say what this machine has, and what each missing thing turns off."""
 
 import argparse
-import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from mplab.common.installation import (
     require_packages,
     version_of,
 )
+from mplab.numbers.threads import processors
 
 _PACKAGES = {
     "numpy": "mplab needs it",
@@ -109,8 +109,6 @@ def packages() -> list[Component]:
 
 def processor() -> Component:
     """Name the processor and count the cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [
@@ -119,7 +117,7 @@ def processor() -> Component:
         if line.startswith("model name")
     ]
     name = names[0] if names else platform.processor() or platform.machine()
-    return Component("processor", f"{name}, {cores} cores for this process", "")
+    return Component("processor", f"{name}, {processors()} cores for this process", "")
 
 
 def cuda_device() -> Component:
