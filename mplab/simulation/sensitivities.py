@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from mplab.common.progress import counted
 from mplab.common.tables import Table, Tabular
+from mplab.numbers.devices import forked_randomness, widest
 from mplab.numbers.formats import FP32, Format
 from mplab.numbers.rounding import Tally
 from mplab.simulation.context import simulated
@@ -282,15 +283,14 @@ class _Step:
 @contextmanager
 def _own_randomness(model: nn.Module) -> Iterator[None]:
     """Seed torch's random numbers, and restore their state afterwards."""
-    devices = {p.device for p in model.parameters() if p.is_cuda}
-    with torch.random.fork_rng(devices=devices):
+    with forked_randomness({p.device for p in model.parameters()}):
         torch.manual_seed(0)
         yield
 
 
 def _error(found: list[Tensor], exact: list[Tensor]) -> float:
     """The norm of the difference over the norm of `exact`; infinite where not finite."""
-    a, b = (torch.cat([t.flatten().double() for t in x]) for x in (found, exact))
+    a, b = (torch.cat([t.flatten().to(widest(t)) for t in x]) for x in (found, exact))
     if len(a) != len(b):
         return math.inf
     off = float(torch.where(a == b, 0.0, a - b).norm())
