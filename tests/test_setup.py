@@ -255,3 +255,22 @@ def test_the_citation_and_the_changes_speak_of_this_version():
     version, _, day = re.findall(r"(?m)^## (\d.*)$", changes)[0].partition(", ")
     assert version == mplab.__version__
     assert re.findall(r"(?m)^date-released: (.*)$", citation) == [day]
+
+
+@pytest.mark.skipif(
+    not ((ROOT / ".git").exists() and shutil.which("git")),
+    reason="needs a git checkout",
+)
+def test_a_checkout_that_git_makes_on_windows_has_unix_line_ends(tmp_path):
+    """With others, /bin/sh found no command in the script that the image runs."""
+    command = ["git", "clone", "--quiet", "--shared", "--config", "core.autocrlf=true"]
+    subprocess.run([*command, str(ROOT), str(tmp_path / "mplab")], check=True)
+    done = subprocess.run(
+        ["git", "ls-files", "--eol"],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=tmp_path / "mplab",
+    )
+    lines = done.stdout.splitlines()
+    assert lines and [line for line in lines if re.search("w/(crlf|mixed)", line)] == []

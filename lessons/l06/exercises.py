@@ -127,7 +127,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 2.0**-20,
-                "The exponent of a product is the sum of both: 4 and −1 make 3.",
+                "The exponent of a product is the sum of both: 4 and -1 make 3.",
             ),
         ),
     ),

@@ -64,7 +64,7 @@ _SHARES = (
 EXERCISES: dict[str, Exercise] = {
     "sigmoids_until_zero": Exercise(
         answer=4,
-        reason="Add the exponents: −17 from the mean, −2 for each sigmoid, until −25 is reached.",
+        reason="Add the exponents: -17 from the mean, -2 for each sigmoid, until -25 is reached.",
         misconceptions=known(
             (5, "At exactly 2^-25 there is a tie, and it goes to 0."),
             (8, "A slope of 1/4 takes two powers of two, not one."),

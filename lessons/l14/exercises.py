@@ -78,7 +78,7 @@ _PRODUCT_CASES = tuple(
 EXERCISES: dict[str, Exercise] = {
     "bits_left": Exercise(
         answer=4,
-        reason="FP32 has 24 bits; the formula loses log₂ of the square of mean / deviation.",
+        reason="FP32 has 24 bits; the formula loses log2 of the square of mean / deviation.",
         misconceptions=known(
             (
                 14,

@@ -132,7 +132,10 @@ EXERCISES: dict[str, Exercise] = {
         cases=_JUDGED,
         tolerance=1e-12,
         misconceptions=known(
-            (_euclidean, "That is the 2-norm or the Frobenius norm; take the ∞-norm."),
+            (
+                _euclidean,
+                "That is the 2-norm or the Frobenius norm; take the infinity norm.",
+            ),
             (
                 _judged_by(lambda a, x, b: _largest(b) or np.nan),
                 "Beside b alone it does not say how little a must change.",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mplab.numbers.codes import times_power_of_two
 from mplab.numbers.inputs import as_array, in_blocks
 
 _ERROR = 128
@@ -99,7 +100,8 @@ def _power(x: Any, limit: float) -> tuple[Any, Any]:
 def _power_of_two(x: Any) -> tuple[Any, Any]:
     number, side = _power(x, 1000)
     whole = (x == np.rint(x)) & (x >= -1074) & (x < 1024)
-    exact = np.ldexp(1.0, np.where(whole, x, 0).astype(int))
+    exponent = np.where(whole, x, 0).astype(np.int64)
+    exact = times_power_of_two(np.ones_like(exponent), exponent)
     return np.where(whole, exact, number), np.where(whole, exact, side)
 
 

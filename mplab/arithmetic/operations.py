@@ -215,7 +215,8 @@ def exp(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
 
     Exactness:
         Correctly rounded in every mode and format. For `STOCHASTIC` the probability is that of
-        NumPy's result in float64, within a relative 2^−46 of the exact result.
+        NumPy's result in float64, within a relative 2^−46 of the exact result; NumPy's last bit
+        is the machine's, and so is one draw in about 2^29 for FP32, fewer for lower formats.
 
     Source:
         The test of a rounding by the error of the result: Ziv 1991. Where it fails, the function

@@ -1,7 +1,6 @@
 """`mplab doctor`: say what this machine has, and what each missing thing turns off."""
 
 import argparse
-import os
 import platform
 import shutil
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from mplab.common.installation import (
     require_packages,
     version_of,
 )
+from mplab.numbers.threads import processors
 
 _PACKAGES = {
     "numpy": "mplab needs it",
@@ -50,11 +50,21 @@ class Component(NamedTuple):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print what this machine has and what each missing thing turns off; return 0."""
-    argparse.ArgumentParser(
+    """Print what this machine has, and what each missing thing turns off.
+
+    Returns:
+        0, or 1 where numbers were asked for and differ from other machines'.
+    """
+    parser = argparse.ArgumentParser(
         prog="mplab doctor",
         description="Say what this machine has, and what each missing thing turns off.",
-    ).parse_args(argv)
+    )
+    parser.add_argument(
+        "--numbers",
+        action="store_true",
+        help="say whether this machine computes the same bits as others",
+    )
+    options = parser.parse_args(argv)
     print(f"mplab {VERSION} in {PACKAGE}")
     print(
         f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"
@@ -69,7 +79,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     width = max(len(component.what) for component in components)
     for what, found, without in components:
         print(f"  {what:{width}}  {found or 'missing: ' + without}")
-    return 0
+    return numbers() if options.numbers else 0
+
+
+def numbers() -> int:
+    """Print whether this machine computes the same bits as others; return 1 if not."""
+    from mplab.commands import reproducibility
+
+    wrong = reproducibility.differing()
+    count = len(reproducibility.stored_digests())
+    print("Numbers, arithmetic, matrix units and linear systems:")
+    print(f"  {count - len(wrong)} of {count} digests are those of other machines")
+    for name in wrong:
+        print(f"  differs: {name}")
+    if version_of("torch"):
+        print("Float32 functions of torch, which are this machine's own:")
+        for name, result in reproducibility.torch_functions():
+            print(f"  {name:8} {result}")
+    return bool(wrong)
 
 
 def packages() -> list[Component]:
@@ -82,8 +109,6 @@ def packages() -> list[Component]:
 
 def processor() -> Component:
     """Name the processor and count the cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-    cores = len(affinity(0)) if affinity else os.cpu_count()
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [
@@ -92,7 +117,7 @@ def processor() -> Component:
         if line.startswith("model name")
     ]
     name = names[0] if names else platform.processor() or platform.machine()
-    return Component("processor", f"{name}, {cores} cores for this process", "")
+    return Component("processor", f"{name}, {processors()} cores for this process", "")
 
 
 def cuda_device() -> Component:

@@ -1,6 +1,7 @@
 """Find the folders of the course, and write files atomically."""
 
 import os
+import time
 from pathlib import Path
 from typing import Literal
 
@@ -51,7 +52,18 @@ def replace_file(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        partial.replace(target)
+        _rename(partial, target)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _rename(partial: Path, target: Path) -> None:
+    """Put a file in the place of another, for which Windows waits until nobody has that open."""
+    for _ in range(20):  # a second: a scanner or an indexer is done by then
+        try:
+            partial.replace(target)
+            return
+        except PermissionError:
+            time.sleep(0.05)
+    partial.replace(target)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from mplab.health.records import Step
 from mplab.health.tracing import format_of_dtype, low_format_of, without_modes
+from mplab.numbers.devices import widest
 from mplab.numbers.formats import FP8_E5M2, FP64, Format
 from mplab.numbers.rounding import round_to
 
@@ -240,7 +241,7 @@ def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
-    """Measure what a cast to a format lost: the numbers of `Casts` after the first two, float64.
+    """Measure what a cast to a format lost: the numbers of `Casts` after the first two.
 
     Args:
         x: the operand, finite or not, with at least one element.
@@ -248,6 +249,7 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
         factor: the scale, or the scale of each number.
         fmt: the format.
     """
+    wide = widest(x)
     x = x.detach().float()
     factor = factor.float()
     size = x.abs()
@@ -265,19 +267,19 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
         (scaled > most).sum(),
         ((scaled <= reach) & some).sum(),
         *(
-            t.double().where(held, 0).square().sum()
-            for t in (x, x.double() - low.double())
+            t.where(held, 0).square().sum()
+            for t in (x.to(wide), x.to(wide) - low.to(wide))
         ),
     ]
-    return torch.stack([part.double() for part in parts])
+    return torch.stack([part.to(wide) for part in parts])
 
 
 def ulps(x: Tensor, fmt: Format) -> Tensor:
-    """`mplab.ulp` on a tensor, as float64."""
-    exponent = torch.frexp(x.detach().double()).exponent - 1
+    """`mplab.ulp` on a tensor, in the widest dtype of its device."""
+    exponent = torch.frexp(x.detach().to(widest(x))).exponent - 1
     exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
     return torch.ldexp(
-        torch.ones_like(exponent, dtype=torch.float64), exponent - fmt.precision + 1
+        torch.ones_like(exponent, dtype=widest(x)), exponent - fmt.precision + 1
     )
 
 
@@ -342,7 +344,8 @@ class Movement:
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
             fmt = weight_format or format_of_dtype(before.dtype) or FP64
-            far = (after.double() - before.double()).abs() / ulps(before, fmt)
+            wide = widest(before)
+            far = (after.to(wide) - before.to(wide)).abs() / ulps(before, fmt)
             ratios.append(far[expected].cpu())
         together = torch.cat(ratios) if ratios else torch.empty(0, dtype=torch.float64)
         record.update_ulps = float(together.median()) if len(together) else None

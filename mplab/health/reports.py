@@ -20,8 +20,8 @@ from mplab.health.records import (
 _LAYERS = "gradients at the output of | format | zero | subnormal | lowest | inf, NaN"
 
 _ROOM = (
-    "powers of two left | format | above outputs | first → last | below | above gradients | "
-    "first → last | below"
+    "powers of two left | format | above outputs | first to last | below | above gradients | "
+    "first to last | below"
 )
 
 _OPERANDS = (
@@ -59,14 +59,14 @@ class Report:
                 "steps",
                 f"{len(self.steps)}, {sum(s.skipped for s in self.steps)} skipped",
             ),
-            ("loss", f"{first.loss:.4g} → {last.loss:.4g}"),
-            ("loss scale", f"{first.scale:g} → {last.scale:g}"),
+            ("loss", f"{first.loss:.4g} to {last.loss:.4g}"),
+            ("loss scale", f"{first.scale:g} to {last.scale:g}"),
             (
                 "gradient norm",
-                f"{_number(first.gradient_norm)} → {_number(last.gradient_norm)}",
+                f"{_number(first.gradient_norm)} to {_number(last.gradient_norm)}",
             ),
             ("… at the optimizer", _number(last.norm_at_optimizer)),
-            ("weight norm", f"{first.weight_norm:.4g} → {last.weight_norm:.4g}"),
+            ("weight norm", f"{first.weight_norm:.4g} to {last.weight_norm:.4g}"),
         ]
         seen = [s for s in self.steps if s.updated]
         if seen:
@@ -86,7 +86,7 @@ class Report:
             row = (
                 name,
                 cast.fmt,
-                f"{casts[0].scale:g} → {casts[-1].scale:g}",
+                f"{casts[0].scale:g} to {casts[-1].scale:g}",
                 _share(cast.flushed, cast.nonzero),
                 f"{half} steps",
                 _share(cast.saturated, cast.nonzero),
@@ -151,14 +151,14 @@ def _room(seen: list[Magnitudes]) -> tuple[str, str, str]:
     last = _powers(seen[-1].headroom)
     return (
         _powers(least_headroom(seen)),
-        first if first == last else f"{first} → {last}",
+        first if first == last else f"{first} to {last}",
         _powers(min(sizes.footroom for sizes in seen)),
     )
 
 
 def _powers(x: float) -> str:
     if math.isfinite(x):
-        return f"{x:.1f}".replace("-", "−")
+        return f"{x:.1f}"
     return "overflow" if x < 0 else "–"
 
 

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+from mplab.numbers.devices import widest
 from mplab.numbers.formats import FORMATS, Format
 from mplab.simulation.dispatch import OUTSIDE
 from mplab.simulation.tags import is_plain, low_rounder, next_number, rounder_of, tag_of
@@ -382,12 +383,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.casts.add(before.data_ptr())
         if self.integers is not None or not before.numel():
             return
-        values = before.detach().double()
+        values = before.detach().to(widest(before))
         largest = float(values.abs().max())
         whole = 2.0**fmt.precision < largest <= fmt.max_finite and bool(
             (values == values.round()).all()
         )
-        if whole and bool((after.double() != values).any()):
+        if whole and bool((after.to(values.dtype) != values).any()):
             self.integers = RoundedIntegers(self._place()[1], largest, fmt.name)
 
 

@@ -131,7 +131,7 @@ def _joined(negative: Any, magnitude: Any, fmt: Format) -> Any:
     return magnitude | np.where(negative, fmt.sign_code, 0)
 
 
-def _scaled(k: np.ndarray, q: np.ndarray) -> np.ndarray:
+def times_power_of_two(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return k·2^q as float64, built from bits so that a CPU cannot flush subnormals."""
     bits = k.astype(np.float64).view(np.int64)
     normal = (bits >> 52) + q >= 1
@@ -149,7 +149,7 @@ def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
     subnormal = (biased == 0) & fmt.has_zero
     significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
     exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
-    values = _scaled(significand, exponent - fmt.precision + 1)
+    values = times_power_of_two(significand, exponent - fmt.precision + 1)
     if fmt.specials is not Specials.TWOS_COMPLEMENT:
         special = np.nan if fmt.infinity_code is None else np.inf
         values = np.where(magnitude == fmt.max_code + 1, special, values)
@@ -521,7 +521,9 @@ def ulp(x: object, fmt: FormatLike) -> Any:
         result *= fmt.epsilon
     else:
         exponent = np.clip((magnitude >> 52) - 1023, fmt.emin, fmt.emax)
-        result = _scaled(np.ones_like(exponent), exponent - fmt.precision + 1)
+        result = times_power_of_two(
+            np.ones_like(exponent), exponent - fmt.precision + 1
+        )
     magnitude *= magnitude >= _INFINITY
     result = np.maximum(result.view(np.int64), magnitude).view(np.float64)
     return result.reshape(given.shape)[()]

@@ -18,7 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from mplab.common.tables import Table
-from mplab.common.words import integer, superscript
+from mplab.common.words import integer
 from mplab.numbers import checks
 
 
@@ -332,17 +332,15 @@ class Format:
             ("bits", f"{self.bits} = {'1 sign + ' * self.signed}{fields}"),
             (
                 "precision p",
-                f"{self.precision}, unit roundoff u = 2{superscript(-self.precision)}",
+                f"{self.precision}, unit roundoff u = 2^{-self.precision}",
             ),
             ("exponents", f"{self.emin} .. {self.emax}, bias {self.bias}"),
             ("max finite", f"{self.max_finite:.6g}"),
-            ("min normal", f"2{superscript(self.emin)} = {self.min_normal:.6g}"),
+            ("min normal", f"2^{self.emin} = {self.min_normal:.6g}"),
         ]
         if self.has_zero:
             lowest = self.emin - self.precision + 1
-            rows.append(
-                ("min subnormal", f"2{superscript(lowest)} = {self.min_subnormal:.6g}")
-            )
+            rows.append(("min subnormal", f"2^{lowest} = {self.min_subnormal:.6g}"))
         rows.append(("specials", self.specials.value))
         return [*rows, ("also", self.note)] if self.note else rows
 

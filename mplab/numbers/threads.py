@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 
 from mplab.numbers.checks import integer
 
@@ -19,17 +20,28 @@ DIVISIBLE = 2 * _LEAST
 """Arrays at least this long are divided among threads."""
 
 
-def _processors() -> int:
-    """Return `OMP_NUM_THREADS` if set, else the number of processors this process may use."""
+_CONTAINER = Path("/sys/fs/cgroup/cpu.max")
+"""A container's limit, as `docker run --cpus` sets it: microseconds in each period of so many."""
+
+
+def processors() -> int:
+    """Count the processors that this process may use; a part of one counts as one."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    count = len(affinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = map(int, _CONTAINER.read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # none, or "max"
+        return count
+    return min(count, -(-quota // period))
+
+
+def _wanted() -> int:
+    """Return `OMP_NUM_THREADS` if set, else the number of processors."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return int(wanted) if wanted.isdigit() and int(wanted) > 0 else processors()
 
 
-_count = _processors()
+_count = _wanted()
 
 
 def set_threads(count: int) -> int:

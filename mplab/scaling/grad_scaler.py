@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from mplab.numbers.devices import widest
 from mplab.scaling.loss import LossScaler
 
 
@@ -126,7 +127,7 @@ class GradScaler:
                 )
                 found = found or bool(nonfinite)
             for gradient in gradients if self.rule.wants_mean else ():
-                total += float(gradient.abs().sum(dtype=torch.float64))
+                total += float(gradient.abs().sum(dtype=widest(gradient)))
                 count += gradient.numel()
         return _State(found, total, count)
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mplab.numbers.checks import quoted
 from mplab.numbers.codes import encode, values
+from mplab.numbers.devices import widest
 from mplab.numbers.formats import (
     FP8_E4M3,
     FP8_E8M0,
@@ -93,7 +94,7 @@ class Quantized:
         """
         if self.tensor_scale is not None:
             return _codes(_block_scales(self.scale, self.tensor_scale), FP8_E4M3)
-        inverse = 1 / self.scale.double().cpu().numpy()
+        inverse = 1 / self.scale.cpu().double().numpy()
         return torch.from_numpy(np.asarray(encode(inverse, FP8_E8M0))).to(
             self.scale.device
         )
@@ -411,8 +412,9 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
         codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
     else:  # a code is the position of its value in the format
         top = fmt.max_code + fmt.has_infinity
-        ordered = torch.from_numpy(values(fmt)[: top + 1].copy()).to(rounded.device)
-        places = torch.searchsorted(ordered, rounded.double().abs().contiguous())
+        ordered = torch.from_numpy(values(fmt)[: top + 1].copy())
+        wide = rounded.to(widest(rounded)).abs().contiguous()
+        places = torch.searchsorted(ordered.to(wide), wide)
         twos = fmt.specials is Specials.TWOS_COMPLEMENT
         negative = 2 * fmt.sign_code - places if twos else places + fmt.sign_code
         codes = torch.where(rounded.signbit(), negative, places).to(torch.uint8)
@@ -508,7 +510,7 @@ def _unscaled(
 
 def _block_scales(scale: Tensor, whole: Tensor) -> Tensor:
     """Recover the E4M3 block scales from their float32 inverses; raise if they are not NVFP4's."""
-    wanted = 1 / (scale.double() * whole)
+    wanted = 1 / (scale.to(widest(scale)) * whole)
     found = round_tensor(wanted, FP8_E4M3)
     if bool(((found / wanted - 1).abs() > 2.0**-12).any()):
         raise ValueError(

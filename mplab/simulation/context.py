@@ -143,6 +143,13 @@ class simulated(ContextDecorator):
         tests/simulation/test_low_kernels.py and tests/simulation/test_autocast.py, except for a few
         gradients of norms that are named there.
 
+        Rounding and casts have the same bits on every machine. The float32 result is the machine's:
+        torch takes `exp`, `log`, `sin` and the like from a vector library that chooses its code by
+        the processor, and adds in an order of its own; without vector units `addcmul` rounds twice
+        instead of once, and `randn` draws other numbers; the sign of `relu(-0)` varies.
+        Rounded to a low format, two such results differ only beside a tie, in FP32 anywhere.
+        `mplab doctor --numbers` says what a machine has.
+
         Known to differ, and marked by `explain`: other operations that round between their steps,
         such as `sigmoid_backward`, `logit_backward`, `x // y`, `matrix_exp`, `xlogy` and `renorm`;
         running sums of `embedding_bag`, `index_reduce` and `segment_reduce`; `erf` near 0, `gelu`

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mplab.numbers.codes import next_down, next_up
+from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format, Overflow, Rounding
 from mplab.numbers.rounding import round_to
 from mplab.simulation.policies import names_in
@@ -106,7 +107,7 @@ def _root(call: Call, into: Rounder, x: Tensor) -> Tensor:
     At a tie of the format that counts; an ulp of float64 cannot reach one. Apple's GPUs have no
     float64, and no such library.
     """
-    return call(x) if x.device.type == "mps" else x.double().sqrt().float()
+    return call(x) if x.is_mps else x.double().sqrt().float()
 
 
 def _power(call: Call, into: Rounder, x: Any, exponent: Any) -> Any:
@@ -339,7 +340,7 @@ def _embed(
     rows = index.reshape(-1)
     grad = grad.reshape(-1, grad.shape[-1])
     if by_frequency:
-        factors = _low(into, (1 / rows.bincount().double()).float())
+        factors = _low(into, (1 / rows.bincount().to(widest(rows))).float())
         grad = grad * factors[rows, None]
     kept = rows != padding
     total = grad.new_zeros(count, grad.shape[-1])
@@ -575,16 +576,17 @@ def _normalize_batch(
     shape = [1, -1] + [1] * (x.dim() - 2)
 
     def low(double: Tensor) -> Tensor:
-        return _low(into, double.float())  # fresh memory, as the tensor was in float64
+        return _low(into, double.float())
 
-    exact = x.double()
+    wide = widest(x)
+    exact = x.to(wide)
     count = x.numel() // x.shape[1]
     mean = low(exact.mean(dims))
     variance = exact.var(dims, correction=0)
     if into.fmt.torch_dtype is torch.bfloat16:
         if x.dim() == 2 or not x.is_contiguous():  # the kernel for channels last
-            variance = (exact - mean.double().view(shape)).square().mean(dims)
-        variance = low(low(variance * count).double() / count).double()
+            variance = (exact - mean.to(wide).view(shape)).square().mean(dims)
+        variance = low(low(variance * count).to(wide) / count).to(wide)
     inverse = low((variance + eps).rsqrt())
     factor = inverse if weight is None else inverse * weight
     shift = -mean * factor if bias is None else bias - mean * factor

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +20,7 @@ from mplab.common.installation import environment
 from mplab.common.progress import counted
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
+from mplab.numbers.devices import forked_randomness, widest
 from mplab.numbers.formats import FP32
 from mplab.simulation.linears import conversion
 from mplab.training.engines import engine_for
@@ -156,15 +157,10 @@ def _one_thread(device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _forked_randomness(device: torch.device) -> AbstractContextManager[None]:
-    """Restore torch's random state afterwards."""
-    return torch.random.fork_rng([device] if device.type == "cuda" else [])
-
-
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's random state, and restore it afterwards."""
-    with _forked_randomness(device):
+    with forked_randomness([device]):
         torch.manual_seed(seed)
         yield
 
@@ -278,13 +274,13 @@ class _Run:
 
     def metrics(self) -> dict[str, float]:
         """The task's metrics on the test data, in the recipe's own format."""
-        with _forked_randomness(self.device):
+        with forked_randomness([self.device]):
             output = self.engine.predict(self.split.test[0])
             return metrics_of(self.task, output, self.split)
 
     def _reference(self, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
         """The activation gradients in FP32 at the present weights, by layer."""
-        with _forked_randomness(self.device):
+        with forked_randomness([self.device]):
             # Plain layers, whatever the recipe's are.
             model = self.task.model().to(self.device)
             model.load_state_dict(self.model.state_dict(), strict=False)
@@ -416,7 +412,7 @@ def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
             _layer: nn.Module, _inputs: Any, output: Tensor, name: str = name
         ) -> None:
             def save(gradient: Tensor) -> None:
-                seen[name] = gradient.detach().clone().double()
+                seen[name] = gradient.detach().to(widest(gradient), copy=True)
 
             if output.requires_grad:  # not in a forward pass that is checkpointed
                 output.register_hook(save)  # type: ignore[no-untyped-call]

@@ -6,10 +6,11 @@ checkpoint can be lost.
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
@@ -50,21 +51,28 @@ def _parsed(content: bytes, path: str | Path) -> list[History]:
         ) from error
 
 
+def _lock(file: IO[str]) -> None:
+    """Lock a file until it is closed or the process ends; OSError if another has locked it."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Lock a file, or fail if another process holds it; the lock ends with the process."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        yield
-        return
     place = out.with_name(out.name + ".lock")
     with place.open("a") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(lock)
             if not os.path.samestat(os.fstat(lock.fileno()), place.stat()):
                 raise FileNotFoundError  # removed meanwhile, and made anew by another process
-        except (BlockingIOError, FileNotFoundError) as error:
+        except (BlockingIOError, PermissionError, FileNotFoundError) as error:
             raise ValueError(
                 f"gather: out must not be in use; got {out}, which another process writes. "
                 f"Wait for it, or choose another file."
@@ -72,7 +80,10 @@ def _alone(out: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            place.unlink()
+            if sys.platform == "win32":  # which removes no file that is open
+                lock.close()
+            with suppress(PermissionError):  # there: another process has opened it
+                place.unlink()
 
 
 def gather(

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 import pytest
 from cases import assert_same_bits
+from flushing import where_subnormals_are_flushed
 from tiers import mostly_slow
 
 import mplab
@@ -226,3 +227,12 @@ def test_results_beside_a_known_number_need_no_further_bits(name, monkeypatch):
         got = getattr(arithmetic, name)(x, FP32, rounding=mode)
         assert_same_bits(got, np.array([float(y) for y in want]))
     assert len(asked) < 20
+
+
+def test_the_least_powers_of_two_are_not_lost_where_a_thread_flushes_subnormals():
+    """2^-1024 became 0 before it was rounded."""
+    up = {"rounding": Rounding.TOWARD_POSITIVE}
+    found = where_subnormals_are_flushed(
+        lambda: mplab.arithmetic.exp2(-1024.0, BF16, **up)
+    )
+    assert found == BF16.min_subnormal

@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -100,6 +101,30 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     with pytest.raises(OSError, match="No space left"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_another_program_has_open_for_a_moment_is_replaced_after_it(
+    tmp_path, monkeypatch
+):
+    """Windows refuses to rename over an open file."""
+    path = tmp_path / "file"
+    rename = Path.replace
+    refusals = [PermissionError(13, "Access is denied")] * 3
+
+    def refuse_first(partial, target):
+        if refusals:
+            raise refusals.pop()
+        return rename(partial, target)
+
+    monkeypatch.setattr(Path, "replace", refuse_first)
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    replace_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    refusals += [PermissionError(13, "Access is denied")] * 99
+    with pytest.raises(PermissionError):
+        replace_file(path, b"newer")
+    assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -59,9 +59,10 @@ def run_in_container(folder, places):
         PROGRAM,
         *(f"/autograder/{place}" for place in places),
     ]
+    root, *view = _view()[1:]  # an interpreter or a checkout may lie in /tmp
     done = subprocess.run(
-        ["bwrap", *_view(), "--perms", "1777", "--tmpfs", "/tmp", "--bind", folder,
-         "/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid",
+        ["bwrap", "--tmpfs", root, "--perms", "1777", "--tmpfs", "/tmp", *view,
+         "--bind", folder, "/autograder", "--proc", "/proc", "--dev", "/dev", "--unshare-pid",
          "--die-with-parent", "--cap-drop", "ALL", *rights, "--chdir", "/",
          "--setenv", "MPLAB_SECRET", SECRET, "--", *program],
         capture_output=True, text=True, check=False, timeout=600,

@@ -77,7 +77,7 @@ def test_headroom_is_counted_in_powers_of_two_to_the_ends_of_the_format(low):
         assert scalars["gradient_footroom/2 (Linear)"] == gradients.footroom
     rooms = [step.outputs["0 (Linear)"].headroom for step in health.steps]
     row = next(line for line in repr(health.report()).splitlines() if "0 (L" in line)
-    assert f"{rooms[2]:.1f}  " in row and f"{rooms[0]:.1f} → {rooms[2]:.1f}" in row
+    assert f"{rooms[2]:.1f}  " in row and f"{rooms[0]:.1f} to {rooms[2]:.1f}" in row
 
 
 def test_headroom_before_an_overflow_is_told_beside_it():
@@ -92,7 +92,7 @@ def test_headroom_before_an_overflow_is_told_beside_it():
     rows = repr(health.report()).splitlines()
     row = next(line for line in rows if line.startswith("0 (Linear)")).split("  ")
     cells = [cell.strip() for cell in row if cell.strip()]
-    assert cells[:4] == ["0 (Linear)", "FP16", "1.0", "6.0 → overflow"]
+    assert cells[:4] == ["0 (Linear)", "FP16", "1.0", "6.0 to overflow"]
     picture = assert_legible(pictures.headroom(health.report()))
     assert picture.claim.endswith("end of FP16: 1.0 powers of two left, then overflow")
 

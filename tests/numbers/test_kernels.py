@@ -228,6 +228,19 @@ def test_results_depend_neither_on_chunks_nor_on_threads(thread_count, dtype):
         assert ((again & 1) == (got != part)).all()
 
 
+@pytest.mark.parametrize(
+    "said, most",
+    [("max 100000", 64), ("150000 100000", 2), ("50000 100000", 1), (None, 64)],
+)
+def test_a_container_s_limit_bounds_the_threads(said, most, tmp_path, monkeypatch):
+    """`docker run --cpus` leaves all processors to a process, for a part of the time."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
+    monkeypatch.setattr(threads, "_CONTAINER", tmp_path / "cpu.max")
+    if said:
+        (tmp_path / "cpu.max").write_text(f"{said}\n")
+    assert threads.processors() == most
+
+
 def test_two_python_threads_may_round_at_once():
     x = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32)
     expected = {fmt: round_to(x, fmt) for fmt in (FP16, FP8_E4M3)}

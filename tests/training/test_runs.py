@@ -96,6 +96,31 @@ def test_a_file_that_another_process_writes_is_refused(tmp_path, refused):
     assert main(asked) == 0
 
 
+def test_on_windows_a_file_that_another_process_writes_is_refused_too(
+    tmp_path, monkeypatch
+):
+    """Without fcntl two processes wrote one file, and the runs of one were lost."""
+    held = []
+
+    def locking(descriptor, mode, length):
+        assert (mode, length) == ("LK_NBLCK", 1)
+        if held:
+            raise PermissionError(13, "Permission denied")
+        held.append(descriptor)
+
+    fake = SimpleNamespace(locking=locking, LK_NBLCK="LK_NBLCK")
+    monkeypatch.setitem(sys.modules, "msvcrt", fake)
+    monkeypatch.setattr(sys, "platform", "win32")
+    out = tmp_path / "run.json"
+    with (
+        runs._alone(out),
+        pytest.raises(ValueError, match="another process"),
+        runs._alone(out),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_lock_that_another_process_removed_meanwhile_does_not_count(
     tmp_path, monkeypatch
 ):

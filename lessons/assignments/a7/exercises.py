@@ -367,7 +367,7 @@ NORM = Exercise(
     misconceptions=(
         but(
             norm,
-            "In FP16 a square is infinite from 256 on, and 1/√∞ is 0: the row is gone.",
+            "In FP16 a square is infinite from 256 on, and 1/sqrt(inf) is 0: the row is gone.",
             wide=np.float16,
         ),
         but(
@@ -621,7 +621,7 @@ CLAIMS = ("fp32 backward", "rescue", "floor", "memory", "notice")
 
 @quiet
 def gradient_of(fmt, weight, x, size, scale):
-    """The unscaled `.grad` of `scale * size * (x Wᵀ).sum()` under autocast."""
+    """The unscaled `.grad` of `scale * size * (x @ W.T).sum()` under autocast."""
     out = low(np.full((len(x), len(weight)), np.float32(size) * np.float32(scale)), fmt)
     return low(out.T @ low(x, fmt), fmt) / np.float32(scale)
 
