@@ -201,8 +201,9 @@ def round_to(
     has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
     inward side, and rounding to odd on both sides, even if its code is even. An unsigned format
     gives NaN for negative numbers, a format without zero gives its least value for zero. At one
-    bit of precision, where no significand is even, ties in the normal range go away from
-    zero, whereas P3109 takes the even code.
+    bit of precision, where no significand is even, ties in the normal range go away from zero. In
+    P3109 formats a tie goes to the even code, at one bit, too, and rounding to odd gives infinity
+    past `fmt.max_finite`.
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are

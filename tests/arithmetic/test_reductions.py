@@ -530,7 +530,7 @@ def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_pat
     assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096
     kernels = package / "numbers" / "kernels.py"
     text = kernels.read_text(encoding="utf-8")
-    line = "addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))"
+    line = "addend = _as(a, _as(a, low >> 1) - _mask(a, parity & up != 0))"
     assert line in text
     kernels.write_text(text.replace(line, "addend = low"), encoding="utf-8")
     assert answer() == 4100.0  # away from zero: 2050, then 4099 goes to 4100
