@@ -54,11 +54,13 @@ def scale_for(
     """Compute the scale that fits a tensor with this largest magnitude into a format.
 
     An infinite or NaN amax gives NaN, so that the whole tensor becomes NaN: saturation would
-    hide the infinity from a loss scaler. A zero amax gives 1, because any scale works for zeros;
-    under the rules of the MX formats it gives the largest scale, 2^127.
+    hide the infinity from a loss scaler. So does an amax past float32 whose scale would lie below
+    the limits under Returns, or under `RATIO` be subnormal. A zero amax gives 1, because any scale
+    works for zeros; under the rules of the MX formats it gives the largest scale, 2^127.
 
     Args:
-        amax: the largest magnitude, a number or an array `(...)`; converted to float32.
+        amax: the largest magnitude, a number or an array `(...)`; rounded to float32 if that
+            holds it.
         fmt: the format to fill.
         rule: the rule; not `NVFP4`, which needs the amax of all blocks.
         margin: leave a factor of 2^margin of the range unused, an integer of any size.
@@ -109,16 +111,19 @@ def scale_for(
             f"scale_for: amax must not be negative; got {float(given.min())!r}. Use abs()."
         )
     finite = np.isfinite(given)
-    used = np.where(finite & (given > 0), given, np.float32(1))
+    used = np.where(finite & (given > 0), given, 1)
     if rule is ScaleRule.RATIO:
         with np.errstate(over="ignore"):
-            wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
+            wide = np.ldexp(fmt.max_finite / used, -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
+        small_enough = wide >= FP32.min_normal
     else:
         # Least power of two in E8M0; in float32.
         least = -127 if rule in _E8M0 else -149
-        exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
-        scale = np.ldexp(np.float32(1), exponent)
+        wanted = _scale_exponent(used, fmt, rule) - shift
+        scale = np.ldexp(np.float32(1), np.clip(wanted, least, 127))
+        small_enough = wanted >= least
+    finite &= small_enough | (used <= FP32.max_finite)
     zero_scale = 2.0**127 if rule in _E8M0 else 1.0
     scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(
         np.float32
@@ -131,9 +136,11 @@ _FAR = 10_000
 
 
 def _largest(amax: Any) -> np.ndarray:
-    """Convert largest magnitudes to float32, infinite past its range."""
+    """Round largest magnitudes to float32 where that holds them; return float64."""
+    wide = as_float64("scale_for", amax, "amax")
     with np.errstate(over="ignore"):
-        return as_float64("scale_for", amax, "amax").astype(np.float32)
+        single = wide.astype(np.float32)
+    return np.where(np.isinf(single), wide, single)
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
@@ -162,10 +169,10 @@ def two_levels(
         tensor_scale: the caller's choice, or None to compute it.
 
     Returns:
-        float32, an array like `amax` and a scalar; NaN where an amax is not finite.
+        float32, an array like `amax` and a scalar; NaN where an amax is not finite in float32.
     """
     given = _largest(amax)
-    blocks = np.where(np.isfinite(given), given, np.float32(np.nan))
+    blocks = np.where(given <= FP32.max_finite, given, np.nan).astype(np.float32)
     most = np.float32(fmt.max_finite)
     if tensor_scale is None:
         tensor_scale = blocks.max(initial=0) / (FP8_E4M3.max_finite * most)

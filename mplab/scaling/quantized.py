@@ -143,8 +143,9 @@ def quantize(
 ) -> Quantized:
     """Multiply a tensor by a scale and cast it to a format of eight bits or fewer.
 
-    NaN gives the NaN of the format. If a rule finds an infinity or a NaN, the scale is NaN
-    (see `scale_for`), and so are all the numbers that it scales. MXFP8, MXFP6 and MXFP4 are
+    NaN gives the NaN of the format. If a rule finds an infinity or a NaN, or in float64 a number
+    too large for a scale in float32, the scale is NaN (see `scale_for`), and so are all the numbers
+    that it scales. MXFP8, MXFP6 and MXFP4 are
     `scale=ScaleRule.RCEIL, block=MX_BLOCK`, or another rule of MX; DeepSeek-V3's tiles are
     `block=(1, 128)` for activations and `(128, 128)` for weights; one scale per row is
     `block=tensor.shape[-1:]`.
