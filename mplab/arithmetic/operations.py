@@ -4,8 +4,8 @@ Each operation first computes its result in float64, then rounds it to the forma
 to float64 could change the result, it rounds to odd: it cuts, and sets the last bit if anything
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
 events. Results of elementary functions lie on the right side of every value and midpoint; see
-`elementary`. Formats of more than 25 bits of precision, or with exponents near the ends of float64,
-go through Fractions, slowly.
+`elementary`. Numbers of more than 25 bits of precision, or near the ends of float64, go through
+Fractions, slowly.
 """
 
 import operator
@@ -414,7 +414,8 @@ def _exact(
             wide = how.nearest(*numbers)
         if not _fits(fmt):
             every = np.broadcast_arrays(*numbers)
-            wide, past = slowly(how.exact, wide, every)
+            hard = fmt.precision > 25 or _near_the_ends(*every, wide)
+            wide, past = slowly(how.exact, wide, every, where=hard)
             chance = past & (mode is Rounding.STOCHASTIC)
             wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
     return _Exact(wide, past, numbers)
@@ -439,16 +440,22 @@ def _fits(fmt: Format) -> bool:
     return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
 
 
+def _near_the_ends(*numbers: Any) -> Any:
+    """Find where an operand or result is so large or small that float64 may not be enough."""
+    sizes = [np.abs(x) for x in numbers]
+    return np.any([(x > 2.0**450) | ((x > 0) & (x < 2.0**-450)) for x in sizes], axis=0)
+
+
 def slowly(
-    exact: Callable[..., Fraction], nearest: Any, numbers: Any
+    exact: Callable[..., Fraction], nearest: Any, numbers: Any, *, where: Any = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute results of finite operands as Fractions, for formats near the limits of float64.
+    """Compute results of finite operands as Fractions, where float64 may not be enough.
 
     Also return where they are at least 2^1024 in size.
     """
     wide = np.array(nearest, np.float64)
     past = np.zeros(wide.shape, bool)
-    usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
+    usable = where & ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
     for at in (
         zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
     ):
