@@ -10,7 +10,7 @@ callee in this file, because numba's cache on disk notices edits to the file of 
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from numba.extending import intrinsic, overload
 
 from mplab.numbers.compiled import (
     Compiled,
-    Ufunc,
     callback,
-    can_make_ufuncs,
     make_ufunc,
 )
 from mplab.numbers.formats import Event, Rounding
@@ -538,35 +536,15 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
     `parameters` alive.
     """
     known = parameters.ufuncs.get(mode)
-    if known is None and not can_make_ufuncs():
-        known = parameters.ufuncs[mode] = Ufunc(
-            partial(_round_array, parameters, mode), ()
-        )
     if known is None:
         integer = parameters.numbers.dtype
         loop = _inner_loop(int(mode), parameters.special_cases, 8 * integer.itemsize)
-        kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
+        kinds = [2 * np.dtype(f"{kind}{integer.itemsize}").char for kind in "fi"]
         # setdefault: if two threads make one, the second is dropped with the memory it reads
         known = parameters.ufuncs.setdefault(
             mode, make_ufunc("round_to", loop, kinds, parameters.numbers)
         )
     return known.call
-
-
-def _round_array(
-    parameters: RoundingParameters,
-    mode: Rounding,
-    x: np.ndarray,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """Round a contiguous array as the ufunc would, where NumPy lets us make none."""
-    result = np.empty_like(x) if out is None else out
-    integer = parameters.numbers.dtype
-    bits = x.reshape(-1).view(integer)
-    target = result.reshape(-1).view(integer)
-    loop = _loop_for(int(mode), parameters.special_cases, "round", bits.itemsize)
-    loop(bits, target, parameters.numbers, 0, 0, 0)
-    return result
 
 
 @njit(forceinline=True)

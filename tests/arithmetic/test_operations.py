@@ -542,7 +542,7 @@ def test_a_sum_rounded_to_odd_is_that_of_fractions():
     )
     assert_same_bits(exact_sum_to_odd(x, y), want)
     for mode in Rounding:
-        bits = [loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
+        bits = [loops.to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
         zero = -0.0 if mode is Rounding.TOWARD_NEGATIVE else 0.0
         got = np.array(bits, np.int64).view(np.float64)
         assert_same_bits(got, np.where(want == 0, zero, want))
@@ -555,7 +555,7 @@ def test_a_sum_rounded_to_odd_lets_special_values_through():
     assert_same_bits(exact_sum_to_odd(x, y), want)
     some = ~np.isnan(want)
     got = [
-        loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN))
+        loops.to_odd(a, b, int(Rounding.TIES_TO_EVEN))
         for a, b in zip(x, y, strict=True)
     ]
     assert_same_bits(np.array(got).view(np.float64)[some], want[some])
