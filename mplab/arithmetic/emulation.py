@@ -38,7 +38,7 @@ def slice_bits(k: int, fmt: FormatLike, accumulator_bits: int) -> int:
             FP32, 14 for FP8 on Hopper.
 
     Raises:
-        ValueError: not even one bit is possible; add fewer products at a time.
+        ValueError: the format lacks -1, 0 or 1, or not even one bit is possible.
 
     Exactness:
         Exact, in integers.
@@ -58,6 +58,11 @@ def slice_bits(k: int, fmt: FormatLike, accumulator_bits: int) -> int:
     k = integer("slice_bits", "k", k, least=1)
     fmt = format_of(fmt, function="slice_bits")
     held = integer("slice_bits", "accumulator_bits", accumulator_bits, most=1000)
+    if not (fmt.signed and fmt.has_zero and fmt.min_subnormal <= 1 <= fmt.max_finite):
+        raise ValueError(
+            f"slice_bits: fmt must hold -1, 0 and 1, the integers of one bit; got {fmt.name}. "
+            f"Use a signed format with small enough steps, such as FP8_E4M3."
+        )
     bits = _slice_bits(k, min(fmt.precision, fmt.emax), held)
     if bits < 1:
         raise ValueError(

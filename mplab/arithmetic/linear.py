@@ -150,8 +150,8 @@ def _without(
     x: np.ndarray, factors: tuple[Any, Any], fmt: FormatLike, rules: Rules
 ) -> Any:
     """Subtract the product of two factors, both operations rounded."""
-    product = operate(multiply, factors, fmt, rules, checked=False)
-    return operate(subtract, (x, product), fmt, rules, checked=False)
+    product = operate(multiply, factors, fmt, rules)
+    return operate(subtract, (x, product), fmt, rules)
 
 
 def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:

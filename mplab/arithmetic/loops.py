@@ -7,9 +7,9 @@ single sum has one lane, where each step waits for the one before. The mode, and
 needs rare steps, are compiled in. Sequential sums have loops of their own; the other orders follow
 a plan, which costs tens of nanoseconds per step.
 
-numba's cache on disk checks only the file of a loop, which is this one. Callees are here or in
-`mplab.numbers.kernels`; `_EDITION` makes that file part of the key, so that a loop that mentions
-it is recompiled when either file changes.
+numba's cache on disk checks only the file of a loop, which is this one. Callees are here, in
+`mplab.numbers.kernels` or `checked`; `_EDITION` makes those files part of the key, so that a loop
+that mentions it is recompiled when one of the files changes.
 """
 
 import zlib
@@ -21,14 +21,17 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from mplab.numbers import kernels
+from mplab.numbers import checked, kernels
+from mplab.numbers.checked import to_odd
 from mplab.numbers.compiled import Compiled
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
 from mplab.numbers.parameters import Keys, RoundingParameters
 from mplab.numbers.threads import parallel
 
-_EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
+_EDITION = zlib.crc32(
+    Path(kernels.__file__).read_bytes() + Path(checked.__file__).read_bytes()
+)
 
 _STOCHASTIC = int(Rounding.STOCHASTIC)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
@@ -54,29 +57,9 @@ class StepRounding(NamedTuple):
     """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 
-@njit(forceinline=True)
-def _to_odd(x, y, mode):
-    """Add x + y in float64, rounded to odd, with the sign of an exact zero in this mode.
-
-    The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
-    the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
-    """
-    s = x + y
-    of_y = s - x
-    lost = (x - (s - of_y)) + (y - of_y)
-    bits = np.float64(s).view(np.int64)
-    if abs(lost) > 0:  # all in the branch, so that a single sum rarely waits for it
-        apart = (np.float64(lost).view(np.int64) ^ bits) >> np.int64(63)
-        bits = (bits + apart) | np.int64(1)  # the magnitude cut, and the last bit set
-    if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
-        plus = np.float64(x).view(np.int64) | np.float64(y).view(np.int64)
-        bits = np.int64(-(1 << 63)) if s == 0 and plus != 0 else bits
-    return bits
-
-
 def _add_all_to_odd(x, y, out, mode):
     for i in range(out.size):
-        out[i] = np.int64(_to_odd(x[i], y[i], mode)).view(np.float64)
+        out[i] = np.int64(to_odd(x[i], y[i], mode)).view(np.float64)
 
 
 add_to_odd = Compiled(_add_all_to_odd)
@@ -126,7 +109,7 @@ def _add(x, y, sign, out, index, salt, rule):
     """Write x + sign · y to `out`, rounded."""
     near = _keys_from(rule[3], index, out.size)
     for j in range(out.size):
-        bits = _to_odd(x[j], sign * y[j], rule[0])
+        bits = to_odd(x[j], sign * y[j], rule[0])
         out[j] = _enter(bits, index + j, near, salt, rule)
 
 
@@ -134,7 +117,7 @@ def _add(x, y, sign, out, index, salt, rule):
 def _add_one(x, y, index, salt, rule):
     """Add two numbers and round the sum."""
     near = _keys_from(rule[3], index, 1)
-    return _enter(_to_odd(x, y, rule[0]), index, near, salt, rule)
+    return _enter(to_odd(x, y, rule[0]), index, near, salt, rule)
 
 
 @njit(forceinline=True)

@@ -4,8 +4,8 @@ Each operation first computes its result in float64, then rounds it to the forma
 to float64 could change the result, it rounds to odd: it cuts, and sets the last bit if anything
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
 events. Results of elementary functions lie on the right side of every value and midpoint; see
-`elementary`. Formats of more than 25 bits of precision, or with exponents near the ends of float64,
-go through Fractions, slowly.
+`elementary`. Numbers of more than 25 bits of precision, or near the ends of float64, go through
+Fractions, slowly.
 """
 
 import operator
@@ -30,7 +30,14 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import Stream, Tally, events, require_values, round_to
+from mplab.numbers.rounding import (
+    Stream,
+    Tally,
+    checked,
+    events,
+    require_values,
+    round_to,
+)
 
 
 class Rules(TypedDict, total=False):
@@ -345,22 +352,31 @@ def operate(
     operands: tuple[Any, ...],
     fmt: FormatLike,
     rules: Rules,
-    *,
-    checked: bool = True,
 ) -> Any:
-    """Compute the result of an operation.
-
-    Without the check, which takes most of the time, operands must be float64 values of `fmt`.
-    """
+    """Compute the result of an operation."""
     fmt = format_of(fmt, function=operation.__name__)
+    if (
+        not rules
+        and _fits(fmt)
+        and (found := _at_once(operation, operands, fmt)) is not None
+    ):
+        return found
     watched = rules.get("tally") is not None
     options = dict(rules)
-    wide = _exact(
-        operation, operands, fmt, options, watched=watched, checked=checked
-    ).wide
+    wide = _exact(operation, operands, fmt, options, watched=watched).wide
     # In place, because new memory costs more than the rounding.
     out = wide if np.ndim(wide) else None
     return round_to(wide, fmt, out=out, **options)  # type: ignore[arg-type]
+
+
+def _at_once(
+    operation: Callable[..., Any], operands: tuple[Any, ...], fmt: Format
+) -> Any:
+    """Compute an operation on common operands, by default rules; None for the long way."""
+    if not _OPERATIONS[operation].few:
+        name = operation.__name__
+        return None if operation is remainder else checked(name, fmt, *operands)
+    return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
 
 
 class _Exact(NamedTuple):
@@ -384,7 +400,6 @@ def _exact(
     rules: dict[str, Any],
     *,
     watched: bool,
-    checked: bool = True,
 ) -> _Exact:
     """Compute an operation; `watched`: its events must be right, too."""
     how = _OPERATIONS[operation]
@@ -396,17 +411,14 @@ def _exact(
         raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
     floor = fmt.min_normal if flush else 0.0
     past: Any = False
-    if how.few and not flush and fmt.has_nan and _fits(fmt):
-        array = as_array(name, operands[0], "a")
-        wide = look_up(array, fmt, lambda: _results(operation, fmt))
+    if how.few and not flush and _fits(fmt):
+        wide = look_up(operands[0], fmt, lambda: _results(operation, fmt))
         if wide is not None:
-            return _Exact(wide, past, [array])
-    if checked:
-        operands = tuple(
-            require_values(name, argument, x, fmt)
-            for argument, x in zip("abc", operands, strict=False)
-        )
-    numbers = [_flushed(x, floor) for x in operands]
+            return _Exact(wide, past, [np.asarray(operands[0])])
+    numbers = [
+        _flushed(require_values(name, argument, x, fmt), floor)
+        for argument, x in zip("abc", operands, strict=False)
+    ]
     with np.errstate(all="ignore"):
         if how.addends and (watched or not to_nearest or not how.nearest):
             downward = mode is Rounding.TOWARD_NEGATIVE
@@ -415,7 +427,8 @@ def _exact(
             wide = how.nearest(*numbers)
         if not _fits(fmt):
             every = np.broadcast_arrays(*numbers)
-            wide, past = slowly(how.exact, wide, every)
+            hard = fmt.precision > 25 or _near_the_ends(*every, wide)
+            wide, past = slowly(how.exact, wide, every, where=hard)
             chance = past & (mode is Rounding.STOCHASTIC)
             wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
     return _Exact(wide, past, numbers)
@@ -435,21 +448,28 @@ def _flushed(array: np.ndarray, floor: float) -> np.ndarray:
     return np.where(np.abs(array) < floor, np.copysign(0.0, array), array)
 
 
+@cache
 def _fits(fmt: Format) -> bool:
     """Tell whether 53 > 2p+2, and products and quotients stay within the range of float64."""
     return fmt.precision <= 25 and fmt.emin - fmt.precision >= -450 and fmt.emax <= 450
 
 
+def _near_the_ends(*numbers: Any) -> Any:
+    """Find where an operand or result is so large or small that float64 may not be enough."""
+    sizes = [np.abs(x) for x in numbers]
+    return np.any([(x > 2.0**450) | ((x > 0) & (x < 2.0**-450)) for x in sizes], axis=0)
+
+
 def slowly(
-    exact: Callable[..., Fraction], nearest: Any, numbers: Any
+    exact: Callable[..., Fraction], nearest: Any, numbers: Any, *, where: Any = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute results of finite operands as Fractions, for formats near the limits of float64.
+    """Compute results of finite operands as Fractions, where float64 may not be enough.
 
     Also return where they are at least 2^1024 in size.
     """
     wide = np.array(nearest, np.float64)
     past = np.zeros(wide.shape, bool)
-    usable = ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
+    usable = where & ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
     for at in (
         zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
     ):
@@ -490,6 +510,11 @@ def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
 def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
     """List the results of an elementary function in float64, by the codes of its operands."""
     return np.asarray(_OPERATIONS[operation].nearest(values(fmt)))
+
+
+@cache
+def _rounded_results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
+    return np.asarray(round_to(_results(operation, fmt), fmt))
 
 
 # The operations in float64 -------------------------------------------------------------

@@ -423,6 +423,8 @@ def _lanes(
     array = require_values(function, "x", x, FP32)
     if axis is None and all_of_them:
         return array.reshape(-1, 1), ()
+    # NumPy has its own errors for a wrong axis.
+    np.add.accumulate(np.empty((0,) * array.ndim), axis)  # type: ignore[arg-type]
     moved = np.moveaxis(array, axis, 0)  # type: ignore[arg-type]
     count = int(np.prod(moved.shape[1:]))
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
@@ -12,7 +11,6 @@ import numpy as np
 
 from mplab.common.words import integer
 from mplab.numbers.formats import (
-    FP32,
     FP64,
     Format,
     FormatLike,
@@ -21,13 +19,11 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import (
-    as_array,
     as_float64,
     in_blocks,
     on_tensors,
-    widen,
 )
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import CODES, checked, require_values, round_to
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
@@ -116,21 +112,6 @@ def in_hex(code: int, fmt: Format) -> str:
     return f"0x{code:0{-(-fmt.bits // 4)}X}"
 
 
-def _split(codes: np.ndarray, fmt: Format) -> tuple[np.ndarray, np.ndarray]:
-    """Split codes into a mask of the negative numbers and the codes of the magnitudes."""
-    negative = (codes & fmt.sign_code) != 0
-    if fmt.specials is Specials.TWOS_COMPLEMENT:
-        return negative, np.abs(codes - 2 * fmt.sign_code * negative)
-    return negative, codes & ~fmt.sign_code
-
-
-def _joined(negative: Any, magnitude: Any, fmt: Format) -> Any:
-    """Put signs on the codes of magnitudes: the inverse of `_split`."""
-    if fmt.specials is Specials.TWOS_COMPLEMENT:
-        return np.where(negative, -magnitude & (2 * fmt.sign_code - 1), magnitude)
-    return magnitude | np.where(negative, fmt.sign_code, 0)
-
-
 def times_power_of_two(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     """Return k·2^q as float64, built from bits so that a CPU cannot flush subnormals."""
     bits = k.astype(np.float64).view(np.int64)
@@ -140,35 +121,14 @@ def times_power_of_two(k: np.ndarray, q: np.ndarray) -> np.ndarray:
     return np.asarray(scaled, np.int64).view(np.float64)
 
 
-def _decode(codes: np.ndarray, fmt: Format) -> np.ndarray:
-    """Compute the float64 values of codes from their fields."""
-    negative, magnitude = _split(codes.astype(np.int64), fmt)
-    biased, trailing = (
-        np.asarray(part) for part in np.divmod(magnitude, 1 << (fmt.precision - 1))
-    )
-    subnormal = (biased == 0) & fmt.has_zero
-    significand = trailing + np.where(subnormal, 0, 1 << (fmt.precision - 1))
-    exponent = np.where(subnormal, fmt.emin, biased - fmt.bias)
-    values = times_power_of_two(significand, exponent - fmt.precision + 1)
-    if fmt.specials is not Specials.TWOS_COMPLEMENT:
-        special = np.nan if fmt.infinity_code is None else np.inf
-        values = np.where(magnitude == fmt.max_code + 1, special, values)
-        values = np.where(magnitude > fmt.max_code + 1, np.nan, values)
-    values = np.copysign(values, np.where(negative, -1.0, 1.0))
-    # One NaN for all NaN codes, so that values are reproducible.
-    if fmt.nan_code is not None:
-        values[np.isnan(values) | (codes == fmt.nan_code)] = np.nan
-    return np.asarray(values)
-
-
 @cache
 def _table(fmt: Format) -> np.ndarray:
-    table = _decode(np.arange(1 << fmt.bits, dtype=np.int64), fmt)
+    codes = np.arange(1 << fmt.bits, dtype=code_dtype(fmt))
+    table: np.ndarray = checked("decode", fmt, codes, kinds=CODES)
     table.flags.writeable = False
     return table
 
 
-@on_tensors
 def decode(codes: object, fmt: FormatLike) -> Any:
     """Decode codes to their values.
 
@@ -193,14 +153,18 @@ def decode(codes: object, fmt: FormatLike) -> Any:
         array([  0., 448.,  nan])
     """
     fmt = format_of(fmt, function="decode")
-    array = _require_codes("decode", codes, fmt)
-    if fmt.bits <= _TABLE_BITS:
-        return _table(fmt)[array]
-    if fmt.bits == 64 or fmt == FP32:
-        numbers = widen(array.astype(code_dtype(fmt)).view(f"f{fmt.bits // 8}"))
-        np.copyto(numbers, np.nan, where=np.isnan(numbers))
-        return numbers[()]
-    return _decode(np.atleast_1d(array), fmt).reshape(array.shape)[()]
+    found = checked("decode", fmt, codes, kinds=CODES)
+    return _decoded(codes, fmt) if found is None else found
+
+
+@on_tensors
+def _decoded(codes: object, fmt: Format) -> Any:
+    array = _require_codes("decode", codes, fmt).astype(code_dtype(fmt))
+    if fmt.bits == 64:
+        numbers = array.view(np.float64)
+        return np.where(np.isnan(numbers), np.nan, numbers)[()]
+    flat = checked("decode", fmt, array.reshape(-1), kinds=CODES)
+    return flat.reshape(array.shape)[()]
 
 
 def values(fmt: FormatLike) -> np.ndarray:
@@ -226,8 +190,6 @@ def values(fmt: FormatLike) -> np.ndarray:
     return _table(fmt)
 
 
-@on_tensors
-@in_blocks
 def encode(x: object, fmt: FormatLike) -> Any:
     """Encode numbers that are values of a format to their codes.
 
@@ -251,91 +213,34 @@ def encode(x: object, fmt: FormatLike) -> Any:
         array([ 56, 128, 126], dtype=uint8)
     """
     fmt = format_of(fmt, function="encode")
-    array = as_array("encode", x)
+    codes = checked("encode", fmt, x)
+    return _encoded(x, fmt) if codes is None else codes
+
+
+@on_tensors
+def _encoded(x: object, fmt: Format) -> Any:
     if fmt.bits == 64:
-        array = _in_fp64("encode", x, widen(array))
+        array = _in_fp64("encode", x, as_float64("encode", x))
         return np.where(np.isnan(array), np.nan, array).view(np.uint64)[()]
-    with suppress(LookupError):
-        return codes_by_table(array, fmt).astype(code_dtype(fmt), copy=False)[()]
     array = require_values("encode", "x", x, fmt)
     nan = np.isnan(array)
     if nan.any() and not fmt.has_nan:
         raise ValueError(refusal("encode", "x", np.nan, fmt, "nan"))
-    return _encode(array, fmt)[()]
-
-
-def _encode(array: np.ndarray, fmt: Format) -> np.ndarray:
-    """Compute the codes of float64 values of a format from their bits."""
-    bits = np.atleast_1d(array).view(np.int64)
-    magnitude = bits & _MAGNITUDE
-    codes = _magnitude_codes(magnitude, fmt)
-    codes = np.where(magnitude == _INFINITY, fmt.infinity_code or 0, codes)
-    codes = _joined(bits < 0, codes, fmt).reshape(array.shape)
-    return np.where(np.isnan(array), fmt.nan_code or 0, codes).astype(code_dtype(fmt))
-
-
-def codes_by_table(x: Any, fmt: Format) -> np.ndarray:
-    """Encode float32 or float64 values of a format to uint32: FP32 by a cast, others by a table.
-
-    Raises:
-        LookupError: a number is no value of the format, or one that the table does not hold.
-    """
-    with np.errstate(all="ignore"):
-        single = x.astype(np.float32, copy=False)
-        back = single.astype(x.dtype, copy=False)
-    same = back.tobytes() == x.tobytes()  # each bit, also where the CPU flushes
-    long = fmt.bits > _TABLE_BITS or fmt.precision > _TABLE_PRECISION
-    if not same or not fmt.fits(FP32) or (long and fmt != FP32):
-        raise LookupError
-    bits = single.view(np.uint32)
-    if fmt == FP32:
-        return np.where(np.isnan(single), np.uint32(fmt.nan_code or 0), bits)
-    trailing = FP32.precision - fmt.precision
-    codes = _code_table(fmt).take(bits >> trailing)  # twice as fast as an index
-    lost = np.bitwise_or.reduce(bits, axis=None) & np.uint32((1 << trailing) - 1)
-    if lost or codes.max(initial=0) == _NO_CODE:
-        raise LookupError
-    return np.asarray(codes)
+    return checked("encode", fmt, array.reshape(-1)).reshape(array.shape)[()]
 
 
 def look_up(x: Any, fmt: Format, list_results: Callable[[], np.ndarray]) -> Any:
-    """Find the result for each float32 or float64 value of a format in a list by its code.
+    """Find the result for each value of a format in a list by its code.
 
-    None where a number is no value, and for numbers too few to make the list for.
+    None in wide formats, and for numbers that the long way must take.
     """
-    if fmt.bits > 16 or x.size < 1 << 12:
-        return None
-    try:
-        return _taken(x, fmt, list_results())
-    except LookupError:
-        return None
+    codes = checked("encode", fmt, x) if fmt.bits <= 16 else None
+    return None if codes is None else _taken(codes, list_results())
 
 
 @in_blocks
-def _taken(x: np.ndarray, fmt: Format, table: np.ndarray) -> np.ndarray:
-    return np.asarray(table.take(codes_by_table(x, fmt)))
-
-
-_NO_CODE = 0xFFFF_FFFF
-
-_TABLE_PRECISION = 14
-"""By the leading bits of FP32, a table for 18 bits of precision would take 256 MiB; for 14, 16."""
-
-
-@cache
-def _code_table(fmt: Format) -> np.ndarray:
-    """List the codes of a format by the leading bits of their values in FP32."""
-    trailing = FP32.precision - fmt.precision
-    table = np.full(1 << (32 - trailing), _NO_CODE, np.uint32)
-    numbers = _table(fmt)
-    # Without a cast: a CPU may flush subnormals, and the table is kept.
-    bits = _encode(numbers, FP32)
-    codes = np.where(np.isnan(numbers), fmt.nan_code or 0, np.arange(1 << fmt.bits))
-    kept = bits >> trailing << trailing == bits
-    if fmt.specials is Specials.TWOS_COMPLEMENT:
-        kept[fmt.sign_code] = False  # the lowest number, which is never encoded
-    table[bits[kept] >> trailing] = codes[kept]
-    return table
+def _taken(codes: np.ndarray, results: np.ndarray) -> Any:
+    return results.take(codes)
 
 
 def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
@@ -354,22 +259,6 @@ def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
 
 _INFINITY = 0x7FF << 52
 _MAGNITUDE = (1 << 63) - 1
-
-
-def _magnitude_codes(magnitude: np.ndarray, fmt: Format) -> np.ndarray:
-    """Compute the codes of finite values from the bits of their magnitudes in float64.
-
-    Uses integers only, so it also works where the CPU treats subnormals as zero.
-    """
-    biased = magnitude >> 52
-    implicit = (biased > 0).astype(np.int64) << 52
-    significand = (magnitude & ((1 << 52) - 1)) | implicit
-    exponent = np.maximum(biased, 1) - 1023
-    # A float64 subnormal can only be met where both formats share emin = -1022.
-    below = np.minimum(np.maximum(fmt.emin - exponent, 0), 63)
-    shift = np.minimum(53 - fmt.precision + below, 63)
-    biased = np.maximum(exponent, fmt.emin) + fmt.bias
-    return np.asarray(((biased - 1) << (fmt.precision - 1)) + (significand >> shift))
 
 
 def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> str:
@@ -455,7 +344,7 @@ def _step(function: str, x: object, fmt: FormatLike, direction: int) -> Any:
         return np.nextafter(
             _in_fp64(function, x, as_float64(function, x)), direction * np.inf
         )[()]
-    found = look_up(as_array(function, x), fmt, lambda: _steps(fmt, direction))
+    found = look_up(x, fmt, lambda: _steps(fmt, direction))
     if found is not None:
         return found
     return _onward(require_values(function, "x", x, fmt), fmt, direction)[()]

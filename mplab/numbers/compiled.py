@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from numpy._core import umath
 
 # NumPy's table of C functions for ufuncs is private to Python. It buys short calls: rounding eight
 # numbers takes 0.85 microseconds as a ufunc of our own, 3.3 as a loop of numba's; 100,000 numbers
-# 24 and 28. If NumPy moves or renames the table, `kernels.ufunc` calls the loop: the same bits.
+# 24 and 28. If NumPy moves or renames the table, `_call_loop` calls the loop: the same bits.
 _UFUNC_API: Any = getattr(umath, "_UFUNC_API", None)
 
 
@@ -93,33 +93,52 @@ class Ufunc(NamedTuple):
     kept: tuple[Any, ...]
 
 
-def can_make_ufuncs() -> bool:
-    """Whether NumPy has the table that `make_ufunc` needs."""
-    return _UFUNC_API is not None
-
-
-def make_ufunc(name: str, loop: Any, kinds: Sequence[int], data: np.ndarray) -> Ufunc:
-    """Make a NumPy ufunc of one input and one output.
+def make_ufunc(name: str, loop: Any, kinds: Sequence[str], data: np.ndarray) -> Ufunc:
+    """Make a NumPy ufunc of one output.
 
     Args:
         name: the name in NumPy's errors.
         loop: a `callback` with the arguments of a `PyUFuncGenericFunction`; the last one is
             the address of `data`.
-        kinds: NumPy's type numbers of input and output, pair after pair.
+        kinds: NumPy's characters for the dtypes of inputs and output, a string for each loop.
         data: the array that the loop reads.
 
     Source:
         NumPy 2 reference, C API: `PyUFunc_FromFuncAndData`.
     """
-    pairs = len(kinds) // 2
-    loops = (ctypes.c_void_p * pairs)(*[loop.address] * pairs)
-    addresses = (ctypes.c_void_p * pairs)(*[data.ctypes.data] * pairs)
-    types = bytes(kinds)
+    if _UFUNC_API is None:
+        return Ufunc(partial(_call_loop, loop, kinds, data), ())
+    count = len(kinds)
+    inputs = len(kinds[0]) - 1
+    loops = (ctypes.c_void_p * count)(*[loop.address] * count)
+    addresses = (ctypes.c_void_p * count)(*[data.ctypes.data] * count)
+    types = bytes(np.dtype(kind).num for kind in "".join(kinds))
     called = name.encode()
     kept = loops, addresses, types, called, loop, data
     return Ufunc(
-        _from_func_and_data()(*kept[:3], pairs, 1, 1, -1, called, None, 0), kept
+        _from_func_and_data()(*kept[:3], count, inputs, 1, -1, called, None, 0), kept
     )
+
+
+def _call_loop(loop: Any, kinds: Sequence[str], data: np.ndarray, *arrays: Any) -> Any:
+    """Do what a ufunc would, where NumPy lets us make none."""
+    inputs = len(kinds[0]) - 1
+    given = np.broadcast_arrays(*arrays[:inputs])
+    of = {np.dtype(kind[0]): np.dtype(kind[-1]) for kind in kinds}
+    result = np.empty(given[0].shape, of[given[0].dtype])
+    memory = [*map(np.ascontiguousarray, given), result]
+    count = len(memory)
+    if result.size:
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(loop.address)
+        call(
+            (ctypes.c_void_p * count)(*[x.ctypes.data for x in memory]),
+            (ctypes.c_ssize_t * 1)(result.size),
+            (ctypes.c_ssize_t * count)(*[x.itemsize for x in memory]),
+            data.ctypes.data,
+        )
+    if arrays[inputs:]:
+        arrays[inputs][...] = result
+    return result[()]
 
 
 @cache

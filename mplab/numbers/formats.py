@@ -27,12 +27,15 @@ class Rounding(IntEnum):
 
     `STOCHASTIC` goes away from zero with the probability of the discarded fraction (see
     `mplab.Stream`). `TO_ODD` takes the neighbour with the odd significand; at one bit of
-    precision, where every significand but zero is odd, the neighbour nearer to zero. Rounding the
-    result again, in any deterministic mode, to a format of two bits less equals rounding once.
+    precision, where every significand but zero is odd, the neighbour nearer to zero. P3109 formats
+    go by the code instead, which differs at one bit and past the largest number, where infinity is
+    odd. Rounding a finite result again, in any deterministic mode, to a format of two bits less
+    equals rounding once.
 
     Source:
         IEEE 754-2019 §4.3, except `STOCHASTIC` and `TO_ODD`: Boldo and Melquiond 2008,
-        Emulation of FMA and correctly rounded sums.
+        Emulation of FMA and correctly rounded sums. P3109: interim report 4.0 (2026), compared
+        with gfloat in tests/numbers/test_gfloat.py.
     """
 
     TIES_TO_EVEN = 0

@@ -10,7 +10,7 @@ callee in this file, because numba's cache on disk notices edits to the file of 
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from numba.extending import intrinsic, overload
 
 from mplab.numbers.compiled import (
     Compiled,
-    Ufunc,
     callback,
-    can_make_ufuncs,
     make_ufunc,
 )
 from mplab.numbers.formats import Event, Rounding
@@ -153,17 +151,17 @@ def _carries_typed(fraction, random):
 
 # The definition ------------------------------------------------------------------------
 @njit(forceinline=True)
-def _round_in_place(a, shift, mode, away, one_bit_precision, random):
+def _round_in_place(a, shift, mode, away, all_odd, odd_codes, random):
     """Round off the lowest `shift` bits of magnitude `a`; a carry goes into the exponent."""
     last = _as(a, _as(a, 1) << shift)
     low = _as(a, last - 1)
-    # At one bit of precision all but 0 are odd.
-    odds = _as(a, last | _as(a, -one_bit_precision << shift))
+    odds = _as(a, last | _as(a, -all_odd << shift))
+    parity = _as(a, a ^ _as(a, odd_codes << shift))
     if mode == _TIES_TO_EVEN:
         # `-(low & 1)`: where nothing is cut, no tie goes up. One addend plus a condition, because a
         # choice between two addends becomes a branch in scalar code.
         up = _as(a, odds & -(low & 1))
-        addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))
+        addend = _as(a, _as(a, low >> 1) - _mask(a, parity & up != 0))
     elif mode == _TIES_TO_AWAY:
         addend = _as(a, _as(a, low + 1) >> 1)
     elif mode == _TOWARD_ZERO:
@@ -171,7 +169,7 @@ def _round_in_place(a, shift, mode, away, one_bit_precision, random):
     elif mode == _STOCHASTIC:
         addend = _align(a, random, shift)
     elif mode == _TO_ODD:
-        addend = _as(a, low & _mask(a, a & odds == 0))
+        addend = _as(a, low & _mask(a, parity & odds == 0))
     else:
         addend = low if away else _as(a, 0)
     return _as(a, _as(a, a + addend) & ~low)
@@ -210,17 +208,19 @@ def _round_bits(bits, mode, special_cases, random, parameters, kind):
     separately; the rest works on the magnitude, because magnitude bits sort like the numbers. Where
     the caller knows the `kind` of the number, the compiler leaves out the impossible cases.
     """
-    (shift, tiny_shift, one_bit_precision, grid_below, anchor, quantum, per_quantum, min_normal,
-     max_finite, beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign,
-     no_minus_zero,
+    (shift, tiny_shift, all_odd, odd_codes, grid_below, anchor, quantum, per_quantum, min_normal,
+     max_finite, beyond, to_odd_beyond, flush_in, floor, floor_value, infinity, nan, quiet,
+     sign_bit, no_sign, no_minus_zero,
      ) = parameters  # fmt: skip
+    if not special_cases:  # a constant, so the common formats need one step less
+        odd_codes = _as(bits, 0)
     original = _as(bits, bits & ~sign_bit)
     sign = _as(bits, bits & sign_bit)
     away = mode != _TO_ODD and (sign == 0) == (mode == _TOWARD_POSITIVE)
     a = original
     if special_cases and a < flush_in:
         a = _as(bits, 0)
-    r = _round_in_place(a, shift, mode, away, one_bit_precision, random)
+    r = _round_in_place(a, shift, mode, away, all_odd, odd_codes, random)
     if kind == NORMAL:
         return _as(bits, r | sign), _as(bits, _mask(bits, r != a) & INEXACT)
     # keep larger numbers out of floating point, where a signaling NaN would raise a flag
@@ -229,7 +229,9 @@ def _round_bits(bits, mode, special_cases, random, parameters, kind):
     r = grid if a < grid_below else r
     past = kind == ANY and r > max_finite
     limit = beyond
-    if mode == _TO_ODD or _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
+    if mode == _TO_ODD:
+        limit = to_odd_beyond if original != infinity else beyond
+    elif _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
         inward = mode == _TOWARD_ZERO or not away
         limit = max_finite if inward and original != infinity else beyond
     r = limit if past else r
@@ -242,7 +244,7 @@ def _round_bits(bits, mode, special_cases, random, parameters, kind):
     to_nan = is_nan or (beyond > infinity and r > infinity)
     result = nan if kind == ANY and to_nan else _as(bits, r | sign)
 
-    unbounded = _round_in_place(a, tiny_shift, mode, away, one_bit_precision, random)
+    unbounded = _round_in_place(a, tiny_shift, mode, away, all_odd, odd_codes, random)
     was_nan = _mask(bits, kind == ANY and original > infinity)
     was_infinite = _mask(bits, kind == ANY and original == infinity)
     refused = was_infinite & _mask(bits, r > infinity)
@@ -297,8 +299,8 @@ def _random_bits(index, key0, key1):
 def _unpack(p):
     """Unpack the array of `rounding_parameters` into local variables, which SIMD needs."""
     return (
-        p[0], p[1], p[2], p[3], _as_float(p[4]), _as_float(p[5]), _as_float(p[6]), p[7], p[8], p[9],
-        p[10], p[11], p[12], p[13], p[14], p[15], p[16], p[17], p[18],
+        p[0], p[1], p[2], p[3], p[4], _as_float(p[5]), _as_float(p[6]), _as_float(p[7]), p[8], p[9],
+        p[10], p[11], p[12], p[13], p[14], p[15], p[16], p[17], p[18], p[19], p[20],
     )  # fmt: skip
 
 
@@ -349,9 +351,9 @@ def _without_overlap(x, r, scratch):
 @njit(forceinline=True)
 def _kind_of(bits, known):
     """Classify a block: ANY if a number is past max_finite, FINITE if one is tiny, else NORMAL."""
-    min_normal = known[7]
-    max_finite = known[8]
-    magnitude = _as(known[16], ~known[16])
+    min_normal = known[8]
+    max_finite = known[9]
+    magnitude = _as(known[18], ~known[18])
     largest = _as(magnitude, 0)
     least = magnitude
     for i in range(bits.size):
@@ -512,7 +514,7 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
         size = sizes[0]
         source = args[0]
         target = args[1]
-        known = carray(parameters, 19)
+        known = carray(parameters, 21)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
             bits = carray(_at(source, parameters), size)
             out = carray(_at(target, parameters), size)
@@ -534,14 +536,10 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
     `parameters` alive.
     """
     known = parameters.ufuncs.get(mode)
-    if known is None and not can_make_ufuncs():
-        known = parameters.ufuncs[mode] = Ufunc(
-            partial(_round_array, parameters, mode), ()
-        )
     if known is None:
         integer = parameters.numbers.dtype
         loop = _inner_loop(int(mode), parameters.special_cases, 8 * integer.itemsize)
-        kinds = [np.dtype(f"f{integer.itemsize}").num] * 2 + [integer.num] * 2
+        kinds = [2 * np.dtype(f"{kind}{integer.itemsize}").char for kind in "fi"]
         # setdefault: if two threads make one, the second is dropped with the memory it reads
         known = parameters.ufuncs.setdefault(
             mode, make_ufunc("round_to", loop, kinds, parameters.numbers)
@@ -549,28 +547,12 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
     return known.call
 
 
-def _round_array(
-    parameters: RoundingParameters,
-    mode: Rounding,
-    x: np.ndarray,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """Round a contiguous array as the ufunc would, where NumPy lets us make none."""
-    result = np.empty_like(x) if out is None else out
-    integer = parameters.numbers.dtype
-    bits = x.reshape(-1).view(integer)
-    target = result.reshape(-1).view(integer)
-    loop = _loop_for(int(mode), parameters.special_cases, "round", bits.itemsize)
-    loop(bits, target, parameters.numbers, 0, 0, 0)
-    return result
-
-
 @njit(forceinline=True)
 def _arrays_at(source, target, size, parameters):
     """Make arrays of the memory at addresses: bits, results, and a format's parameters."""
     bits = carray(_at(source, _INT32), size)
     out = carray(_at(target, _INT32), size)
-    return bits, out, carray(_at(parameters, _INT32), 19)
+    return bits, out, carray(_at(parameters, _INT32), 21)
 
 
 @cache

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
+from mplab.numbers.formats import Format, Overflow, Rounding, Specials, Tininess
 
 Keys = Callable[[int], tuple[int, int]]
 """The random keys of the k-th 2^32 elements; see `mplab.Stream.keys`."""
@@ -16,7 +16,7 @@ class RoundingParameters(NamedTuple):
     """The parameters of the rounding loops for one format, one set of rules, one input dtype."""
 
     numbers: np.ndarray
-    """Integers of the width of the input, shape (19,), in the order `_round_bits` unpacks."""
+    """Integers of the width of the input, shape (21,), in the order `_round_bits` unpacks."""
     special_cases: bool
     """Whether inputs or outputs are flushed or the format lacks −0: rarely needed steps."""
     ufuncs: dict[Rounding, Any]
@@ -59,10 +59,15 @@ def rounding_parameters(
     # of the source, the source's numbers there are subnormal, on one grid: the shift must shrink.
     tiny_shift = shift if gridded else max(shift - 1, 0)
     sign_bit = int(np.iinfo(integer).min)
+    # At one bit of precision all significands but 0 are odd. P3109 goes by the parity of the code
+    # there, which is that of the biased exponent; and its infinity, past an even code, is odd.
+    by_code = fmt.specials is Specials.P3109
+    one_bit = fmt.precision == 1
     parameters = [
         shift,
         0 if tininess is Tininess.BEFORE else tiny_shift,
-        fmt.precision == 1,
+        one_bit and not by_code,
+        one_bit and by_code and (fmt.emin - source_emin) % 2,
         bits(fmt.min_normal) if gridded else 0,
         bits(2.0 ** (fmt.emin + shift)) if gridded else 0,
         bits(2.0**lowest),
@@ -70,6 +75,7 @@ def rounding_parameters(
         bits(fmt.min_normal),
         bits(fmt.max_finite),
         bits(beyond),
+        bits(beyond if by_code else fmt.max_finite),
         bits(fmt.min_normal) if flush_inputs else 0,
         bits(fmt.min_normal) if flush_outputs or not fmt.has_zero else 0,
         0 if fmt.has_zero else bits(fmt.min_normal),

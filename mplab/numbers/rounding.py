@@ -31,15 +31,26 @@ from mplab.numbers.formats import (
 from mplab.numbers.inputs import (
     as_array,
     as_float64,
-    in_blocks,
     is_tensor,
     on_tensors,
     widen,
 )
 from mplab.numbers.parameters import Keys, RoundingParameters, rounding_parameters
-from mplab.numbers.threads import DIVISIBLE
+from mplab.numbers.threads import DIVISIBLE, parallel
 
 _MASK64 = (1 << 64) - 1
+
+CHUNK = 1 << 14
+"""Numbers whose copy stays in a core's cache."""
+
+_NUMBERS: dict[Any, str] = {
+    np.dtype(np.float32): "f",
+    np.dtype(np.float64): "d",
+    float: "d",
+    np.float64: "d",
+}
+CODES: dict[Any, str] = {np.dtype(kind): kind for kind in "BHI"}
+"""The dtypes of codes that `checked` takes."""
 
 
 class Stream:
@@ -201,8 +212,9 @@ def round_to(
     has neither or under `Overflow.SATURATE`; directed modes stop at max_finite on their
     inward side, and rounding to odd on both sides, even if its code is even. An unsigned format
     gives NaN for negative numbers, a format without zero gives its least value for zero. At one
-    bit of precision, where no significand is even, ties in the normal range go away from
-    zero, whereas P3109 takes the even code.
+    bit of precision, where no significand is even, ties in the normal range go away from zero. In
+    P3109 formats a tie goes to the even code, at one bit, too, and rounding to odd gives infinity
+    past `fmt.max_finite`.
 
     Args:
         x: float32 or float64 array of any shape `(...)`; float16 and ml_dtypes arrays are
@@ -370,8 +382,10 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
 0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
     """
     fmt = format_of(fmt, function=function)
+    if type(x) is _ARRAY and (entered := _entered(x, fmt)) is not None:
+        return entered
     array = as_float64(function, x, argument)
-    same = _are_values(array, fmt)
+    same = np.asarray(round_to(array, fmt)).view(np.int64) == array.view(np.int64)
     if not same.all() and not (same := same | np.isnan(array)).all():
         from mplab.numbers.codes import refusal  # which needs this file
 
@@ -381,10 +395,65 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
     return array
 
 
-@in_blocks
-def _are_values(array: np.ndarray, fmt: Format) -> np.ndarray:
-    kept = np.asarray(round_to(array, fmt))
-    return np.asarray(kept.view(np.int64) == array.view(np.int64))
+def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
+    """Return the values of a format in float64; None if some are none, or for the long way."""
+    if x.dtype.char == "f":
+        wide: np.ndarray | None = checked("enter", fmt, x)
+        return wide
+    for at in range(0, x.size, CHUNK):
+        if checked("enter", fmt, x.reshape(-1)[at : at + CHUNK]) is None:
+            return None
+    return x
+
+
+def checked(step: str, fmt: Format, *operands: Any, kinds: Any = _NUMBERS) -> Any:
+    """Take a step with values of a format in one call; see `mplab.numbers.checked`.
+
+    Args:
+        step: one of the steps there.
+        fmt: the format.
+        *operands: arrays of one dtype, or floats.
+        kinds: the dtypes that the step takes.
+
+    Returns:
+        What the step's ufunc does; None where the caller must go the long way, because an operand
+        is no value, or has no finite result, or is of another kind.
+    """
+    kind: Any = None
+    for x in operands:
+        if type(x) is _ARRAY:
+            found = kinds.get(x.dtype) if x.ndim else None
+        else:
+            found = kinds.get(type(x))
+        if found is None or (found != kind and kind is not None):
+            return None
+        kind = found
+    ready = _CHECKED.get((step, fmt, kind))
+    if ready is None:
+        from mplab.numbers import checked as steps
+
+        ready = _CHECKED[step, fmt, kind] = steps.checked(step, fmt, kind) or ()
+    if not ready:
+        return None
+    call, dtype, misses, _ = ready
+    before = misses[0]
+    first = operands[0]
+    if type(first) is _ARRAY and first.size >= DIVISIBLE:
+        result = _in_threads(call, dtype, operands)
+    else:
+        result = call(*operands)
+    return result if misses[0] == before else None
+
+
+def _in_threads(call: Any, dtype: Any, operands: tuple[Any, ...]) -> np.ndarray:
+    """Call a ufunc on pieces of large arrays of one shape; on others at once."""
+    first = operands[0]
+    if any(np.shape(x) != first.shape or not x.flags.c_contiguous for x in operands):
+        return np.asarray(call(*operands))
+    out = np.empty(first.shape, dtype)
+    flat = [x.reshape(-1) for x in (*operands, out)]
+    parallel(lambda a, b: call(*(x[a:b] for x in flat)), first.size, wrap=first.size)
+    return out
 
 
 # Python finds a global faster than an attribute, and a short call looks for three.
@@ -393,6 +462,9 @@ _EVEN = Rounding.TIES_TO_EVEN
 _IEEE = Overflow.IEEE
 
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
+
+_CHECKED: dict[Any, Any] = {}
+"""The ufuncs of steps, found without a function of Python's cache, and so without numba."""
 
 
 _COMPILED: dict[tuple[int, ...], tuple[Any, ...]] = {}

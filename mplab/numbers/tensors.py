@@ -218,14 +218,13 @@ def _round_in_place(
     shift: int,
     mode: int,
     away: Tensor,
-    one_bit_precision: int,
+    all_odd: int,
+    odd_codes: int,
     random: Tensor | None,
 ) -> Tensor:
     low = (1 << shift) - 1
     kept = a >> shift
-    is_odd = (
-        (kept != 0).to(a.dtype) if one_bit_precision else kept & 1
-    )  # at one bit of precision
+    is_odd = (kept != 0).to(a.dtype) if all_odd else (kept ^ odd_codes) & 1
     if mode == Rounding.TIES_TO_EVEN:
         addend: Any = ((low >> 1) + is_odd) & low
     elif mode == Rounding.TIES_TO_AWAY:
@@ -247,7 +246,7 @@ def _round_to_grid(
     a: Tensor, numbers: list[int], mode: int, away: Tensor, random: Tensor | None
 ) -> Tensor:
     dtype = torch.float32 if a.dtype == torch.int32 else torch.float64
-    anchor, quantum, per_quantum = (_as_float(n, dtype) for n in numbers[4:7])
+    anchor, quantum, per_quantum = (_as_float(n, dtype) for n in numbers[5:8])
     x = a.view(dtype)
     near = (x + anchor) - anchor
     if mode == Rounding.TIES_TO_EVEN:
@@ -271,23 +270,26 @@ def _round_bits(
     bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
-    (shift, tiny_shift, one_bit_precision, grid_below, _, _, _, min_normal, max_finite, beyond,
-     flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign, no_minus_zero,
+    (shift, tiny_shift, all_odd, odd_codes, grid_below, _, _, _, min_normal, max_finite, beyond,
+     to_odd_beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign,
+     no_minus_zero,
      ) = numbers  # fmt: skip
+    parity = all_odd, odd_codes
     original = bits & ~sign_bit
     sign = bits & sign_bit
     away = (sign == 0) == (mode == Rounding.TOWARD_POSITIVE)
     a = torch.where(original < flush_in, 0, original)
-    r = _round_in_place(a, shift, mode, away, one_bit_precision, random)
+    r = _round_in_place(a, shift, mode, away, *parity, random)
     if grid_below:
         r = torch.where(
             a < grid_below, _round_to_grid(a, numbers, mode, away, random), r
         )
     past = r > max_finite
     limit: Any = beyond
-    cutting = mode in (Rounding.TOWARD_ZERO, Rounding.TO_ODD)
-    if cutting or mode in (Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE):
-        inward = ~away | cutting
+    if mode == Rounding.TO_ODD:
+        limit = torch.where(original != infinity, to_odd_beyond, beyond).to(r.dtype)
+    elif Rounding.TOWARD_ZERO <= mode <= Rounding.TOWARD_NEGATIVE:
+        inward = ~away | (mode == Rounding.TOWARD_ZERO)
         limit = torch.where(inward & (original != infinity), max_finite, beyond).to(
             r.dtype
         )
@@ -298,7 +300,7 @@ def _round_bits(
     result = torch.where(is_nan | (r > infinity), nan, r | sign)
     if not flagging:
         return result, None
-    unbounded = _round_in_place(a, tiny_shift, mode, away, one_bit_precision, random)
+    unbounded = _round_in_place(a, tiny_shift, mode, away, *parity, random)
     inexact = (original <= infinity) & (is_nan | (r != original))
     refused = (is_nan & (original <= infinity)) | (
         (original == infinity) & (r > infinity)

@@ -15,7 +15,7 @@ import numpy as np
 from mplab.numbers.checks import between, integer, one_of, quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import round_to
+from mplab.numbers.rounding import checked, round_to
 from mplab.scaling.loss import in_float32, require_keys
 
 
@@ -43,7 +43,6 @@ _E8M0 = (ScaleRule.MX, ScaleRule.CEIL, ScaleRule.EVEN, ScaleRule.RCEIL)
 """The rules of the MX formats, whose scales are stored in E8M0."""
 
 
-@np.errstate(under="ignore")
 def scale_for(
     amax: Any,
     fmt: FormatLike,
@@ -54,11 +53,13 @@ def scale_for(
     """Compute the scale that fits a tensor with this largest magnitude into a format.
 
     An infinite or NaN amax gives NaN, so that the whole tensor becomes NaN: saturation would
-    hide the infinity from a loss scaler. A zero amax gives 1, because any scale works for zeros;
-    under the rules of the MX formats it gives the largest scale, 2^127.
+    hide the infinity from a loss scaler. So does an amax past float32 whose scale would lie below
+    the limits under Returns, or under `RATIO` be subnormal. A zero amax gives 1, because any scale
+    works for zeros; under the rules of the MX formats it gives the largest scale, 2^127.
 
     Args:
-        amax: the largest magnitude, a number or an array `(...)`; converted to float32.
+        amax: the largest magnitude, a number or an array `(...)`; rounded to float32 if that
+            holds it.
         fmt: the format to fill.
         rule: the rule; not `NVFP4`, which needs the amax of all blocks.
         margin: leave a factor of 2^margin of the range unused, an integer of any size.
@@ -103,48 +104,62 @@ def scale_for(
     margin = integer("scale_for", "margin", margin, least=-math.inf, most=math.inf)
     fmt = format_of(fmt, function="scale_for")
     shift = max(-_FAR, min(margin, _FAR))
-    given = _largest(amax)
+    given = largest(amax)
     if (given < 0).any():
         raise ValueError(
             f"scale_for: amax must not be negative; got {float(given.min())!r}. Use abs()."
         )
-    finite = np.isfinite(given)
-    used = np.where(finite & (given > 0), given, np.float32(1))
+    scale = scales(given, fmt, rule, shift)
+    return float(scale) if isinstance(amax, float | int) else scale
+
+
+@np.errstate(over="ignore", under="ignore")
+def scales(
+    amax: np.ndarray, fmt: Format, rule: ScaleRule, shift: int = 0
+) -> np.ndarray:
+    """Compute the scales of magnitudes from `largest`: `scale_for` without its checks."""
+    usable = (amax > 0) & (amax < np.inf)
+    used = np.where(usable, amax, 1)
     if rule is ScaleRule.RATIO:
-        with np.errstate(over="ignore"):
-            wide = np.ldexp(fmt.max_finite / used.astype(np.float64), -shift)
+        wide = np.ldexp(fmt.max_finite / used, -shift)
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
+        small_enough = wide >= FP32.min_normal
     else:
         # Least power of two in E8M0; in float32.
         least = -127 if rule in _E8M0 else -149
-        exponent = np.clip(_scale_exponent(used, fmt, rule) - shift, least, 127)
-        scale = np.ldexp(np.float32(1), exponent)
-    zero_scale = 2.0**127 if rule in _E8M0 else 1.0
-    scale = np.where(finite, np.where(given > 0, scale, zero_scale), np.nan).astype(
-        np.float32
-    )
-    return float(scale) if isinstance(amax, float | int) else scale
+        wanted = _scale_exponent(used, fmt, rule) - shift
+        scale = np.ldexp(np.float32(1), np.minimum(np.maximum(wanted, least), 127))
+        small_enough = wanted >= least
+    usable &= small_enough | (used <= FP32.max_finite)
+    zero_scale = np.float32(2.0**127 if rule in _E8M0 else 1.0)
+    others = np.where(amax == 0, zero_scale, np.float32(np.nan))
+    return np.where(usable, scale, others)
 
 
 _FAR = 10_000
 """A margin beyond all formats; larger margins give the same scales."""
 
 
-def _largest(amax: Any) -> np.ndarray:
-    """Convert largest magnitudes to float32, infinite past its range."""
-    with np.errstate(over="ignore"):
-        return as_float64("scale_for", amax, "amax").astype(np.float32)
+def largest(amax: Any) -> np.ndarray:
+    """Round largest magnitudes to float32 where that holds them; return float64."""
+    entered = checked("enter", FP32, amax)
+    if entered is not None:
+        return np.asarray(entered)
+    wide = as_float64("scale_for", amax, "amax")
+    with np.errstate(over="ignore", under="ignore"):
+        single = wide.astype(np.float32)
+    return np.where(np.isinf(single), wide, single)
 
 
 def _scale_exponent(amax: np.ndarray, fmt: Format, rule: ScaleRule) -> np.ndarray:
     """Compute the exponent of the scale: amax = m·2^e, m in [1/2, 1), so floor(log2) is e - 1."""
     m, e = np.frexp(amax)
-    over = {  # whether to take one more than the floor
-        ScaleRule.MX: False,
-        ScaleRule.CEIL: m > 0.5,
-        ScaleRule.EVEN: m >= 1 - 2.0 ** -(fmt.precision + 1),
-    }.get(rule, m > math.frexp(fmt.max_finite)[0])
-    return np.asarray(fmt.emax - (e - 1) - over)
+    most = {  # of m for which the floor will do
+        ScaleRule.MX: 1.0,
+        ScaleRule.CEIL: 0.5,
+        ScaleRule.EVEN: math.nextafter(1 - 2.0 ** -(fmt.precision + 1), 0),
+    }.get(rule, math.frexp(fmt.max_finite)[0])
+    return np.asarray((fmt.emax + 1) - e - (m > most))
 
 
 _LEAST_TENSOR_SCALE = 2.0**-121
@@ -162,10 +177,10 @@ def two_levels(
         tensor_scale: the caller's choice, or None to compute it.
 
     Returns:
-        float32, an array like `amax` and a scalar; NaN where an amax is not finite.
+        float32, an array like `amax` and a scalar; NaN where an amax is not finite in float32.
     """
-    given = _largest(amax)
-    blocks = np.where(np.isfinite(given), given, np.float32(np.nan))
+    given = largest(amax)
+    blocks = np.where(given <= FP32.max_finite, given, np.nan).astype(np.float32)
     most = np.float32(fmt.max_finite)
     if tensor_scale is None:
         tensor_scale = blocks.max(initial=0) / (FP8_E4M3.max_finite * most)

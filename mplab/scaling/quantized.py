@@ -27,9 +27,9 @@ from mplab.numbers.formats import (
     Specials,
     format_of,
 )
-from mplab.numbers.rounding import Stream
+from mplab.numbers.rounding import Stream, checked, round_to
 from mplab.numbers.tensors import round_tensor
-from mplab.scaling.amax import ScaleRule, scale_for, two_levels
+from mplab.scaling.amax import ScaleRule, largest, scales, two_levels
 
 MX_BLOCK = (32,)
 """The block of the OCP MX formats: 32 elements along the last axis."""
@@ -144,8 +144,9 @@ def quantize(
 ) -> Quantized:
     """Multiply a tensor by a scale and cast it to a format of eight bits or fewer.
 
-    NaN gives the NaN of the format. If a rule finds an infinity or a NaN, the scale is NaN
-    (see `scale_for`), and so are all the numbers that it scales. MXFP8, MXFP6 and MXFP4 are
+    NaN gives the NaN of the format. If a rule finds an infinity or a NaN, or in float64 a number
+    too large for a scale in float32, the scale is NaN (see `scale_for`), and so are all the numbers
+    that it scales. MXFP8, MXFP6 and MXFP4 are
     `scale=ScaleRule.RCEIL, block=MX_BLOCK`, or another rule of MX; DeepSeek-V3's tiles are
     `block=(1, 128)` for activations and `(128, 128)` for weights; one scale per row is
     `block=tensor.shape[-1:]`.
@@ -390,9 +391,13 @@ def multiply_and_round(
     if _needs_width(tensor, scale, fmt, rounding):
         split = split.double()
     product = (split * factor.to(split.dtype)).reshape(tensor.shape)
-    return round_tensor(
-        product, fmt, rounding=rounding, overflow=overflow, stream=stream, out=product
-    ).to(tensor.dtype)
+    rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    if product.device.type == "cpu" and product.is_contiguous():
+        array = product.numpy()  # which takes a small tensor half the time
+        round_to(array, fmt, out=array, **rules)
+    else:
+        round_tensor(product, fmt, out=product, **rules)
+    return product.to(tensor.dtype)
 
 
 def _needs_width(
@@ -401,13 +406,19 @@ def _needs_width(
     """Whether float32 may round a product with powers of two, which float64 holds exactly."""
     if tensor.dtype != torch.float32 or tensor.is_mps or not fmt.fits(FP32):
         return False
-    if rounding is Rounding.TIES_TO_EVEN and not bool((scale < 1).any()):
+    # What float32 holds as a subnormal rounds to 0, unless the format reaches as low.
+    if rounding is Rounding.TIES_TO_EVEN and fmt.min_subnormal > 2.0**-100:
         return False
     return bool(((torch.frexp(scale)[0] == 0.5) | scale.isnan()).all())
 
 
 def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     """Encode values of a format on any device, without rounding."""
+    if rounded.device.type == "cpu":
+        flat = rounded.reshape(-1).numpy()
+        found = checked("encode", fmt, flat)  # None where a NaN has no code
+        if found is not None:
+            return torch.from_numpy(found).reshape(rounded.shape)
     if fmt.torch_dtype is not None:
         codes = rounded.float().to(fmt.torch_dtype).view(torch.uint8)
     else:  # a code is the position of its value in the format
@@ -440,10 +451,10 @@ def scales_of(
             f"{quoted(tensor_scale)}. Leave it out, or pass scale=ScaleRule.NVFP4."
         )
     if isinstance(scale, ScaleRule):
-        largest = amax_of(wide, block=block).cpu().numpy()
+        amax = amax_of(wide, block=block).cpu().numpy()
         if scale is not ScaleRule.NVFP4:
-            found = scale_for(largest, fmt, rule=scale)
-            return torch.from_numpy(np.asarray(found)).to(wide.device), None
+            found = scales(largest(amax.reshape(-1)), fmt, scale).reshape(outer)
+            return torch.from_numpy(found).to(wide.device), None
         if not fmt.signed or FP8_E4M3.max_finite * fmt.max_finite > FP32.max_finite:
             raise ValueError(
                 f"{function}: fmt must be signed, and 448 times its max_finite fit in float32, "
@@ -453,7 +464,7 @@ def scales_of(
             given = _number_of(function, "tensor_scale", tensor_scale, wide.device)
             _require_shape(function, "tensor_scale", given, ())
             tensor_scale = given.item()
-        factors, whole = two_levels(largest, fmt, tensor_scale)
+        factors, whole = two_levels(amax, fmt, tensor_scale)
         both = (
             torch.from_numpy(np.asarray(n)).to(wide.device) for n in (factors, whole)
         )

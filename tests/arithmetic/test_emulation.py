@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from cases import assert_same_bits
 
-from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP16, TF32, Rounding
+from mplab import (
+    BF16,
+    FORMATS,
+    FP8_E4M3,
+    FP8_E5M2,
+    FP8_E8M0,
+    FP16,
+    TF32,
+    Format,
+    Rounding,
+)
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma
 from mplab.arithmetic.emulation import (
     _unit_bits,
@@ -271,6 +281,14 @@ def test_bits_of_a_slice_are_the_most_that_format_and_accumulator_hold():
         ValueError, match=r"^slice_bits: k must be at most 2\^accumulator_bits"
     ):
         slice_bits(2**24 + 1, FP16, 24)
+
+
+def test_a_format_that_lacks_integers_of_one_bit_has_no_slices():
+    unsigned = Format("UE4M4", exponent_bits=4, precision=5, signed=False)
+    steps_of_two = Format("E4M3", exponent_bits=4, precision=4, bias=-3)
+    for fmt in (FP8_E8M0, unsigned, steps_of_two):
+        with pytest.raises(ValueError, match=r"^slice_bits: fmt must hold -1, 0"):
+            slice_bits(64, fmt, 24)
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E4M3, FP8_E5M2], ids=lambda f: f.name)

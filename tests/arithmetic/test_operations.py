@@ -29,6 +29,7 @@ from mplab import (
 from mplab.arithmetic import (
     add,
     divide,
+    exp,
     fma,
     loops,
     multiply,
@@ -541,7 +542,7 @@ def test_a_sum_rounded_to_odd_is_that_of_fractions():
     )
     assert_same_bits(exact_sum_to_odd(x, y), want)
     for mode in Rounding:
-        bits = [loops._to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
+        bits = [loops.to_odd(a, b, int(mode)) for a, b in zip(x, y, strict=True)]
         zero = -0.0 if mode is Rounding.TOWARD_NEGATIVE else 0.0
         got = np.array(bits, np.int64).view(np.float64)
         assert_same_bits(got, np.where(want == 0, zero, want))
@@ -554,7 +555,7 @@ def test_a_sum_rounded_to_odd_lets_special_values_through():
     assert_same_bits(exact_sum_to_odd(x, y), want)
     some = ~np.isnan(want)
     got = [
-        loops._to_odd(a, b, int(Rounding.TIES_TO_EVEN))
+        loops.to_odd(a, b, int(Rounding.TIES_TO_EVEN))
         for a, b in zip(x, y, strict=True)
     ]
     assert_same_bits(np.array(got).view(np.float64)[some], want[some])
@@ -588,3 +589,20 @@ def test_results_past_float64_overflow_in_every_mode():
         coin = {"rounding": Rounding.STOCHASTIC, "stream": Stream(seed, bits=1)}
         assert multiply(top, -top, fmt, **coin) == -inf
         assert raised(multiply, top, top, fmt, **coin) == both
+
+
+def test_ordinary_numbers_of_a_format_as_wide_as_float64_need_no_fractions(monkeypatch):
+    wide = cases.WIDER["E11M20"]
+    x = mplab.round_to(np.random.default_rng(0).uniform(0.1, 9, 99), wide)
+    operations = {**OPERATIONS, "exp": exp}
+
+    def results():
+        counts = {"exp": 1, **COUNT}
+        return [f(*[x] * counts.get(n, 2), wide) for n, f in operations.items()]
+
+    with monkeypatch.context() as patched:
+        patched.setattr("mplab.arithmetic.operations._near_the_ends", lambda *_: True)
+        slow = results()
+    monkeypatch.setattr("mplab.arithmetic.operations.Fraction", None)
+    for fast, expected in zip(results(), slow, strict=True):
+        assert_same_bits(fast, expected)

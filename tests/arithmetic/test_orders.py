@@ -82,3 +82,22 @@ def test_an_order_deeper_than_python_recurses_is_revealed_and_printed():
     assert text.startswith("(0, (1, (2, ") and text.endswith("(98, 99" + 99 * ")")
     left = repr(reveal_order(lambda x: 1199 - max(x.argmax(), x.argmin()), 1200))
     assert left.startswith(1199 * "(" + "0, 1), 2)") and left.endswith(", 1199)")
+
+
+@pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
+def test_a_sum_one_by_one_is_revealed_in_a_few_calls_a_term(order):
+    n = 600
+    terms = np.arange(n) if order == "forward" else np.arange(n)[::-1]
+    if order == "shuffled":
+        terms = np.random.default_rng(1).permutation(n)
+    calls = []
+
+    def f(x):
+        calls.append(x)
+        return np.cumsum(x[terms])[-1]
+
+    tree = reveal_order(f, n)
+    for term in terms[:1:-1].tolist():
+        (tree,) = [part for part in tree if part != term]
+    assert sorted(tree) == sorted(terms[:2].tolist())
+    assert len(calls) < 5 * n

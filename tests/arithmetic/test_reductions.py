@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -530,7 +531,17 @@ def test_loops_are_compiled_anew_when_the_definition_of_rounding_changes(tmp_pat
     assert answer() == answer() == 4096.0  # 2049 goes down to 2048, then 4097 to 4096
     kernels = package / "numbers" / "kernels.py"
     text = kernels.read_text(encoding="utf-8")
-    line = "addend = _as(a, _as(a, low >> 1) - _mask(a, a & up != 0))"
+    line = "addend = _as(a, _as(a, low >> 1) - _mask(a, parity & up != 0))"
     assert line in text
     kernels.write_text(text.replace(line, "addend = low"), encoding="utf-8")
     assert answer() == 4100.0  # away from zero: 2050, then 4099 goes to 4100
+
+
+@pytest.mark.parametrize("axis", [-3, 2, 2**40, True, 1.0, "1"])
+def test_a_wrong_axis_is_refused_in_numpy_s_own_words(axis):
+    x = np.ones((2, 2))
+    with pytest.raises((ValueError, TypeError)) as theirs:
+        x.sum(axis=axis)
+    for reduction in (reductions.sum, reductions.cumsum, reductions.softmax):
+        with pytest.raises(theirs.type, match=f"^{re.escape(str(theirs.value))}$"):
+            reduction(x, axis=axis, accumulator_format=FP16)

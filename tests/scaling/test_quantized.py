@@ -111,6 +111,18 @@ def test_zeros_have_the_scale_one_and_stay_zeros():
     assert amax_of(torch.zeros(0, 4), block=(2,)).shape == (0, 2)
 
 
+def test_a_float64_tensor_past_float32_is_quantized_as_it_would_be_within():
+    x = normal(64, spread=3).double()
+    x *= 2.0**127 / x.abs().max()
+    for rule, block in itertools.product(ONE_BY_ONE, (None, (16,))):
+        much = fake_quantize(x * 2.0**4, FP8_E4M3, scale=rule, block=block)
+        assert torch.equal(
+            much, 2.0**4 * fake_quantize(x, FP8_E4M3, scale=rule, block=block)
+        )
+        assert much.isfinite().all()
+        assert fake_quantize(x * 2.0**40, FP8_E4M3, scale=rule).isnan().all()
+
+
 @pytest.mark.parametrize("bad", [math.inf, -math.inf, math.nan])
 @every_element
 def test_an_infinity_or_a_nan_is_never_taken_for_a_number(fmt, bad):

@@ -89,7 +89,12 @@ def mx_exponent(amax, fmt, rule):
     return e - exponent_of(largest(fmt)) + (rule.name == "CEIL" and amax > power(e))
 
 
-def to_grid(q, step, negative, rounding, random, *, parity=True):
+def by_code(fmt):
+    """Whether parity is that of codes at one bit of precision: P3109 alone has it so."""
+    return fmt.specials.name == "P3109"
+
+
+def to_grid(q, step, negative, rounding, random, *, odd=None):
     """A magnitude q > 0 to a multiple of `step`, whichever of the two around it is wanted."""
     lower = q // step * step
     upper = lower + step
@@ -97,14 +102,13 @@ def to_grid(q, step, negative, rounding, random, *, parity=True):
         return q
     below = q - lower
     above = upper - q
+    odd = (lower / step) % 2 == 1 if odd is None else odd
     if rounding.name == "TIES_TO_EVEN":
-        up = below > above or (
-            below == above and (not parity or (lower / step) % 2 == 1)
-        )
+        up = below > above or (below == above and odd)
     elif rounding.name == "TIES_TO_AWAY":
         up = below >= above
     elif rounding.name == "TO_ODD":
-        up = parity and (lower / step) % 2 == 0
+        up = not odd
     elif rounding.name == "STOCHASTIC":
         up = below / step * 2**32 // 1 + random >= 2**32
     else:
@@ -114,8 +118,10 @@ def to_grid(q, step, negative, rounding, random, *, parity=True):
 
 def unbounded(q, fmt, negative, rounding, random):
     """A magnitude q > 0 rounded to `precision` bits, as if exponents had no end."""
-    step = power(exponent_of(q) - fmt.precision + 1)
-    return to_grid(q, step, negative, rounding, random, parity=fmt.precision > 1)
+    e = exponent_of(q)
+    step = power(e - fmt.precision + 1)
+    odd = (e + fmt.bias) % 2 == 1 if fmt.precision == 1 and by_code(fmt) else None
+    return to_grid(q, step, negative, rounding, random, odd=odd)
 
 
 def split(x):
@@ -150,7 +156,7 @@ def round_fraction(
     else:
         result = unbounded(q, fmt, negative, rounding, random)
     if result > largest(fmt):
-        inward = rounding.name in ("TOWARD_ZERO", "TO_ODD") or (
+        inward = rounding.name in stopping(fmt) or (
             rounding.name == ("TOWARD_POSITIVE" if negative else "TOWARD_NEGATIVE")
         )
         return sign * (float(largest(fmt)) if inward else _past_the_end(fmt, overflow))
@@ -159,6 +165,11 @@ def round_fraction(
     if result == 0 and (not fmt.signed or fmt.specials.name in ONE_ZERO):
         return 0.0
     return sign * (result.numerator / result.denominator)
+
+
+def stopping(fmt):
+    """The modes that stop at the largest number on both sides; P3109's infinity is odd."""
+    return ("TOWARD_ZERO",) if by_code(fmt) else ("TOWARD_ZERO", "TO_ODD")
 
 
 def _past_the_end(fmt, overflow):
@@ -272,7 +283,7 @@ class Place:
             case "TIES_TO_EVEN":
                 odd = self.index % 2 == 1
                 # No parity among powers of two; but 0 is even.
-                if table.fmt.precision == 1:
+                if table.fmt.precision == 1 and not by_code(table.fmt):
                     odd = self.index >= int(table.fmt.has_zero)
                 return (self.side > 0) | ((self.side == 0) & odd)
             case "TIES_TO_AWAY":
@@ -283,7 +294,8 @@ class Place:
                 return np.zeros(self.x.shape, bool)
             case "TO_ODD":
                 even = self.index % 2 == 0
-                if table.fmt.precision == 1:  # all are odd but 0
+                if table.fmt.precision == 1 and not by_code(table.fmt):
+                    # all are odd but 0
                     even = self.index < int(table.fmt.has_zero)
                 return even & (self.excess > 0)
         outward = negative if rounding.name == "TOWARD_NEGATIVE" else ~negative
@@ -315,7 +327,7 @@ class Place:
         if flush_outputs:
             values[values < table.least_normal] = 0.0
         result = values[index]
-        inward = np.full(self.x.shape, rounding.name in ("TOWARD_ZERO", "TO_ODD"))
+        inward = np.full(self.x.shape, rounding.name in stopping(fmt))
         if rounding.name == "TOWARD_POSITIVE":
             inward = np.signbit(self.x)
         elif rounding.name == "TOWARD_NEGATIVE":
@@ -344,7 +356,12 @@ class Place:
         # that over the last subnormal, less half_gap; both differences are exact.
         lower = table.least_normal - half_gap
         excess = np.where(near, self.magnitude, lower) - lower
+        even = table.fmt.precision == 1 and by_code(table.fmt)  # the code below 1
         match rounding.name:
+            case "TIES_TO_EVEN" if even:
+                up = 2 * excess > half_gap
+            case "TO_ODD" if even:
+                up = excess > 0
             case "TIES_TO_EVEN" | "TIES_TO_AWAY":
                 up = 2 * excess >= half_gap
             case "STOCHASTIC":

@@ -4,6 +4,7 @@ Workers that meet the same loop at the same time would compile it twice.
 """
 
 import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import mplab
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
 from mplab.numbers import kernels
+from mplab.numbers.checked import STEPS, checked
 from mplab.numbers.parameters import rounding_parameters
 
 
@@ -63,6 +65,8 @@ def flags_and_addresses() -> None:
         for special_cases in (False, True):
             for counting in (False, True):
                 kernels.loop_at(int(mode), special_cases, counting=counting)
+    for step, fmt, kind in itertools.product(STEPS, (FP16, FP8_E4M3FNUZ), "df"):
+        checked(step, fmt, "BHII"[(fmt.bits - 1) // 8] if step == "decode" else kind)
     for integer in (np.int8, np.int16, np.int32):
         loop = digest._on_processor(np.dtype(integer).itemsize)
         loop(np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64))

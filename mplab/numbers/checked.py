@@ -1,0 +1,345 @@
+"""Ufuncs that take values of a format, and count what is none: codes, and arithmetic.
+
+One call checks operands, computes and rounds; a small array costs what a ufunc of NumPy does. Each
+ufunc counts the numbers that it cannot take: those that are no values of the format and, in
+arithmetic, infinities, NaNs and what has no finite result. The caller then goes the long way, which
+raises or computes. What is a value, and every result, is decided by `kernels._round_bits`.
+
+numba's cache on disk notices edits to this file only; `_EDITION` stands for `kernels`.
+"""
+
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray, njit, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic, overload
+from numba.np.unsafe.ndarray import to_fixed_tuple
+
+from mplab.numbers import kernels
+from mplab.numbers.compiled import callback, make_ufunc
+from mplab.numbers.formats import Format, Overflow, Rounding, Specials
+from mplab.numbers.kernels import (
+    _ADDRESSES,
+    ANY,
+    _as_float,
+    _at,
+    _round_bits,
+    _unpack,
+    _wide_vectors,
+)
+from mplab.numbers.parameters import rounding_parameters
+
+_EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
+
+STEPS = (
+    "enter",
+    "encode",
+    "decode",
+    "add",
+    "subtract",
+    "multiply",
+    "divide",
+    "sqrt",
+    "fma",
+)
+"""What a ufunc does; "enter" gives the values of a format as float64."""
+
+_ENTER, _ENCODE, _DECODE, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _ROOT, _FMA = range(9)
+_TIES_TO_EVEN = int(Rounding.TIES_TO_EVEN)
+_TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
+_MISSES = 30
+"""Place of the number of misses, after the parameters of rounding and nine facts of codes."""
+_BLOCK = 512
+"""Numbers of an operand that is not contiguous, which are copied before a loop."""
+
+_SIGN = np.int64(-(1 << 63))
+_INFINITY = np.int64(0x7FF << 52)
+_NAN = np.int64(0x7FF8 << 48)
+_ONE = np.int64(0x3FF << 52)
+_fixed: Any = to_fixed_tuple  # whose stub says that it never returns
+
+
+class Checked(NamedTuple):
+    """A ufunc, and how many numbers it could not take in all its calls."""
+
+    call: Any
+    dtype: Any
+    """Of the output."""
+    misses: memoryview
+    """One integer, which never falls; if it rises during a call, that call may be wrong."""
+    kept: Any
+    """The memory that both read."""
+
+
+def _widen(bits):
+    """Widen the bits of a float32 to those of a float64, without a conversion that may flush."""
+
+
+@overload(_widen)
+def _widen_typed(bits):
+    if bits.bitwidth == 64:
+        return lambda bits: bits
+
+    def widen(bits):
+        a = np.int64(bits) & 0x7FFFFFFF
+        tiny = np.float64(np.float64(np.int32(a)) * 2.0**-149).view(np.int64)
+        rebias = np.int64(1792 << 52) if a >= 0x7F800000 else np.int64(896 << 52)
+        wide = tiny if a < 0x800000 else (a << 29) + rebias
+        return wide | (np.int64(bits) & _SIGN)
+
+    return widen
+
+
+@intrinsic
+def _add_atomically(typing, data, at, number):
+    """Add a number to `data[at]`, which other threads may change at the same time."""
+
+    def emit(context, builder, signature, arguments):
+        data, at, number = arguments
+        builder.atomic_rmw("add", builder.gep(data, [at]), number, "monotonic")
+        return context.get_dummy_value()
+
+    return types.none(types.CPointer(types.int64), types.int64, types.int64), emit
+
+
+@njit(forceinline=True)
+def to_odd(x, y, mode):
+    """Add x + y in float64, rounded to odd, with the sign of an exact zero in this mode.
+
+    The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
+    the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
+    """
+    s = x + y
+    of_y = s - x
+    lost = (x - (s - of_y)) + (y - of_y)
+    bits = np.float64(s).view(np.int64)
+    if abs(lost) > 0:  # all in the branch, so that a single sum rarely waits for it
+        apart = (np.float64(lost).view(np.int64) ^ bits) >> np.int64(63)
+        bits = (bits + apart) | np.int64(1)  # the magnitude cut, and the last bit set
+    if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
+        plus = np.float64(x).view(np.int64) | np.float64(y).view(np.int64)
+        bits = _SIGN if s == 0 and plus != 0 else bits
+    return bits
+
+
+@njit(forceinline=True)
+def _rounded(bits, special_cases, known):
+    random = np.uint32(0)
+    return np.int64(
+        _round_bits(bits, _TIES_TO_EVEN, special_cases, random, known, ANY)[0]
+    )
+
+
+@njit(forceinline=True)
+def _is_wrong(bits, special_cases, known):
+    """Tell whether a number is neither a value of the format nor NaN."""
+    return (_rounded(bits, special_cases, known) != bits) & (
+        (bits & ~_SIGN) <= _INFINITY
+    )
+
+
+@njit(forceinline=True)
+def _encoded(bits, special_cases, known, facts):
+    """Return the code of a value."""
+    shift, offset, _, flip, add, mask, _, infinity_code, nan_code = facts
+    grid_below = known[4]
+    anchor = known[5]
+    a = bits & ~_SIGN
+    low = _as_float(a if a < grid_below else grid_below)
+    tiny = np.float64(low + anchor).view(np.int64) - np.float64(anchor).view(np.int64)
+    code = tiny if a < grid_below else (a >> shift) - offset
+    code = infinity_code if a == _INFINITY else code
+    code = (((code ^ flip) + add) & mask) if bits < 0 else code
+    is_nan = a > _INFINITY
+    wrong = _is_wrong(bits, special_cases, known) | (is_nan & (nan_code < 0))
+    return nan_code if is_nan else code, wrong
+
+
+@njit(forceinline=True)
+def _decoded(code, known, facts):
+    """Return the bits of the value of a code."""
+    shift, offset, subnormals, flip, add, mask, last, infinity_code, nan_code = facts
+    sign_code = (mask >> 1) + 1
+    signed = (flip != 0) & (code & sign_code != 0)
+    a = (((code ^ flip) + add) & mask) if signed else code
+    tiny = np.float64(np.float64(np.int32(a)) * known[6]).view(np.int64)
+    value = tiny if a < subnormals else (a + offset) << shift
+    value = (_INFINITY if a == infinity_code else _NAN) if a > last else value
+    value = value | (_SIGN if signed else np.int64(0))
+    is_nan = (code == nan_code) | (a > last) & (a != infinity_code)
+    return _NAN if is_nan else value, (code & ~mask) != 0
+
+
+@njit(forceinline=True)
+def _finite(bits):
+    """Return the bits of a number, or 0 for an infinity or NaN, and whether it was one."""
+    wrong = (bits & ~_SIGN) >= _INFINITY
+    return np.int64(0) if wrong else bits, wrong
+
+
+@njit(forceinline=True)
+def _computed(step, x, y, z, special_cases, known):
+    """Return the bits of the result of an operation; see `mplab.arithmetic.operations`.
+
+    What would raise a flag is left out by integers: of a choice between two floats LLVM may compute
+    both.
+    """
+    of_a, wrong = _finite(x)
+    of_b, other = _finite(y)
+    a = _as_float(of_a)
+    b = _as_float(of_b)
+    wrong |= other | _is_wrong(x, special_cases, known)
+    if step != _ROOT:
+        wrong |= _is_wrong(y, special_cases, known)
+    bits = x
+    if step == _ADD:
+        bits = np.float64(a + b).view(np.int64)
+    elif step == _SUBTRACT:
+        bits = np.float64(a - b).view(np.int64)
+    elif step == _MULTIPLY:
+        bits = np.float64(a * b).view(np.int64)
+    elif step == _DIVIDE:
+        is_zero = of_b & ~_SIGN == 0
+        wrong |= is_zero
+        divisor = _as_float(of_b | (_ONE if is_zero else np.int64(0)))
+        bits = np.float64(a / divisor).view(np.int64)
+    elif step == _ROOT:
+        wrong |= a < 0
+        root = np.sqrt(_as_float(of_a & ~_SIGN))
+        bits = np.float64(root).view(np.int64) | (of_a & _SIGN)
+    elif step == _FMA:
+        of_c, other = _finite(z)
+        wrong |= other | _is_wrong(z, special_cases, known)
+        bits = to_odd(a * b, _as_float(of_c), _TIES_TO_EVEN)
+    return _rounded(bits, special_cases, known), wrong
+
+
+@njit(forceinline=True)
+def _operand(address, stride, begin, width, like, scratch, size):
+    """Return numbers of an operand: its memory where contiguous, else a copy."""
+    if stride == width:
+        return carray(_at(address + begin * stride, like), size)
+    for i in range(size):
+        scratch[i] = carray(_at(address + (begin + i) * stride, like), 1)[0]
+    return scratch[:size]
+
+
+_BITS = {"f": np.int32(0), "d": np.int64(0)}
+
+
+def _like(kind: str) -> Any:
+    """Return an integer of the width of a dtype, for its bits."""
+    return _BITS.get(kind, np.dtype(kind).type(0))
+
+
+@cache
+def _loop(step: int, kinds: str, special_cases: bool, edition: int) -> Any:
+    """Compile the loop of a ufunc from inputs of one dtype to an output of another."""
+    taken, given = map(_like, kinds)
+    dtype = taken.dtype
+    width = taken.itemsize
+    step_out = given.itemsize
+    inputs = _inputs(step)
+    second = min(inputs, 2) - 1
+    third = inputs - 1
+
+    def loop(args, sizes, strides, data):
+        _wide_vectors()
+        kinds, edition  # noqa: B018  # only to be part of the cache's key
+        size = sizes[0]
+        numbers = carray(data, _MISSES + 1)
+        known = _unpack(numbers)
+        facts = _fixed(numbers[21:30], 9)
+        whole = True
+        for k in range(inputs):
+            whole &= strides[k] == width
+        length = size if whole else min(size, _BLOCK)
+        scratch = np.empty((inputs, 0 if whole else length), dtype)
+        wrong = np.int64(0)
+        for begin in range(0, size, length):
+            some = min(length, size - begin)
+            x = _operand(args[0], strides[0], begin, width, taken, scratch[0], some)
+            y = _operand(
+                args[second],
+                strides[second],
+                begin,
+                width,
+                taken,
+                scratch[second],
+                some,
+            )
+            z = _operand(
+                args[third], strides[third], begin, width, taken, scratch[third], some
+            )
+            out = carray(_at(args[inputs] + begin * step_out, given), some)
+            for i in range(some):
+                if step == _DECODE:
+                    r, bad = _decoded(np.int64(x[i]), known, facts)
+                elif step == _ENCODE:
+                    r, bad = _encoded(_widen(x[i]), special_cases, known, facts)
+                elif step == _ENTER:
+                    r = _widen(x[i])
+                    bad = _is_wrong(r, special_cases, known)
+                else:
+                    r, bad = _computed(
+                        step,
+                        _widen(x[i]),
+                        _widen(y[i]),
+                        _widen(z[i]),
+                        special_cases,
+                        known,
+                    )
+                out[i] = r
+                wrong += np.int64(bad)
+        if wrong:
+            _add_atomically(data, _MISSES, wrong)  # type: ignore[call-arg]
+
+    integers = types.CPointer(types.int64)
+    return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integers), loop)
+
+
+@cache
+def _facts(fmt: Format) -> np.ndarray:
+    parameters = rounding_parameters(fmt, np.dtype(np.float64), Overflow.IEEE)
+    assert parameters is not None  # float64 holds every format
+    twos = fmt.specials is Specials.TWOS_COMPLEMENT
+    gridded = fmt.emin > -1022
+    mask = (1 << fmt.bits) - 1
+    codes = [
+        53 - fmt.precision,
+        (1023 - fmt.bias) << (fmt.precision - 1),
+        (1 << (fmt.precision - 1)) * (fmt.has_zero and gridded),
+        -1 if twos else fmt.sign_code,
+        twos,
+        mask,
+        mask if twos else fmt.max_code,
+        fmt.infinity_code or -1,
+        -1 if fmt.nan_code is None else fmt.nan_code,
+    ]
+    return np.array([*parameters.numbers, *codes, 0], np.int64)
+
+
+def _inputs(step: int) -> int:
+    return 3 if step == _FMA else 2 if _ADD <= step <= _DIVIDE else 1
+
+
+def checked(name: str, fmt: Format, kind: str) -> Checked | None:
+    """Return the ufunc of a step, one of `STEPS`, for inputs of a dtype; None for wide formats.
+
+    Args:
+        name: the step.
+        fmt: the format of its numbers.
+        kind: "f" or "d", for "decode" "B", "H" or "I".
+    """
+    if fmt.bits > 32:
+        return None
+    step = STEPS.index(name)
+    kinds = kind + ("BHII"[(fmt.bits - 1) // 8] if step == _ENCODE else "d")
+    loop = _loop(step, kinds, not fmt.has_negative_zero, _EDITION)
+    facts = _facts(fmt)
+    made = make_ufunc(name, loop, [_inputs(step) * kinds[0] + kinds[1]], facts)
+    misses: Any = facts[_MISSES:]
+    return Checked(made.call, np.dtype(kinds[1]), memoryview(misses), made)
