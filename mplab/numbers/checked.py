@@ -24,6 +24,8 @@ from mplab.numbers.formats import Format, Overflow, Rounding, Specials
 from mplab.numbers.kernels import (
     _ADDRESSES,
     ANY,
+    _as,
+    _as_bits,
     _as_float,
     _at,
     _round_bits,
@@ -37,6 +39,7 @@ _EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
 STEPS = (
     "enter",
     "encode",
+    "quantize",
     "decode",
     "add",
     "subtract",
@@ -45,9 +48,11 @@ STEPS = (
     "sqrt",
     "fma",
 )
-"""What a ufunc does; "enter" gives the values of a format as float64."""
+"""What a ufunc does; "enter" gives the values of a format as float64, "quantize" the codes of any
+numbers, rounded with saturation."""
 
-_ENTER, _ENCODE, _DECODE, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _ROOT, _FMA = range(9)
+(_ENTER, _ENCODE, _QUANTIZE, _DECODE, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _ROOT, _FMA
+ ) = range(10)  # fmt: skip
 _TIES_TO_EVEN = int(Rounding.TIES_TO_EVEN)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
 _MISSES = 30
@@ -74,16 +79,16 @@ class Checked(NamedTuple):
     """The memory that both read."""
 
 
-def _widen(bits):
-    """Widen the bits of a float32 to those of a float64, without a conversion that may flush."""
+def _widen(bits, like):
+    """Widen the bits of a float32 if `like` is wider, without a conversion that may flush."""
 
 
 @overload(_widen)
-def _widen_typed(bits):
-    if bits.bitwidth == 64:
-        return lambda bits: bits
+def _widen_typed(bits, like):
+    if bits.bitwidth == like.bitwidth:
+        return lambda bits, like: bits
 
-    def widen(bits):
+    def widen(bits, like):
         a = np.int64(bits) & 0x7FFFFFFF
         tiny = np.float64(np.float64(np.int32(a)) * 2.0**-149).view(np.int64)
         rebias = np.int64(1792 << 52) if a >= 0x7F800000 else np.int64(896 << 52)
@@ -102,7 +107,7 @@ def _add_atomically(typing, data, at, number):
         builder.atomic_rmw("add", builder.gep(data, [at]), number, "monotonic")
         return context.get_dummy_value()
 
-    return types.none(types.CPointer(types.int64), types.int64, types.int64), emit
+    return types.none(data, types.int64, data.dtype), emit
 
 
 @njit(forceinline=True)
@@ -128,34 +133,34 @@ def to_odd(x, y, mode):
 @njit(forceinline=True)
 def _rounded(bits, special_cases, known):
     random = np.uint32(0)
-    return np.int64(
-        _round_bits(bits, _TIES_TO_EVEN, special_cases, random, known, ANY)[0]
+    return _as(
+        bits, _round_bits(bits, _TIES_TO_EVEN, special_cases, random, known, ANY)[0]
     )
 
 
 @njit(forceinline=True)
 def _is_wrong(bits, special_cases, known):
     """Tell whether a number is neither a value of the format nor NaN."""
-    return (_rounded(bits, special_cases, known) != bits) & (
-        (bits & ~_SIGN) <= _INFINITY
-    )
+    a = _as(bits, bits & ~known[18])
+    return (_rounded(bits, special_cases, known) != bits) & (a <= known[15])
 
 
 @njit(forceinline=True)
-def _encoded(bits, special_cases, known, facts):
-    """Return the code of a value."""
+def _encoded(bits, known, facts):
+    """Return the code of a value, and whether it has none."""
     shift, offset, _, flip, add, mask, _, infinity_code, nan_code = facts
     grid_below = known[4]
     anchor = known[5]
-    a = bits & ~_SIGN
+    infinity = known[15]
+    a = _as(bits, bits & ~known[18])
     low = _as_float(a if a < grid_below else grid_below)
-    tiny = np.float64(low + anchor).view(np.int64) - np.float64(anchor).view(np.int64)
-    code = tiny if a < grid_below else (a >> shift) - offset
-    code = infinity_code if a == _INFINITY else code
-    code = (((code ^ flip) + add) & mask) if bits < 0 else code
-    is_nan = a > _INFINITY
-    wrong = _is_wrong(bits, special_cases, known) | (is_nan & (nan_code < 0))
-    return nan_code if is_nan else code, wrong
+    tiny = _as(bits, _as_bits(low + anchor) - _as_bits(anchor))
+    code = tiny if a < grid_below else _as(bits, _as(bits, a >> shift) - offset)
+    code = infinity_code if a == infinity else code
+    negative = _as(bits, _as(bits, _as(bits, code ^ flip) + add) & mask)
+    code = negative if bits < 0 else code
+    is_nan = a > infinity
+    return nan_code if is_nan else code, is_nan & (nan_code < 0)
 
 
 @njit(forceinline=True)
@@ -236,8 +241,13 @@ def _like(kind: str) -> Any:
 
 
 @cache
-def _loop(step: int, kinds: str, special_cases: bool, edition: int) -> Any:
-    """Compile the loop of a ufunc from inputs of one dtype to an output of another."""
+def _loop(
+    step: int, kinds: str, special_cases: bool, itemsize: int, edition: int
+) -> Any:
+    """Compile the loop of a ufunc from inputs of one dtype to an output of another.
+
+    It computes in integers of the width of its facts.
+    """
     taken, given = map(_like, kinds)
     dtype = taken.dtype
     width = taken.itemsize
@@ -258,7 +268,8 @@ def _loop(step: int, kinds: str, special_cases: bool, edition: int) -> Any:
             whole &= strides[k] == width
         length = size if whole else min(size, _BLOCK)
         scratch = np.empty((inputs, 0 if whole else length), dtype)
-        wrong = np.int64(0)
+        like = numbers[0]
+        wrong = _as(like, 0)
         for begin in range(0, size, length):
             some = min(length, size - begin)
             x = _operand(args[0], strides[0], begin, width, taken, scratch[0], some)
@@ -279,38 +290,46 @@ def _loop(step: int, kinds: str, special_cases: bool, edition: int) -> Any:
                 if step == _DECODE:
                     r, bad = _decoded(np.int64(x[i]), known, facts)
                 elif step == _ENCODE:
-                    r, bad = _encoded(_widen(x[i]), special_cases, known, facts)
+                    bits = _widen(x[i], like)
+                    r, bad = _encoded(bits, known, facts)
+                    bad |= _is_wrong(bits, special_cases, known)
+                elif step == _QUANTIZE:
+                    bits = _rounded(_widen(x[i], like), special_cases, known)
+                    r, bad = _encoded(bits, known, facts)
                 elif step == _ENTER:
-                    r = _widen(x[i])
+                    r = _widen(x[i], like)
                     bad = _is_wrong(r, special_cases, known)
                 else:
                     r, bad = _computed(
                         step,
-                        _widen(x[i]),
-                        _widen(y[i]),
-                        _widen(z[i]),
+                        _widen(x[i], like),
+                        _widen(y[i], like),
+                        _widen(z[i], like),
                         special_cases,
                         known,
                     )
                 out[i] = r
-                wrong += np.int64(bad)
+                wrong = _as(like, wrong | _as(like, bad))
         if wrong:
             _add_atomically(data, _MISSES, wrong)  # type: ignore[call-arg]
 
-    integers = types.CPointer(types.int64)
+    integers = types.CPointer(types.int32 if itemsize == 4 else types.int64)
     return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integers), loop)
 
 
 @cache
-def _facts(fmt: Format) -> np.ndarray:
-    parameters = rounding_parameters(fmt, np.dtype(np.float64), Overflow.IEEE)
-    assert parameters is not None  # float64 holds every format
+def _facts(fmt: Format, overflow: Overflow, dtype: type) -> np.ndarray | None:
+    """List the parameters of rounding and the facts of codes; None if float32 cannot serve."""
+    parameters = rounding_parameters(fmt, np.dtype(dtype), overflow)
+    if parameters is None:
+        return None
+    info = np.finfo(dtype)
     twos = fmt.specials is Specials.TWOS_COMPLEMENT
-    gridded = fmt.emin > -1022
+    gridded = fmt.emin > info.minexp
     mask = (1 << fmt.bits) - 1
     codes = [
-        53 - fmt.precision,
-        (1023 - fmt.bias) << (fmt.precision - 1),
+        info.nmant + 1 - fmt.precision,
+        (1 - int(info.minexp) - fmt.bias) << (fmt.precision - 1),
         (1 << (fmt.precision - 1)) * (fmt.has_zero and gridded),
         -1 if twos else fmt.sign_code,
         twos,
@@ -319,7 +338,8 @@ def _facts(fmt: Format) -> np.ndarray:
         fmt.infinity_code or -1,
         -1 if fmt.nan_code is None else fmt.nan_code,
     ]
-    return np.array([*parameters.numbers, *codes, 0], np.int64)
+    numbers = parameters.numbers
+    return np.array([*numbers, *codes, 0], numbers.dtype)
 
 
 def _inputs(step: int) -> int:
@@ -337,9 +357,16 @@ def checked(name: str, fmt: Format, kind: str) -> Checked | None:
     if fmt.bits > 32:
         return None
     step = STEPS.index(name)
-    kinds = kind + ("BHII"[(fmt.bits - 1) // 8] if step == _ENCODE else "d")
-    loop = _loop(step, kinds, not fmt.has_negative_zero, _EDITION)
-    facts = _facts(fmt)
+    coded = step in (_ENCODE, _QUANTIZE)
+    kinds = kind + ("BHII"[(fmt.bits - 1) // 8] if coded else "d")
+    overflow = Overflow(step == _QUANTIZE)
+    facts = None
+    if coded and kind == "f" and fmt.bits < 32:  # half the width, half the time
+        facts = _facts(fmt, overflow, np.float32)
+    if facts is None:
+        facts = _facts(fmt, overflow, np.float64)
+    assert facts is not None  # float64 holds every format
+    loop = _loop(step, kinds, not fmt.has_negative_zero, facts.itemsize, _EDITION)
     made = make_ufunc(name, loop, [_inputs(step) * kinds[0] + kinds[1]], facts)
     misses: Any = facts[_MISSES:]
     return Checked(made.call, np.dtype(kinds[1]), memoryview(misses), made)

@@ -43,7 +43,7 @@ _MASK64 = (1 << 64) - 1
 CHUNK = 1 << 14
 """Numbers whose copy stays in a core's cache."""
 
-_NUMBERS: dict[Any, str] = {
+NUMBERS: dict[Any, str] = {
     np.dtype(np.float32): "f",
     np.dtype(np.float64): "d",
     float: "d",
@@ -406,7 +406,7 @@ def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
     return x
 
 
-def checked(step: str, fmt: Format, *operands: Any, kinds: Any = _NUMBERS) -> Any:
+def checked(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any:
     """Take a step with values of a format in one call; see `mplab.numbers.checked`.
 
     Args:

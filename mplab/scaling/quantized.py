@@ -206,15 +206,14 @@ def quantize(
         )
     wide = _widened("quantize", tensor)
     factor, whole = scales_of("quantize", wide, fmt, scale, block, tensor_scale)
-    rounded = multiply_and_round(
-        wide,
-        factor,
-        fmt,
-        block=block,
-        rounding=rounding,
-        overflow=overflow,
-        stream=stream,
-    )
+    rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    if wide.device.type == "cpu" and rules == _AT_ONCE:
+        product = _product(wide, factor, fmt, block, rounding)
+        found = checked("quantize", fmt, product.reshape(-1).numpy())
+        if found is not None:
+            codes = torch.from_numpy(found).reshape(wide.shape)
+            return Quantized(codes, factor, fmt, block, whole)
+    rounded = multiply_and_round(wide, factor, fmt, block=block, **rules)
     if not (fmt.signed or fmt.has_nan) and bool((rounded.isnan() & (wide < 0)).any()):
         raise ValueError(
             f"quantize: tensor must not hold negative numbers, which {fmt.name} lacks; got "
@@ -380,6 +379,24 @@ def multiply_and_round(
     Raises:
         ValueError: the block does not divide the shape; `scale` has another shape.
     """
+    product = _product(tensor, scale, fmt, block, rounding)
+    rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+    if product.device.type == "cpu" and product.is_contiguous():
+        array = product.numpy()  # which takes a small tensor half the time
+        round_to(array, fmt, out=array, **rules)
+    else:
+        round_tensor(product, fmt, out=product, **rules)
+    return product.to(tensor.dtype)
+
+
+def _product(
+    tensor: Tensor,
+    scale: Tensor,
+    fmt: Format,
+    block: tuple[int, ...] | None,
+    rounding: Rounding,
+) -> Tensor:
+    """Multiply a tensor by its scales, in float64 if float32 would round what it need not."""
     if block is None:
         outer: tuple[int, ...] = ()
         split = tensor.detach()
@@ -390,14 +407,14 @@ def multiply_and_round(
     _require_shape("quantize", "scale", scale, outer)
     if _needs_width(tensor, scale, fmt, rounding):
         split = split.double()
-    product = (split * factor.to(split.dtype)).reshape(tensor.shape)
-    rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
-    if product.device.type == "cpu" and product.is_contiguous():
-        array = product.numpy()  # which takes a small tensor half the time
-        round_to(array, fmt, out=array, **rules)
-    else:
-        round_tensor(product, fmt, out=product, **rules)
-    return product.to(tensor.dtype)
+    return (split * factor.to(split.dtype)).reshape(tensor.shape)
+
+
+_AT_ONCE = {
+    "rounding": Rounding.TIES_TO_EVEN,
+    "overflow": Overflow.SATURATE,
+    "stream": None,
+}
 
 
 def _needs_width(

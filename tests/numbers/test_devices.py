@@ -12,7 +12,7 @@ from mplab.health import measures
 from mplab.health.records import Step
 from mplab.numbers.devices import forked_randomness
 from mplab.scaling import GradScaler, NudgedScaler, ScaleRule, dequantize, quantize
-from mplab.simulation import sensitivity, simulated
+from mplab.simulation import simulated
 
 
 class WithoutFloat64(TorchDispatchMode):
@@ -70,16 +70,6 @@ def watch():
     moves.tell(Step(0.0, 1.0, False), None)
 
 
-def measure_layers():
-    sensitivity(
-        network(),
-        [torch.ones(4, 32)],
-        lambda model, batch: model(batch).square().mean(),
-        [FP16],
-        progress=False,
-    )
-
-
 def scale_a_loss():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -97,7 +87,6 @@ def quantize_blocks():
     [
         simulate,
         watch,
-        measure_layers,
         scale_a_loss,
         quantize_blocks,
     ],
