@@ -6,10 +6,10 @@ All inputs are whole numbers times powers of two, without a library's random num
 functions or products. `condition`, `refine`, `emulation_bound` and `fit_by_gradient_descent` are
 missing: they begin with float64 products or factors of this machine's BLAS.
 
-Seen equal on an AMD EPYC (Zen 4), there also with NumPy's baseline, numba's generic code, torch
-without vectors and OpenBLAS as for Nehalem, Haswell, SkylakeX and Zen; emulated by qemu, on
-Nehalem, Haswell, EPYC and ARM64; with NumPy 2.0.0 (numba 0.61.0, ml_dtypes 0.5.0, Python 3.12),
-2.4.6 (3.11) and 2.5.5 (3.13).
+Seen equal on an AMD EPYC (Zen 4); there also with NumPy's baseline, numba's generic code, torch
+without vectors, and OpenBLAS as for Nehalem, Haswell, SkylakeX and Zen; on Nehalem, Haswell, EPYC
+and ARM64, emulated by qemu; with NumPy 2.0.0 (numba 0.61.0, ml_dtypes 0.5.0, Python 3.12), 2.4.6
+(3.11) and 2.5.5 (3.13).
 """
 
 from collections.abc import Callable, Iterator
