@@ -51,8 +51,18 @@ STEPS = (
 """What a ufunc does; "enter" gives the values of a format as float64, "quantize" the codes of any
 numbers, rounded with saturation."""
 
-(_ENTER, _ENCODE, _QUANTIZE, _DECODE, _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _ROOT, _FMA
- ) = range(10)  # fmt: skip
+_ENTER = 0
+_ENCODE = 1
+_QUANTIZE = 2
+_DECODE = 3
+_ADD = 4
+_SUBTRACT = 5
+_MULTIPLY = 6
+_DIVIDE = 7
+_ROOT = 8
+_FMA = 9
+"""The same steps in loops, which take whole numbers."""
+
 _TIES_TO_EVEN = int(Rounding.TIES_TO_EVEN)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
 _MISSES = 30

@@ -208,10 +208,29 @@ def _round_bits(bits, mode, special_cases, random, parameters, kind):
     separately; the rest works on the magnitude, because magnitude bits sort like the numbers. Where
     the caller knows the `kind` of the number, the compiler leaves out the impossible cases.
     """
-    (shift, tiny_shift, all_odd, odd_codes, grid_below, anchor, quantum, per_quantum, min_normal,
-     max_finite, beyond, to_odd_beyond, flush_in, floor, floor_value, infinity, nan, quiet,
-     sign_bit, no_sign, no_minus_zero,
-     ) = parameters  # fmt: skip
+    (
+        shift,
+        tiny_shift,
+        all_odd,
+        odd_codes,
+        grid_below,
+        anchor,
+        quantum,
+        per_quantum,
+        min_normal,
+        max_finite,
+        beyond,
+        to_odd_beyond,
+        flush_in,
+        floor,
+        floor_value,
+        infinity,
+        nan,
+        quiet,
+        sign_bit,
+        no_sign,
+        no_minus_zero,
+    ) = parameters
     if not special_cases:  # a constant, so the common formats need one step less
         odd_codes = _as(bits, 0)
     original = _as(bits, bits & ~sign_bit)

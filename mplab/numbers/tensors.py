@@ -270,10 +270,29 @@ def _round_bits(
     bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
-    (shift, tiny_shift, all_odd, odd_codes, grid_below, _, _, _, min_normal, max_finite, beyond,
-     to_odd_beyond, flush_in, floor, floor_value, infinity, nan, quiet, sign_bit, no_sign,
-     no_minus_zero,
-     ) = numbers  # fmt: skip
+    (
+        shift,
+        tiny_shift,
+        all_odd,
+        odd_codes,
+        grid_below,
+        _,
+        _,
+        _,
+        min_normal,
+        max_finite,
+        beyond,
+        to_odd_beyond,
+        flush_in,
+        floor,
+        floor_value,
+        infinity,
+        nan,
+        quiet,
+        sign_bit,
+        no_sign,
+        no_minus_zero,
+    ) = numbers
     parity = all_odd, odd_codes
     original = bits & ~sign_bit
     sign = bits & sign_bit

@@ -291,10 +291,11 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
             dtypes = self._assumed(error, low)
             return self._compute(func, rule, args, kwargs, dtypes, node)
         if counts:
-            wide = rule.call(
-                *(_map(self._widened, a) for a in before),
-                **{name: _map(self._widened, a) for name, a in before_named.items()},
-            )
+            wide_args = [_map(self._widened, a) for a in before]
+            wide_kwargs = {
+                name: _map(self._widened, a) for name, a in before_named.items()
+            }
+            wide = rule.call(*wide_args, **wide_kwargs)
             for t, real in zip(_tensors(wide), _tensors(out), strict=True):
                 if real.dtype in FORMATS and _is_real(t):
                     counter = self._counter(rule.name, node)
@@ -304,17 +305,23 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     def _convert(self, rule: Rule, args: Any, kwargs: Keywords, node: Any) -> Any:
         """Convert to a dtype or copy into a tensor of one."""
         into_tensor = rule.name == "copy"
-        source = args[1] if into_tensor else args[0]
-        dtype = args[0].dtype if into_tensor else kwargs.get("dtype") or source.dtype
-        if source.dtype is not dtype and not source.is_complex():
-            if source.dtype in self._borrowed:
-                source = self._widened(source)
-            if dtype in FORMATS and not (self._usual and dtype not in self._borrowed):
+        if into_tensor:
+            source = args[1]
+            dtype = args[0].dtype
+        else:
+            source = args[0]
+            dtype = kwargs.get("dtype") or source.dtype
+        changes = source.dtype is not dtype and not source.is_complex()
+        if changes and source.dtype in self._borrowed:
+            source = self._widened(source)
+        if changes and dtype in FORMATS:
+            as_torch = self._usual and dtype not in self._borrowed
+            counts = self.tally and source.dtype not in FORMATS
+            if counts or not as_torch:
                 fresh = source.to(torch.float32, copy=True)
-                source = self._round(rule, fresh, dtype, node)
-            elif dtype in FORMATS and self.tally and source.dtype not in FORMATS:
-                fresh = source.to(torch.float32, copy=True)
-                self._round(rule, fresh, dtype, node)  # counted; torch casts
+                rounded = self._round(rule, fresh, dtype, node)
+                if not as_torch:  # else counted alone: torch casts
+                    source = rounded
         if into_tensor:
             return rule.call(args[0], source, *args[2:], **kwargs)
         return rule.call(source, *args[1:], **kwargs)
@@ -365,18 +372,18 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
                 stored = self._round(rule, new, old.dtype, node)
                 old.copy_(stored)
             written[id(new)] = old
-        places = iter(range(1 << 30))
+        wanted = iter(dtypes)
+        dtype = dtypes[-1] if dtypes else None
 
         def stored_as_torch_would(t: Any) -> Any:
             if not isinstance(t, Tensor):
                 return t
-            place = next(places)
+            own = next(wanted, dtype)
             if id(t) in written:
                 return written[id(t)]
-            dtype = dtypes[min(place, len(dtypes) - 1)] if dtypes else t.dtype
-            if dtype not in FORMATS or t.dtype is not torch.float32:
+            if own not in FORMATS or t.dtype is not torch.float32:
                 return t
-            return self._round(rule, t, dtype, node)
+            return self._round(rule, t, own, node)
 
         return _map(stored_as_torch_would, out)
 
@@ -447,8 +454,11 @@ def _tensors(values: Any) -> Iterator[Tensor]:
     """The tensors among arguments, those in lists included."""
     if isinstance(values, Tensor):
         yield values
-    elif isinstance(values, list | tuple | dict):
-        for each in values.values() if isinstance(values, dict) else values:
+    elif isinstance(values, dict):
+        for each in values.values():
+            yield from _tensors(each)
+    elif isinstance(values, list | tuple):
+        for each in values:
             yield from _tensors(each)
 
 
@@ -462,15 +472,15 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
 def _written(func: Any, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:
     """The tensors that an operation writes to, in one call and in another."""
     for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            name = argument.name
-            yield from zip(
-                *(
-                    list(_tensors(args[i] if i < len(args) else kwargs.get(name)))
-                    for args, kwargs in calls
-                ),
-                strict=True,
-            )
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        found = []
+        for args, kwargs in calls:
+            if i < len(args):
+                found.append(list(_tensors(args[i])))
+            else:
+                found.append(list(_tensors(kwargs.get(argument.name))))
+        yield from zip(*found, strict=True)
 
 
 def _copy(t: Any) -> Any:
@@ -480,15 +490,19 @@ def _copy(t: Any) -> Any:
 def _apart(func: Any, args: Any) -> list[Any]:
     """The arguments with copies of those that the operation writes to."""
     arguments = func._schema.arguments
-    return [
-        _map(_copy, a) if arguments[i].alias_info is not None else a
-        for i, a in enumerate(args)
-    ]
+    apart = list(args)
+    for i, a in enumerate(args):
+        if arguments[i].alias_info is not None:
+            apart[i] = _map(_copy, a)
+    return apart
 
 
 def _apart_by_name(func: Any, kwargs: Keywords) -> Keywords:
-    named = {a.name: a.alias_info is not None for a in func._schema.arguments}
-    return {name: _map(_copy, a) if named[name] else a for name, a in kwargs.items()}
+    apart = dict(kwargs)
+    for argument in func._schema.arguments:
+        if argument.name in kwargs and argument.alias_info is not None:
+            apart[argument.name] = _map(_copy, kwargs[argument.name])
+    return apart
 
 
 def _signature(value: Any) -> Any:
