@@ -207,7 +207,8 @@ def quantize(
     wide = _widened("quantize", tensor)
     factor, whole = scales_of("quantize", wide, fmt, scale, block, tensor_scale)
     rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
-    if wide.device.type == "cpu" and rules == _AT_ONCE:
+    saturate = overflow is Overflow.SATURATE and stream is None  # a 0 is no member
+    if rounding is Rounding.TIES_TO_EVEN and saturate and wide.device.type == "cpu":
         product = _product(wide, factor, fmt, block, rounding)
         found = checked("quantize", fmt, product.reshape(-1).numpy())
         if found is not None:
@@ -408,13 +409,6 @@ def _product(
     if _needs_width(tensor, scale, fmt, rounding):
         split = split.double()
     return (split * factor.to(split.dtype)).reshape(tensor.shape)
-
-
-_AT_ONCE = {
-    "rounding": Rounding.TIES_TO_EVEN,
-    "overflow": Overflow.SATURATE,
-    "stream": None,
-}
 
 
 def _needs_width(
