@@ -28,6 +28,7 @@ print(arithmetic.reveal_order(np.sum, 9), arithmetic.fit_by_gradient_descent(FP1
 ROOMS = (
     NUMBERS
     + """
+import copy
 import torch
 from torch import nn
 from mplab import check
@@ -38,8 +39,8 @@ import histories
 model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
 inputs = torch.ones(2, 4)
 print(simulation.POLICIES, simulation.explain(model, inputs, fmt=FP16))
-loss = lambda model, batch: model(batch).sum()
-print(simulation.sensitivity(model, [inputs], loss, [FP16], progress=False))
+low = copy.deepcopy(model).half()
+print(simulation.explain(low, inputs.half(), policy=simulation.AS_WRITTEN))
 print(scaling.quantize(inputs, FP8_E4M3, block=(1, 4)), scaling.LossScaler())
 
 runs = [histories.learning(seed=seed) for seed in (0, 1)]
