@@ -271,7 +271,7 @@ def _grade_queue(
             for _ in range(min(len(queue), capacity() - len(running))):
                 student, number = queue[0]
                 future = executor.submit(
-                    grade_submission, job, student, _PAUSES[number]
+                    grade_submission, job, student, _PAUSES[number], number > 0
                 )
                 running[future] = queue.popleft()
             for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:

@@ -189,8 +189,9 @@ def _run_in_one_kernel(
                 ask_parts(graded[name], session, partial(seed, name), known)
         except Died as death:
             where = f"in the check of {name}" if name else f"in cell {number}"
-            if replies and not name:  # the number could spell a hidden input
-                where = f"after the check of {list(replies)[-1]}"
+            if (asked or replies) and not name:  # its number could spell a hidden input
+                last = list(replies)[-1:]
+                where = f"after the check of {last[0]}" if last else "before a check"
             ended = f"{_ENDED} {where}: {death}."
             if name is None:
                 skipped.add(number)
@@ -207,13 +208,15 @@ def _run_in_one_kernel(
 
 
 def show_notebook(
-    notebook: NotebookNode, sessions: Callable[[], AbstractContextManager[Session]]
+    notebook: NotebookNode,
+    sessions: Callable[[], AbstractContextManager[Session]],
+    seconds: float,
 ) -> None:
     """Run the cells before the first check, and write their outputs."""
     shown = copy.copy(notebook)
     ends = [i for i, cell in enumerate(notebook.cells) if graded_name(cell) is not None]
     shown.cells = notebook.cells[: ends[0] if ends else None]
-    run_notebook(shown, sessions, {}, lambda _, __: 0)
+    run_notebook(shown, sessions, {}, lambda _, __: 0, seconds=seconds)
 
 
 def _outputs(session: Session, source: str) -> list[NotebookNode]:
@@ -339,8 +342,13 @@ def stop_worker() -> None:
             _TURN.release()
 
 
-def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebooks:
-    """Grade a submission after a pause.
+def grade_submission(
+    job: Job, student: str, pause: float = 0.0, again: bool = False
+) -> GradedNotebooks:
+    """Grade a submission after a pause, perhaps again, after a technical failure.
+
+    In a later try what the cells before the first check show is not written: a submission can kill
+    its own process as a machine does that is short of memory, after a check.
 
     Any submission comes back with its points, or with none and the reason. An exception is a
     technical failure, and no fault of the submission.
@@ -348,7 +356,7 @@ def grade_submission(job: Job, student: str, pause: float = 0.0) -> GradedNotebo
     time.sleep(pause)
     with _TURN:
         shared = _load(job)
-        return _grade_notebooks(job, student, *shared)
+        return _grade_notebooks(job, student, *shared, again=again)
 
 
 @lru_cache(1)
@@ -365,6 +373,8 @@ def _grade_notebooks(
     course: Course,
     skeletons: dict[str, NotebookNode],
     limits: Limits,
+    *,
+    again: bool,
 ) -> GradedNotebooks:
     """Read a submission, run it in the sandbox, and write outputs and points into its notebooks.
 
@@ -406,15 +416,16 @@ def _grade_notebooks(
         )
         sessions = partial(sandbox.session, course.files(assignment))
         several = len(notebooks) > 1
-        for _, notebook in sorted(notebooks.items()) if several else ():
-            show_notebook(notebook, sessions)  # before any check of another one
+        for _, notebook in sorted(notebooks.items()) if several and not again else ():
+            # before any check of another one
+            show_notebook(notebook, sessions, limits.total_seconds)
         for _, notebook in sorted(notebooks.items()):
             result = run_notebook(
                 notebook,
                 sessions,
                 exercises.graded,
                 partial(seed_for, course.key(), assignment, student),
-                asked=several,
+                asked=several or again,
                 seconds=limits.total_seconds,
             )
             remarks.append(result.remark)

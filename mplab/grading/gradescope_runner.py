@@ -132,11 +132,11 @@ def _others_than_files(folder: str, names: list[str]) -> list[str]:
 
 def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:
     """Grade a submission, twice if that fails for a technical reason, which then is its remark."""
-    for _ in range(2):
+    for again in (False, True):
         try:
             if job.account and (problem := account_problem()):
                 raise NoSandbox(problem)
-            return grade_submission(job, student)
+            return grade_submission(job, student, again=again)
         except Exception as error:  # technical: a refused submission comes as a result
             failure = error
     print(failure)

@@ -544,7 +544,7 @@ def _normalize_back(
     Torch gives each of its threads some rows, and adds up what they found; here there is one.
     """
     out = list(call(grad, x, shape, mean, rstd, weight, bias, wanted))
-    given = grad.reshape(mean.numel(), -1)
+    given = grad.reshape(mean.numel(), math.prod(shape))
     scale = rstd.reshape(-1, 1)
     shift = -scale * mean.reshape(-1, 1)
     terms = torch.stack([given * (x.reshape(given.shape) * scale + shift), given], 1)

@@ -7,6 +7,7 @@ below autograd. A format that torch lacks borrows a dtype that holds its values.
 
 import math
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -58,13 +59,27 @@ _PRODUCTS = names_in(
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
 times as long, and differs by the order of its sums alone."""
 
-_WITH_WORKSPACE = names_in("mkldnn_rnn_layer mkldnn_rnn_layer_backward")
-"""Keep their steps in a form of their own for the backward pass: torch's own kernels run."""
+_OPAQUE = names_in(
+    "mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "_scaled_mm _scaled_mm_v2 _scaled_grouped_mm"
+)
+"""Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
+
+_TORCH_S = frozenset({"aten", "prims", "mkldnn", "mkl", "quantized", "profiler"})
+"""Libraries whose operations may be run twice: a user's own may do anything."""
 
 _NO_KERNEL = ("not implemented for", "not supported for", "Unsupported")
 """What torch says where it has no kernel for a dtype: then one is assumed."""
 
-_PLAIN = frozenset({Tensor, torch.nn.Parameter})
+_PLAIN = frozenset(
+    {
+        Tensor,
+        torch.nn.Parameter,
+        torch.nn.UninitializedParameter,
+        torch.nn.UninitializedBuffer,
+    }
+)
+"""What a mode may compute with; a DTensor hands over the tensors that it holds."""
 
 _KEPT_SIGNATURES = 1 << 12
 
@@ -118,6 +133,8 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         self.has_run = False
         """Whether any tensor of the format was computed."""
 
+    supports_higher_order_operators = True
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Whether torch may run compiled functions within; `simulated` has them run eagerly."""
@@ -134,17 +151,18 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         graph = self.graph
         if graph.innermost is not self or FakeTensor in types:
             return func(*args, **kwargs)
-        if not _PLAIN.issuperset(
-            types
-        ):  # a DTensor hands over the tensors that it holds
+        if not _PLAIN.issuperset(types):
             return NotImplemented
+        if isinstance(func, torch._ops.HigherOrderOperator):  # flex_attention, say
+            with self:
+                return func.py_kernels[_EXPLICIT](*args, **kwargs)
         rule = self.rules.get(id(func)) or self.rules.of(func)
         low = [t for t in args if isinstance(t, Tensor) and t.dtype in FORMATS]
         if not rule.plain or kwargs:
             low = [t for t in _tensors((args, kwargs)) if t.dtype in FORMATS]
-        if not low and kwargs.get("dtype") not in FORMATS:
+        if not low and not _asks_for_low(args, kwargs):
             out = rule.call(*args, **kwargs)
-        elif rule.view:
+        elif rule.view and not rule.composite:
             out = rule.call(*args, **kwargs)
             if self._borrowed:
                 self.keep(out)
@@ -225,16 +243,14 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     def _ask(
         self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> _Plan:
-        if not low or _draws(func, rule):
+        if not low or _draws(func, rule) or func.namespace not in _TORCH_S:
             return _Plan(native=True)
         try:
             out = rule.call(*_apart(func, args), **_apart_by_name(func, kwargs))
         except (RuntimeError, NotImplementedError) as error:
             return _Plan(False, self._assumed(error, low))
         results = list(_tensors(out))
-        native = rule.name in _MEMORY | _WITH_WORKSPACE or not all(
-            map(_is_real, results)
-        )
+        native = rule.name in _MEMORY | _OPAQUE or not all(map(_is_real, results))
         native = native or (rule.exact and not self._borrowed)
         return _Plan(native, tuple(t.dtype for t in results))
 
@@ -280,10 +296,11 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         node: Node | None,
     ) -> Any:
         """Run torch's own low kernel, and count what one rounding of a float32 result does."""
-        moves = rule.exact or rule.name in _MEMORY | _WITH_WORKSPACE
-        counts = self.tally and not (moves or _draws(func, rule))
+        moves = rule.exact or rule.name in _MEMORY | _OPAQUE
+        own = func.namespace not in _TORCH_S
+        counts = self.tally and not (moves or own or _draws(func, rule))
         before, before_named = args, kwargs
-        if counts and func._schema.is_mutable:
+        if counts and _writes(func):
             before, before_named = _apart(func, args), _apart_by_name(func, kwargs)
         try:
             out = rule.call(*args, **kwargs)
@@ -363,7 +380,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         out = run_low(rule, wide_args, wide_kwargs, into)
         written: dict[int, Tensor] = {}
         changed: Any = ()
-        if func._schema.is_mutable:
+        if _writes(func):
             changed = _written(func, (args, kwargs), (wide_args, wide_kwargs))
         for old, new in changed:
             if old is not new:
@@ -469,11 +486,27 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
+@lru_cache(maxsize=1 << 10)
+def _writes(func: Any) -> tuple[tuple[int, Any], ...]:
+    """The arguments that an operation writes to; schemas of batch norms do not name theirs."""
+    unnamed = () if func._schema.is_mutable else ("running_mean", "running_var")
+    return tuple(
+        (i, argument)
+        for i, argument in enumerate(func._schema.arguments)
+        if argument.name in unnamed
+        or (argument.alias_info is not None and argument.alias_info.is_write)
+    )
+
+
+def _asks_for_low(args: Any, kwargs: Keywords) -> bool:
+    """Whether a low dtype is given; in inference mode `to` arrives whole, with it by position."""
+    given = (*args, kwargs.get("dtype"))
+    return any(isinstance(a, torch.dtype) and a in FORMATS for a in given)
+
+
 def _written(func: Any, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:
     """The tensors that an operation writes to, in one call and in another."""
-    for i, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
+    for i, argument in _writes(func):
         found = []
         for args, kwargs in calls:
             if i < len(args):
@@ -489,18 +522,17 @@ def _copy(t: Any) -> Any:
 
 def _apart(func: Any, args: Any) -> list[Any]:
     """The arguments with copies of those that the operation writes to."""
-    arguments = func._schema.arguments
     apart = list(args)
-    for i, a in enumerate(args):
-        if arguments[i].alias_info is not None:
-            apart[i] = _map(_copy, a)
+    for i, _ in _writes(func):
+        if i < len(args):
+            apart[i] = _map(_copy, args[i])
     return apart
 
 
 def _apart_by_name(func: Any, kwargs: Keywords) -> Keywords:
     apart = dict(kwargs)
-    for argument in func._schema.arguments:
-        if argument.name in kwargs and argument.alias_info is not None:
+    for _, argument in _writes(func):
+        if argument.name in kwargs:
             apart[argument.name] = _map(_copy, kwargs[argument.name])
     return apart
 

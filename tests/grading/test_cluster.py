@@ -32,9 +32,9 @@ def note(*words):  # appended whole, by any number of processes
     with open(LOG, "a") as file:
         file.write(" ".join(words) + "\\n")
 
-def counted(job, student, *shared, grade=execute._grade_notebooks):
+def counted(job, student, *shared, grade=execute._grade_notebooks, **again):
     note("begins", student, str(os.getpid()))
-    work = grade(job, student, *shared)
+    work = grade(job, student, *shared, **again)
     note("ends", student, str(os.getpid()))
     return work
 
@@ -57,7 +57,7 @@ def released(tmp_path_factory):
     return course
 
 
-def graded_with_trouble(job, student, pause):
+def graded_with_trouble(job, student, pause, again):
     """A submission that kills its worker, always or once, or fails, always or once."""
     folder = Path(job.root)
     with (folder / student).open("a") as file:

@@ -149,6 +149,11 @@ def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
     assert [cell.outputs[0].text for cell in cells[:2]] == [
         "first: hidden []", "die: hidden []"]  # fmt: skip
     assert "in cell" not in found.remark
+    other = nbformat.v4.new_notebook(cells=cells[:2])
+    told = run_notebook(
+        other, lambda: nullcontext(Knowing([1])), {}, lambda *_: 0, asked=True
+    )
+    assert "in cell" not in told.remark, "nor in another notebook of the assignment"
 
 
 def test_a_fresh_kernel_shows_what_ran_before_anything_was_asked():

@@ -5,12 +5,14 @@ import io
 import math
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 from parts.kernels import programs_of
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
@@ -391,3 +393,108 @@ def test_programs_of_ten_random_operations_have_torch_s_dtypes_and_errors():
 
 def program_of_two(text, x, y):
     return eval(text, {"torch": torch, "x": x, "y": y})
+
+
+class WithStatistics(nn.Module):
+    """Batch norms of both kinds of statistics, between convolutions."""
+
+    def __init__(self, wide):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.last = nn.Conv2d(4, 2, 3)
+        self.wide = wide
+
+    def forward(self, x):
+        return self.last(self.norm(self.first(x)).relu())
+
+    def to_low(self, dtype):
+        self.to(dtype)
+        if self.wide:
+            self.norm.float()
+        return self
+
+
+@HALVES
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tally": False}, {"overflow": Overflow.SATURATE}, {"policy": "cuda"}],
+)
+def test_a_batch_norm_s_statistics_move_once_a_step(fmt, wide, options):
+    """Its schema does not say that it writes them: they moved twice where it was counted."""
+    torch.manual_seed(2)
+    base = WithStatistics(wide)
+    x = torch.randn(8, 3, 9, 9)
+    policy = replace(AS_WRITTEN, kernels=options.get("policy", "cpu"))
+    options = {name: value for name, value in options.items() if name != "policy"}
+    found = []
+    for context in (nullcontext(), simulated(fmt, policy=policy, **options)):
+        model = copy.deepcopy(base).to_low(fmt.torch_dtype)
+        with context:
+            for _ in range(3):
+                model(x.to(fmt.torch_dtype)).float().sum().backward()
+        found.append(model.norm)
+    real, ours = found
+    assert ours.num_batches_tracked.item() == 3
+    for name in ("running_mean", "running_var"):
+        a, b = getattr(real, name), getattr(ours, name)
+        assert a.dtype is b.dtype
+        assert b.float().tolist() == pytest.approx(
+            a.float().tolist(), rel=8 * fmt.unit_roundoff, abs=fmt.unit_roundoff / 8
+        )
+
+
+CALLS = []
+
+
+@torch.library.custom_op("mplab_tests::noisy", mutates_args=())
+def noisy(x: torch.Tensor) -> torch.Tensor:
+    CALLS.append(x.dtype)
+    return x + torch.rand(x.shape).to(x.dtype)
+
+
+@pytest.mark.parametrize("overflow", Overflow)
+def test_an_operation_of_one_s_own_runs_once(overflow):
+    CALLS.clear()
+    with written(BF16, overflow=overflow):
+        for _ in range(2):
+            torch.ops.mplab_tests.noisy(torch.ones(3).bfloat16())
+    assert [torch.bfloat16] * 2 == CALLS
+
+
+def test_a_layer_whose_shape_is_not_known_yet_is_made_within():
+    with written(BF16):
+        layer = nn.LazyLinear(3)
+        layer(torch.ones(2, 4))
+        assert (
+            layer.to(torch.bfloat16)(torch.ones(2, 4).bfloat16()).dtype
+            is torch.bfloat16
+        )
+
+
+def test_casts_are_rounded_and_counted_in_inference_mode_too():
+    with written(FP16, overflow=Overflow.SATURATE) as sim, torch.inference_mode():
+        assert torch.tensor([1e6]).half().tolist() == [65504]
+    assert sim.by_operation["cast"].overflow == 1
+    with written(FP8_E5M2, dtype=torch.bfloat16), torch.inference_mode():
+        assert torch.tensor([1.1, 3.3]).bfloat16().tolist() == [1.0, 3.5]
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called")
+def test_products_of_float8_with_scales_and_flex_attention_are_torch_s():
+    x = torch.ones(16, 16)
+    low, one = x.to(torch.float8_e4m3fn), torch.ones(())
+    with written(BF16):
+        y = torch._scaled_mm(low, low.t(), one, one, out_dtype=torch.bfloat16)
+    assert y.eq(16).all()
+    q = torch.linspace(-1, 1, 512).view(1, 2, 16, 16).sin().bfloat16()
+    real = flex_attention(q, q, q)
+    with written(BF16):
+        assert flex_attention(q, q, q).equal(real)
+
+
+def test_a_norm_of_no_rows_has_gradients():
+    with written(FP16, overflow=Overflow.SATURATE):
+        norm = nn.LayerNorm(4).half()
+        norm(torch.ones(0, 4).half()).sum().backward()
+    assert norm.weight.grad.eq(0).all()
