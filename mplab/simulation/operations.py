@@ -93,7 +93,8 @@ _PASSING = names_in(
 """In the backward pass they pass a gradient on without computing anything."""
 
 
-_TORCH_S = ("aten", "prims", "mkldnn", "mkl", "quantized", "profiler")
+TORCH_S = ("aten", "prims", "mkldnn", "mkl", "quantized", "profiler")
+"""The libraries of operations that are torch's own; a user's own may do anything."""
 
 _OPAQUE = "inside not simulated: its result is rounded once"
 
@@ -277,7 +278,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         own_way=own_way,
         at_hand=base in kernels.at_hand,
         joins=torch.Tag.pointwise in operation.tags,
-        mark=kernels.marks.get(base, "") if library in _TORCH_S else _OPAQUE,
+        mark=kernels.marks.get(base, "") if library in TORCH_S else _OPAQUE,
     )
 
 

@@ -32,15 +32,19 @@ from mplab.simulation.dispatch import (
     round_scalars,
     run_low,
 )
-from mplab.simulation.operations import COMPOSITE, CONVERSIONS, COPIES, Keywords, Rule
+from mplab.simulation.operations import (
+    COMPOSITE,
+    CONVERSIONS,
+    COPIES,
+    TORCH_S,
+    Keywords,
+    Rule,
+)
 from mplab.simulation.policies import Policy, names_in
 from mplab.simulation.tags import FormatTag, Node, Rounder, set_tag
 
 FORMATS: dict[torch.dtype, Format] = {
-    torch.float16: FP16,
-    torch.bfloat16: BF16,
-    torch.float8_e4m3fn: FP8_E4M3,
-    torch.float8_e5m2: FP8_E5M2,
+    fmt.torch_dtype: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)
 }
 """The low dtypes that a program may use."""
 
@@ -64,9 +68,6 @@ _OPAQUE = names_in(
     "_scaled_mm _scaled_mm_v2 _scaled_grouped_mm"
 )
 """Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
-
-_TORCH_S = frozenset({"aten", "prims", "mkldnn", "mkl", "quantized", "profiler"})
-"""Libraries whose operations may be run twice: a user's own may do anything."""
 
 _NO_KERNEL = ("not implemented for", "not supported for", "Unsupported")
 """What torch says where it has no kernel for a dtype: then one is assumed."""
@@ -243,7 +244,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     def _ask(
         self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> _Plan:
-        if not low or _draws(func, rule) or func.namespace not in _TORCH_S:
+        if not low or _draws(func, rule) or func.namespace not in TORCH_S:
             return _Plan(native=True)
         try:
             out = rule.call(*_apart(func, args), **_apart_by_name(func, kwargs))
@@ -265,7 +266,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         """Whether torch's own kernel gives the results: here, and rounding as this does."""
         if self.policy.kernels != "cpu" or not self._usual:
             return False
-        if rule.name in _PRODUCTS:
+        if rule.name in _PRODUCTS or (self._borrowed and not low):
             return False
         return all(
             t.is_cpu and self.rounders[t.dtype].kernel_dtype is t.dtype for t in low
@@ -297,7 +298,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run torch's own low kernel, and count what one rounding of a float32 result does."""
         moves = rule.exact or rule.name in _MEMORY | _OPAQUE
-        own = func.namespace not in _TORCH_S
+        own = func.namespace not in TORCH_S
         counts = self.tally and not (moves or own or _draws(func, rule))
         before, before_named = args, kwargs
         if counts and _writes(func):

@@ -249,6 +249,11 @@ def test_a_borrowed_dtype_holds_the_numbers_of_the_format_s_own(fmt):
         assert own.equal(borrowed)
 
 
+def test_what_is_filled_in_a_borrowed_dtype_holds_values_of_the_format():
+    with written(FP8_E5M2, dtype=torch.bfloat16):
+        assert torch.full((2,), 1.1, dtype=torch.bfloat16).tolist() == [1.0, 1.0]
+
+
 def test_a_cast_to_e4m3_saturates_as_torch_s_own_does():
     x = torch.tensor([500.0, 1e9, math.inf, 1.1])
     with written(FP8_E4M3) as sim:
