@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from mplab.health.records import Step
-from mplab.health.tracing import format_of_dtype, low_format_of, without_modes
+from mplab.health.tracing import format_of_dtype, without_modes
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import FP8_E5M2, FP64, Format
 from mplab.numbers.rounding import round_to
+from mplab.simulation.places import low_format_of
 
 _COUNTED = 1 << 16
 """Up to this many gradients of a layer in one pass are all counted; more are sampled."""

@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import (
 
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import FORMATS, Format
-from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.tags import is_plain, low_rounder, next_number, rounder_of, tag_of
+from mplab.simulation.places import OUTSIDE, is_plain, low_format_of, next_number
 
 _CONSTANTS = (
     "full",
@@ -130,14 +129,6 @@ def format_of_dtype(dtype: torch.dtype) -> Format | None:
     return next((fmt for fmt in FORMATS.values() if fmt.torch_dtype == dtype), None)
 
 
-def low_format_of(t: Tensor) -> Format | None:
-    """The low format of a tensor, real or simulated; None for a wide one."""
-    rounder = low_rounder(t)
-    if rounder is not None:
-        return rounder.fmt
-    return format_of_dtype(t.dtype) if t.dtype in _LOW else None
-
-
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
 
@@ -218,17 +209,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = self._look_before(name, args, kwargs)
         out = func(*args, **kwargs)
         with self._harmlessly():
-            # a simulation casts by a product with 1
-            if name == "mul" and type(args[-1]) is int and args[-1] == 1:
-                name = "_to_copy"
             self._look_after(name, *found, out)
-            made_by = rounder_of(out)
             if name == "_to_copy" and isinstance(out, Tensor):
                 self._measure_cast(args[0], out)
-            elif made_by is not None:
-                for t in found[0]:  # wide inputs of a low result were cast unseen
-                    if t.dtype is torch.float32 and t.dim():
-                        self._measure_cast(t, t.to(made_by.fmt.torch_dtype))
         return out
 
     @contextmanager
@@ -261,8 +244,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             what = "" if empty else what_of(t)
             if empty and known:
                 what = known[0].what
-            if what == "NaN" and not known and _overflows(inputs, t):
-                what = "infinity"
             filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
             made = Origin(self.step, phase, module, filled, what)
             if is_plain(t):
@@ -293,10 +274,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not is_plain(t):
             return None
         storage = t.untyped_storage()
-        if tag_of(t) is None:  # a simulation rounds unseen
-            looked = getattr(storage, _FINITE, None)
-            if looked and not t.is_inference() and looked == (self.step, t._version):
-                return None
+        looked = getattr(storage, _FINITE, None)
+        if looked and not t.is_inference() and looked == (self.step, t._version):
+            return None
         what = what_of(t)
         if not what:
             setattr(storage, _FINITE, self._whole(t))
@@ -306,7 +286,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Bad(what, None)
         now = made.step == self.step
         mask = made.operation.startswith(_EMPTY)
-        cast = mask or made.operation == "cast"
+        cast = mask or made.operation in ("cast", "_to_copy")
         if now and not made.what:
             made = made._replace(
                 operation="cast" if cast else made.operation, what=what
@@ -401,16 +381,6 @@ def _made(t: object) -> tuple[Origin | None, Origin | None]:
     return made
 
 
-def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:
-    """Whether a simulation, which casts unseen, made an infinity of a finite input."""
-    made_by = rounder_of(out)
-    return made_by is not None and any(
-        float(t.detach().abs().max()) > made_by.fmt.max_finite
-        for t in inputs
-        if t.dtype is torch.float32 and t.numel()
-    )
-
-
 def _is_mask(t: Tensor) -> bool:
     """Whether a tensor looks like an additive mask: its minimum is at most -1e9."""
     return (
@@ -422,7 +392,7 @@ def _is_mask(t: Tensor) -> bool:
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    return t.requires_grad or t.dtype in _LOW or rounder_of(t) is not None
+    return t.requires_grad or t.dtype in _LOW
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

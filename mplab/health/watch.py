@@ -44,11 +44,11 @@ from mplab.health.records import (
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer, format_of_dtype, low_format_of
+from mplab.health.tracing import Origin, Tracer, format_of_dtype
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.tags import low_rounder, rounder_of, tag_of
+from mplab.simulation.places import low_format_of, this_thread
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
@@ -270,12 +270,11 @@ class Health(measures.Watch):
         self._trace()
 
     def _trace(self) -> None:
-        # on top of a mode that is left before it, the tracer would be lost
-        if (
-            self._due
-            and not self._stopped
-            and _get_current_dispatch_mode() is self._around
-        ):
+        if not self._due or self._stopped:
+            return
+        # On top of a mode that is left before it, the tracer would be lost; a simulation leaves it.
+        top = _get_current_dispatch_mode()
+        if top is self._around or top is this_thread().innermost:
             self._tracer.__enter__()  # type: ignore[no-untyped-call]
             self._tracing = True
 
@@ -317,8 +316,7 @@ class Health(measures.Watch):
     def _watch_output(
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
-        rounder = rounder_of(output)
-        low = format_of_dtype(output.dtype) if rounder is None else rounder.fmt
+        low = low_format_of(output) or format_of_dtype(output.dtype)
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
         with unseen():
@@ -335,7 +333,7 @@ class Health(measures.Watch):
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
         version = -1 if t.is_inference() else t._version
         for kept, at, found in self._measured:
-            if kept() is t and at == version >= 0 and tag_of(t) is None:
+            if kept() is t and at == version >= 0:
                 return found
         found = largest_of(t)
         self._measured = [*self._measured[-3:], (weakref.ref(t), version, found)]
@@ -603,7 +601,7 @@ class Health(measures.Watch):
         if self._counting:
             self._movement.tell(record, self.weight_format)
             self.seen.wide_weights = self.weight_format is None and all(
-                p.element_size() >= 4 and low_rounder(p) is None
+                p.element_size() >= 4 and low_format_of(p) is None
                 for _, p in self._parameters
             )
 

@@ -1,4 +1,4 @@
-"""Any torch module in a low format: policies, the modes below autograd, layers of few bits.
+"""Any torch module in a low format: policies, kernels below autograd, layers of few bits.
 
 Which layer tolerates which format is seen by running one layer at a time in it:
 

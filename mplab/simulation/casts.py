@@ -23,7 +23,7 @@ from mplab.numbers.formats import (
 from mplab.numbers.rounding import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard, scales_of
-from mplab.simulation.tags import rounding_parameters
+from mplab.simulation.rounders import rounding_parameters
 
 ROLES = ("input", "weight", "grad_output")
 """The operands of the three products; each is read by two of them."""

@@ -1,21 +1,19 @@
-"""Simulate a low format in any torch module: float32 tensors that hold only its values.
+"""Simulate a low format in any torch module, and count the roundings.
 
-`simulated` does by rounding what autocast does with dtypes. It shows what a format does to
-training without the hardware for it, and counts the roundings.
+`simulated` shows what a format does to training without the hardware for it.
 """
 
 import copy
 import sys
 import warnings
 from collections.abc import Callable
-from contextlib import ContextDecorator, suppress
+from contextlib import ContextDecorator, ExitStack, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.backends import mha
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -42,22 +40,12 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.rounding import Stream, Tally
-from mplab.simulation import regions
-from mplab.simulation.dispatch import Mode, rules_in
+from mplab.simulation import autocast
 from mplab.simulation.explanation import Explanation, Recorder
-from mplab.simulation.functions import Functions
-from mplab.simulation.operations import Scope
-from mplab.simulation.policies import CUDA_AUTOCAST, Policy, Run, fits, policy_named
-from mplab.simulation.tags import (
-    LayerContext,
-    Rounder,
-    low_rounder,
-    next_number,
-    this_graph,
-)
-from mplab.simulation.written import WrittenMode
-
-_OPTIMIZER = "an optimizer of low parameters: widest format of its inputs"
+from mplab.simulation.mode import Mode
+from mplab.simulation.operations import Scope, rules_in
+from mplab.simulation.places import Place, this_thread
+from mplab.simulation.policies import CUDA_AUTOCAST, Policy, fits, policy_named
 
 
 class _Layer(NamedTuple):
@@ -70,45 +58,35 @@ class _Layer(NamedTuple):
 class simulated(ContextDecorator):
     """Run torch code in a low format, forward and backward, as a policy says.
 
-    Inside the `with` statement, or a function that it decorates, the tensors stay float32.
-    Operations that `policy` puts into the low format take rounded inputs and give rounded results.
-    The default is autocast's policy on CUDA: matrix products and convolutions in `fmt`; torch's
-    losses, softmax, norms, exp, log, pow and sums in FP32; everything else in the widest format of
-    its inputs, where scalars count only if all inputs are scalars. Backward, each operation runs in
-    the format of its forward operation. `.grad`, loss scaling, clipping and the optimizer stay
-    FP32, except for parameters that the program itself made low: they have a low `.grad`, and an
-    optimizer that holds such parameters steps each in its format. `backward()` belongs inside, too.
+    Inside the `with` statement, or a function that it decorates, autocast is on, with the lists of
+    `policy`: operations on them get inputs of the low dtype or of float32, and all others take
+    what comes. The tensors are torch's own, float16 or bfloat16 where they are low: `x.dtype`,
+    `.half()`, promotion, `.grad`, hooks, checkpoints, `torch.save`, regions in which the program
+    turns autocast off, and errors are what they are under `torch.autocast`. Below autograd the
+    simulation computes each operation on low tensors, rounds the result once, and counts what that
+    did.
 
-    Where the program turns autocast off, with `torch.autocast(…, enabled=False)`, nothing is cast,
-    and tensors may be of any dtype: FFT and float64 run there as they are. `.float()`,
-    `.to(torch.float32)` and `softmax(x, dtype=torch.float32)` widen, as under autocast. On CUDA,
-    torch's `cross_entropy` asks for the `log_softmax` in the dtype of the logits, and autocast
-    allows it: for low logits the `log_softmax` is low there, and FP32 here.
+    The default policy is autocast's on CUDA: matrix products and convolutions in `fmt`; torch's
+    losses, softmax, norms, exp, log, pow and sums in FP32. On a CPU, too, CUDA's lists are
+    followed, and where a program says `torch.autocast("cuda", enabled=False)`, nothing is cast.
+    With `policy="as-written"` nothing is cast that the program does not cast: it is simulated as
+    it is, after `model.half()`, with `x.bfloat16()`, or within an autocast of its own.
 
-    `x.dtype` is the dtype of the format that `x` holds, so that a program branches on it as under
-    autocast. `.half()`, `.to(x.dtype)` and `zeros(n, dtype=x.dtype)` give tensors of that format;
-    only formats of this simulation can be asked for. The stored dtype is float32; `x.dtype` shows
-    it for gradients, for formats that torch lacks, in layers in FP32, in the backward pass, within
-    the transformations of `torch.func`, in torch's own code, and after the context. So do NumPy and
-    `element_size()`. `clone` and `copy.deepcopy` keep the format; `pickle` and `torch.save` keep
-    only the numbers, and a loaded tensor is FP32. `torch.is_autocast_enabled()` stays False,
-    because torch does not tell modes of the call: a program that branches on it takes the branch
-    without autocast. `torch.amp.custom_fwd(cast_inputs=…)` casts on the device of
-    `policy.kernels`.
+    As under autocast, `backward()` and an optimizer's step cast nothing, though they may stand
+    inside: `.grad` of FP32 parameters, loss scaling, clipping and the optimizer stay FP32. A
+    weight is cast once for all its uses in a forward pass, so that their gradients are added in
+    the low format, and again after a backward pass or a change.
 
-    With `policy="as-written"` nothing of that: the tensors are of the dtypes that the program
-    writes, as after `model.half()`, `x.bfloat16()` or within `torch.autocast("cpu")`; parameters,
-    gradients and the optimizer's states included. Torch itself does promotion, casts, `.grad`,
-    `torch.save`, checkpoints and errors; the simulation computes and counts. On the CPU in FP16 and
-    BF16, rounded to nearest, each result is that of torch's own low kernel, except matrix products
-    and convolutions, which are float32's rounded once; what was lost is counted by one rounding of
-    the float32 result. A format that torch lacks borrows a dtype, `dtype`: each operation reads and
-    gives values of `fmt`, and what the program makes by itself is rounded when it is read. Casts to
-    float8_e4m3fn saturate, as torch's do since 2.12. An operation that torch has no kernel for,
-    such as a sum in FP8, is computed. Sparse tensors are torch's own.
+    A format that torch lacks, or in which it promotes nothing, such as FP8, borrows bfloat16 or
+    float16: each operation reads and gives values of `fmt`, and what the program makes by itself
+    is rounded when it is read. A layer with a format of its own may borrow the other. A format
+    that neither holds, such as TF32, is that of matrix units: the operands of products and
+    convolutions are rounded to it, and every result is FP32.
 
-    The formats of 131,072 to 262,144 operations are remembered, some 70 MB at most. `backward()`
-    through older operations raises an error.
+    Sparse, nested, complex and float64 tensors get what torch gives them. A low operation that
+    torch has no kernel for is computed. Casts to float8_e4m3fn saturate, as torch's do since 2.12.
+    `torch.compile` runs eagerly inside. The layers of the last 131,072 autograd nodes are known,
+    for the counts by layer.
 
     Args:
         fmt: the low format, or its name or dtype; it must fit in float32.
@@ -119,55 +97,42 @@ class simulated(ContextDecorator):
         stream: source of random bits.
         tally: count what each rounding did, at some cost in time.
         model: names the layers; if omitted, the outermost module that is called.
-        dtype: under `policy="as-written"`, what the program writes for `fmt`; if omitted, the
-            format's own, else bfloat16 or float16, whichever holds its values.
+        dtype: what the program writes for `fmt`; if omitted, the format's own where torch computes
+            in it, else bfloat16 or float16, whichever holds its values.
 
     Raises:
-        ValueError: `fmt` does not fit in float32, or lacks signs or zero; no dtype of a program
-            holds its values; `policy` is no name, or names a layer that `model` lacks; inside, but
-            not as written, a tensor that is neither dense float32, nor integer, nor a scalar, as an
-            active `torch.autocast` makes.
-        RuntimeError: `backward()` is called after the context of its forward pass ended; tensors
-            of two formats where torch accepts only one, as in `z[mask] = low`.
+        ValueError: `fmt` does not fit in float32, or lacks signs or zero; no dtype is left to hold
+            a format; `policy` is no name, or names a layer that `model` lacks.
+        RuntimeError: `backward()` is called after the context ended, where torch's own kernels
+            would round to another format or in another direction.
 
     Exactness:
-        Each result is torch's float32 result, correctly rounded, except where a low kernel is known
-        to do otherwise and the simulation follows it: Python numbers are rounded to the format, or
-        refused past its range; tensors of integers are converted to the format first; running sums
-        that are kept low are rounded after each addition, in the order of one thread; a few
-        operations round between their steps. Attention and `log_softmax` on the CPU in FP16 and
-        BF16, rounded to nearest, are torch's own low kernels. What the CPU's kernels
-        do was measured, what CUDA's do was read in torch's source; `policy.kernels` says which. The
-        results are bit-exact with torch's half kernels for the CPU on the operations and data of
-        tests/simulation/test_dispatch.py, tests/simulation/test_kernels.py,
-        tests/simulation/test_low_kernels.py and tests/simulation/test_autocast.py, except for a few
-        gradients of norms that are named there.
+        On the CPU under `CPU_AUTOCAST` or as written, in FP16 and BF16 rounded to nearest, each
+        result is that of torch's own low kernel, except matrix products and convolutions, which
+        are float32's rounded once: they differ from torch's by the order of their sums. There the
+        results are bit-exact with `torch.autocast("cpu")` in all programs of
+        tests/simulation/test_autocast.py, and what was lost is counted by one rounding of the
+        float32 result.
 
-        Rounding and casts have the same bits on every machine. The float32 result is the machine's:
-        torch takes `exp`, `log`, `sin` and the like from a vector library that chooses its code by
-        the processor, and adds in an order of its own; without vector units `addcmul` rounds twice
-        instead of once, and `randn` draws other numbers; the sign of `relu(-0)` varies.
-        Rounded to a low format, two such results differ only beside a tie, in FP32 anywhere.
+        Elsewhere, in other formats, roundings and by the rules of CUDA, each result is torch's
+        float32 result, correctly rounded, except where a low kernel is known to do otherwise:
+        Python numbers are rounded to the format, or refused past its range; tensors of integers
+        are converted to the format first; a few operations round between their steps; and CUDA's
+        atomic sums round each addition, in an order that varies: one is taken. What CUDA's kernels
+        do was read in torch's source, not measured; `explain` marks what is known and not
+        simulated. tests/simulation/test_kernels.py compares this with torch's half kernels on
+        every code.
+
+        Rounding and casts have the same bits on every machine. Kernels are the machine's: torch
+        takes `exp`, `log`, `sin` and the like from a vector library that chooses its code by the
+        processor, and adds in an order of its own; without vector units `addcmul` rounds twice
+        instead of once, and `randn` draws other numbers; the sign of `relu(-0)` varies. Rounded to
+        a low format, two such results differ only beside a tie, in FP32 anywhere.
         `mplab doctor --numbers` says what a machine has.
 
-        Known to differ, and marked by `explain`: other operations that round between their steps,
-        such as `sigmoid_backward`, `logit_backward`, `x // y`, `matrix_exp`, `xlogy` and `renorm`;
-        running sums of `embedding_bag`, `index_reduce` and `segment_reduce`; `erf` near 0, `gelu`
-        in FP16 at one code in 160, and, without vector units, `rsqrt` and `special.i0e`; on the
-        CPU, what depends on the place in memory: products with an `alpha` or by the frequency of an
-        embedding, `x**-0.5` in BF16, and remainders of quotients past FP32's range; scalars past
-        the range that torch refuses in `x[mask] = scalar`; operations outside torch's own library,
-        whose result is rounded once.
-
-        Known to differ without a mark: sums in another order, such as matrix products near
-        `max_finite`; the backward pass of `elu`, `hardtanh` and the like at NaN; operations that
-        torch lacks in the format, which are computed here; operations in a hook of the backward
-        pass, which run in the format of its gradient even after `.float()`: read it by `.numpy()`.
-        Functions of two numbers may differ that nobody has compared.
-
-        With torch's half kernels in place of the rounded float32 results, the runs of
-        tests/training/test_training.py are bit-exact with `torch.amp`: their formats, their casts
-        and the order of their operations are the same.
+        With torch's half kernels for products, too, the runs of tests/training/test_training.py
+        are bit-exact with `torch.amp`: their formats, casts and the order of operations are the
+        same.
 
     Source:
         `Policy.source` of each policy.
@@ -203,37 +168,25 @@ class simulated(ContextDecorator):
     ) -> None:
         fmt = format_of(fmt, function="simulated")
         policy = policy_named("simulated", policy)
-        self._rounders = {  # by the format of a layer
-            each: Rounder(each, rounding, overflow, stream)
-            for each in dict.fromkeys((fmt, *(own for _, own in policy.layers)))
-        }
-        self._mode: Mode | WrittenMode
-        if policy.written:
-            self._mode = WrittenMode(
-                fmt,
-                policy,
-                dtype=dtype,
-                rounding=rounding,
-                overflow=overflow,
-                stream=stream,
-                tally=tally,
-            )
-        elif dtype is None:
-            self._mode = Mode(self._rounders[fmt], policy, tally=tally)
-            self._mode.functions = Functions(self._mode, self._rounders)
-        else:
-            raise ValueError(
-                f"simulated: dtype must be None unless policy is 'as-written'; got {dtype}. Leave "
-                f"it out."
-            )
+        self._mode = Mode(
+            fmt,
+            policy,
+            dtype=dtype,
+            rounding=rounding,
+            overflow=overflow,
+            stream=stream,
+            tally=tally,
+        )
+        self._kinds = [] if policy.written else autocast.devices(policy)
+        self._kernels: autocast.Kernels | None = None
+        self._open: ExitStack | None = None
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
         # the caller's, and the module's own
-        self._places = WeakKeyDictionary[nn.Module, tuple[LayerContext, LayerContext]]()
-        self._stepping: list[tuple[Optimizer, Callable[[], None]]] = []
-        self._handles: list[Any] = []
+        self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
+        # The dtypes of autocast around each layer that was entered.
+        self._lowered: list[torch.dtype] = []
+        self._stepping = False  # whether an optimizer's step runs
         self._outer: Mode | None = None
-        self._fastpath = True
-        self._stance: Any = None  # torch.compile's
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
         self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
@@ -270,36 +223,39 @@ class simulated(ContextDecorator):
 
     def __enter__(self) -> Self:
         mode = self._mode
-        if self._handles:
+        if self._open is not None:
             raise RuntimeError(
                 "simulated: a context must be left before it is entered again."
             )
-        mode.graph = graph = this_graph()
+        mode.thread = this_thread()
+        mode.thread.begin()
         policy = mode.policy
-        graph.next = next_number()  # leave out the nodes made outside
-        self._outer = graph.innermost
-        graph.innermost = mode
-        mode.epoch += 1
-        written = isinstance(mode, WrittenMode)
-        if not written:
-            self._handles = [
-                register_optimizer_step_pre_hook(self._before_step),
-                register_optimizer_step_post_hook(self._after_step),
-            ]
-        if mode.tally or policy.layers or policy.inside is not policy.outside:
-            self._handles += [
-                register_module_forward_pre_hook(self._before_module),
-                register_module_forward_hook(self._after_module, always_call=True),
-            ]
-        self._fastpath = mha.get_fastpath_enabled()
-        if not written:  # it runs a whole layer at once; autocast refuses it
-            mha.set_fastpath_enabled(False)
-        dynamo = sys.modules.get("torch._dynamo")
-        if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
-            self._stance = dynamo.set_stance("force_eager")
-        if not written:
-            regions.watch()
-        self._enter()
+        with ExitStack() as stack:
+            named = mode.tally or mode.observers or policy.layers
+            if named or policy.inside is not policy.outside:
+                for handle in (
+                    register_module_forward_pre_hook(self._before_module),
+                    register_module_forward_hook(self._after_module, always_call=True),
+                ):
+                    stack.callback(handle.remove)
+            dynamo = sys.modules.get("torch._dynamo")
+            if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
+                stack.enter_context(dynamo.set_stance("force_eager"))
+            if self._kinds:
+                self._kernels = self._kernels or autocast.kernels()
+                self._kernels.replace(policy)
+                for handle in (
+                    register_optimizer_step_pre_hook(self._before_step),
+                    register_optimizer_step_post_hook(self._after_step),
+                ):
+                    stack.callback(handle.remove)
+                mode.depth = stack.enter_context(
+                    autocast.switched_on(self._kinds, mode.dtype)
+                )
+            self._outer = mode.thread.innermost
+            mode.thread.innermost = mode
+            _below_others(mode)
+            self._open = stack.pop_all()
         return self
 
     def __exit__(
@@ -309,66 +265,50 @@ class simulated(ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         mode = self._mode
-        if self._stepping:  # an optimizer's step was broken off
-            self._stepping[-1][1]()
-        self._leave(kind, error, traceback)
-        mode.graph.innermost = self._outer
-        mha.set_fastpath_enabled(self._fastpath)
-        if self._stance is not None:
-            self._stance.__exit__(kind, error, traceback)
-            self._stance = None
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        self._stepping = []
-        mode.entered = []
-        mode.move(mode.outside)
-        if isinstance(mode, Mode):
-            regions.forget()
-        self._guard_backward()
-        if kind is None:
-            self._warn_of_choices()
-            if isinstance(mode, WrittenMode) and not mode.has_run:
-                warnings.warn(
-                    f"simulated: no tensor was {mode.outside.into.fmt.name} as the program is "
-                    f"written; call model.to({mode.dtype}) first, or take another policy.",
-                    stacklevel=2,
-                )
-
-    def _enter(self) -> None:
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
-        if isinstance(self._mode, Mode):
-            self._mode.functions.__enter__()  # type: ignore[no-untyped-call]
-
-    def _leave(self, kind: Any, error: Any, traceback: Any) -> None:
-        if isinstance(self._mode, Mode):
-            self._mode.functions.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
         above = []
-        while _get_current_dispatch_mode() not in (self._mode, None):
+        while _get_current_dispatch_mode() not in (mode, None):
             above.append(_pop_mode())
-        self._mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for mode in reversed(above):
-            _push_mode(mode)
+        mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        for each in reversed(above):
+            _push_mode(each)
+        mode.thread.innermost = self._outer
+        assert self._open is not None
+        self._open.close()
+        self._open = None
+        mode.entered = []
+        self._lowered = []
+        self._stepping = False
+        mode.leave()
+        mode.casts.forget()
+        self._guard_backward()
+        if kind is None:
+            self._warn_of_choices()
+            if mode.policy.written and not mode.has_run:
+                fmt = mode.format_of(torch.empty(0, dtype=mode.dtype))
+                warnings.warn(
+                    f"simulated: no tensor was {fmt.name} as the program is written; call "
+                    f"model.to({mode.dtype}) first, or take another policy.",
+                    stacklevel=2,
+                )
 
     def _guard_backward(self) -> None:
         """Make `backward()` through a result that outlives the context raise an error.
 
-        A graph that was made here can be reached only through such results.
+        Only where torch's own kernels would round otherwise: a graph that was made here can be
+        reached only through such results.
         """
-        graph = self._mode.graph
+        thread = self._mode.thread
         results = self._mode.results
         alive = {id(t): t for t in (result() for result in results) if t is not None}
         results.clear()
-        if self._outer is None and all(t.grad_fn is None for t in alive.values()):
-            graph.nodes.clear()
 
         def check(_: Tensor) -> None:
-            if graph.innermost is None:
+            if thread.innermost is None:
                 raise RuntimeError(
                     "simulated: backward() must run inside the with statement; got a call after "
-                    "it ended, where gradients would be plain FP32. Indent it."
+                    "it ended, where torch rounds to another format. Indent it."
                 )
 
         for t in alive.values():
@@ -377,106 +317,80 @@ class simulated(ContextDecorator):
                 if t.grad_fn is not None:
                     t.register_hook(check)  # type: ignore[no-untyped-call]
 
-    # An optimizer works in FP32: the mode leaves the stack, so that operations cost nothing extra.
-    # Below another mode it stays, but lets them pass. A closure is a training step of its own.
-    # An optimizer that holds low parameters works in their format, so the mode stays.
+    # An optimizer's step belongs outside autocast; a closure is a training step of its own.
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         mode = self._mode
-        assert isinstance(mode, Mode)  # of others steps are not watched
-        functions = mode.functions
-        if any(optimizer is other for other, _ in self._stepping):
-            raise RuntimeError(
-                "simulated: an optimizer's step must end before its next one; got an exception in "
-                "the last one. Leave the with statement and enter it again."
-            )
-        if mode.graph is not this_graph() or mode.graph.innermost is not mode:
+        if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
-        if self._has_low_parameters(optimizer):
-            scope = Scope(mode.policy, False, _OPTIMIZER, Run.WIDEST)
-            mode.enter(mode.outside._replace(rules=rules_in(scope)))
-            self._stepping.append((optimizer, mode.leave))
-            return None
-        around = torch.overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
-        on_top = _get_current_dispatch_mode() is mode and around is functions
-
-        def pause() -> None:
-            if on_top:
-                self._leave(None, None, None)
-            mode.graph.innermost = optimizer
-
-        def resume() -> None:
-            if on_top:
-                self._enter()
-            mode.graph.innermost = mode
-
-        self._stepping.append((optimizer, resume))
-        pause()
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        self._pause()
         if closure is None:
             return None
 
         def simulated_closure() -> Any:
-            resume()
-            mode.epoch += 1
+            self._resume()
             try:
                 return closure()
             finally:
-                pause()
+                self._pause()
 
         return (args[0],), {**kwargs, "closure": simulated_closure}
 
-    def _has_low_parameters(self, optimizer: Optimizer) -> bool:
-        """Whether a step works on low parameters; one kernel for all of them is refused."""
-        low = False
-        for group in optimizer.param_groups:
-            found = any(low_rounder(p) is not None for p in group["params"])
-            for option in ("foreach", "fused"):
-                if found and group.get(option):
-                    raise ValueError(
-                        f"simulated: an optimizer of low parameters must step one by one; got "
-                        f"{option}=True. Leave it out, or keep the parameters in FP32."
-                    )
-            low = low or found
-        return low
-
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._stepping and self._stepping[-1][0] is optimizer:
-            _, resume = self._stepping.pop()
-            resume()
-            self._mode.epoch += 1  # weights may have changed through .data, unseen
+        if self._stepping:
+            self._resume()
+
+    def _pause(self) -> None:
+        self._stepping = True
+        autocast.set_enabled(self._kinds, False)
+
+    def _resume(self) -> None:
+        self._stepping = False
+        autocast.set_enabled(self._kinds, True)
+        self._mode.casts.forget()  # weights may have changed through .data, unseen
 
     # Layers
 
     def _before_module(self, module: nn.Module, args: Any) -> None:
         mode = self._mode
-        if mode.graph is not this_graph():
+        if mode.thread is not this_thread():
             return
         around = mode.place
+        if self._stepping:  # an optimizer's step was broken off
+            self._resume()
         known = self._places.get(module)
         if known is None or known[0] is not around:
             if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
         mode.enter(known[1])
+        if mode.policy.layers:
+            self._lowered.append(torch.get_autocast_dtype("cpu"))
+            if known[1].dtype is not around.dtype:
+                autocast.set_dtype(self._kinds, known[1].dtype)
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self._mode.graph is this_graph():
-            self._mode.leave()
+        mode = self._mode
+        if mode.thread is this_thread():
+            mode.leave()
+            if self._lowered:
+                autocast.set_dtype(self._kinds, self._lowered.pop())
 
-    def _place(self, module: nn.Module, around: LayerContext) -> LayerContext:
+    def _place(self, module: nn.Module, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
         layer = self._layers[module]
         policy = self._mode.policy
         if layer.choice is None:
             scope: Scope = around.rules.scope
             scope = scope if scope.inside else Scope(policy, inside=True)
-            return LayerContext(layer.name, rules_in(scope), around.into)
+            return Place(layer.name, rules_in(scope), around.dtype)
         key, fmt = layer.choice
         wide = fmt == FP32
         choice = f"layer choice {key!r}" + (": FP32" if wide else "")
-        scope = Scope(policy, True, choice, Run.WIDE if wide else None)
-        return LayerContext(layer.name, rules_in(scope), self._rounders[fmt])
+        rules = rules_in(Scope(policy, True, choice, wide))
+        dtype = around.dtype if wide else self._mode.dtypes[fmt]
+        return Place(layer.name, rules, dtype)
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`, and find the choice for each: its own, or an outer one's.
@@ -510,6 +424,23 @@ class simulated(ContextDecorator):
                 stacklevel=3,
             )
             self._unfit = []
+
+
+def _below_others(mode: Mode) -> None:
+    """Enter a mode below those that look, which then see the program's operations, as it runs them.
+
+    A mode with `below_simulations` stays below, and sees the kernels.
+    """
+    above = []
+    top = _get_current_dispatch_mode()
+    while top is not None and not isinstance(top, Mode):
+        if getattr(top, "below_simulations", False):
+            break
+        above.append(_pop_mode())
+        top = _get_current_dispatch_mode()
+    mode.__enter__()  # type: ignore[no-untyped-call]
+    for each in reversed(above):
+        _push_mode(each)
 
 
 def explain(
@@ -554,7 +485,7 @@ def explain(
     model = copy.deepcopy(model)
     within = simulated(fmt, policy=policy, model=model)
     recorder = Recorder(within._mode)
-    within._mode.record = recorder
+    within._mode.observers.append(recorder)
     with torch.random.fork_rng(), torch.enable_grad(), within:
         output = model(*inputs, **named)
         if loss is not None:
@@ -562,11 +493,5 @@ def explain(
         leaves = tree_leaves(output)
         ends = [t for t in leaves if isinstance(t, Tensor) and t.requires_grad]
         if ends:
-            # else as stored: t.dtype is that of its format
-            wide = None if policy.written else torch.float32
-            ones = [
-                torch.ones(t.shape, dtype=wide or t.dtype, device=t.device)
-                for t in ends
-            ]
-            torch.autograd.backward(ends, ones)
+            torch.autograd.backward(ends, [torch.ones_like(t) for t in ends])
     return Explanation(type(model).__name__, fmt, policy, tuple(recorder.rows))

@@ -4,16 +4,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
-from mplab.simulation.dispatch import OUTSIDE, LayeredMode, Ran
+from mplab.simulation.autocast import CAST
 from mplab.simulation.low_kernels import MARKED_BY_OPTION
-from mplab.simulation.operations import CONVERSIONS, COPIES, results_of
+from mplab.simulation.mode import Mode, Ran
+from mplab.simulation.operations import CONVERSIONS, COPIES
+from mplab.simulation.places import OUTSIDE
 from mplab.simulation.policies import Policy, Run
-from mplab.simulation.tags import is_plain
 
 _MEMORY = COPIES - CONVERSIONS - {"clone"}
 
@@ -73,75 +75,64 @@ class Explanation(Tabular):
 
 
 class Recorder:
-    """Collect the operations that a mode runs, as its `record`."""
+    """Collect the operations that a mode runs, as one of its observers."""
 
-    def __init__(self, mode: LayeredMode) -> None:
+    def __init__(self, mode: Mode) -> None:
         self.mode = mode
         self.rows = list[Row]()
+        # What the policy cast, kept so that no memory is used again.
+        self._cast: dict[int, Tensor] = {}
 
     def __call__(self, ran: Ran) -> None:
         """Record one operation, unless it has no floating-point input or result."""
         rule = ran.rule
-        into = ran.into
-        node = ran.node
-        before = _tensors(ran.given)
-        after = _tensors(ran.taken)
-        numbers = [
-            t
-            for t in results_of(ran.out)
-            if isinstance(t, Tensor) and t.is_floating_point()
-        ]
-        if not numbers or not before or rule.name in _MEMORY:
+        inputs = _tensors(ran.args)
+        results = [t for t in tree_leaves(ran.out) if isinstance(t, Tensor)]
+        numbers = [t for t in results if t.is_floating_point()]
+        if not numbers or not inputs or rule.name in _MEMORY:
             return
-        why = _why(ran, scalar=not numbers[0].dim())
-        usual = rule.name in MARKED_BY_OPTION and (
-            {ran.option, *ran.given[2:3]} <= {None, 1, -1}
-        )
-        if rule.mark and into is not None and not (usual or ran.by_torch):
-            why = f"{why}; {rule.mark}"
-        phase = "forward" if node is None else "backward"
-        module = self.mode.place.name if node is None else node.layer or OUTSIDE
-        fmt = FP32 if into is None else into.fmt
-        shape = tuple(numbers[0].shape)
-        pairs = list(zip(before, after, strict=True))
-        inputs = tuple(
-            self.mode.format_of(new) if old is new or into is None else into.fmt
-            for old, new in pairs
-        )
-        cast = sum(old is not new for old, new in pairs)
+        if rule.name in CONVERSIONS and (ran.backward or ran.reason == CAST):
+            if ran.fmt != FP32:
+                self._cast[_memory(numbers[0])] = numbers[0]
+            return
         self.rows.append(
             Row(
-                phase,
-                module,
+                "backward" if ran.backward else "forward",
+                ran.layer or OUTSIDE,
                 rule.name,
-                fmt,
-                inputs,
-                cast,
-                shape,
-                why,
+                ran.fmt,
+                tuple(map(self.mode.format_of, inputs)),
+                sum(_memory(t) in self._cast for t in inputs),
+                tuple(numbers[0].shape),
+                _why(ran),
             )
         )
 
 
-def _why(ran: Ran, *, scalar: bool) -> str:
+def _why(ran: Ran) -> str:
     """Why an operation ran in its format."""
     rule = ran.rule
-    run = ran.run
-    name = FP32.name if ran.into is None else ran.into.fmt.name
-    if ran.reason:
-        return ran.reason
-    if scalar and rule.keeps_scalars_fp32:
-        return "a result without dimensions stays FP32"
-    if ran.node is not None:
-        own = "a backward of one's own: widest input"
-        return "as its forward operation" if run is None else own
-    if rule.written is not None:
-        return f"writes to memory in {name}"
-    if run is Run.WIDEST:
-        return f"{rule.reason}, {name}"
-    if run is Run.LOWER and ran.into is None:
-        return "of gradients or scalars alone: FP32"
-    return rule.reason
+    why = ran.reason
+    if ran.backward and why != "as written":
+        why = "as its forward operation"
+    elif rule.written is not None and why != "as written":
+        why = f"writes to memory in {ran.fmt.name}"
+    elif why == rule.reason and rule.run is Run.WIDEST and why != "as written":
+        why = f"{why}, {ran.fmt.name}"
+    marked = rule.mark and ran.fmt != FP32 and not ran.by_torch
+    if marked and not (rule.name in MARKED_BY_OPTION and _is_usual(ran)):
+        why = f"{why}; {rule.mark}"
+    return why
+
+
+def _is_usual(ran: Ran) -> bool:
+    """Whether no factor and no rounding mode is given."""
+    option = ran.kwargs.get("alpha", ran.kwargs.get("rounding_mode"))
+    return {option, *ran.args[2:3]} <= {None, 1, -1}
+
+
+def _memory(t: Tensor) -> int:
+    return int(t.untyped_storage()._cdata)
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -149,5 +140,8 @@ def _tensors(values: Any) -> list[Tensor]:
     return [
         t
         for t in tree_leaves(values)
-        if is_plain(t) and t.is_floating_point() and t.dim()
+        if isinstance(t, Tensor)
+        and t.layout is torch.strided
+        and t.is_floating_point()
+        and t.dim()
     ]

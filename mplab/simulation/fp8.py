@@ -19,15 +19,7 @@ from mplab.numbers.formats import Format
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling
 from mplab.scaling.quantized import amax_of, multiply_and_round
 from mplab.simulation.casts import Cast, Scaling, apply_hadamard, scaling_with_formats
-from mplab.simulation.dispatch import Mode
-from mplab.simulation.tags import (
-    FormatTag,
-    Graph,
-    Rounder,
-    rounder_of,
-    set_tag,
-    this_graph,
-)
+from mplab.simulation.places import Thread, this_thread
 
 
 class Fp8Linear(nn.Linear):
@@ -140,9 +132,6 @@ class Fp8Linear(nn.Linear):
                 f"{input.dtype}, {tuple(input.shape)}. Look at the layer before."
             )
         output: Tensor = _Linear.apply(input, self.weight, self.bias, self)  # type: ignore[no-untyped-call]
-        mode = this_graph().innermost
-        if isinstance(mode, Mode):  # it saw none of this
-            mode.keep(output)
         return output
 
     def scale_of(self, role: str, tensor: Tensor) -> float:
@@ -214,28 +203,23 @@ class _Linear(torch.autograd.Function):
     def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, layer: Fp8Linear
     ) -> Tensor:
-        kind = input.device.type
-        lowered = torch.is_autocast_enabled(kind)
-        dtype = torch.get_autocast_dtype(kind) if lowered else input.dtype
-        into = _format_of_products(input.device)
-        graph = this_graph()
-        with _simulation_off(kind, graph):
+        dtype = _dtype_of_products(input)
+        thread = this_thread()
+        with _simulation_off(input.device.type, thread):
             inputs = _operand(layer, "input", input.reshape(-1, input.shape[-1]))
             weights = _operand(layer, "weight", weight)
             output = _product(layer, inputs, weights, "input", "weight")
             if bias is not None:
                 output += bias
-            if into is not None:
-                into(output, output, None)
-                set_tag(output, FormatTag(into))
             ctx.save_for_backward(inputs.matrix, weights.matrix)
             ctx.scales = (inputs.scale, weights.scale)
             ctx.dtypes = (input.dtype, weight.dtype)
             ctx.layer = layer
             ctx.shape = input.shape
             ctx.bias = bias
-            ctx.graph = graph
-            return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
+            ctx.thread = thread
+        # outside: a simulation rounds and counts this
+        return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
 
     @staticmethod
     @once_differentiable
@@ -251,7 +235,7 @@ class _Linear(torch.autograd.Function):
         inputs, weights = (_Operand(*one) for one in kept)
         grad_input = grad_weight = grad_bias = None
         # This may be another thread than forward.
-        with _simulation_off(grad.device.type, ctx.graph):
+        with _simulation_off(grad.device.type, ctx.thread):
             grad = grad.reshape(-1, grad.shape[-1])
             back = _operand(layer, "grad_output", grad)
             if ctx.needs_input_grad[0]:
@@ -273,27 +257,27 @@ class _Linear(torch.autograd.Function):
         return grad_input, grad_weight, grad_bias, None
 
 
-def _format_of_products(device: torch.device) -> Rounder | None:
-    """The rounder that an active `simulated` applies to matrix products."""
-    if this_graph().innermost is None:
-        return None
-    rows = torch.empty((0, 1), dtype=torch.float32, device=device)
-    # Policy, layer and function all have a say, so a product is tried: an empty one, of which
-    # nothing is counted. With gradients, because a checkpoint may run this in a backward pass.
+def _dtype_of_products(x: Tensor) -> torch.dtype:
+    """The dtype of matrix products here, which autocast or a simulation may decide.
+
+    Policy and layer have a say, so a product is tried: an empty one, of which nothing is counted.
+    With gradients, because a checkpoint may run this in a backward pass.
+    """
+    rows = torch.empty((0, 1), dtype=x.dtype, device=x.device)
     with torch.enable_grad():
-        return rounder_of(rows @ rows.t())
+        return (rows @ rows.t()).dtype
 
 
 @contextmanager
-def _simulation_off(device_type: str, graph: Graph) -> Iterator[None]:
+def _simulation_off(device_type: str, thread: Thread) -> Iterator[None]:
     """Turn off autocast and `simulated` inside."""
-    outer = graph.innermost
-    graph.innermost = None
+    outer = thread.innermost
+    thread.innermost = None
     try:
         with torch.autocast(device_type, enabled=False):
             yield
     finally:
-        graph.innermost = outer
+        thread.innermost = outer
 
 
 class _Operand(NamedTuple):

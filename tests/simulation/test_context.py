@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import weakref
 
 import pytest
 import torch
@@ -13,9 +14,8 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 import mplab
-from mplab import BF16, FP16, Rounding, Tally
+from mplab import BF16, FP8_E5M2, FP16, Rounding, Tally
 from mplab.simulation import Fp8Linear, simulated
-from mplab.simulation.tags import RoundedCopy, this_graph
 
 
 def test_forward_and_backward_may_run_in_two_contexts():
@@ -44,7 +44,8 @@ def test_the_innermost_of_nested_contexts_decides():
         after = x.mm(w)
     assert_bits(before, after)
     assert_bits(within, round_to(round_to(x, BF16) @ round_to(w, BF16), BF16))
-    assert_bits(both, within + before)  # two low formats meet in FP32
+    assert both.dtype is torch.float32  # two low formats meet in FP32
+    assert_bits(both, within.float() + before.float())
     assert outer.by_operation["mm"].total == 32
     assert inner.by_operation["mm"].total == 16
 
@@ -71,7 +72,7 @@ class Breaks(torch.optim.SGD):
         raise KeyboardInterrupt
 
 
-def test_a_broken_optimizer_step_ends_with_the_context_and_does_not_go_on_silently():
+def test_after_a_broken_optimizer_step_the_next_forward_pass_is_simulated():
     model = mlp(6, 5, 3)
     x = torch.randn(4, 6)
     expected = model(x)
@@ -80,8 +81,7 @@ def test_a_broken_optimizer_step_ends_with_the_context_and_does_not_go_on_silent
         loss(model(x)).backward()
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
-        with pytest.raises(RuntimeError, match="step must end before its next one"):
-            optimizer.step()
+        assert model(x).dtype is torch.float16
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
     assert_bits(model(x), expected)
 
@@ -130,10 +130,12 @@ ENDS = {
 
 @pytest.mark.parametrize("further", [False, True], ids=["as it is", "computed with"])
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_a_backward_pass_after_the_context_is_refused(end, further):
+def test_a_backward_pass_after_the_context_is_refused_where_torch_rounds_otherwise(
+    end, further
+):
     model = mlp(6, 5, 3)
     x = torch.randn(4, 6)
-    with simulated(FP16):
+    with simulated(FP8_E5M2):
         value = end(model, x)
         if not further:
             value = value if not value.dim() else value.sum()
@@ -143,13 +145,27 @@ def test_a_backward_pass_after_the_context_is_refused(end, further):
         RuntimeError, match=r"backward\(\) must run inside the with statement"
     ):
         value.backward()
-    with simulated(FP16):  # which is the way out
+    with simulated(FP8_E5M2):  # which is the way out
         end(model, x).sum().backward()
+
+
+def test_a_backward_pass_after_the_context_is_torch_s_own_where_that_rounds_alike():
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
+    found = []
+    for context in (simulated(BF16), torch.autocast("cpu", torch.bfloat16)):
+        model.zero_grad()
+        with context:
+            value = loss(model(x))
+        value.backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for a, b in zip(*found, strict=True):
+        assert_bits(a, b)
 
 
 def test_many_results_in_one_context_are_not_all_remembered():
     model = mlp(3, 3)
-    sim = simulated(FP16)
+    sim = simulated(FP8_E5M2)
     with sim:
         early = model(torch.randn(2, 3)).sum()
         for _ in range(400):
@@ -235,7 +251,8 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
         "cast backward": 4 * 3, "mm backward": 3 * 5 + 4 * 5 + 5 * 6, "sum backward": 3 + 5,
         "sigmoid backward": 4 * 5,
     }  # fmt: skip
-    assert set(sim.by_layer) == {*"012", *(f"{name} backward" for name in "012")}
+    backward = {f"{name} backward" for name in ("0", "1", "2", "outside modules")}
+    assert set(sim.by_layer) == {*"012"} | backward
     assert sum(sim.by_layer.values(), Tally()) == sum(
         sim.by_operation.values(), Tally()
     )
@@ -270,19 +287,20 @@ def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():
 
 
 def test_the_memory_of_models_that_are_gone_is_given_back():
-    def copies():
-        gc.collect()
-        return sum(type(each) is RoundedCopy for each in gc.get_objects())
+    seen = []
 
-    before = copies()
+    def alive():
+        gc.collect()
+        return sum(weight() is not None for weight in seen)
+
     with simulated(FP16):
         for _ in range(5):
             model = nn.Linear(4, 4)
+            seen.append(weakref.ref(model.weight))
             model(torch.randn(3, 4)).sum().backward()
-        assert copies() <= before + 4  # of the last model, and none of the others
-    assert not this_graph().nodes
+        assert alive() == 1
     del model
-    assert copies() == before
+    assert alive() == 0
 
 
 def test_a_simulation_decorates_a_function():

@@ -1,6 +1,7 @@
 """Each operation in its format: by hand, against torch's own half precision, in odd company."""
 
 import copy
+import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -12,12 +13,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Overflow, Rounding, Stream
-from mplab.simulation import CPU_AUTOCAST, CUDA_AUTOCAST, EVERYTHING, simulated
+from mplab.simulation import CPU_AUTOCAST, simulated
 
 # What is computed
 
 
-@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2, FP8_E4M3, TF32])
+@pytest.mark.parametrize("fmt", [FP16, BF16, FP8_E5M2, FP8_E4M3])
 def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
     """On numbers of one binade and one bit more than the format: every float32 sum is exact."""
     step = 2.0**-fmt.precision
@@ -48,6 +49,27 @@ def test_a_linear_layer_and_its_three_products_equal_the_hand_computation(fmt):
         networks.assert_bits(actual, networks.round_to(exact.float(), fmt))
 
 
+def test_of_a_format_that_no_dtype_holds_the_operands_of_products_are_rounded():
+    """As a matrix unit takes float32 in TF32; all results stay FP32, and nothing else changes."""
+    x = networks.normal(4, 3).requires_grad_()
+    layer = nn.Linear(3, 2)
+    g = networks.normal(4, 2, seed=1)
+    with simulated(TF32):
+        output = layer(x)
+        output.backward(g)
+        picture = networks.normal(1, 1, 4, 4, seed=2)
+        kernel = networks.normal(1, 1, 2, 2, seed=3)
+        slid = F.conv2d(picture, kernel)
+    xr, wr, gr = (networks.round_to(t, TF32) for t in (x, layer.weight, g))
+    networks.assert_bits(output, torch.addmm(layer.bias, xr, wr.T))
+    networks.assert_bits(x.grad, gr @ wr)
+    networks.assert_bits(layer.weight.grad, (gr.T @ xr))
+    networks.assert_bits(layer.bias.grad, g.sum(0))
+    low = (networks.round_to(t, TF32) for t in (picture, kernel))
+    networks.assert_bits(slid, F.conv2d(*low))
+    assert not networks.is_low(output, TF32)
+
+
 # What stays FP32
 
 
@@ -75,7 +97,7 @@ def test_what_autocast_runs_in_fp32_is_not_rounded():
             actual = function(h)
             after = actual * 1.1
         assert networks.is_low(h)
-        networks.assert_bits(actual, function(h.clone()))
+        networks.assert_bits(actual, function(h.float()))
         networks.assert_bits(after, actual * 1.1)
         assert not networks.is_low(actual)
 
@@ -384,58 +406,51 @@ def test_a_transformer_layer_is_simulated_in_training_and_evaluation():
         assert {"linear1", "linear2"} <= set(sim.by_layer)
 
 
-STRANGERS = {
-    r"torch\.float64": torch.Tensor.double,
-    r"torch\.bfloat16": torch.Tensor.bfloat16,
-    r"torch\.float8_e4m3fn": lambda x: x.to(torch.float8_e4m3fn),
-    r"torch\.complex64": lambda x: torch.complex(x, x),
-    r"torch\.sparse_coo": torch.Tensor.to_sparse,
-    "a nested_tensor": lambda x: torch.nested.nested_tensor(
-        [x, x[:1]], layout=torch.strided
-    ),
-    "a NestedTensor": lambda x: torch.nested.nested_tensor(
-        [x, x[:1]], layout=torch.jagged
-    ),
-}
+STRANGERS = [
+    torch.Tensor.double,
+    torch.Tensor.bfloat16,
+    lambda x: torch.complex(x, x),
+    torch.Tensor.to_sparse,
+    lambda x: torch.nested.nested_tensor([x, x[:1]], layout=torch.strided),
+    lambda x: torch.nested.nested_tensor([x, x[:1]], layout=torch.jagged),
+    lambda x: torch.masked.masked_tensor(x, x > 0),
+]
+
+
+def outcome(function, *args):
+    """What a function gives, as text, or its error."""
+    try:
+        return re.sub(r"\bj\d+", "j", str(function(*args)))
+    except (RuntimeError, TypeError, NotImplementedError) as error:
+        return type(error), str(error)[:60]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", STRANGERS)
-def test_tensors_that_cannot_be_simulated_are_refused_by_name(name):
-    x = STRANGERS[name](torch.eye(3))
-    for policy in (CUDA_AUTOCAST, EVERYTHING):
-        for function in (lambda x: x * 2, nn.Linear(3, 2), torch.sigmoid):
-            with (
-                simulated(FP16, policy=policy),
-                pytest.raises(ValueError, match=f"got .*{name}"),
-            ):
-                function(x)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_quantized_and_masked_tensors_are_refused():
-    quantized = torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.quint8)
-    masked = torch.masked.masked_tensor(torch.ones(2), torch.tensor([True, False]))
-    with simulated(FP16):
-        with pytest.raises(ValueError, match=r"got torch\.quint8"):
-            quantized.relu()
-        with pytest.raises(ValueError, match="got a MaskedTensor"):
-            torch.add(masked, masked)
+@pytest.mark.parametrize("make", STRANGERS)
+def test_tensors_of_other_kinds_get_what_torch_s_autocast_gives_them(make):
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 2)
+    functions = (lambda x: x * 2, layer, torch.sigmoid, lambda x: x @ x.t())
+    for function in functions:
+        with torch.no_grad():
+            with torch.autocast("cpu", dtype=torch.float16):
+                expected = outcome(function, make(torch.eye(3)))
+            with simulated(FP16, policy=CPU_AUTOCAST):
+                actual = outcome(function, make(torch.eye(3)))
+        assert actual == expected
 
 
 @pytest.mark.parametrize(
     "around", [False, True], ids=["autocast within", "autocast around"]
 )
-def test_an_active_autocast_is_told_by_the_tensor_that_it_made(around):
+def test_of_an_autocast_and_a_simulation_the_inner_one_says_what_is_low(around):
     contexts = [torch.autocast("cpu", dtype=torch.bfloat16), simulated(FP16)]
     first, second = contexts if around else reversed(contexts)
-    for function in (nn.Linear(3, 2), lambda x: x @ x.t()):
-        with (
-            first,
-            second,
-            pytest.raises(ValueError, match=r"got torch\.bfloat16, .* leave"),
-        ):
-            function(torch.randn(2, 3))
+    x = torch.randn(2, 3)
+    expected = torch.float16 if around else torch.bfloat16
+    with first, second:
+        assert (x @ x.t()).dtype is expected
+        assert nn.Linear(3, 2)(x).dtype is expected
 
 
 def test_where_autocast_is_off_fft_float64_and_other_dtypes_run_untouched():
@@ -459,10 +474,6 @@ def test_where_autocast_is_off_fft_float64_and_other_dtypes_run_untouched():
     w.grad = None
     with simulated(FP16, policy=CPU_AUTOCAST):
         networks.assert_bits(run(), expected)
-        with pytest.raises(
-            ValueError, match=r"got torch\.complex64.*autocast\('cpu', enabled=False"
-        ):
-            torch.polar(torch.ones(3), torch.arange(3.0)) * 2
 
 
 def test_what_torch_refuses_of_two_dtypes_is_refused():
@@ -502,13 +513,6 @@ def test_what_torch_refuses_of_two_dtypes_is_refused():
             assert refused(simulated(FP16, policy=CPU_AUTOCAST), call, low) == real, (
                 call
             )
-
-
-def test_a_list_operation_on_low_tensors_is_refused_rather_than_passed():
-    with simulated(FP16):
-        h = torch.eye(3).mm(torch.eye(3))
-        with pytest.raises(ValueError, match="_foreach_mul must be given FP32 tensors"):
-            torch._foreach_mul([h, h], 0.3)
 
 
 def test_conversions_into_float32_integers_and_scalars_pass():
@@ -556,7 +560,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
         grads = []
         with simulated(FP16, model=model) as sim:
             loss = model(x).square().sum()
-            graph = sim._mode.graph
+            thread = sim._mode.thread
             # As mplab.training.limits looks for the best.
             for scale in (
                 1.0,
@@ -564,7 +568,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
                 2.0**-20,
             ):
                 scaled = loss * scale
-                known = dict(graph.nodes), graph.next
+                known = dict(thread._places), thread._next
 
                 def run(scaled=scaled, grads=grads):
                     grads.extend(
@@ -572,7 +576,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
                     )
 
                 call(sim, run)
-                assert (graph.nodes, graph.next) == known
+                assert (thread._places, thread._next) == known
         found.append((grads, {name: str(t) for name, t in sim.by_operation.items()}))
     assert all(map(torch.equal, found[0][0], found[1][0]))
     assert found[0][1] == found[1][1]

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, TF32, Overflow, Rounding, Stream
-from mplab.simulation import AS_WRITTEN, CPU_AUTOCAST, explain, simulated
+from mplab.simulation import AS_WRITTEN, explain, simulated
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
 
@@ -351,9 +351,6 @@ def test_a_format_that_no_dtype_holds_and_what_only_policies_know_are_refused():
             FP16, dtype=torch.bfloat16
         ),
         "Write model.head.float()": lambda: AS_WRITTEN.with_layers({"head": BF16}),
-        "dtype must be None unless policy is 'as-written'": lambda: simulated(
-            BF16, policy=CPU_AUTOCAST, dtype=torch.bfloat16
-        ),
     }.items():
         with pytest.raises(ValueError, match=message):
             call()

@@ -12,13 +12,16 @@ from mplab import FP16
 
 
 def round_to(t, fmt=FP16, **options):
-    return torch.from_numpy(mplab.round_to(t.detach().numpy(), fmt, **options))
+    return torch.from_numpy(mplab.round_to(t.detach().float().numpy(), fmt, **options))
 
 
 def assert_bits(actual, expected):
+    """Compare numbers by their bits in float32, whatever dtypes hold them."""
     assert actual.shape == expected.shape
     a, b = (
-        t.detach().cpu().resolve_neg().contiguous().numpy().view(np.int32)
+        np.atleast_1d(t.detach().cpu().float().resolve_neg().contiguous().numpy()).view(
+            np.int32
+        )
         for t in (actual, expected)
     )
     wrong = np.argwhere(a != b)
@@ -26,7 +29,8 @@ def assert_bits(actual, expected):
 
 
 def is_low(t, fmt=FP16):
-    return np.array_equal(round_to(t, fmt).numpy(), t.detach().numpy())
+    t = t.detach().float()
+    return np.array_equal(round_to(t, fmt).numpy(), t.numpy())
 
 
 class Within(nn.Module):

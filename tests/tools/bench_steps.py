@@ -48,7 +48,7 @@ class Nothing(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls):
-        return False  # as mplab.simulation.dispatch.Mode
+        return False  # as mplab.simulation.mode.Mode
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))

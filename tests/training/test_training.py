@@ -67,8 +67,10 @@ def test_simulated_and_real_amp_scale_alike_through_the_first_fifty_steps(seed):
 @pytest.mark.parametrize("seed", mostly_full(range(5), [1]))
 def test_on_torch_s_half_kernels_a_simulated_run_is_real_amp_s_bit_for_bit(seed):
     """Without them the scale of two of these seeds parts from the real one: steps 140 and 52."""
+    # of the CPU's lists: on CUDA the cross entropy of low logits takes a low log_softmax
+    recipe = replace(RECIPES["fp16-overflow"], policy="cpu-autocast")
     with half_kernels():
-        one = run(CNN, "fp16-overflow", seed=seed)
+        one = run(CNN, recipe, seed=seed)
     other = run(CNN, "amp-fp16-overflow", seed=seed, device="cpu")
     assert len(one.loss) == 160
     assert one.loss_scale.tolist() == other.loss_scale.tolist()

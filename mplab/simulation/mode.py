@@ -1,37 +1,31 @@
-"""Run a program's own low tensors with kernels that compute in float32, round once and count.
+"""Compute operations on low tensors in float32, round once and count, below autograd.
 
-The tensors are float16, bfloat16 or float8, as the program made them: torch itself does promotion,
-casts, the dtypes of gradients, autocast, checkpoints and errors. Only the kernels are replaced,
-below autograd. A format that torch lacks borrows a dtype that holds its values.
+The tensors are float16, bfloat16 or float8: torch itself does promotion, casts, the dtypes of
+gradients, checkpoints and errors. Only the kernels are replaced. A format that torch lacks borrows
+a dtype that holds its values.
 """
 
 import math
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from mplab.numbers.formats import (
-    BF16,
-    FP8_E4M3,
-    FP8_E5M2,
-    FP16,
     FP32,
     Format,
     Overflow,
     Rounding,
 )
 from mplab.numbers.rounding import Stream
-from mplab.simulation.dispatch import (
-    LayeredMode,
-    Ran,
-    node_of_backward,
-    round_scalars,
-    run_low,
-)
+from mplab.simulation.autocast import Casts, fake_mode
+from mplab.simulation.low_kernels import check_number, join, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
     CONVERSIONS,
@@ -39,14 +33,20 @@ from mplab.simulation.operations import (
     TORCH_S,
     Keywords,
     Rule,
+    RuleTable,
+    Scope,
+    rules_in,
+)
+from mplab.simulation.places import (
+    FORMATS,
+    OUTSIDE,
+    Place,
+    current_node,
+    recomputes,
+    this_thread,
 )
 from mplab.simulation.policies import Policy, names_in
-from mplab.simulation.tags import FormatTag, Node, Rounder, set_tag
-
-FORMATS: dict[torch.dtype, Format] = {
-    fmt.torch_dtype: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)
-}
-"""The low dtypes that a program may use."""
+from mplab.simulation.rounders import Counter, Rounder
 
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
@@ -84,6 +84,23 @@ _PLAIN = frozenset(
 
 _KEPT_SIGNATURES = 1 << 12
 
+_FIRST_SWEEP = 1 << 10
+"""Once this many results are remembered, the dead ones among them are forgotten."""
+
+_TAKE_SCALARS = ("mul", "div")
+"""Their kernels for the CPU do not round a second operand that is a scalar."""
+
+_OPERANDS = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "addmm": (1, 2),
+    "baddbmm": (1, 2),
+    "_addmm_activation": (1, 2),
+    "convolution": (0, 1),
+    "convolution_backward": (0, 1, 2),
+}
+"""The operands of products of float32 tensors, which a matrix unit takes in TF32."""
+
 
 class _Plan(NamedTuple):
     """What torch does for one signature of an operation."""
@@ -94,18 +111,50 @@ class _Plan(NamedTuple):
     """Of the results that are tensors; the last one stands for any further."""
 
 
-class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
-    """Compute operations on low tensors in float32, round once, and store the program's dtype.
+class Ran(NamedTuple):
+    """An operation as it ran, for those who observe a mode.
+
+    Attributes:
+        rule: the operation's properties.
+        layer: the layer that it belongs to.
+        backward: whether it belongs to a backward pass.
+        args: its arguments, as it got them.
+        kwargs: those that go by name.
+        wide: its float32 results before they were rounded; empty where nothing was rounded.
+        out: what it gave.
+        fmt: the format of its first result.
+        reason: why it ran in this format.
+        by_torch: whether torch's own low kernel gave the result.
+    """
+
+    rule: Rule
+    layer: str
+    backward: bool
+    args: Sequence[Any]
+    kwargs: Keywords
+    wide: Sequence[Tensor]
+    out: Any
+    fmt: Format
+    reason: str
+    by_torch: bool
+
+
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Run the operations of a thread, with layers, counters and observers.
 
     Args:
-        fmt: what `dtype` means in the program.
-        policy: names the kernels to follow.
+        fmt: the low format.
+        policy: which operation runs in which format, and the kernels to follow.
         dtype: what the program writes for `fmt`; if None, the format's own, else bfloat16 or
             float16, whichever holds its values.
         rounding: the direction of all roundings.
         overflow: what becomes of values past the largest finite one.
         stream: source of random bits.
         tally: whether to count what the roundings do.
+
+    Attributes:
+        observers: called with each operation that ran, except views.
+        cause: why operations run as they do now, if a policy's kernel called them.
 
     Raises:
         ValueError: no such dtype holds the values of `fmt`.
@@ -122,17 +171,74 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         stream: Stream | None,
         tally: bool,
     ) -> None:
-        self.dtype = _dtype_for(fmt, dtype)
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.policy = policy
+        self.tally = tally
+        formats = list(dict.fromkeys((fmt, *(own for _, own in policy.layers))))
+        self.dtypes = dtypes_for(formats, dtype, policy)
+        held = {own: each for each, own in self.dtypes.items() if own in FORMATS}
         self.rounders = {
             own: Rounder(each, rounding, _overflow(own, each, overflow), stream)
-            for own, each in (FORMATS | {self.dtype: fmt}).items()
+            for own, each in (FORMATS | held).items()
         }
-        super().__init__(self.rounders[self.dtype], policy, tally=tally)
+        self.dtype = self.dtypes[fmt]
+        # A format that no dtype holds: the operands of products are rounded to it.
+        self.operands: Rounder | None = None
+        if self.dtype is torch.float32 and fmt != FP32:
+            self.operands = Rounder(fmt, rounding, overflow, stream)
         self._usual = rounding is Rounding.TIES_TO_EVEN and overflow is Overflow.IEEE
-        self._borrowed = frozenset({self.dtype} if FORMATS[self.dtype] != fmt else ())
+        self._borrowed = frozenset(own for own in held if FORMATS[own] != held[own])
+        # Outside the context, torch's own kernels would round to another format or otherwise.
+        self._guards = bool(self._borrowed) or not self._usual
         self._plans: dict[Any, _Plan] = {}
         self.has_run = False
         """Whether any tensor of the format was computed."""
+        self.counters: dict[tuple[str, str, bool], Counter] = {}
+        self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), self.dtype)
+        self.entered: list[Place] = []
+        self.place = self.outside
+        self.rules: RuleTable = self.outside.rules
+        self.observers: list[Callable[[Ran], None]] = []
+        self.casts = Casts()
+        self.cause = ""
+        self.depth = 0
+        self.results: list[weakref.ref[Tensor]] = []
+        self._next_sweep = _FIRST_SWEEP
+        self.thread = this_thread()
+
+    def enter(self, place: Place) -> None:
+        """Enter a layer."""
+        self.entered.append(place)
+        self.place = place
+        self.rules = place.rules
+
+    def leave(self) -> None:
+        """Return to the layer that called this one."""
+        if self.entered:
+            self.entered.pop()
+        self.place = self.entered[-1] if self.entered else self.outside
+        self.rules = self.place.rules
+
+    def running(self) -> tuple[Place, bool]:
+        """The place that an operation belongs to, and whether a backward pass runs it.
+
+        What a checkpoint runs again outside modules belongs where it ran before.
+        """
+        node = current_node()
+        if node is None:
+            return self.place, False
+        own = self.thread.place_of(node) or self.outside
+        if not (torch.is_grad_enabled() and recomputes(node)):
+            return own, True
+        return (own if self.place is self.outside else self.place), False
+
+    def keep(self, out: Any) -> None:
+        """Remember a result for as long as it lives: its graph may outlive the context."""
+        kept = self.results
+        kept += [weakref.ref(t) for t in _tensors(out)]
+        if len(kept) > self._next_sweep:
+            kept[:] = [result for result in kept if result() is not None]
+            self._next_sweep = _FIRST_SWEEP + 2 * len(kept)
 
     supports_higher_order_operators = True
 
@@ -140,6 +246,12 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     def ignore_compile_internals(cls) -> bool:
         """Whether torch may run compiled functions within; `simulated` has them run eagerly."""
         return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return (
+            False  # else torch wraps __torch_dispatch__, at half a microsecond a call
+        )
 
     def __torch_dispatch__(
         self,
@@ -149,8 +261,8 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         kwargs: Keywords | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        graph = self.graph
-        if graph.innermost is not self or FakeTensor in types:
+        inside = self.thread.innermost is self
+        if not inside or FakeTensor in types or fake_mode() is not None:
             return func(*args, **kwargs)
         if not _PLAIN.issuperset(types):
             return NotImplemented
@@ -158,81 +270,122 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
             with self:
                 return func.py_kernels[_EXPLICIT](*args, **kwargs)
         rule = self.rules.get(id(func)) or self.rules.of(func)
+        place, backward = self.running()
+        if rule.view and not rule.composite:
+            out = rule.call(*args, **kwargs)
+            if self._guards:
+                self.keep(out)
+            self.thread.note(place)
+            return out
         low = [t for t in args if isinstance(t, Tensor) and t.dtype in FORMATS]
         if not rule.plain or kwargs:
             low = [t for t in _tensors((args, kwargs)) if t.dtype in FORMATS]
-        if not low and not _asks_for_low(args, kwargs):
-            out = rule.call(*args, **kwargs)
-        elif rule.view and not rule.composite:
-            out = rule.call(*args, **kwargs)
-            if self._borrowed:
-                self.keep(out)
+        self._where = place.name, backward
+        self.casts.spent = self.casts.spent or backward
+        if not low and not _asks_for_low(rule, args, kwargs):
+            out = self._wide(rule, args, kwargs)
+        elif not all(map(_is_real, low)):
+            out = rule.call(*args, **kwargs)  # shapes alone; sparse: not simulated
         elif rule.composite:  # some arrive whole, in inference mode most of them
             with self:
                 return func._op_dk(COMPOSITE, *args, **kwargs)
         elif rule.name.startswith("_foreach") and self.policy.kernels == "cpu":
             with self:  # the CPU runs one operation after the other
                 return func._op_dk(_EXPLICIT, *args, **kwargs)
-        elif any(t.is_meta or t.layout is not torch.strided for t in low):
-            out = rule.call(*args, **kwargs)  # shapes alone; sparse: not simulated
         else:
             out = self._low(func, rule, args, kwargs, low)
-        if graph.has_grown():
-            node = node_of_backward(graph)
-            graph.note(Node(None, self.place if node is None else node.place))
+        self.thread.note(place)
         return out
+
+    def _wide(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
+        """Run an operation on float32, or of something else than numbers."""
+        if self.operands is not None and rule.name in _OPERANDS:
+            args = [
+                self._rounded_operand(a) if i in _OPERANDS[rule.name] else a
+                for i, a in enumerate(args)
+            ]
+        out = rule.call(*args, **kwargs)
+        if self._guards:  # it may follow from a low tensor
+            self.keep(out)
+        if self.observers:
+            self._offer(rule, args, kwargs, (), out)
+        return out
+
+    def _rounded_operand(self, t: Any) -> Any:
+        if not isinstance(t, Tensor) or t.dtype is not torch.float32:
+            return t
+        assert self.operands is not None
+        return self.operands(t, torch.empty_like(t), self._counter("cast"))
 
     def _low(
         self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> Any:
         """Run an operation that has low inputs or makes a low tensor."""
-        given = args
-        node = node_of_backward(self.graph)
         by_torch = False
+        self._unrounded: list[Tensor] = []
         if rule.name in CONVERSIONS:
-            out = self._convert(rule, args, kwargs, node)
+            out = self._convert(rule, args, kwargs)
         elif self._is_at_hand(rule, low):
-            by_torch = True
-            out = self._call_torch(func, rule, args, kwargs, low, node)
+            by_torch = func.namespace in TORCH_S
+            out = self._call_torch(func, rule, args, kwargs, low)
         else:
             plan = self._plan(func, rule, args, kwargs, low)
             if plan.native:
                 out = rule.call(*args, **kwargs)
-                self._round_borrowed(rule, out, node)
+                self._round_borrowed(rule, out)
+            elif rule.simple and len(low) == len(rule.positions) and not kwargs:
+                wide = map(self._widened, args)
+                out = self._stored(rule, rule.call(*wide), plan.dtypes)
             else:
-                out = self._compute(func, rule, args, kwargs, plan.dtypes, node)
-        if self._borrowed:
+                out = self._compute(func, rule, args, kwargs, plan.dtypes)
+        if self._guards:
             self.keep(out)
-        if not self.has_run:
+        if self.policy.written and not self.has_run:
             self.has_run = any(t.dtype is self.dtype for t in [*low, *_tensors(out)])
-        if self.record is not None:
-            found = next(iter(_tensors(out)), None)
-            into = None if found is None else self.rounders.get(found.dtype)
-            self.record(
-                Ran(
-                    rule,
-                    None,
-                    into,
-                    node,
-                    given=given,
-                    taken=given,
-                    out=out,
-                    reason="as written",
-                    by_torch=by_torch,
-                )
-            )
+        if self.observers:
+            self._offer(rule, args, kwargs, self._unrounded, out, by_torch=by_torch)
         return out
+
+    def _offer(
+        self,
+        rule: Rule,
+        args: Any,
+        kwargs: Keywords,
+        wide: Sequence[Tensor],
+        out: Any,
+        *,
+        by_torch: bool = False,
+    ) -> None:
+        """Tell the observers what ran."""
+        layer, backward = self._where
+        found = next(iter(_tensors(out)), None)
+        fmt = FP32 if found is None else self.format_of(found)
+        reason = self.cause or rule.reason
+        ran = Ran(rule, layer, backward, args, kwargs, wide, out, fmt, reason, by_torch)
+        for observer in self.observers:
+            observer(ran)
 
     def format_of(self, t: Tensor) -> Format:
         """The format of a tensor's numbers, by its dtype."""
         rounder = self.rounders.get(t.dtype)
         return FP32 if rounder is None else rounder.fmt
 
+    def _counter(self, name: str) -> Counter | None:
+        if not self.tally:
+            return None
+        key = name, *self._where
+        counter = self.counters.get(key)
+        if counter is None:  # not setdefault, which would make a counter each time
+            counter = self.counters[key] = Counter()
+        return counter
+
     # What torch would give ----------------------------------------------------------------
     def _plan(
         self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> _Plan:
         """Ask torch's own kernel, once for each signature, for the dtypes or for its error."""
+        if rule.name in _PRODUCTS and _are_alike(low[0].dtype, args):
+            return _Plan(False, (low[0].dtype,))
         key = (func, _signature(args), _signature(tuple(kwargs.items())))
         plan = self._plans.get(key)
         if plan is None:
@@ -247,7 +400,8 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         if not low or _draws(func, rule) or func.namespace not in TORCH_S:
             return _Plan(native=True)
         try:
-            out = rule.call(*_apart(func, args), **_apart_by_name(func, kwargs))
+            with _disable_current_modes():  # nobody else need see this
+                out = rule.call(*_apart(func, args), **_apart_by_name(func, kwargs))
         except (RuntimeError, NotImplementedError) as error:
             return _Plan(False, self._assumed(error, low))
         results = list(_tensors(out))
@@ -258,7 +412,10 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
     def _assumed(self, error: Exception, low: list[Tensor]) -> tuple[torch.dtype, ...]:
         """The dtype of results where torch has no kernel for that of the inputs."""
         dtypes = {t.dtype for t in low}
-        if len(dtypes) > 1 or not any(text in str(error) for text in _NO_KERNEL):
+        passes: tuple[str, ...] = _NO_KERNEL
+        if self.policy.kernels == "cuda":  # which refuses other numbers than the CPU
+            passes = (*passes, "without overflow")
+        if len(dtypes) > 1 or not any(text in str(error) for text in passes):
             raise error
         return tuple(dtypes)
 
@@ -273,19 +430,19 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         )
 
     # Kernels ------------------------------------------------------------------------------
-    def _round(
-        self, rule: Rule, x: Tensor, dtype: torch.dtype, node: Node | None
-    ) -> Tensor:
+    def _round(self, rule: Rule, x: Tensor, dtype: torch.dtype) -> Tensor:
         """Round fresh float32 numbers in place, and store them in the dtype."""
+        if self.observers:
+            self._unrounded.append(x.clone())
         if self.tally or not self._usual or dtype in self._borrowed:
             name = "cast" if rule.name in CONVERSIONS else rule.name
-            self.rounders[dtype](x, x, self._counter(name, node))
+            self.rounders[dtype](x, x, self._counter(name))
         return x.to(dtype)
 
-    def _round_borrowed(self, rule: Rule, out: Any, node: Node | None) -> None:
+    def _round_borrowed(self, rule: Rule, out: Any) -> None:
         for t in _tensors(out) if self._borrowed and rule.name not in _MEMORY else ():
             if t.dtype in self._borrowed and _is_real(t):
-                t.copy_(self._round(rule, t.float(), t.dtype, node))
+                t.copy_(self._round(rule, t.float(), t.dtype))
 
     def _call_torch(
         self,
@@ -294,12 +451,12 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         args: Any,
         kwargs: Keywords,
         low: list[Tensor],
-        node: Node | None,
     ) -> Any:
         """Run torch's own low kernel, and count what one rounding of a float32 result does."""
         moves = rule.exact or rule.name in _MEMORY | _OPAQUE
         own = func.namespace not in TORCH_S
-        counts = self.tally and not (moves or own or _draws(func, rule))
+        looks = self.tally or bool(self.observers)
+        counts = looks and not (moves or own or _draws(func, rule))
         before, before_named = args, kwargs
         if counts and _writes(func):
             before, before_named = _apart(func, args), _apart_by_name(func, kwargs)
@@ -307,7 +464,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
             out = rule.call(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
             dtypes = self._assumed(error, low)
-            return self._compute(func, rule, args, kwargs, dtypes, node)
+            return self._compute(func, rule, args, kwargs, dtypes)
         if counts:
             wide_args = [_map(self._widened, a) for a in before]
             wide_kwargs = {
@@ -316,11 +473,13 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
             wide = rule.call(*wide_args, **wide_kwargs)
             for t, real in zip(_tensors(wide), _tensors(out), strict=True):
                 if real.dtype in FORMATS and _is_real(t):
-                    counter = self._counter(rule.name, node)
+                    if self.observers:
+                        self._unrounded.append(t.clone())
+                    counter = self._counter(rule.name)
                     self.rounders[real.dtype](t, t, counter)
         return out
 
-    def _convert(self, rule: Rule, args: Any, kwargs: Keywords, node: Any) -> Any:
+    def _convert(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Convert to a dtype or copy into a tensor of one."""
         into_tensor = rule.name == "copy"
         if into_tensor:
@@ -329,22 +488,26 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         else:
             source = args[0]
             dtype = kwargs.get("dtype") or source.dtype
-        changes = source.dtype is not dtype and not source.is_complex()
+        changes = source.dtype is not dtype and _is_real(source)
         if changes and source.dtype in self._borrowed:
             source = self._widened(source)
         if changes and dtype in FORMATS:
             as_torch = self._usual and dtype not in self._borrowed
             counts = self.tally and source.dtype not in FORMATS
-            if counts or not as_torch:
+            if as_torch and source.dtype is torch.float32:  # counted alone: torch casts
+                if counts:
+                    count = self._counter("cast")
+                    self.rounders[dtype](source, torch.empty_like(source), count)
+            elif counts or not as_torch:
                 fresh = source.to(torch.float32, copy=True)
-                rounded = self._round(rule, fresh, dtype, node)
-                if not as_torch:  # else counted alone: torch casts
+                rounded = self._round(rule, fresh, dtype)
+                if not as_torch:
                     source = rounded
         if into_tensor:
             return rule.call(args[0], source, *args[2:], **kwargs)
         return rule.call(source, *args[1:], **kwargs)
 
-    def _widened(self, t: Any, *, tagged: bool = False) -> Any:
+    def _widened(self, t: Any) -> Any:
         """A float32 copy; of a borrowed dtype also rounded, as it may come from outside."""
         if isinstance(t, torch.dtype):  # of a gradient, by position
             return torch.float32 if t in FORMATS else t
@@ -354,8 +517,6 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         rounder = self.rounders[t.dtype]
         if t.dtype in self._borrowed:
             rounder(wide, wide, None)
-        if tagged:  # an operation's own way asks which inputs are low
-            set_tag(wide, FormatTag(rounder))
         return wide
 
     def _compute(
@@ -365,17 +526,11 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         args: Any,
         kwargs: Keywords,
         dtypes: tuple[torch.dtype, ...],
-        node: Node | None,
     ) -> Any:
         """Run the float32 kernel, round its results, and store them where torch would."""
         into = self._common(rule, args, kwargs)
-        tagged = rule.own_way is not None
-
-        def widened(t: Any) -> Any:
-            return self._widened(t, tagged=tagged)
-
-        wide_args = [_map(widened, a) for a in args]
-        wide_kwargs = {name: _map(widened, a) for name, a in kwargs.items()}
+        wide_args = [_map(self._widened, a) for a in args]
+        wide_kwargs = {name: _map(self._widened, a) for name, a in kwargs.items()}
         if into is not None:
             wide_args = round_scalars(rule, wide_args, into)
         out = run_low(rule, wide_args, wide_kwargs, into)
@@ -387,11 +542,24 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
             if old is not new:
                 if old.shape != new.shape:  # `out=`
                     old.resize_(new.shape)
-                stored = self._round(rule, new, old.dtype, node)
+                stored = self._round(rule, new, old.dtype)
                 old.copy_(stored)
             written[id(new)] = old
-        wanted = iter(dtypes)
+        return self._stored(rule, out, dtypes, written)
+
+    def _stored(
+        self,
+        rule: Rule,
+        out: Any,
+        dtypes: tuple[torch.dtype, ...],
+        written: Mapping[int, Tensor] = MappingProxyType({}),
+    ) -> Any:
+        """Round the results, and store them in these dtypes; `written` is stored already."""
         dtype = dtypes[-1] if dtypes else None
+        if isinstance(out, Tensor) and not written:
+            low = dtypes[0] in FORMATS and out.dtype is torch.float32
+            return self._round(rule, out, dtypes[0]) if low else out
+        wanted = iter(dtypes)
 
         def stored_as_torch_would(t: Any) -> Any:
             if not isinstance(t, Tensor):
@@ -401,7 +569,7 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
                 return written[id(t)]
             if own not in FORMATS or t.dtype is not torch.float32:
                 return t
-            return self._round(rule, t, own, node)
+            return self._round(rule, t, own)
 
         return _map(stored_as_torch_would, out)
 
@@ -413,6 +581,51 @@ class WrittenMode(LayeredMode):  # type: ignore[no-untyped-call]
         ruling = [t for t in numbers if t.dim()] or numbers
         dtypes = {t.dtype for t in ruling}
         return self.rounders.get(dtypes.pop()) if len(dtypes) == 1 else None
+
+
+# Low kernels ---------------------------------------------------------------------------------
+def run_low(rule: Rule, args: Any, kwargs: Keywords, into: Rounder | None) -> Any:
+    """Run an operation in float32, by what a low kernel does otherwise if `into` is low."""
+    if into is None or into.fmt.precision >= FP32.precision:
+        return rule.call(*args, **kwargs)
+    if rule.joins:
+        args = join(list(args), into)
+    asked = kwargs.get("dtype")
+    if asked is None or asked is torch.float32:
+        for i, name in rule.checked:
+            check_number(args[i] if i < len(args) else kwargs.get(name), into)
+    for i, name in rule.rounded:
+        if i < len(args):
+            if not isinstance(args[i], Tensor):
+                args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
+        elif name in kwargs:
+            kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
+    if rule.own_way is None:
+        return rule.call(*args, **kwargs)
+    if isinstance(rule.written, str):  # `out=`
+        given = {name: x for name, x in kwargs.items() if name != rule.written}
+        out = rule.own_way(rule.call, into, *args, **given)
+        return kwargs[rule.written].resize_(out.shape).copy_(out)
+    out = rule.own_way(rule.call, into, *args, **kwargs)
+    if rule.written is not None and out is not args[0]:
+        return args[0].copy_(out)
+    return out
+
+
+def round_scalars(rule: Rule, args: Any, into: Rounder) -> Any:
+    """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
+
+    def held(i: int, t: Any) -> Any:
+        if not isinstance(t, Tensor) or t.dim():
+            return t
+        whole = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
+        checked = any(i == place for place, _ in rule.checked)
+        if checked and rule.name != "fill":
+            check_number(t.item(), into)
+        kept = whole or t.dtype is not torch.float32
+        return t if kept else into(t, torch.empty_like(t), None)
+
+    return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
 
 
 # Dtypes and formats --------------------------------------------------------------------------
@@ -431,21 +644,40 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
     )
 
 
-def _dtype_for(fmt: Format, dtype: torch.dtype | None) -> torch.dtype:
-    own = [each for each, its in FORMATS.items() if its == fmt]
-    usual = [*own, torch.bfloat16, torch.float16]
-    for each in usual if dtype is None else [dtype]:
-        if each in FORMATS and holds(each, fmt):
-            return each
-    one = (
-        "neither bfloat16 nor float16 holds"
-        if dtype is None
-        else f"{dtype} does not hold"
-    )
-    raise ValueError(
-        f"simulated: a dtype of the program must hold the values of fmt; got {fmt.name}, which "
-        f"{one}. Use another policy."
-    )
+def dtypes_for(
+    formats: Iterable[Format], asked: torch.dtype | None, policy: Policy
+) -> dict[Format, torch.dtype]:
+    """The dtypes that hold the formats of a simulation: their own, or borrowed ones.
+
+    Of formats that torch lacks, or in which it promotes nothing, the first that is free of bfloat16
+    and float16. A single format that neither holds is stored in float32.
+    """
+    formats = list(formats)
+    found = {FP32: torch.float32} if FP32 in formats else {}
+    own = {its: each for each, its in FORMATS.items() if each.itemsize == 2}
+    if policy.written:
+        own = {its: each for each, its in FORMATS.items()}
+    if asked is None:
+        found |= {fmt: own[fmt] for fmt in formats if fmt in own}
+    usual = (torch.bfloat16, torch.float16) if asked is None else (asked,)
+    for fmt in formats:
+        free = [each for each in usual if each not in found.values()]
+        held = [each for each in free if each in FORMATS and holds(each, fmt)]
+        if fmt in found:
+            continue
+        if held:
+            found[fmt] = held[0]
+        elif len(formats) == 1 and not policy.written:
+            found[fmt] = torch.float32
+        else:
+            one = "no dtype left" if asked is None else f"{asked} does not hold"
+            if policy.written and asked is None:
+                one = "neither bfloat16 nor float16 holds"
+            raise ValueError(
+                f"simulated: a dtype of the program must hold the values of fmt; got {fmt.name}, "
+                f"which {one}. Use another policy."
+            )
+    return found
 
 
 def _overflow(dtype: torch.dtype, fmt: Format, asked: Overflow) -> Overflow:
@@ -463,8 +695,9 @@ def _draws(func: Any, rule: Rule) -> bool:
 
 
 def _is_real(t: Tensor) -> bool:
-    """Whether a tensor is dense and holds no complex numbers."""
-    return t.layout is torch.strided and not t.is_complex()
+    """Whether a tensor is dense, has memory, and holds no complex numbers."""
+    dense = t.layout is torch.strided and not (t.is_meta or t.is_nested)
+    return dense and not t.is_complex()
 
 
 # Arguments -----------------------------------------------------------------------------------
@@ -499,10 +732,17 @@ def _writes(func: Any) -> tuple[tuple[int, Any], ...]:
     )
 
 
-def _asks_for_low(args: Any, kwargs: Keywords) -> bool:
+def _asks_for_low(rule: Rule, args: Any, kwargs: Keywords) -> bool:
     """Whether a low dtype is given; in inference mode `to` arrives whole, with it by position."""
-    given = (*args, kwargs.get("dtype"))
-    return any(isinstance(a, torch.dtype) and a in FORMATS for a in given)
+    if kwargs.get("dtype") in FORMATS:
+        return True
+    at = rule.dtype_at
+    return at is not None and at < len(args) and args[at] in FORMATS
+
+
+def _are_alike(dtype: torch.dtype, args: Any) -> bool:
+    """Whether all tensors among the arguments are of a dtype."""
+    return all(a.dtype is dtype for a in args if isinstance(a, Tensor))
 
 
 def _written(func: Any, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:

@@ -1,0 +1,346 @@
+"""Policies as torch's own autocast: its switches, with a policy's lists in place of torch's.
+
+Autocast is a layer of torch's dispatcher above autograd. Each listed operation has a kernel there
+that casts the inputs and calls the operation again, one layer below. While a simulation is active,
+the kernels of the operations that its policy lists are replaced by one that asks the policy. All
+else stays torch's: regions in which autocast is off, checkpoints, `custom_fwd`, the dtypes that a
+program sees, and the gradients of the casts.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from threading import Lock
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from mplab.simulation.operations import COMPOSITE, Keywords, Rule
+from mplab.simulation.places import current_node, this_thread
+from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run
+
+_KEYS = {
+    "cpu": torch._C.DispatchKey.AutocastCPU,
+    "cuda": torch._C.DispatchKey.AutocastCUDA,
+    "mps": torch._C._dispatch_key_parse("AutocastMPS"),
+}
+
+_OFF = torch._C.DispatchKeySet(_KEYS["cpu"]) | torch._C.DispatchKeySet(_KEYS["cuda"])
+_OFF = _OFF | torch._C.DispatchKeySet(_KEYS["mps"])
+
+_Excluding = torch._C._ExcludeDispatchKeyGuard
+
+_transformations = torch._C._functorch.get_interpreter_stack
+
+fake_mode = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
+
+_FLOAT32 = torch.float32
+
+
+def devices(policy: Policy) -> list[str]:
+    """The kinds of devices whose autocast a policy switches on.
+
+    Under CUDA's rules that of CUDA is always among them, so that a program on the CPU may switch it
+    off by that name.
+    """
+    found = ["cpu"]
+    if policy.kernels == "cuda" or torch.cuda.is_available():
+        found.append("cuda")
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    return found
+
+
+@contextmanager
+def switched_on(kinds: list[str], dtype: torch.dtype) -> Iterator[int]:
+    """Switch autocast on; give the depth to which its regions are nested."""
+    before = [
+        (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in kinds
+    ]
+    depth = torch.autocast_increment_nesting()
+    set_enabled(kinds, True)
+    set_dtype(kinds, dtype)
+    try:
+        yield depth
+    finally:
+        for kind, (enabled, own) in zip(kinds, before, strict=True):
+            torch.set_autocast_enabled(kind, enabled)
+            torch.set_autocast_dtype(kind, own)
+        if not torch.autocast_decrement_nesting():
+            torch.clear_autocast_cache()
+
+
+def set_enabled(kinds: list[str], enabled: bool) -> None:
+    """Switch autocast on or off."""
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, enabled)
+
+
+def set_dtype(kinds: list[str], dtype: torch.dtype) -> None:
+    """Set the low dtype."""
+    for kind in kinds:
+        torch.set_autocast_dtype(kind, dtype)
+
+
+def _depth() -> int:
+    torch.autocast_increment_nesting()
+    return int(torch.autocast_decrement_nesting())
+
+
+# Casts -------------------------------------------------------------------------------------
+class Casts:
+    """Cast the inputs of operations as autocast does, each weight once until it changes.
+
+    Attributes:
+        spent: whether a backward pass ran since; it ends what would be a region of autocast.
+    """
+
+    def __init__(self) -> None:
+        self.spent = False
+        self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, int, Tensor]] = {}
+
+    def forget(self) -> None:
+        """Forget the copies of weights, which may have changed unseen."""
+        self._copies.clear()
+
+    def cast(self, value: Any, kind: str, dtype: torch.dtype, scalars: bool) -> Any:
+        """Cast a tensor of a kind of device, or those in a list; `scalars`: without dimensions."""
+        if isinstance(value, list | tuple):
+            return [self.cast(each, kind, dtype, scalars) for each in value]
+        if not isinstance(value, Tensor) or value.dtype is dtype:
+            return value
+        if not (scalars or value.dim()) or value.device.type != kind:
+            return value
+        if not value.is_floating_point() or value.dtype is torch.float64:
+            return value
+        weight = value.dtype is _FLOAT32 and value.requires_grad and value.is_leaf
+        if (
+            weight
+            and torch.is_grad_enabled()
+            and torch.is_autocast_cache_enabled()
+            and not _transformations()
+            and fake_mode() is None
+        ):
+            return self._copy(value, dtype)
+        return value.to(dtype)
+
+    def _copy(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.spent:
+            self.spent = False
+            self.forget()
+        key = id(weight), dtype
+        kept = self._copies.get(key)
+        if kept is not None and kept[1] == weight._version:
+            return kept[2]
+        copy = weight.to(dtype)
+        self._copies[key] = weight, weight._version, copy
+        return copy
+
+
+def _call(
+    mode: Any, operation: Any, rule: Rule, kind: str, args: Any, kwargs: Keywords
+) -> Any:
+    """Call an operation as a rule says, below autocast."""
+    run = rule.run
+    wide = run is not Run.LOWER
+    dtype = _FLOAT32 if wide else torch.get_autocast_dtype(kind)
+    if (run is Run.WIDEST and not _holds_float32(args)) or _asks(rule, args, kwargs):
+        return operation(*args, **kwargs)
+    cast = mode.casts.cast
+    cause = mode.cause
+    mode.cause = CAST
+    try:
+        if rule.listed:
+            args = [cast(a, kind, dtype, True) for a in args]
+            kwargs = {name: cast(a, kind, dtype, True) for name, a in kwargs.items()}
+            mode.cause = rule.reason
+        else:  # without the statistics and weights of a norm
+            args = [
+                cast(a, kind, dtype, False) if i in rule.positions else a
+                for i, a in enumerate(args)
+            ]
+            mode.cause = cause
+        out = operation(*args, **kwargs)
+        if run is Run.OUTPUT:
+            low = torch.get_autocast_dtype(kind)
+            mode.cause = CAST
+            several = isinstance(out, tuple)
+            return (out[0].to(low), *out[1:]) if several else out.to(low)
+        if rule.listed or wide or not isinstance(out, Tensor) or out.dim():
+            return out
+        # it may be a loss
+        mode.cause = CAST
+        args = [cast(a, kind, _FLOAT32, False) for a in args]
+        mode.cause = "a result without dimensions stays FP32"
+        return operation(*args, **kwargs)
+    finally:
+        mode.cause = cause
+
+
+_REFUSED = ("aten::binary_cross_entropy",)
+"""What autocast refuses on CUDA."""
+
+CAST = "cast by the policy"
+"""Why a conversion runs that the program did not write."""
+
+
+def _holds_float32(args: Any) -> bool:
+    found = [a for a in args if isinstance(a, Tensor)]
+    found += [t for a in args if isinstance(a, list | tuple) for t in a]
+    return any(isinstance(t, Tensor) and t.dtype is _FLOAT32 for t in found)
+
+
+def _asks(rule: Rule, args: Any, kwargs: Keywords) -> bool:
+    """Whether the program asks for the dtype of a result that CUDA's lists make FP32."""
+    at = rule.dtype_at
+    if at is None or rule.run is not Run.WIDE:
+        return False
+    return (args[at] if at < len(args) else kwargs.get("dtype")) is not None
+
+
+# The kernels -------------------------------------------------------------------------------
+class Kernels:
+    """The kernels that replace autocast's, for as long as somebody holds this object."""
+
+    def __init__(self) -> None:
+        self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        self._replaced: set[Any] = set()
+
+    def __del__(self) -> None:
+        self._library._destroy()  # type: ignore[no-untyped-call]
+
+    def replace(self, policy: Policy) -> None:
+        """Replace the kernels of the operations that a policy casts for."""
+        kinds = devices(CPU_AUTOCAST)
+        with _lock, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*may also be overridden")
+            for operation in _operations_of(policy):
+                if operation in self._replaced:
+                    continue
+                self._replaced.add(operation)
+                for kind in kinds:
+                    kernel = _kernel(operation, kind)
+                    key = _KEYS[kind].name
+                    self._library.impl(operation, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+
+
+@cache
+def _operations_of(policy: Policy) -> list[Any]:
+    """The operations whose inputs a policy or torch itself casts, in some layer or in all."""
+    every = bool(policy.layers) or Run.LOWER in (policy.inside, policy.outside)
+    names = frozenset[str]().union(*(names for _, names in policy.lists()))
+    own = frozenset[str]().union(*map(_with_kernels, devices(CPU_AUTOCAST)))
+    found = []
+    for operation in _functional_operations():
+        base = operation._schema.name.removeprefix("aten::")
+        listed = base in names or operation.name() in own
+        if listed or (every and not _is_composite(operation)):
+            found.append(operation)
+    return found
+
+
+_lock = Lock()
+
+_shared = WeakValueDictionary[str, Kernels]()
+
+
+def kernels() -> Kernels:
+    """The replaced kernels, shared by all simulations of the process."""
+    with _lock:
+        found = _shared.get("aten")
+        if found is None:
+            found = _shared["aten"] = Kernels()
+        return found
+
+
+@cache
+def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
+    """A kernel that asks the policy of the calling thread; without one it is torch's own."""
+    own = _own_kernel(operation.name(), kind)
+    whole = _is_composite(operation)
+
+    def untouched(args: Any, kwargs: Keywords) -> Any:
+        if whole:  # its parts may be listed
+            return operation._op_dk(COMPOSITE, *args, **kwargs)
+        with _Excluding(_OFF):
+            return operation(*args, **kwargs)
+
+    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = this_thread().innermost
+        if mode is None:  # of a backward pass in a thread of its own
+            mode = _get_current_dispatch_mode()
+        lists = getattr(mode, "policy", None)
+        if lists is None or lists.written:
+            if own is not None:
+                return own.call_boxed(keys, *args, **kwargs)
+            return untouched(args, kwargs)
+        rules = mode.rules if current_node() is None else mode.running()[0].rules
+        rule = rules.get(id(operation)) or rules.of(operation)
+        alone = not rule.listed and (whole or rule.run is Run.WIDEST)
+        if alone or _is_off(mode, rule, kind):
+            return untouched(args, kwargs)
+        if mode.policy.kernels == "cuda" and operation.name() in _REFUSED:
+            # in torch's words
+            _own_kernel(operation.name(), "cuda").call_boxed(keys, *args, **kwargs)
+        with _Excluding(_OFF):
+            return _call(mode, operation, rule, kind, args, kwargs)
+
+    return run
+
+
+def _is_off(mode: Any, rule: Rule, kind: str) -> bool:
+    """Whether nothing is cast: in a region switched off by CUDA's name, and in a backward pass.
+
+    A backward pass belongs outside autocast, also if it runs within the simulation; but a region
+    that is entered in it, as a checkpoint does, counts. And what a program does outside modules
+    without gradients, as it clips them, is lowered only by a list.
+    """
+    if mode.policy.kernels == "cuda" and not torch.is_autocast_enabled("cuda"):
+        return True
+    if not rule.listed and mode.place is mode.outside and not torch.is_grad_enabled():
+        return True
+    return current_node() is not None and _depth() <= mode.depth
+
+
+def _own_kernel(name: str, kind: str) -> Any:
+    """Torch's own kernel of autocast for an operation, if it has one."""
+    if name not in _with_kernels(kind):
+        return None
+    return torch.library.get_kernel(name, _KEYS[kind].name)
+
+
+@cache
+def _with_kernels(kind: str) -> frozenset[str]:
+    """The operations for which torch itself has kernels of autocast."""
+    key = _KEYS[kind].name
+    return frozenset(torch._C._dispatch_get_registrations_for_dispatch_key(key))
+
+
+@cache
+def _functional_operations() -> list[Any]:
+    """Torch's operations that compute new tensors from tensors."""
+    found = []
+    for name in torch._C._dispatch_get_all_op_names():
+        space, _, rest = name.partition("::")
+        base, _, overload = rest.partition(".")
+        packet = getattr(torch.ops.aten, base, None) if space == "aten" else None
+        operation = getattr(packet, overload or "default", None)
+        if operation is None:
+            continue
+        schema = operation._schema
+        taken = any("Tensor" in str(a.type) for a in schema.arguments)
+        given = [r for r in schema.returns if "Tensor" in str(r.type)]
+        shared = any(r.alias_info for r in given)
+        if taken and given and not shared and not schema.is_mutable:
+            found.append(operation)
+    return found
+
+
+def _is_composite(operation: Any) -> bool:
+    has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
+    return has("CompositeImplicitAutograd") and not has("CPU")

@@ -1,0 +1,192 @@
+"""Rounding float32 tensors to one format, with options that are checked once and with counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from threading import get_ident
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mplab.numbers import kernels
+from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
+from mplab.numbers.rounding import Stream, Tally, checked_keys, checked_parameters
+from mplab.numbers.tensors import round_tensor
+from mplab.numbers.threads import DIVISIBLE
+
+
+class Counter:
+    """Counts of the roundings of one operation in one layer; loops add to the array."""
+
+    def __init__(self) -> None:
+        self.tally = Tally()
+        self.total = 0
+        self.counts = np.zeros(8, np.int64)
+        self.counts_at: int = self.counts.ctypes.data
+
+    def result(self) -> Tally:
+        """Everything counted so far."""
+        counted = Tally() + self.tally
+        counted.add_counts(self.total, self.counts)
+        return counted
+
+
+def rounding_parameters(
+    function: str,
+    fmt: Format,
+    rounding: Rounding = Rounding.TIES_TO_EVEN,
+    overflow: Overflow = Overflow.IEEE,
+) -> Any:
+    """Return the constants that rounding float32 tensors to a format needs.
+
+    Raises:
+        ValueError: the format does not fit in float32, or lacks signs or zero.
+    """
+    rules = (rounding, overflow, False, False, Tininess.AFTER)
+    parameters = checked_parameters(function, fmt, np.dtype(np.float32), *rules)
+    if parameters is None or not (fmt.signed and fmt.has_zero):
+        raise ValueError(
+            f"{function}: fmt must have signs and zero, and fit in float32; got {fmt.name}. "
+            f"Use FP16, BF16, FP8_E4M3, FP8_E5M2 or the like."
+        )
+    return parameters
+
+
+class Rounder:
+    """Round tensors to one format, with options that are checked once."""
+
+    def __init__(
+        self, fmt: Format, rounding: Rounding, overflow: Overflow, stream: Stream | None
+    ) -> None:
+        if stream is None or rounding is not Rounding.STOCHASTIC:
+            checked_keys("simulated", rounding, stream)
+        self.parameters = rounding_parameters("simulated", fmt, rounding, overflow)
+        self.fmt = fmt
+        self.rounding = rounding
+        self.overflow = overflow
+        self.stream = stream
+        self._parameters_at: int = self.parameters.numbers.ctypes.data
+
+    @cached_property
+    def kernel_dtype(self) -> torch.dtype | None:
+        """The dtype whose kernels of torch's round as this does, if there are such kernels."""
+        as_torch = self.rounding, self.overflow
+        if as_torch != (Rounding.TIES_TO_EVEN, Overflow.IEEE):
+            return None
+        dtype = self.fmt.torch_dtype
+        return dtype if dtype in (torch.float16, torch.bfloat16) else None
+
+    @cached_property
+    def _loop(self) -> Callable[..., None]:
+        return self._compiled(counting=False)
+
+    @cached_property
+    def _counting_loop(self) -> Callable[..., None]:
+        return self._compiled(counting=True)
+
+    def _compiled(self, *, counting: bool) -> Callable[..., None]:
+        special_cases = self.parameters.special_cases
+        return kernels.loop_at(int(self.rounding), special_cases, counting=counting)
+
+    def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
+        """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
+        # a listener may round, too: it is taken away while it runs
+        if _listeners and (hear := _listeners.pop(get_ident(), None)) is not None:
+            try:
+                return hear(self, x, out, counter)
+            finally:
+                _listeners[get_ident()] = hear
+        size = x.numel()
+        here = out is x
+        x_at = x.data_ptr()
+        # No memory: empty, on the meta device, or zeros of forward differentiation.
+        if not x_at:
+            return out if here else out.zero_()
+        plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
+        if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
+            # dimensions in another order; random bits depend on the index in this order
+            plain = (
+                self.stream is None
+                and (here or x.stride() == out.stride())
+                and is_dense(x)
+            )
+        if not plain:
+            return round_tensor(
+                x,
+                self.fmt,
+                rounding=self.rounding,
+                overflow=self.overflow,
+                stream=self.stream,
+                out=out,
+                tally=None if counter is None else counter.tally,
+            )
+        key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
+        out_at = x_at if here else out.data_ptr()
+        parameters_at = self._parameters_at
+        if counter is None:
+            self._loop(x_at, out_at, size, parameters_at, key0, key1)
+        else:
+            counter.total += size
+            counts_at = counter.counts_at
+            self._counting_loop(
+                x_at, out_at, size, parameters_at, key0, key1, counts_at
+            )
+        return out
+
+    def add_up(self, terms: Tensor) -> Tensor:
+        """Add rows one after the other, rounding after each addition."""
+        total = torch.zeros_like(terms[0])
+        self(total, total, None)
+        if self.stream is None and total.is_cpu and not _listeners:
+            # a ufunc takes two thirds of the loop's time for each row
+            add = np.add
+            rounded = kernels.ufunc(self.parameters, self.rounding)
+            sums = total.numpy().reshape(-1)
+            bits = sums.view(np.int32)
+            for row in terms.numpy().reshape(len(terms), -1):
+                add(sums, row, sums)
+                rounded(bits, bits)
+            return total
+        for row in terms:
+            total += row
+            self(total, total, None)
+        return total
+
+
+def is_dense(t: Tensor) -> bool:
+    """Whether a tensor fills its memory without holes, in some order of its dimensions.
+
+    Examples:
+        >>> t = torch.zeros(4, 3)
+        >>> is_dense(t.t()), is_dense(t[:, :2]), is_dense(t[:1].expand(2, 3))
+        (True, False, False)
+    """
+    expected = 1
+    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+Listener = Callable[[Rounder, Tensor, Tensor, Counter | None], Tensor]
+
+_listeners: dict[int, Listener] = {}  # by thread
+
+
+@contextmanager
+def intercept_rounding(listener: Listener) -> Iterator[None]:
+    """Call `listener` instead of each rounding in this thread; it rounds, or calls the rounder."""
+    before = _listeners.get(get_ident())
+    _listeners[get_ident()] = listener
+    try:
+        yield
+    finally:
+        del _listeners[get_ident()]
+        if before is not None:
+            _listeners[get_ident()] = before
