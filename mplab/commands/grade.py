@@ -206,13 +206,22 @@ def _due(course: Course, options: argparse.Namespace) -> int:
         default=[],
         help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
     ),
+    _option(
+        "--people",
+        type=Path,
+        help="whose names are that are nobody's in the roster: a CSV name,id",
+    ),
 )
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading import collecting, exchanging
 
     place = options.place or exchanging.inbound(course)
     collected = collecting.collect(
-        course, options.assignment, place, times=options.times
+        course,
+        options.assignment,
+        place,
+        times=options.times,
+        people=options.people,
     )
     for problem in collected.problems:
         print(f"look at: {problem}")
