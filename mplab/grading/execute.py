@@ -5,6 +5,7 @@ A worker reads the course and writes nothing: the process that gave it the work 
 
 from __future__ import annotations
 
+import ast
 import atexit
 import copy
 import logging
@@ -14,8 +15,8 @@ import signal
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from nbformat.v4 import new_markdown_cell, new_output
 from mplab.grading.exercises import (
     ALL_INTERRUPTS,
     NOT_ASKED,
+    Assignment,
     Graded,
     Outcome,
     Reply,
@@ -52,7 +54,31 @@ _OUTCOME_TEXT = re.compile(
 
 _ENDED = "The kernel ended"
 
+_WARM = """
+import numpy, sys, mplab
+mplab.round_to(numpy.ones(1), mplab.FP16)
+for line in {imports!r}:
+    try:
+        exec(line)
+    except Exception:  # of a file beside the notebook, for instance
+        pass
+if "torch" in sys.modules:
+    import torch._dynamo  # as the first optimizer does
+"""
+"""What every submission would wait for; it runs once, before all of them."""
+
 _SANDBOXES: dict[tuple[str, bool], WarmSandbox] = {}
+
+
+def warm_up(assignment: Assignment, notebooks: Iterable[NotebookNode]) -> str:
+    """Write what to run before all submissions: what the notebooks import, and `WARM`."""
+    imports = []
+    for cell in (cell for notebook in notebooks for cell in notebook.cells):
+        with suppress(SyntaxError):  # no code, or a magic
+            for line in ast.parse(cell.source if cell.cell_type == "code" else "").body:
+                if isinstance(line, ast.Import | ast.ImportFrom):
+                    imports.append(ast.unparse(line))
+    return _WARM.format(imports=[*dict.fromkeys(imports)]) + assignment.warm
 
 
 def warm_sandbox(
@@ -412,7 +438,10 @@ def _grade_notebooks(
                 cell.source = escape_html_in_markdown(cell.source)
     if not refused:
         sandbox = warm_sandbox(
-            exercises.warm, trusted=job.trusted, account=job.account, limits=limits
+            warm_up(exercises, skeletons.values()),
+            trusted=job.trusted,
+            account=job.account,
+            limits=limits,
         )
         sessions = partial(sandbox.session, course.files(assignment))
         several = len(notebooks) > 1

@@ -11,7 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
+from mplab.grading.execute import graded_name, run_notebook, warm_sandbox, warm_up
 from mplab.grading.exercises import (
     Assignment,
     Outcome,
@@ -73,7 +73,7 @@ def release(
     }
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
-    sandbox = warm_sandbox(assignment.warm, trusted=trusted)
+    sandbox = warm_sandbox(warm_up(assignment, solved.values()), trusted=trusted)
     kernel = partial(sandbox.session, course.files(name))
     seed = partial(seed_for, course.key(), name, name)
 

@@ -12,11 +12,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import nbformat
 import pytest
 from classroom import WALLS, autograded, notebook, run, submit, with_walls
 
 from mplab.commands import grade
 from mplab.grading.autograding import autograde
+from mplab.grading.execute import warm_up
+from mplab.grading.exercises import Assignment
 from mplab.grading.exporting import grades
 from mplab.grading.folder import Course, create_course
 from mplab.grading.releasing import release
@@ -322,3 +325,15 @@ def test_torch_numba_and_matplotlib_work_inside():
         ).outputs
         assert "image/png" in shown[-1]["data"]
         assert session.run("%timeit -n1 -r1 1").ok
+
+
+@with_walls
+def test_what_a_release_imports_costs_no_submission_its_time():
+    """An own assignment with torch took 7.6 s a submission, of which 7 were imports."""
+    cells = ["import tabnanny\nx = 1", "%pip install y", "import no_such\nimport sched"]
+    book = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    warm = warm_up(Assignment({}, "import shelve"), [book])
+    modules = {"tabnanny", "sched", "shelve", "numba"}
+    with WarmSandbox(warm=warm) as sandbox, sandbox.session({}) as session:
+        source = f"import sys\nassert sys.modules.keys() >= {modules}"
+        assert session.run(source).ok
