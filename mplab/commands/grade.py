@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mplab.commands.errors import UserError, escape_control_characters
 from mplab.common.installation import require_packages
+from mplab.common.words import plural
 
 if TYPE_CHECKING:
     from mplab.grading.autograding import SubmissionResult
@@ -227,7 +228,7 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
         print(f"look at: {problem}")
     taken = {*collected.students} - {*collected.left_out}
     print(f"{len(taken)} submissions are in {course.root / 'submitted'}")
-    _print_names("left out", [*map(ascii, collected.left_out)])
+    _print_names("left out", [*map(repr, collected.left_out)])
     return int(bool(collected.left_out) or not collected.students)
 
 
@@ -308,8 +309,8 @@ def _print_summary(
     _print_names("Late", late)
     if by_hand:
         print(f"To be graded by hand: {by_hand}, with mplab grade serve.")
-    if whole_class:
-        _print_names("Nothing from", absent)
+    if whole_class and absent:
+        print(f"Nothing from {plural(len(absent), 'student')}: export names them.")
 
 
 @_step(
@@ -450,8 +451,6 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         write_grades(found, path)
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")
-    for remark in course.roster_file().remarks:
-        print(remark)
     refused = [grade.student.id for grade in found if grade.refused]
     _print_names("not graded, and so with no points", refused)
     if waiting := [grade.student.id for grade in every if grade.by_hand]:

@@ -193,7 +193,7 @@ def collect(
         )
     table = read_people(people, {s.id for s in roster}) if people else {}
     listed = read_list(times, roster, zone)
-    problems = [*course.roster_file().remarks, *listed.remarks]
+    problems = [*listed.remarks]
     if listed.names:
         course.write("platform", assignment, "list", listed.record())
     teams = course.teams(assignment)
