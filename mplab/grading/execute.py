@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -42,8 +42,10 @@ from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sa
 from mplab.grading.sanitise import rebuild_output
 from mplab.grading.submissions import (
     RejectedSubmission,
+    answers_before,
     escape_html_in_markdown,
     mark_of,
+    marked,
     read_submission,
 )
 
@@ -51,6 +53,14 @@ _OUTCOME_TEXT = re.compile(
     r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
 )
 """An outcome in the text of a check: courses graded before version 1 have no other record."""
+
+_COMPILE = """
+try:
+    compile(get_ipython().transform_cell({source!r}), "cell", "exec", dont_inherit=True)
+except (SyntaxError, ValueError) as error:
+    print("SyntaxError in its line", getattr(error, "lineno", "?"), end=": ")
+    print(error.args[0])
+"""
 
 _ENDED = "The kernel ended"
 
@@ -169,10 +179,14 @@ def run_notebook(
         if spent > seconds:
             break
     outcomes = {}
+    lost = {name for name, known in replies.items() if any(r.missing for r in known)}
+    errors = _syntax_errors(notebook, lost, sessions) if lost else {}
     for cell in notebook.cells:
         if (name := graded_name(cell)) is not None:
             exercise = graded[name]
             known = replies.get(name, [])
+            if error := errors.get(name):
+                known = [r._replace(message=error) if r.missing else r for r in known]
             missing = len(exercise.parts) - len(known)
             known += [Reply([], message=ended)] * missing
             outcomes[name] = outcomes_of(exercise, known)
@@ -180,6 +194,28 @@ def run_notebook(
     if interrupts:
         remarks.insert(0, f"Stopped {interrupts}× for running too long.")
     return NotebookResult(outcomes, " ".join(dict.fromkeys(remarks)))
+
+
+def _syntax_errors(
+    notebook: NotebookNode,
+    names: Collection[str],
+    sessions: Callable[[], AbstractContextManager[Session]],
+) -> dict[str, str]:
+    """Find the exercises whose answer is no Python, and say why.
+
+    The kernel compiles and runs nothing, so what it says depends on no hidden input.
+    """
+    cells = marked(notebook)
+    found = {}
+    with sessions() as session, suppress(Died):
+        for name, answer in answers_before(notebook).items():
+            if name not in names or cells[answer].cell_type != "code":
+                continue
+            source = _COMPILE.format(source=cells[answer].source)
+            outputs = session.run(source, seconds=5.0).outputs
+            if text := one_line(str(outputs[0].get("text", "")) if outputs else ""):
+                found[name] = f"The cell does not run: {text[:200]}."
+    return found
 
 
 def _run_in_one_kernel(

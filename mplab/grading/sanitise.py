@@ -108,6 +108,8 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
             outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
+            if check:
+                outputs = outputs[:1]  # the second is the number that nbgrader reads
             shown = [rebuild_output(output) for output in outputs]
             if hidden:
                 shown = _withheld(shown if mark else [])
