@@ -4,7 +4,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from mplab.common.installation import PACKAGE
 from mplab.course.files import course_folder
@@ -36,6 +39,25 @@ def _system_paths() -> list[Path]:
     paths |= {PACKAGE, course_folder("data"), *map(Path, _SYSTEM)}
     paths = {path for path in paths if path.exists()}
     return sorted(path for path in paths if not paths & set(path.parents))
+
+
+def read_libraries() -> None:
+    """Read what a submission sees into the machine's cache, as far as half the free memory goes.
+
+    A file that is read from the disk takes longer, and is counted as a fault. So a submission could
+    leave a message by which files it reads, and the next one of its author find it.
+    """
+    room = psutil.virtual_memory().available // 2
+    for top in _system_paths():
+        for folder, _, names in os.walk(top):
+            for name in names:
+                with suppress(OSError):  # a link, for instance
+                    path = os.path.join(folder, name)
+                    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                    room -= os.fstat(file).st_size
+                    if room > 0:
+                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+                    os.close(file)
 
 
 def import_path() -> list[str]:
