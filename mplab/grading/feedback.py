@@ -338,7 +338,9 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 for comment in row.comments:
                     mark = cells[comment.name].metadata.nbgrader
                     if mark.get("score") != NOT_READ:  # else it is about an earlier one
-                        mark.comment = comment.comment
+                        words = comment.comment or ""
+                        # Markdown joins lines unless two blanks end them.
+                        mark.comment = re.sub(r"(?<=\S)\n(?=\S)", "  \n", words)
                 about = {
                     "notebook": row.name,
                     "score": row.score,

@@ -197,6 +197,7 @@ class Course:
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for;
+        `marks`, who gave points by hand, and when;
         `platform` (of no student: "list" and "due"), numbers, teams and date of the assignment.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"

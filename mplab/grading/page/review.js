@@ -16,6 +16,13 @@ form.addEventListener("input", () => {
 form.addEventListener("submit", () => {
   changed = false;
 });
+for (const button of form.querySelectorAll(".bank button")) {
+  button.addEventListener("click", () => {
+    const comment = form.querySelector("textarea");
+    comment.value = [comment.value.trim(), button.textContent].filter(Boolean).join("\n");
+    changed = true;
+  });
+}
 addEventListener("beforeunload", (event) => {
   if (changed) event.preventDefault();
 });
