@@ -335,7 +335,7 @@ class _Answer(_Handler):
     def post(self, assignment: str, notebook: str, name: str, student: str) -> _Respond:
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
-        words = self.get_body_argument("comment", "")
+        words = self.get_body_argument("comment", "").replace("\r\n", "\n")
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:

@@ -303,7 +303,7 @@ def test_equal_answers_get_one_mark_from_somebody_with_a_name(course):
         session.post(origin, data=name, headers={"Origin": origin}).status_code == 200
     )
     form = hidden_fields(show()) | {"same": "yes"}
-    assert save(["0.5", "0.5"], "Which\ntie?", form).status_code == 303
+    assert save(["0.5", "0.5"], "Which\r\ntie?", form).status_code == 303
     with course.gradebook() as book:
         found = [book.find_grade(BY_HAND, "a1", "a1", s) for s in ("s01", "s02", "s03")]
         assert [grade.manual_score for grade in found[:2]] == [1.0, 1.0]
