@@ -501,6 +501,8 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     if stat.S_ISLNK(info.external_attr >> 16):
         raise RejectedSubmission("it is a link")
+    if info.flag_bits & 1:
+        raise RejectedSubmission("it is encrypted; pack it without a password")
     # zipfile unpacks the other methods whole before it returns a single byte.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise RejectedSubmission(
@@ -612,6 +614,8 @@ class _DeliveryReader:
             ) from error
         with archive:
             files = [(str(file.path), file) for file in _zip_files(archive)]
+            if not files:  # or a list of none stands after the true one
+                raise RejectedSubmission("it holds no files; pack it again")
             self._take(files, packed=True)
 
 

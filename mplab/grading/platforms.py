@@ -263,7 +263,10 @@ class People:
         named = {who for name in names for who in known.get(name, ())}
         teams = self._teams.get(normalized_name(label.name), [])
         if label.platform == "Canvas":
-            return self._of_canvas(label, named, teams)
+            if who := self._numbered.get(label.number):
+                by = f"handed in under {shown_name(label.name)}, by {who}'s number"
+                return Owner(who) if who in named else Owner(who, True, by)
+            named -= {*self._numbered.values()}  # theirs is another
         moodle = label.platform == "Moodle"
         if moodle and not (label.number or teams or named):
             raise RejectedSubmission(
@@ -283,33 +286,10 @@ class People:
             named = set()
         if not named and len(teams) == 1:
             return Owner(teams[0][0], team=True)
-        return Owner(self._only(named))
-
-    def _of_canvas(
-        self, label: Label, named: set[str], teams: Sequence[Sequence[str]]
-    ) -> Owner:
-        """Find a student by Canvas's number, which under a group's name is one member's."""
-        who = self._numbered.get(label.number)
-        if who in named:
-            return Owner(str(who))
-        if who and not named:
-            name = shown_name(label.name)
-            return Owner(who, True, f"handed in under {name}, by {who}'s number")
-        if not named and len(teams) == 1:
-            return Owner(teams[0][0], team=True)
-        free = named - {*self._numbered.values()}
-        if who or (named and not free):
-            raise RejectedSubmission(
-                f"its name is that of {min(named)}, and its number {label.number} "
-                + (f"is {who}'s" if who else "is not")
-            )
-        return Owner(self._only(free))
-
-    def _only(self, named: set[str]) -> str:
         if len(named) != 1:
             raise RejectedSubmission(
                 "several students have this name"
                 if named
-                else "no student of the roster and no team has this name"
+                else "no student of the roster and no team has this name and number"
             )
-        return min(named)
+        return Owner(named.pop())

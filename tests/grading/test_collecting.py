@@ -66,6 +66,7 @@ BROKEN = {
         packed({"a1.ipynb": "x" * 99}, zipfile.ZIP_LZMA), b"a1.ipynb", 12, b"\xff" * 9
     ),
     "no zip": b"PK but no more",
+    "two ends": GOOD + END.pack(b"PK\5\6", 0, 0, 0, 0, 0, 0, 0),
     "50,000 files": ENTRY * 50_000 + END.pack(
         b"PK\5\6", 0, 0, 50_000, 50_000, len(ENTRY) * 50_000, 0, 0),
 }  # fmt: skip
@@ -102,6 +103,7 @@ def test_a_broken_zip_costs_its_student_alone_with_a_reason(course, name):
     assert collected.students == ["s01", "s02"]
     assert taken(course) == {"s02/a1/a1.ipynb": "honest"}
     assert "it " in collected.problems[0] and len(collected.problems) == 2
+    assert "RuntimeError" not in collected.problems[0]
     assert most < 30
 
 

@@ -223,7 +223,7 @@ def test_a_platform_s_name_is_read_and_written_back(course, name, owner, back):
     ("Teilnehmerin_17_assignsubmission_file/a1.ipynb", "it is anonymous"),  # M8
     ("参与人_17_assignsubmission_file/a1.ipynb", "it is anonymous"),
     ("LATE_anon_Ab1Cd_6_a1.ipynb", "it is anonymous"),  # C3
-    ("loweada_77_6_a1.ipynb", "name is that of s01, and its number 77 is not"),
+    ("loweada_77_6_a1.ipynb", "no student of the roster and no team has"),
     ("Ada Löwe_17_assignsubmission_file", "no student of the roster is recognised"),  # no folder
 ])  # fmt: skip
 def test_what_is_nobody_s_for_certain_is_left_out_with_its_reason(course, name, reason):
