@@ -224,10 +224,11 @@ def _write_people(
     path: Path, table: Mapping[str, str], unknown: Mapping[str, str]
 ) -> str:
     """Add the names that nobody is known for to `people.csv`; return what to do with it."""
-    lines = {escape_formula(name): who for name, who in unknown.items()}
-    lines |= read_people(path, set())
+    before = read_people(path, set())
+    lines = {escape_formula(name): who for name, who in unknown.items()} | before
     lines |= table
-    write_table(path, [("name", "id"), *lines.items()])
+    if lines != before:
+        write_table(path, [("name", "id"), *lines.items()])
     return (
         f"{plural(len(unknown), 'name')} of nobody: {path.name} lists all such, with an id where "
         "one student's name stands in it. Correct it, and give the same command again with "
