@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from mplab.commands.errors import UserError, escape_control_characters
 from mplab.common.installation import require_packages
-from mplab.common.words import plural
 
 if TYPE_CHECKING:
     from mplab.grading.autograding import SubmissionResult
@@ -310,7 +309,7 @@ def _print_summary(
     if by_hand:
         print(f"To be graded by hand: {by_hand}, with mplab grade serve.")
     if whole_class and absent:
-        print(f"Nothing from {plural(len(absent), 'student')}: export names them.")
+        print(f"Nothing from ({len(absent)}): export names them.")
 
 
 @_step(

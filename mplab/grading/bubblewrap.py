@@ -4,10 +4,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-
-import psutil
 
 from mplab.common.installation import PACKAGE
 from mplab.course.files import course_folder
@@ -42,22 +39,24 @@ def _system_paths() -> list[Path]:
 
 
 def read_libraries() -> None:
-    """Read what a submission sees into the machine's cache, as far as half the free memory goes.
+    """Read what a submission sees into the machine's cache, as far as half the memory goes.
 
     A file that is read from the disk takes longer, and is counted as a fault. So a submission could
     leave a message by which files it reads, and the next one of its author find it.
     """
-    room = psutil.virtual_memory().available // 2
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     for top in _system_paths():
         for folder, _, names in os.walk(top):
             for name in names:
-                with suppress(OSError):  # a link, for instance
-                    path = os.path.join(folder, name)
+                path = os.path.join(folder, name)
+                try:
                     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-                    room -= os.fstat(file).st_size
-                    if room > 0:
-                        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
-                    os.close(file)
+                except OSError:  # a link, for instance
+                    continue
+                room -= os.fstat(file).st_size
+                if room > 0:
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+                os.close(file)
 
 
 def import_path() -> list[str]:

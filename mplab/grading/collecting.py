@@ -1,7 +1,5 @@
 """Collect submissions from a folder or a zip, as learning platforms make them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -29,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from mplab.common.words import plural
+from mplab.grading.dates import stated_time
 from mplab.grading.folder import Course
 from mplab.grading.platforms import (
     Label,
@@ -96,14 +95,6 @@ class _File(NamedTuple):
     time: datetime | None = None
     clock: str = ""
 
-    def below(self) -> _File:
-        """Return the file as it lies below the folder on top."""
-        return self._replace(path=PurePosixPath(*self.path.parts[1:]))
-
-    def without(self, start: str) -> _File:
-        """Return the file without what its path begins with."""
-        return self._replace(path=PurePosixPath(str(self.path).removeprefix(start)))
-
 
 @dataclass
 class _Delivery:
@@ -128,7 +119,7 @@ class _Delivery:
     @property
     def time(self) -> datetime:
         """When it came in, by its name, or by the dates of its files in the download."""
-        if self.label and (stated := self.label.when(UTC)):
+        if self.label and (stated := stated_time(self.label.time, UTC)):
             return stated
         return max(file.time or _LONG_AGO for file in self.files.values())
 
@@ -283,12 +274,14 @@ def _without_top(files: list[_File], place: Path, people: People) -> list[_File]
     ):
         (top,) = tops
         if not (is_of_platform(top) or _EXCHANGE.fullmatch(top) or people.whose(top)):
-            files = [file.below() for file in files]
+            files = [f._replace(path=f.path.relative_to(top)) for f in files]
             name = top
     title = name.removesuffix("-submissions")
     if title == name:
         return files
-    return [file.without(f"{title}-") for file in files]
+    paths = [str(file.path).removeprefix(f"{title}-") for file in files]
+    pairs = zip(files, paths, strict=True)
+    return [file._replace(path=PurePosixPath(path)) for file, path in pairs]
 
 
 class _Found(NamedTuple):
@@ -658,7 +651,7 @@ def _bring_in(
     stamp = listed.times.get(("id", owner))
     if label and not counts.team:
         stamp = stamp or listed.times.get(("number", label.number))
-        stamp = stamp or label.when(course.zone())
+        stamp = stamp or stated_time(label.time, course.zone())
     source = "list"
     if not stamp:
         source = _UNKNOWN if clock == "download" else clock

@@ -21,8 +21,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_output
+from nbformat import NotebookNode, v4
 
 from mplab.grading.exercises import (
     ALL_INTERRUPTS,
@@ -64,8 +63,7 @@ except (SyntaxError, ValueError) as error:
 
 _ENDED = "The kernel ended"
 
-_WARM = """
-import numpy, sys, mplab
+_WARM = """import numpy, sys, mplab
 mplab.round_to(numpy.ones(1), mplab.FP16)
 for line in {imports!r}:
     try:
@@ -73,7 +71,7 @@ for line in {imports!r}:
     except Exception:  # of a file beside the notebook, for instance
         pass
 if "torch" in sys.modules:
-    import torch._dynamo  # as the first optimizer does
+    __import__("torch._dynamo")  # as the first optimizer does
 """
 """What every submission would wait for; it runs once, before all of them."""
 
@@ -259,7 +257,7 @@ def _run_in_one_kernel(
                 skipped.add(number)
                 text = f"{ended} What follows ran without this cell.\n"
                 if not kept:
-                    cell.outputs = [new_output("stream", text=text)]
+                    cell.outputs = [v4.new_output("stream", text=text)]
             else:
                 # At first only the part that ended it is lost, the second time what is left.
                 second = any(reply.message.startswith(_ENDED) for reply in known)
@@ -285,10 +283,10 @@ def _outputs(session: Session, source: str) -> list[NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
     before = session.interrupts
     if before >= ALL_INTERRUPTS:
-        return [new_output("stream", text=f"{NOT_ASKED}\n")]
+        return [v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [rebuild_output(output) for output in session.run(source).outputs]
     if session.interrupts > before:
-        outputs.append(new_output("stream", text="Stopped: it ran too long.\n"))
+        outputs.append(v4.new_output("stream", text="Stopped: it ran too long.\n"))
     return outputs
 
 
@@ -327,8 +325,8 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     earned = sum(part.earned for part in outcomes)
     cell.metadata["mplab"] = {"outcomes": [part._asdict() for part in outcomes]}
     cell.outputs = [
-        new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
-        new_output("execute_result", {"text/plain": repr(float(earned))}),
+        v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
+        v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
     ]
 
 
@@ -463,7 +461,7 @@ def _grade_notebooks(
     exercises = course.assignment(assignment)
     for _, notebook in sorted(notebooks.items()):
         if note:
-            notebook.cells.insert(0, new_markdown_cell(note, id="mplab-note"))
+            notebook.cells.insert(0, v4.new_markdown_cell(note, id="mplab-note"))
         for cell in notebook.cells:
             name = graded_name(cell)
             if refused and name:

@@ -2,11 +2,8 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, tzinfo
 from typing import NamedTuple
 
-from mplab.grading.dates import read_time
 from mplab.grading.submissions import RejectedSubmission, shown_name
 from mplab.grading.tables import (
     Student,
@@ -94,14 +91,6 @@ class Label(NamedTuple):
     def key(self) -> str:
         """What tells its author from others, for `people.csv`."""
         return f"{self.name}_{self.number}" if self.number else self.name
-
-    def when(self, zone: tzinfo) -> datetime | None:
-        """Return when it came in, by a clock of this zone; None if its name does not say it."""
-        text = re.sub(r"-(\d\d)-(\d\d)-(\d\d)$", r" \1:\2:\3", self.time)
-        text = re.sub(r"(\d\d) ([AP]M)$", r":\1 \2", text)
-        with suppress(ValueError):
-            return read_time(text, zone) if text else None
-        return None
 
 
 def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:

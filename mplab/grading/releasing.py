@@ -1,19 +1,21 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 import base64
-import copy
 import tempfile
 import time
 import zlib
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import nbformat
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
+from nbformat import (
+    NotebookNode,
+    read as read_notebook,
+    v4,
+    write as write_notebook,
+    writes,
+)
 
 from mplab.course.exercise import equal
 from mplab.grading.execute import graded_name, run_notebook, warm_sandbox, warm_up
@@ -76,7 +78,7 @@ def release(
     write_public_checks(course, name)
     source = course.root / "source" / name
     solved = {
-        path: nbformat.read(path, as_version=4)
+        path: read_notebook(path, as_version=4)
         for path in sorted(source.glob("*.ipynb"))
     }
     if problems := _mismatches(assignment, list(solved.values())):
@@ -105,17 +107,16 @@ def release(
     with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
         made = _generate(course, name, folder, db_url=f"sqlite:///{folder}/trial.db")
         skeletons = {
-            path.stem: nbformat.read(path, as_version=4)
+            path.stem: read_notebook(path, as_version=4)
             for path in sorted(made.glob("*.ipynb"))
         }
         for stem, stub in skeletons.items():
-            skeleton = copy.deepcopy(stub)
+            text = writes(solved[source / f"{stem}.ipynb"]).encode()
+            student = rebuild(stub, read_cells(text))
             if earned := sum(part.earned for _, part in outcomes(stub)):
                 raise ValueError(
                     f"release: the empty notebook {stem} earns {earned:g} points."
                 )
-            text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
-            student = rebuild(skeleton, read_cells(text))
             try:
                 with kernel() as session:
                     points = _as_student(course, name, student, session, draws)
@@ -187,14 +188,14 @@ def add_start(course: Course, release: Path) -> None:
     packed = base64.b64encode(zlib.compress(table, 9)).decode()
     source = _CELL.replace("INSTALL", command).replace("CHECKS", packed)
     for path in sorted(release.glob("*.ipynb")):
-        notebook = nbformat.read(path, as_version=4)
+        notebook = read_notebook(path, as_version=4)
         mark = {"grade_id": f"{path.stem}-start", "schema_version": 3, "locked": True}
         mark |= {"grade": False, "solution": False, "task": False}
         metadata = {"nbgrader": mark, "jupyter": {"source_hidden": True}}
-        cell = new_code_cell(source, id="mplab-start", metadata=metadata)
+        cell = v4.new_code_cell(source, id="mplab-start", metadata=metadata)
         others = [other for other in notebook.cells if other.id != cell.id]
         notebook.cells = [cell, *others]
-        nbformat.write(notebook, path)
+        write_notebook(notebook, path)
     if what:
         page = _START.read_text("utf-8").replace("NAME", release.name)
         (release / "START.md").write_text(page.replace("INSTALL", what), "utf-8")
@@ -286,7 +287,7 @@ def _as_student(
 
 def _indistinct(course: Course, name: str, draws: int) -> list[str]:
     """Say which misconceptions no case shows, and which two the cases do not tell apart."""
-    found: Counter[str] = Counter()
+    found: dict[str, int] = {}
     until = time.monotonic() + _DRAW_SECONDS / 6
     for of, graded in course.assignment(name).graded.items():
         exercise = graded.exercise
@@ -301,7 +302,8 @@ def _indistinct(course: Course, name: str, draws: int) -> list[str]:
                 given = drawn.outcomes(wrong)
                 for other, theirs in seen:
                     if all(map(partial(equal, exercise=drawn), given, theirs)):
-                        found[f"{of}: no case tells {sentence!r} from {other!r}"] += 1
+                        line = f"{of}: no case tells {sentence!r} from {other!r}"
+                        found[line] = found.get(line, 0) + 1
                         break
                 seen.append((sentence, given))
     return [f"{line}, in {n} of up to {draws} draws" for line, n in found.items()]

@@ -445,7 +445,7 @@ class _Answer(_Handler):
 
     def _sign(self, question: Question, student: str) -> None:
         """Record who gave the points of an answer, and when."""
-        now = datetime.now(UTC).isoformat()
+        now = show_time(datetime.now(UTC), self.course.zone())
         place = (question.assignment, student)
         signed = {question.name: [self.reader, now]}
         self.course.write("marks", *place, self.course.read("marks", *place) | signed)
@@ -453,10 +453,8 @@ class _Answer(_Handler):
     def _given_by(self, question: Question, student: str) -> tuple[str, str]:
         """Return who gave the points of an answer, and when."""
         signed = self.course.read("marks", question.assignment, student)
-        if question.name not in signed:
-            return "A person", ""
-        who, when = signed[question.name]
-        return who, show_time(datetime.fromisoformat(when), self.course.zone())
+        who, when = signed.get(question.name, ("A person", ""))
+        return who, when
 
     def _bank(self, comment: Any) -> list[str]:
         """Return the comments on this question so far."""

@@ -14,16 +14,13 @@ import re
 import stat
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
-import nbformat
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat import NotebookNode, convert, from_dict, v4
 
 NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
@@ -260,8 +257,10 @@ def read_cells(content: bytes) -> list[RawCell]:
             "the notebook is not valid JSON; save it again in JupyterLab"
         ) from error
     if isinstance(data, dict) and data.get("nbformat") == 3:
-        with suppress(Exception):  # anything, if it is none of this format
-            data = nbformat.convert(nbformat.from_dict(data), 4)
+        try:
+            data = convert(from_dict(data), 4)
+        except Exception:  # anything, if it is none of this format
+            data = None
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != 4:
         raise RejectedSubmission(
@@ -413,7 +412,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     rebuilt.cells = []
     for number, entry in enumerate(order):
         if isinstance(entry, RawCell):
-            make = new_code_cell if entry.kind == "code" else new_markdown_cell
+            make = v4.new_code_cell if entry.kind == "code" else v4.new_markdown_cell
             cell = make(entry.source)
         else:
             cell = copy.deepcopy(roles[entry])

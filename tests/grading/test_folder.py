@@ -72,7 +72,7 @@ def test_the_way_from_release_to_export(course, capsys):
         "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON"
         in out
     )
-    assert out.endswith("Nothing from 1 student: export names them.\n")
+    assert out.endswith("Nothing from (1): export names them.\n")
     assert run(course, "autograde", "a1") == 0
     assert "0 graded now, 3 before." in capsys.readouterr().out
     assert run(course, "feedback", "a1") == 0

@@ -16,13 +16,12 @@ form.addEventListener("input", () => {
 form.addEventListener("submit", () => {
   changed = false;
 });
-for (const button of form.querySelectorAll(".bank button")) {
-  button.addEventListener("click", () => {
-    const comment = form.querySelector("textarea");
-    comment.value = [comment.value.trim(), button.textContent].filter(Boolean).join("\n");
-    changed = true;
-  });
-}
+form.addEventListener("click", ({ target }) => {
+  if (!target.closest(".bank button")) return;
+  const comment = form.querySelector("textarea");
+  comment.value = `${comment.value}\n${target.textContent}`.trim();
+  changed = true;
+});
 addEventListener("beforeunload", (event) => {
   if (changed) event.preventDefault();
 });
