@@ -206,19 +206,28 @@ def _due(course: Course, options: argparse.Namespace) -> int:
         default=[],
         help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
     ),
+    _option(
+        "--people",
+        type=Path,
+        help="whose names are that are nobody's in the roster: a CSV name,id",
+    ),
 )
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.grading import collecting, exchanging
 
     place = options.place or exchanging.inbound(course)
     collected = collecting.collect(
-        course, options.assignment, place, times=options.times
+        course,
+        options.assignment,
+        place,
+        times=options.times,
+        people=options.people,
     )
     for problem in collected.problems:
         print(f"look at: {problem}")
     taken = {*collected.students} - {*collected.left_out}
     print(f"{len(taken)} submissions are in {course.root / 'submitted'}")
-    _print_names("left out", [*map(ascii, collected.left_out)])
+    _print_names("left out", [*map(repr, collected.left_out)])
     return int(bool(collected.left_out) or not collected.students)
 
 
@@ -299,8 +308,8 @@ def _print_summary(
     _print_names("Late", late)
     if by_hand:
         print(f"To be graded by hand: {by_hand}, with mplab grade serve.")
-    if whole_class:
-        _print_names("Nothing from", absent)
+    if whole_class and absent:
+        print(f"Nothing from ({len(absent)}): export names them.")
 
 
 @_step(
@@ -441,8 +450,6 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         write_grades(found, path)
     inside = {grade.student.id for grade in found}
     print(f"{len(inside)} students are in {path}")
-    for remark in course.roster_file().remarks:
-        print(remark)
     refused = [grade.student.id for grade in found if grade.refused]
     _print_names("not graded, and so with no points", refused)
     if waiting := [grade.student.id for grade in every if grade.by_hand]:

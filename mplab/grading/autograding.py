@@ -30,6 +30,7 @@ import numpy as np
 from sqlalchemy.exc import OperationalError
 
 from mplab.common.words import plural
+from mplab.grading.bubblewrap import read_libraries
 from mplab.grading.execute import (
     GradedNotebooks,
     Job,
@@ -128,6 +129,8 @@ def autograde(
         workers = partial(_cluster, dask) if dask else _processes
         try:
             course.record_students()
+            if todo and not (trusted or dask):
+                read_libraries()
             _grade_all(workers, jobs, todo, course, job, log)
         except OperationalError as error:
             raise ValueError(

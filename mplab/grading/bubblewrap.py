@@ -38,6 +38,27 @@ def _system_paths() -> list[Path]:
     return sorted(path for path in paths if not paths & set(path.parents))
 
 
+def read_libraries() -> None:
+    """Read what a submission sees into the machine's cache, as far as half the memory goes.
+
+    A file that is read from the disk takes longer, and is counted as a fault. So a submission could
+    leave a message by which files it reads, and the next one of its author find it.
+    """
+    room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    for top in _system_paths():
+        for folder, _, names in os.walk(top):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                except OSError:  # a link, for instance
+                    continue
+                room -= os.fstat(file).st_size
+                if room > 0:
+                    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+                os.close(file)
+
+
 def import_path() -> list[str]:
     """Return `sys.path` for the sandbox: ours without the folder of a script or of the teacher."""
     roots = [*_system_paths(), PACKAGE.parent]

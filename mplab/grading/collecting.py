@@ -26,8 +26,16 @@ from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
+from mplab.common.words import plural
+from mplab.grading.dates import stated_time
 from mplab.grading.folder import Course
-from mplab.grading.platforms import FORMS, Label, Owner, People, read_label
+from mplab.grading.platforms import (
+    Label,
+    Owner,
+    People,
+    is_of_platform,
+    read_label,
+)
 from mplab.grading.submissions import (
     ANOTHER,
     NOTEBOOK_BYTES,
@@ -37,7 +45,12 @@ from mplab.grading.submissions import (
     shown_name,
     without_outputs,
 )
-from mplab.grading.tables import Student, is_student_id
+from mplab.grading.tables import (
+    escape_formula,
+    is_student_id,
+    read_people,
+    write_table,
+)
 from mplab.grading.worksheets import PlatformList, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
@@ -49,6 +62,9 @@ _LINES = 20  # problems reported per student
 
 _NOTEBOOK = re.compile(r"(.*)\.ipynb(?:\.txt|\.json)?\Z", re.IGNORECASE)
 """Browsers and mail programs add a second ending."""
+
+_SKIPPED = {"__MACOSX", ".DS_Store", "index.html"}
+"""What file managers and Brightspace add."""
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -102,7 +118,9 @@ class _Delivery:
 
     @property
     def time(self) -> datetime:
-        """The time of its newest file, by the dates of the download."""
+        """When it came in, by its name, or by the dates of its files in the download."""
+        if self.label and (stated := stated_time(self.label.time, UTC)):
+            return stated
         return max(file.time or _LONG_AGO for file in self.files.values())
 
 
@@ -121,20 +139,25 @@ class Collected(NamedTuple):
 
 
 def collect(
-    course: Course, assignment: str, place: Path, *, times: Sequence[Path] = ()
+    course: Course,
+    assignment: str,
+    place: Path,
+    *,
+    times: Sequence[Path] = (),
+    people: Path | None = None,
 ) -> Collected:
     """Copy the notebooks that were handed in to `submitted/ID/ASSIGNMENT`.
 
-    Accepts a folder per student, named by id; a file per student, whose name begins
-    with the id; Moodle's "First Last_123_assignsubmission_file/…"; Canvas's
-    "lastfirst_123_456_file" (`mplab.grading.platforms` has all forms); the inbound folder of
-    nbgrader's exchange; and a student's own zip inside any of them. If a student delivered several
-    times, the newest counts. What the teacher has changed in `submitted` stays until the student
-    hands in something else.
+    Accepts a folder or a file per student, whose name begins with the id or the address; the
+    downloads of platforms (`mplab.grading.platforms` has their names); the inbound folder of
+    nbgrader's exchange; and a student's own zip inside any of them. Whose any other name is, a
+    table says: names that nobody is known for are added to `people.csv`, with the student whose
+    name stands in them. If a student delivered several times, the newest counts. What the teacher
+    has changed in `submitted` stays until the student hands in something else.
 
-    The time of a submission comes from `times`, or for the exchange from the file system. Dates in
-    a zip are those of the download, or of packing: they say only which of several deliveries is
-    newer. Canvas's names say only who was late. A student's own `timestamp.txt` is ignored.
+    The time of a submission comes from `times`, from the platform's name for it, or for the
+    exchange from the file system. Dates in a zip are those of the download, or of packing: they say
+    only which of several deliveries is newer. A student's own `timestamp.txt` is ignored.
 
     Args:
         course: the course, with its roster.
@@ -142,41 +165,66 @@ def collect(
         place: a folder or a zip file.
         times: Moodle's grading worksheet (CSV), Canvas's lists of submissions (JSON), or a CSV
             with the columns id,time.
+        people: a CSV with the columns name,id: whose names of the download are.
 
     Returns:
         The students found, and what could not be collected, with the reason. Earlier submissions
         are kept in `.mplab/replaced`.
 
     Raises:
-        ValueError: `place` or `times` is none of these or cannot be read, or the assignment is
-            unknown.
+        ValueError: `place`, `times` or `people` is none of these or cannot be read, or the
+            assignment is unknown.
     """
     course.assignment(assignment)
     zone = course.zone()
     roster = course.roster()
+    if people and not people.is_file():
+        raise ValueError(
+            f"--people must be a table with the columns name,id; got {people}."
+        )
+    table = read_people(people, {s.id for s in roster}) if people else {}
     listed = read_list(times, roster, zone)
-    problems = [*course.roster_file().remarks, *listed.remarks]
+    problems = [*listed.remarks]
     if listed.names:
         course.write("platform", assignment, "list", listed.record())
     teams = course.teams(assignment)
     problems += _other_teams(teams, listed.teams)
-    people = People(roster, teams, listed)
+    known = People(roster, teams, listed, table)
     sources: dict[str, str] = {}
     with ExitStack() as stack:
-        files = _without_top(list(_files(place, stack)), roster)
-        deliveries, found, left_out = _deliveries(files, course, assignment, people)
-        problems += found
-        strangers = [name for name in left_out if not _EXCHANGE.fullmatch(name)]
-        if strangers and not deliveries:
-            problems.append(f"nobody was recognised; known are {', '.join(FORMS)}")
-        for owner, several in sorted(deliveries.items()):
-            sources[owner], found = _bring_in(course, assignment, several, listed)
-            problems += found[:_LINES]
-            if len(found) > _LINES:
-                problems.append(f"{owner}: {len(found) - _LINES} more of the same kind")
-    left_out += [owner for owner, source in sources.items() if source == _NOTHING]
+        files = _without_top(list(_files(place, stack)), place, known)
+        found = _deliveries(files, course, assignment, known)
+        problems += found.problems
+        if found.unknown:
+            problems.append(
+                _write_people(course.root / "people.csv", table, found.unknown)
+            )
+        for owner, several in sorted(found.deliveries.items()):
+            sources[owner], remarks = _bring_in(course, assignment, several, listed)
+            problems += remarks[:_LINES]
+            if len(remarks) > _LINES:
+                problems.append(
+                    f"{owner}: {len(remarks) - _LINES} more of the same kind"
+                )
+    empty = [owner for owner, source in sources.items() if source == _NOTHING]
     problems += _about_times(sources, listed, zone)
-    return Collected(sorted(deliveries), problems, left_out)
+    return Collected(sorted(found.deliveries), problems, [*found.left_out, *empty])
+
+
+def _write_people(
+    path: Path, table: Mapping[str, str], unknown: Mapping[str, str]
+) -> str:
+    """Add the names that nobody is known for to `people.csv`; return what to do with it."""
+    before = read_people(path, set())
+    lines = {escape_formula(name): who for name, who in unknown.items()} | before
+    lines |= table
+    if lines != before:
+        write_table(path, [("name", "id"), *lines.items()])
+    return (
+        f"{plural(len(unknown), 'name')} of nobody: {path.name} lists all such, with an id where "
+        "one student's name stands in it. Correct it, and give the same command again with "
+        f"--people {path.name}"
+    )
 
 
 def _other_teams(
@@ -211,30 +259,56 @@ def _about_times(
 
 
 # Whose is it? --------------------------------------------------------------------------------
-def _without_top(files: list[_File], roster: Sequence[Student]) -> list[_File]:
-    """Remove a single folder on top, as some platforms and file managers add it."""
+def _without_top(files: list[_File], place: Path, people: People) -> list[_File]:
+    """Remove a single folder on top, as some platforms and file managers add it.
+
+    GitHub Classroom clones `a1-ada` into the folder `a1-submissions`: there, `a1-` is removed, too.
+    """
+    name = place.name
     tops = {file.path.parts[0] for file in files}
-    if len(tops) != 1 or any(len(file.path.parts) < 2 for file in files):
+    clones = name.endswith("-submissions")
+    if (
+        len(tops) == 1
+        and all(len(file.path.parts) > 1 for file in files)
+        and not clones
+    ):
+        (top,) = tops
+        if not (is_of_platform(top) or _EXCHANGE.fullmatch(top) or people.whose(top)):
+            files = [f._replace(path=f.path.relative_to(top)) for f in files]
+            name = top
+    title = name.removesuffix("-submissions")
+    if title == name:
         return files
-    (top,) = tops
-    if read_label(top) or _EXCHANGE.fullmatch(top) or identify(top, roster):
-        return files
-    return [file._replace(path=PurePosixPath(*file.path.parts[1:])) for file in files]
+    paths = [str(file.path).removeprefix(f"{title}-") for file in files]
+    pairs = zip(files, paths, strict=True)
+    return [file._replace(path=PurePosixPath(path)) for file, path in pairs]
+
+
+class _Found(NamedTuple):
+    """The deliveries by student, and what is nobody's.
+
+    Args:
+        deliveries: of each student.
+        problems: in sentences.
+        left_out: names that are nobody's.
+        unknown: names for `people.csv`, each with the student that it may mean, or nothing.
+    """
+
+    deliveries: dict[str, list[_Delivery]]
+    problems: list[str]
+    left_out: list[str]
+    unknown: dict[str, str]
 
 
 def _deliveries(
     files: Iterable[_File], course: Course, assignment: str, people: People
-) -> tuple[dict[str, list[_Delivery]], list[str], list[str]]:
-    """Group the files into deliveries by student.
-
-    Returns:
-        The deliveries, problems, and the names that are nobody's.
-    """
+) -> _Found:
+    """Group the files into deliveries by student."""
     ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
     found: dict[str, dict[str, _Delivery]] = {}
     reasons: dict[str, str] = {}
     remarks: list[str] = []
-    left_out: list[str] = []
+    unknown: dict[str, str] = {}
     for file in sorted(files, key=_order):
         top, *rest = file.path.parts
         exchange = _EXCHANGE.fullmatch(top)
@@ -244,19 +318,25 @@ def _deliveries(
         if label and (label.folder is not bool(rest) or not people.roster):
             label = None
         if label and label.kind != "file":
-            kind = "a link" if label.kind == "link" else "text"
-            words = f"left out: {kind} typed on {label.platform}, no notebook"
-            remarks.append(f"{shown_name(top)}: {words}")
+            if label.kind != ".txt":  # which Blackboard adds to each
+                kind = "a link" if label.kind == "link" else "text"
+                words = f"left out: {kind} typed on {label.platform}, no notebook"
+                remarks.append(f"{shown_name(top)}: {words}")
             continue
         try:
             owner = _owner(file, exchange, label, people)
         except RejectedSubmission as reason:
             reasons[top] = str(reason)
+            if label:
+                unknown[label.key] = ""
+            elif file.clock in ("download", "folder") and (rest or _stem(top) != top):
+                name = _stem(top)
+                unknown[name] = "" if is_of_platform(name) else people.suggestion(name)
             continue
         if owner.remark:
             remarks.append(f"{shown_name(top)}: {owner.remark}")
-        if label and label.number:
-            key = f"number {label.number}"
+        if label and (label.number or label.time):
+            key = f"number {label.number} {label.time}"
         elif rest or top.lower().endswith(".zip"):
             key = f"top {top}"
         else:  # one of several files side by side
@@ -265,31 +345,33 @@ def _deliveries(
             key, _Delivery(owner.student, top, label, owner.team)
         )
         if label and label.platform == "Canvas":
-            remarks += _add_from_canvas(delivery, file, label, ours)
+            _add_from_canvas(delivery, file, label, ours)
         else:
             delivery.files["/".join(rest) or (label.file if label else top)] = file
+    left_out = list(reasons)
     by_owner: dict[str, list[_Delivery]] = {}
     for student, by_key in found.items():
         several = list(by_key.values())
-        numbers = {d.label.number for d in several if d.label and not d.team}
-        if len(numbers - {""}) > 1:
+        labels = [d.label for d in several if d.label and not d.team]
+        if len({label.number for label in labels} - {""}) > 1:
             left_out += [delivery.name for delivery in several]
             names = ", ".join(shown_name(delivery.name) for delivery in several)
-            remarks.append(
-                f"{names}: people of one name as {student}, of whom none counts: give the "
-                "platform's list with --times, or the roster a column number, with the number in "
-                "these names"
-            )
+            remarks.append(f"{names}: people of one name as {student}: none counts")
+            unknown |= {label.key: "" for label in labels}
         else:
             by_owner[student] = several
-    problems = [f"{shown_name(top)}: {reason}" for top, reason in reasons.items()]
-    return by_owner, [*problems, *dict.fromkeys(remarks)], [*reasons, *left_out]
+    problems = []
+    for why in dict.fromkeys(reasons.values()):
+        tops = [shown_name(top) for top in reasons if reasons[top] == why]
+        more = f" and {len(tops) - 3} more" if len(tops) > 3 else ""
+        problems.append(f"{', '.join(tops[:3])}{more}: {why}")
+    return _Found(by_owner, [*problems, *dict.fromkeys(remarks)], left_out, unknown)
 
 
 def _add_from_canvas(
     delivery: _Delivery, file: _File, label: Label, ours: Collection[str]
-) -> list[str]:
-    """Add a file by the student's name for it, and say which earlier one it replaces."""
+) -> None:
+    """Add a file by the student's name for it; the files come in the order of time."""
     delivery.late |= label.late
     name = label.file
     if name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
@@ -297,11 +379,7 @@ def _add_from_canvas(
     if name in ours:  # whose page goes back under this number
         delivery.name = str(file.path)
         delivery.label = label
-    before = delivery.files.get(name)
     delivery.files[name] = file
-    if before is None:
-        return []
-    return [f"{shown_name(str(before.path))}: {shown_name(str(file.path))} is newer"]
 
 
 def _owner(
@@ -321,7 +399,7 @@ def _owner(
         ids = [student.id for student in people.roster]
         found = name if name in ids or (not ids and is_student_id(name)) else None
     else:
-        found = identify(file.path.parts[0], people.roster)
+        found = people.whose(_stem(file.path.parts[0]))
     if found is None:
         raise RejectedSubmission("no student of the roster is recognised in it")
     return Owner(found)
@@ -333,25 +411,9 @@ def _order(file: _File) -> int:
     return label.order if label else 0
 
 
-def identify(name: str, roster: Sequence[Student]) -> str | None:
-    """Find the student's id at the beginning of a name; None if it is a platform's name.
-
-    Examples:
-        >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
-        >>> identify("s01_a1.ipynb", [ada]), identify("s010", [ada])
-        ('s01', None)
-    """
-    stem = _NOTEBOOK.sub(r"\1", name).removesuffix(".zip")
-    if not roster:
-        return stem if is_student_id(stem) else None
-    # On a platform, a student may choose a name like an id.
-    if "_assignsubmission_" in name or read_label(name):
-        return None
-    begins = []
-    for student in roster:
-        if stem == student.id or stem.startswith((f"{student.id}_", f"{student.id}-")):
-            begins.append(student.id)
-    return max(begins, key=len, default=None)
+def _stem(name: str) -> str:
+    """Return a name without the ending of a notebook or a zip."""
+    return _NOTEBOOK.sub(r"\1", name).removesuffix(".zip")
 
 
 # What is in it? ------------------------------------------------------------------------------
@@ -374,12 +436,15 @@ def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
 
 def _folder_files(folder: Path) -> Iterator[_File]:
     for top in sorted(folder.iterdir()):
+        if top.name in _SKIPPED:
+            continue
         name = PurePosixPath(top.name)
         exchange = _EXCHANGE.fullmatch(top.name)
         try:
             whose = top.lstat()
             # `rglob` does not follow links to folders
-            paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else [top]
+            paths = top.rglob("*") if stat.S_ISDIR(whose.st_mode) else iter([top])
+            paths = (path for path in paths if ".git" not in path.parts)
             ordered = sorted(islice(paths, _STUDENT_FILES + 1))
             found = [(path, path.lstat()) for path in ordered]
         except (OSError, RecursionError) as error:  # its author may change it meanwhile
@@ -417,7 +482,7 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
     for info in archive.infolist():
         text = info.filename.replace("\\", "/")
         name = PurePosixPath(text)
-        if text.endswith("/") or "__MACOSX" in name.parts:
+        if text.endswith("/") or not _SKIPPED.isdisjoint(name.parts[:1]):
             continue
         if name.is_absolute() or ".." in name.parts or not name.parts or "\0" in text:
             refused = partial(_refuse, "its path leads out of the zip")
@@ -430,6 +495,8 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
     if stat.S_ISLNK(info.external_attr >> 16):
         raise RejectedSubmission("it is a link")
+    if info.flag_bits & 1:
+        raise RejectedSubmission("it is encrypted; pack it without a password")
     # zipfile unpacks the other methods whole before it returns a single byte.
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise RejectedSubmission(
@@ -541,6 +608,8 @@ class _DeliveryReader:
             ) from error
         with archive:
             files = [(str(file.path), file) for file in _zip_files(archive)]
+            if not files:  # or a list of none stands after the true one
+                raise RejectedSubmission("it holds no files; pack it again")
             self._take(files, packed=True)
 
 
@@ -582,6 +651,7 @@ def _bring_in(
     stamp = listed.times.get(("id", owner))
     if label and not counts.team:
         stamp = stamp or listed.times.get(("number", label.number))
+        stamp = stamp or stated_time(label.time, course.zone())
     source = "list"
     if not stamp:
         source = _UNKNOWN if clock == "download" else clock

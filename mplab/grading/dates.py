@@ -75,6 +75,23 @@ def read_time(text: str, zone: tzinfo) -> datetime:
     return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
 
 
+def stated_time(text: str, zone: tzinfo) -> datetime | None:
+    """Read the time in a name that Blackboard or Brightspace wrote; None if there is none.
+
+    Examples:
+        >>> stated_time("2026-11-24-23-05-09", UTC) == stated_time(
+        ...     "Nov 24, 2026 1105 PM", UTC
+        ... ) + timedelta(seconds=9)
+        True
+    """
+    text = re.sub(r"-(\d\d)-(\d\d)-(\d\d)$", r" \1:\2:\3", text)
+    text = re.sub(r"(\d\d) ([AP]M)$", r":\1 \2", text)
+    try:
+        return read_time(text, zone) if text else None
+    except ValueError:
+        return None
+
+
 def lateness_in_words(late: timedelta) -> str:
     """Write how late a submission is, rounded up: minutes for two hours, then hours.
 

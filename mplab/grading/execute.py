@@ -5,6 +5,7 @@ A worker reads the course and writes nothing: the process that gave it the work 
 
 from __future__ import annotations
 
+import ast
 import atexit
 import copy
 import logging
@@ -14,18 +15,18 @@ import signal
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from nbformat import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_output
+from nbformat import NotebookNode, v4
 
 from mplab.grading.exercises import (
     ALL_INTERRUPTS,
     NOT_ASKED,
+    Assignment,
     Graded,
     Outcome,
     Reply,
@@ -40,8 +41,10 @@ from mplab.grading.sandbox import Died, Limits, Session, WarmSandbox, require_sa
 from mplab.grading.sanitise import rebuild_output
 from mplab.grading.submissions import (
     RejectedSubmission,
+    answers_before,
     escape_html_in_markdown,
     mark_of,
+    marked,
     read_submission,
 )
 
@@ -50,9 +53,40 @@ _OUTCOME_TEXT = re.compile(
 )
 """An outcome in the text of a check: courses graded before version 1 have no other record."""
 
+_COMPILE = """
+try:
+    compile(get_ipython().transform_cell({source!r}), "cell", "exec", dont_inherit=True)
+except (SyntaxError, ValueError) as error:
+    print("SyntaxError in its line", getattr(error, "lineno", "?"), end=": ")
+    print(error.args[0])
+"""
+
 _ENDED = "The kernel ended"
 
+_WARM = """import numpy, sys, mplab
+mplab.round_to(numpy.ones(1), mplab.FP16)
+for line in {imports!r}:
+    try:
+        exec(line)
+    except Exception:  # of a file beside the notebook, for instance
+        pass
+if "torch" in sys.modules:
+    __import__("torch._dynamo")  # as the first optimizer does
+"""
+"""What every submission would wait for; it runs once, before all of them."""
+
 _SANDBOXES: dict[tuple[str, bool], WarmSandbox] = {}
+
+
+def warm_up(assignment: Assignment, notebooks: Iterable[NotebookNode]) -> str:
+    """Write what to run before all submissions: what the notebooks import, and `WARM`."""
+    imports = []
+    for cell in (cell for notebook in notebooks for cell in notebook.cells):
+        with suppress(SyntaxError):  # no code, or a magic
+            for line in ast.parse(cell.source if cell.cell_type == "code" else "").body:
+                if isinstance(line, ast.Import | ast.ImportFrom):
+                    imports.append(ast.unparse(line))
+    return _WARM.format(imports=[*dict.fromkeys(imports)]) + assignment.warm
 
 
 def warm_sandbox(
@@ -143,10 +177,14 @@ def run_notebook(
         if spent > seconds:
             break
     outcomes = {}
+    lost = {name for name, known in replies.items() if any(r.missing for r in known)}
+    errors = _syntax_errors(notebook, lost, sessions) if lost else {}
     for cell in notebook.cells:
         if (name := graded_name(cell)) is not None:
             exercise = graded[name]
             known = replies.get(name, [])
+            if error := errors.get(name):
+                known = [r._replace(message=error) if r.missing else r for r in known]
             missing = len(exercise.parts) - len(known)
             known += [Reply([], message=ended)] * missing
             outcomes[name] = outcomes_of(exercise, known)
@@ -154,6 +192,28 @@ def run_notebook(
     if interrupts:
         remarks.insert(0, f"Stopped {interrupts}× for running too long.")
     return NotebookResult(outcomes, " ".join(dict.fromkeys(remarks)))
+
+
+def _syntax_errors(
+    notebook: NotebookNode,
+    names: Collection[str],
+    sessions: Callable[[], AbstractContextManager[Session]],
+) -> dict[str, str]:
+    """Find the exercises whose answer is no Python, and say why.
+
+    The kernel compiles and runs nothing, so what it says depends on no hidden input.
+    """
+    cells = marked(notebook)
+    found = {}
+    with sessions() as session, suppress(Died):
+        for name, answer in answers_before(notebook).items():
+            if name not in names or cells[answer].cell_type != "code":
+                continue
+            source = _COMPILE.format(source=cells[answer].source)
+            outputs = session.run(source, seconds=5.0).outputs
+            if text := one_line(str(outputs[0].get("text", "")) if outputs else ""):
+                found[name] = f"The cell does not run: {text[:200]}."
+    return found
 
 
 def _run_in_one_kernel(
@@ -197,7 +257,7 @@ def _run_in_one_kernel(
                 skipped.add(number)
                 text = f"{ended} What follows ran without this cell.\n"
                 if not kept:
-                    cell.outputs = [new_output("stream", text=text)]
+                    cell.outputs = [v4.new_output("stream", text=text)]
             else:
                 # At first only the part that ended it is lost, the second time what is left.
                 second = any(reply.message.startswith(_ENDED) for reply in known)
@@ -223,10 +283,10 @@ def _outputs(session: Session, source: str) -> list[NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
     before = session.interrupts
     if before >= ALL_INTERRUPTS:
-        return [new_output("stream", text=f"{NOT_ASKED}\n")]
+        return [v4.new_output("stream", text=f"{NOT_ASKED}\n")]
     outputs = [rebuild_output(output) for output in session.run(source).outputs]
     if session.interrupts > before:
-        outputs.append(new_output("stream", text="Stopped: it ran too long.\n"))
+        outputs.append(v4.new_output("stream", text="Stopped: it ran too long.\n"))
     return outputs
 
 
@@ -265,8 +325,8 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
     earned = sum(part.earned for part in outcomes)
     cell.metadata["mplab"] = {"outcomes": [part._asdict() for part in outcomes]}
     cell.outputs = [
-        new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
-        new_output("execute_result", {"text/plain": repr(float(earned))}),
+        v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),
+        v4.new_output("execute_result", {"text/plain": repr(float(earned))}),
     ]
 
 
@@ -401,7 +461,7 @@ def _grade_notebooks(
     exercises = course.assignment(assignment)
     for _, notebook in sorted(notebooks.items()):
         if note:
-            notebook.cells.insert(0, new_markdown_cell(note, id="mplab-note"))
+            notebook.cells.insert(0, v4.new_markdown_cell(note, id="mplab-note"))
         for cell in notebook.cells:
             name = graded_name(cell)
             if refused and name:
@@ -412,7 +472,10 @@ def _grade_notebooks(
                 cell.source = escape_html_in_markdown(cell.source)
     if not refused:
         sandbox = warm_sandbox(
-            exercises.warm, trusted=job.trusted, account=job.account, limits=limits
+            warm_up(exercises, skeletons.values()),
+            trusted=job.trusted,
+            account=job.account,
+            limits=limits,
         )
         sessions = partial(sandbox.session, course.files(assignment))
         several = len(notebooks) > 1

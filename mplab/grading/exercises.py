@@ -242,6 +242,8 @@ class Reply(NamedTuple):
     """The cases that differ from the reference."""
     message: str = ""
     """The reason why the part earns nothing although no case differs."""
+    missing: bool = False
+    """Whether nothing of the name was there."""
 
 
 def _reply_to(graded: Graded, cases: list[Any], session: Session) -> Reply:
@@ -257,7 +259,7 @@ def _reply_to(graded: Graded, cases: list[Any], session: Session) -> Reply:
         message = f"The notebook defines no {graded.asks} at this point."
         if encoded is None:
             message = f"Not attempted: nothing is called {graded.asks} at this point."
-        return Reply(cases, message=message)
+        return Reply(cases, message=message, missing=True)
     values = answer.get("values")
     if not isinstance(values, list) or len(values) != len(cases):
         message = "The answer is unreadable."

@@ -18,13 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbformat
 import nbgrader
 from jinja2 import pass_context
 from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import Exporter, ResourcesDict
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
-from nbformat import NotebookNode
+from nbformat import NotebookNode, from_dict, read as read_notebook, v4, writes
 from traitlets import Float, List, Unicode
 
 from mplab.course.files import replace_file
@@ -166,9 +165,7 @@ def _typeset(notebook: str, resources: Any, plain: bool) -> str:
     if plain:
         names = ("markdown2html", "highlight_code", "ansi2html")
         exporter.filters |= dict.fromkeys(names, _as_it_stands)
-    page, _ = exporter.from_notebook_node(
-        nbformat.from_dict(json.loads(notebook)), resources
-    )
+    page, _ = exporter.from_notebook_node(from_dict(json.loads(notebook)), resources)
     return str(page)
 
 
@@ -327,7 +324,7 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 path = graded / f"{row.name}.ipynb"
                 if not path.is_file():
                     continue
-                notebook = nbformat.read(path, as_version=4)
+                notebook = read_notebook(path, as_version=4)
                 cells = marked(notebook)
                 for grade in row.grades:
                     given = NOT_READ if grade.needs_manual_grade else grade.score
@@ -338,7 +335,9 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 for comment in row.comments:
                     mark = cells[comment.name].metadata.nbgrader
                     if mark.get("score") != NOT_READ:  # else it is about an earlier one
-                        mark.comment = comment.comment
+                        words = comment.comment or ""
+                        # Markdown joins lines unless two blanks end them.
+                        mark.comment = re.sub(r"(?<=\S)\n(?=\S)", "  \n", words)
                 about = {
                     "notebook": row.name,
                     "score": row.score,
@@ -369,8 +368,8 @@ def _with_points(graded: NotebookNode, about: Mapping[str, Any]) -> bytes:
         if mark.get("comment"):
             cells.append(_words(mark.comment))
     found.cells = cells
-    return nbformat.writes(found).encode()
+    return writes(found).encode()
 
 
 def _words(text: str) -> NotebookNode:
-    return nbformat.v4.new_markdown_cell(f"**Feedback:** {text}")
+    return v4.new_markdown_cell(f"**Feedback:** {text}")

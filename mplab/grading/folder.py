@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
-import nbformat
-from nbformat import NotebookNode
+from nbformat import NotebookNode, read as read_notebook
 
 from mplab.course.files import course_folder, replace_file
 from mplab.grading.exercises import Assignment, load_assignment, public_table
@@ -151,7 +150,7 @@ class Course:
                 f"{assignment} has not been released. Do it first: "
                 f"mplab grade release {assignment}."
             )
-        return {path.stem: nbformat.read(path, as_version=4) for path in paths}
+        return {path.stem: read_notebook(path, as_version=4) for path in paths}
 
     def roster(self) -> list[Student]:
         """Read the students in `roster.csv`; none if it is missing."""
@@ -197,6 +196,7 @@ class Course:
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for;
+        `marks`, who gave points by hand, and when;
         `platform` (of no student: "list" and "due"), numbers, teams and date of the assignment.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"

@@ -6,8 +6,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import nbformat
-from nbformat import NotebookNode
+from nbformat import NotebookNode, writes
 from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum, determine_grade, parse_utc
 
@@ -83,7 +82,7 @@ def save(
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         for stem, notebook in notebooks.items():
-            (folder / f"{stem}.ipynb").write_text(nbformat.writes(notebook), "utf-8")
+            (folder / f"{stem}.ipynb").write_text(writes(notebook), "utf-8")
         course.write("answers", assignment, student, answers)
         return found
 

@@ -24,6 +24,7 @@ from mplab.grading.execute import (
     read_outcomes,
     refused_outcomes,
     technical_reason,
+    warm_up,
 )
 from mplab.grading.folder import Course
 from mplab.grading.sandbox import NoSandbox, account_problem, sandbox_problem
@@ -184,4 +185,5 @@ def prepare(place: str) -> None:
     if sandbox_problem() and (problem := account_problem()):
         raise NoSandbox(problem)
     course = Course(Path(place, "source", "course"))
-    exec(course.assignment(course.names()[0]).warm, {})
+    (name,) = course.names()
+    exec(warm_up(course.assignment(name), course.skeletons(name).values()), {})

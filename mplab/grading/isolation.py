@@ -253,6 +253,7 @@ socket             41 198
 socketpair         53 199
 setsockopt         54 208
 fcntl              72  25
+madvise            28 233
 clone3            435 435
 """
 
@@ -272,6 +273,9 @@ _SO_SNDBUF = 7
 
 # <asm-generic/fcntl.h>: locks on parts of a file, of which a process may hold millions
 _SET_LOCKS = (6, 7, 37, 38)
+
+# <asm-generic/mman-common.h>: to take pages of one's own files out of the machine's cache
+_PAGE_OUT = (20, 21)
 
 # <linux/bpf_common.h>, <linux/seccomp.h>
 _LOAD = 0x20
@@ -330,6 +334,7 @@ def filter_program(machine: str, families: tuple[int, ...] = _FAMILIES) -> bytes
         ("clone", 0, _IF_SET, (_CLONE_NEWUSER,), deny, allow),
         ("setsockopt", 2, _IF_EQUAL, (_SO_SNDBUF,), deny, allow),
         ("fcntl", 1, _IF_EQUAL, _SET_LOCKS, deny, allow),
+        ("madvise", 2, _IF_EQUAL, _PAGE_OUT, deny, allow),
         ("socket", 0, _IF_EQUAL, families, allow, deny),
         ("socketpair", 0, _IF_EQUAL, families, allow, deny),
     ):

@@ -354,6 +354,8 @@ class ForkServer:
         except OSError as error:
             channel.sendall(packed({"id": 1, "failed": str(error)}))
             raise
+        if self._config["isolate"] or self._config["account"]:
+            link_compiled()  # its own folder hides that of the warm process
         self._kernel.serve(channel)
 
     def _isolate(self) -> None:
@@ -451,7 +453,6 @@ def link_compiled() -> None:
     A submission then need not compile them, which takes seconds. numba's name for the folder is
     not documented: under another name, every submission compiles for itself.
 
-    The links lie in a folder of the warm process; each submission gets a folder of its own over it.
     The linked files are read-only.
     """
     for compiled in Path(__file__).parents[1].glob("*/__pycache__/*.nb[ci]"):

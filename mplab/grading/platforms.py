@@ -1,26 +1,44 @@
-"""The names that Moodle and Canvas give to submissions: read, written, and matched with people."""
+"""The names that platforms give to submissions: read, written, and matched with people."""
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mplab.grading.submissions import RejectedSubmission, shown_name
-from mplab.grading.tables import Student, normalized_name
-from mplab.grading.worksheets import PlatformList
-
-_MOODLE = re.compile(
-    r"(?P<name>.+?)(?:_(?P<number>\d+))?_assignsubmission_(?P<kind>[a-z]+)"
-    r"(?:_(?P<file>.*))?"
+from mplab.grading.tables import (
+    Student,
+    escape_formula,
+    is_student_id,
+    normalized_head,
+    normalized_name,
 )
-"""A folder until Moodle 4.0 ends in `_`, since 4.1 it does not; and a file without folders."""
+from mplab.grading.worksheets import PlatformList
 
 _CANVAS_FILE = r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
 
-_CANVAS = re.compile(r"(?P<name>.+?)(?P<late>_LATE)?_(?P<number>\d+)_" + _CANVAS_FILE)
-
-_CANVAS_ANONYMOUS = re.compile(
-    r"(?P<late>LATE_)?(?P<name>anon)_(?P<number>[A-Za-z0-9]{5})_" + _CANVAS_FILE
+_FORMS = (
+    # A folder until Moodle 4.0 ends in `_`, since 4.1 it does not; and a file without folders.
+    (
+        "Moodle",
+        r"(?P<name>.+?)(?:_(?P<number>\d+))?_assignsubmission_(?P<kind>[a-z]+)(?:_(?P<file>.*))?",
+    ),
+    (
+        "Canvas",
+        r"(?P<late>LATE_)?(?P<name>anon)_(?P<number>[A-Za-z0-9]{5})_" + _CANVAS_FILE,
+    ),
+    ("Canvas", r"(?P<name>.+?)(?P<late>_LATE)?_(?P<number>\d+)_" + _CANVAS_FILE),
+    # The title of the assignment and the log-in; the text file tells about the attempt.
+    (
+        "Blackboard",
+        r"(?P<name>.+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<file>.+)|(?P<kind>\.txt))",
+    ),
+    # The numbers before the name are not the person's.
+    (
+        "Brightspace",
+        r"\d+-\d+ ?- (?P<name>.+?) ?- (?P<time>\w+ \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<file>.+))?",
+    ),
 )
+"""What the platforms write before a student's own name of a file."""
 
 _PARTICIPANT = {
     "participant",
@@ -29,31 +47,29 @@ _PARTICIPANT = {
     "partecipante",
     "deelnemer",
     "参与人",
+    "anon",
 }
-"""Moodle's words for a person without a name, as `normalized_name` writes them."""
+"""What stands for a person without a name, as `normalized_name` writes it."""
 
-FORMS = (
-    "s01/a1.ipynb or s01_a1.ipynb (ids of the roster)",
-    "Ada Löwe_17_assignsubmission_file/a1.ipynb (Moodle)",
-    "löweada_5_6_a1.ipynb (Canvas)",
-)
-"""What a download is made of, for whoever has another."""
+_IN_FRONT = {"Moodle": "-", "Blackboard": "_"}
+"""What separates a name from the group (until Moodle 4.0) or the title in front of it."""
 
 
 class Label(NamedTuple):
     """The name of a submission in a platform's download.
 
     Args:
-        platform: "Moodle" or "Canvas".
-        name: of the person or the team, as the platform writes it.
+        platform: a name in `_FORMS`.
+        name: of the person or the team, as the platform writes it; on Blackboard the title of the
+            assignment stands in front.
         number: on Moodle of this person in this assignment, or of the team; on Canvas of the
             person, or five letters of an anonymous one; empty if there is none.
         file: the student's own name of the file; empty if the name is a folder's.
         prefix: what stands before the student's own file, and before a page that goes back.
         kind: "file", or what else a student can hand in there.
         late: whether Canvas says that it was late.
-        order: a number by which Canvas orders submissions in time; 0 on Moodle.
-        anonymous: whether the name is nobody's.
+        order: a number by which Canvas orders submissions in time; else 0.
+        time: when it came in, as Blackboard and Brightspace write it; else empty.
     """
 
     platform: str
@@ -64,12 +80,17 @@ class Label(NamedTuple):
     kind: str
     late: bool
     order: int
-    anonymous: bool
+    time: str
 
     @property
     def folder(self) -> bool:
         """Whether it is the name of a folder."""
-        return not self.file and self.kind not in ("text", "link")
+        return not self.file and self.kind not in ("text", "link", ".txt")
+
+    @property
+    def key(self) -> str:
+        """What tells its author from others, for `people.csv`."""
+        return f"{self.name}_{self.number}" if self.number else self.name
 
 
 def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:
@@ -84,8 +105,13 @@ def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:
     return f"{plain}_{number}_assignsubmission_file{'_' * old}/"
 
 
+def is_of_platform(text: str) -> bool:
+    """Whether a platform may have written a name, so that a student can have chosen its end."""
+    return any(re.fullmatch(form, text) for _, form in _FORMS)
+
+
 def read_label(text: str) -> Label | None:
-    """Read a platform's name; none if it is not one, or like Canvas's and like Moodle's.
+    """Read a platform's name; none if it is not one, or like those of two platforms.
 
     On Canvas a student may choose a file's name that looks like Moodle's name of somebody else.
 
@@ -95,25 +121,27 @@ def read_label(text: str) -> Label | None:
         >>> read_label("löweada_LATE_5_6_a1.ipynb")[1:5]
         ('löweada', '5', 'a1.ipynb', 'löweada_LATE_5_6_')
     """
-    moodle = _MOODLE.fullmatch(text)
-    canvas = _CANVAS_ANONYMOUS.fullmatch(text) or _CANVAS.fullmatch(text)
-    found = moodle or canvas
-    if found is None or (moodle and canvas):
+    found: dict[str, dict[str, str | None]] = {}
+    for platform, form in _FORMS:
+        if match := re.fullmatch(form, text):
+            found.setdefault(platform, match.groupdict())
+    if len(found) != 1:
         return None
-    parts = found.groupdict()
-    file = parts["file"] or ""
-    word = normalized_name(found["name"])
-    return Label(
-        platform="Moodle" if moodle else "Canvas",
-        name=found["name"],
-        number=found["number"] or "",
+    [(platform, parts)] = found.items()
+    file = parts.get("file") or ""
+    kind = parts.get("kind") or "file"
+    label = Label(
+        platform=platform,
+        name=parts["name"] or "",
+        number=parts.get("number") or "",
         file=file,
-        prefix=text[: len(text) - len(file)] + "/" * bool(moodle and not file),
-        kind=parts["kind"] or "file",
+        prefix=text[: len(text) - len(file)],
+        kind=kind,
         late=bool(parts.get("late")),
         order=int((parts.get("order") or "0")[:18]),
-        anonymous=word in _PARTICIPANT or found.re is _CANVAS_ANONYMOUS,
+        time=parts.get("time") or "",
     )
+    return label._replace(prefix=f"{label.prefix}/") if label.folder else label
 
 
 class Owner(NamedTuple):
@@ -125,14 +153,16 @@ class Owner(NamedTuple):
 
 
 class People:
-    """The students of a course as a platform's download names them.
+    """The students of a course as a download names them.
 
-    A number and a name must agree: on Moodle a number is of one assignment, or of a team.
+    What a table says counts: that of a person, then the platform's own. Where neither knows, a name
+    must be exactly one student's or team's.
 
     Args:
         roster: the students.
         teams: the members of each team, by its name.
         listed: the platform's own list for the assignment.
+        table: ids by the names of a download, from `people.csv`.
     """
 
     def __init__(
@@ -140,21 +170,63 @@ class People:
         roster: Sequence[Student],
         teams: Mapping[str, Sequence[str]],
         listed: PlatformList,
+        table: Mapping[str, str],
     ) -> None:
         self.roster = roster
         self._listed = listed
-        self._named: dict[str, list[Student]] = {}
-        self._numbered: dict[str, list[Student]] = {}
-        self._teams: dict[str, list[Sequence[str]]] = {}
+        self._table = {normalized_head(name): who for name, who in table.items() if who}
+        self._numbered = {s.number: s.id for s in roster if s.number}
+        self._named: dict[str, set[str]] = {}
+        self._logins: dict[str, set[str]] = {}
         for student in roster:
             first = student.first_name
             last = student.last_name
-            for name in {normalized_name(first + last), normalized_name(last + first)}:
-                self._named.setdefault(name, []).append(student)
-            if student.number:
-                self._numbered.setdefault(student.number, []).append(student)
+            for names, own in (
+                (self._named, (first + last, last + first)),
+                (self._logins, (student.id, student.email)),
+            ):
+                for name in own:
+                    names.setdefault(normalized_name(name), set()).add(student.id)
+        self._teams: dict[str, list[Sequence[str]]] = {}
         for team, members in teams.items():
             self._teams.setdefault(normalized_name(team), []).append(members)
+
+    def in_table(self, *names: str) -> str | None:
+        """Return whose one of these names is in the table."""
+        found = (self._table.get(normalized_head(escape_formula(n))) for n in names)
+        return next(filter(None, found), None)
+
+    def whose(self, name: str) -> str | None:
+        """Find the student whose id or address a name is, or begins with; None if there is none.
+
+        Examples:
+            >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
+            >>> people = People([ada], {}, PlatformList(), {"My copy": "s01"})
+            >>> people.whose("s01_a1"), people.whose("s010"), people.whose("my copy")
+            ('s01', None, 's01')
+        """
+        if who := self.in_table(name):
+            return who
+        if is_of_platform(name):
+            return None
+        if not self.roster:
+            return name if is_student_id(name) else None
+        begins = [
+            student.id
+            for student in self.roster
+            for own in (student.id, student.email)
+            if own and (name == own or name.startswith((f"{own}_", f"{own}-")))
+        ]
+        return max(begins, key=len, default=None)
+
+    def suggestion(self, name: str) -> str:
+        """Return the only student whose id or name stands in a name; empty if there is none."""
+        text = normalized_name(name)
+        found = set()
+        for own, ids in {**self._named, **self._logins}.items():
+            if len(own) > 2 and own in text:
+                found |= ids
+        return found.pop() if len(found) == 1 else ""
 
     def owner(self, label: Label) -> Owner:
         """Find whose a submission is.
@@ -162,24 +234,36 @@ class People:
         Raises:
             RejectedSubmission: it is nobody's for certain; the message is the reason.
         """
-        if label.anonymous:
-            return Owner(self._anonymous(label))
-        # Until Moodle 4.0 the group stands in front: Team A-Ada Löwe
-        parts = label.name.split("-")
-        names = {normalized_name("-".join(parts[i:])) for i in range(len(parts))} - {""}
-        named = [student for name in names for student in self._named.get(name, [])]
+        if who := self.in_table(label.key, label.name):
+            return Owner(who)
+        who = self._listed.people.get(label.number)
+        if normalized_name(label.name) in _PARTICIPANT:
+            if who is None:
+                raise RejectedSubmission(
+                    "it is anonymous, and nothing says who has this number: give the platform's "
+                    "list with --times, made by somebody who sees the names"
+                )
+            return Owner(who)
+        parts = [label.name]
+        if separator := _IN_FRONT.get(label.platform):
+            parts = label.name.split(separator)
+        names = {normalized_name("".join(parts[i:])) for i in range(len(parts))} - {""}
+        known = self._logins if label.platform == "Blackboard" else self._named
+        named = {who for name in names for who in known.get(name, ())}
         teams = self._teams.get(normalized_name(label.name), [])
+        if label.platform == "Canvas":
+            if who := self._numbered.get(label.number):
+                by = f"handed in under {shown_name(label.name)}, by {who}'s number"
+                return Owner(who) if who in named else Owner(who, True, by)
+            named -= {*self._numbered.values()}  # theirs is another
         moodle = label.platform == "Moodle"
-        if moodle and not (label.number or teams or (named and not self._listed.names)):
+        if moodle and not (label.number or teams or named):
             raise RejectedSubmission(
                 "it was handed in by people in no group, and Moodle does not say who"
             )
         if moodle and self._listed.names:
             there = self._listed.names.get(label.number, "")
-            who = self._listed.people.get(label.number)
-            if who and (
-                normalized_name(there) in names or who in (s.id for s in named)
-            ):
+            if who and (who in named or normalized_name(there) in names):
                 return Owner(who)
             if not teams:
                 raise RejectedSubmission(
@@ -188,62 +272,13 @@ class People:
                     else f"neither number {label.number} nor a team of this name stands in the "
                     "worksheet: is it that of this assignment?"
                 )
-        if teams and not named:
-            return self._of_team(label, teams)
-        return self._of_roster(label, named)
-
-    def _anonymous(self, label: Label) -> str:
-        who = self._listed.people.get(label.number)
-        if who:
-            return who
-        known = self._numbered.get(label.number, [])
-        if len(known) != 1:
+            named = set()
+        if not named and len(teams) == 1:
+            return Owner(teams[0][0], team=True)
+        if len(named) != 1:
             raise RejectedSubmission(
-                "it is anonymous, and nothing says who has this number: give the platform's list "
-                "with --times, made by somebody who sees the names"
+                "several students have this name"
+                if named
+                else "no student of the roster and no team has this name and number"
             )
-        return known[0].id
-
-    def _of_team(self, label: Label, teams: Sequence[Sequence[str]]) -> Owner:
-        if len(teams) > 1:
-            raise RejectedSubmission("several teams have this name")
-        members = teams[0]
-        if label.platform == "Canvas":  # there the number is a member's
-            known = [s.id for s in self._numbered.get(label.number, [])]
-            if known and known[0] not in members:
-                raise RejectedSubmission(
-                    f"its number is of {known[0]}, who is not in this team"
-                )
-            return Owner((known or list(members))[0], team=True)
-        return Owner(members[0], team=True)
-
-    def _of_roster(self, label: Label, named: Sequence[Student]) -> Owner:
-        """Find a student by name and by the number in the roster, which must agree."""
-        numbered = self._numbered.get(label.number, [])
-        both = {s.id for s in named} & {s.id for s in numbered}
-        free = {s.id for s in named if not s.number}
-        moodle = label.platform == "Moodle"
-        if not free and moodle and len({s.id for s in named}) == 1:
-            free = {named[0].id}  # with the number of another assignment
-        found = both or (set() if numbered else free)
-        if len(found) == 1:
-            return Owner(found.pop())
-        if numbered and not named and not moodle and len(numbered) == 1:
-            who = numbered[0].id
-            name = shown_name(label.name)
-            return Owner(who, True, f"handed in under {name}, by {who}'s number")
-        if len({s.id for s in named}) > 1:
-            raise RejectedSubmission(
-                "several students have this name: give the platform's list with --times, or the "
-                "roster a column number, with the number in these names"
-            )
-        if named:
-            other = f"is {numbered[0].id}'s" if numbered else "is not"
-            raise RejectedSubmission(
-                f"its name is that of {named[0].id}, and its number {label.number} {other}: give "
-                "the platform's list of this assignment with --times"
-            )
-        raise RejectedSubmission(
-            "no student of the roster and no team has this name (teams stand in the worksheet, "
-            "which --times takes, or in teams.csv)"
-        )
+        return Owner(named.pop())

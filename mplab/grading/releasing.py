@@ -1,17 +1,24 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 import base64
+import tempfile
 import time
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import nbformat
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell
+from nbformat import (
+    NotebookNode,
+    read as read_notebook,
+    v4,
+    write as write_notebook,
+    writes,
+)
 
-from mplab.grading.execute import graded_name, run_notebook, warm_sandbox
+from mplab.course.exercise import equal
+from mplab.grading.execute import graded_name, run_notebook, warm_sandbox, warm_up
 from mplab.grading.exercises import (
     Assignment,
     Outcome,
@@ -40,7 +47,10 @@ if not Path("checks.json").exists():  # the notebook came alone; these are its p
 
     Path("checks.json").write_bytes(zlib.decompress(base64.b64decode("CHECKS")))"""
 
-_UNKNOWN = 'raise ModuleNotFoundError("mplab is not installed here: START.md says how")'
+_UNKNOWN = 'raise ModuleNotFoundError("mplab is not installed: ask your teacher how")'
+
+_TRIED = 10
+"""The draws on which misconceptions are tried."""
 
 _DRAW_SECONDS = 60.0
 """Seconds after which no further draw begins; a part that hangs has its own limit."""
@@ -68,12 +78,12 @@ def release(
     write_public_checks(course, name)
     source = course.root / "source" / name
     solved = {
-        path: nbformat.read(path, as_version=4)
+        path: read_notebook(path, as_version=4)
         for path in sorted(source.glob("*.ipynb"))
     }
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
-    sandbox = warm_sandbox(assignment.warm, trusted=trusted)
+    sandbox = warm_sandbox(warm_up(assignment, solved.values()), trusted=trusted)
     kernel = partial(sandbox.session, course.files(name))
     seed = partial(seed_for, course.key(), name, name)
 
@@ -91,27 +101,39 @@ def release(
         if lost:
             text = f"the solution of {path.name} loses points: {'; '.join(lost)}"
             raise ValueError(f"release: {text}")
-    _generate(course, name)
-    add_start(course, name)
     lines = []
     total = 0.0
-    for stem, stub in course.skeletons(name).items():
-        if earned := sum(part.earned for _, part in outcomes(stub)):
-            raise ValueError(
-                f"release: the empty notebook {stem} earns {earned:g} points."
-            )
-        text = nbformat.writes(solved[source / f"{stem}.ipynb"]).encode()
-        student = rebuild(course.skeletons(name)[stem], read_cells(text))
-        try:
-            with kernel() as session:
-                points = _as_student(course, name, student, session, draws)
-        except Died as death:
-            raise ValueError(
-                f"release: a solved copy of {stem} must run to its end; it ended: {death}."
-            ) from death
-        total += points
-        words = f" in up to {draws} draws of the hidden cases" if draws > 1 else ""
-        lines.append(f"{stem}: the solution earns {points:g} points{words}")
+    # Nothing of a refused or broken release reaches students or the gradebook.
+    with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
+        made = _generate(course, name, folder, db_url=f"sqlite:///{folder}/trial.db")
+        skeletons = {
+            path.stem: read_notebook(path, as_version=4)
+            for path in sorted(made.glob("*.ipynb"))
+        }
+        for stem, stub in skeletons.items():
+            text = writes(solved[source / f"{stem}.ipynb"]).encode()
+            student = rebuild(stub, read_cells(text))
+            if earned := sum(part.earned for _, part in outcomes(stub)):
+                raise ValueError(
+                    f"release: the empty notebook {stem} earns {earned:g} points."
+                )
+            try:
+                with kernel() as session:
+                    points = _as_student(course, name, student, session, draws)
+            except Died as death:
+                raise ValueError(
+                    f"release: a solved copy of {stem} must run to its end; it ended: {death}."
+                ) from death
+            total += points
+            words = f" in up to {draws} draws of the hidden cases" if draws > 1 else ""
+            lines.append(f"{stem}: the solution earns {points:g} points{words}")
+        place = course.root / "release" / name
+        place.parent.mkdir(exist_ok=True)
+        made = _generate(course, name, folder)
+        if place.exists():
+            place.rename(Path(folder, "before"))
+        made.rename(place)
+    lines += _indistinct(course, name, min(draws, _TRIED))
     course.record_students()
     if by_hand := sum(_by_hand(course.skeletons(name).values()).values()):
         lines.append(
@@ -119,7 +141,7 @@ def release(
             f"{total + by_hand:g} in all"
         )
     if not course.config().Course.get("install"):
-        lines.append("START.md cannot say what to install: c.Course.install is not set")
+        lines.append("without START.md, which c.Course.install must be set for")
     lines += [*course.roster_file().remarks]
     if due := due_words(course, name):
         lines.append(due)
@@ -130,48 +152,53 @@ def release(
     ]
 
 
-def _generate(course: Course, name: str) -> None:
-    """Let nbgrader make the release."""
+def _generate(course: Course, name: str, folder: str, **settings: str) -> Path:
+    """Let nbgrader make the release in a folder of the course, and complete it."""
     from nbgrader.converters import GenerateAssignment
     from nbgrader.converters.base import NbGraderException
 
     config = course.config()
     # They refuse nbgrader's own command.
     config.GenerateAssignment.pop("preprocessors", None)
+    place = Path(folder).relative_to(course.root)
     with captured_log() as reason:
         try:
-            directory = course.directory(assignment_id=name)
+            directory = course.directory(
+                assignment_id=name, release_directory=str(place), **settings
+            )
             GenerateAssignment(coursedir=directory, config=config, force=True).start()
         except NbGraderException as error:
             raise ValueError(
                 f"release: nbgrader could not make release/{name}: {reason(error)}"
             ) from error
+    add_start(course, Path(folder, name))
+    return Path(folder, name)
 
 
-def add_start(course: Course, name: str) -> None:
-    """Put START.md and the first cell into `release/NAME`.
+def add_start(course: Course, release: Path) -> None:
+    """Put START.md and the first cell into a release.
 
-    The cell installs `c.Course.install` of the settings, an address or a wheel. It writes the
+    The cell installs `c.Course.install` of the settings, an address or a wheel; without it nobody
+    can start by START.md, so there is none. The cell writes the
     public cases beside the notebook if they are not there, because Colab opens a notebook alone.
     """
-    release = course.root / "release" / name
     what = str(course.config().Course.get("install", "") or "")
     command = f'%pip install --quiet "{what}"' if what else _UNKNOWN
     table = (release / "checks.json").read_bytes()
     packed = base64.b64encode(zlib.compress(table, 9)).decode()
     source = _CELL.replace("INSTALL", command).replace("CHECKS", packed)
     for path in sorted(release.glob("*.ipynb")):
-        notebook = nbformat.read(path, as_version=4)
+        notebook = read_notebook(path, as_version=4)
         mark = {"grade_id": f"{path.stem}-start", "schema_version": 3, "locked": True}
         mark |= {"grade": False, "solution": False, "task": False}
         metadata = {"nbgrader": mark, "jupyter": {"source_hidden": True}}
-        cell = new_code_cell(source, id="mplab-start", metadata=metadata)
+        cell = v4.new_code_cell(source, id="mplab-start", metadata=metadata)
         others = [other for other in notebook.cells if other.id != cell.id]
         notebook.cells = [cell, *others]
-        nbformat.write(notebook, path)
-    page = _START.read_text("utf-8").replace("NAME", name)
-    page = page.replace("INSTALL", what or "ask your teacher for the address of mplab")
-    (release / "START.md").write_text(page, "utf-8")
+        write_notebook(notebook, path)
+    if what:
+        page = _START.read_text("utf-8").replace("NAME", release.name)
+        (release / "START.md").write_text(page.replace("INSTALL", what), "utf-8")
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
@@ -256,3 +283,27 @@ def _as_student(
                         f"{draw + 1} of {draws}: {found or outcome.message}"
                     )
     return points
+
+
+def _indistinct(course: Course, name: str, draws: int) -> list[str]:
+    """Say which misconceptions no case shows, and which two the cases do not tell apart."""
+    found: dict[str, int] = {}
+    until = time.monotonic() + _DRAW_SECONDS / 6
+    for of, graded in course.assignment(name).graded.items():
+        exercise = graded.exercise
+        for draw in range(draws if callable(exercise.answer) else 0):
+            if draw and time.monotonic() > until:
+                break
+            seed = partial(seed_for, course.key(), name, f"draw {draw}", of)
+            cases = [c for p in graded.parts for c in graded.cases(p, seed(p.name))]
+            drawn = replace(exercise, cases=cases)
+            seen = [("the right answer", drawn.outcomes(drawn.answer))]
+            for wrong, sentence in exercise.misconceptions:
+                given = drawn.outcomes(wrong)
+                for other, theirs in seen:
+                    if all(map(partial(equal, exercise=drawn), given, theirs)):
+                        line = f"{of}: no case tells {sentence!r} from {other!r}"
+                        found[line] = found.get(line, 0) + 1
+                        break
+                seen.append((sentence, given))
+    return [f"{line}, in {n} of up to {draws} draws" for line, n in found.items()]

@@ -15,6 +15,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -23,11 +24,12 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
-from nbgrader.api import Grade, MissingEntry
+from nbgrader.api import Comment, Grade, MissingEntry
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
 from tornado import httpserver, web
 
+from mplab.grading.dates import show_time
 from mplab.grading.feedback import in_process
 from mplab.grading.folder import Course
 from mplab.grading.gradebook import due_words, read_parts, with_parts
@@ -77,6 +79,12 @@ class Question(NamedTuple):
     model: str
     by_hand: bool
     rubric: Mapping[str, float]
+
+    @property
+    def title(self) -> str:
+        """The last heading above it, or its id."""
+        headings = re.findall(r"^#+ +(.+)", self.text, re.MULTILINE)
+        return str(headings[-1]).replace("`", "") if headings else self.name
 
     @property
     def parts(self) -> list[tuple[str, float]]:
@@ -192,14 +200,21 @@ class _Handler(web.RequestHandler):
         self.root = self.settings["root"]
         self.opened: dict[str, tuple[str, float]] = self.settings["opened"]
 
-    def find_reader(self) -> str:
-        """Return a name for the user of this browser, by which people are told apart."""
+    def find_reader(self, name: str = "") -> str:
+        """Return a name for the user of this browser, by which people are told apart.
+
+        Args:
+            name: that they want from now on, if nobody else has it.
+        """
         if self.current_user:  # of a Hub
             return str(self.current_user["name"])
         cookie = f"{self.settings['cookie']}-reader"
         known = self.settings["readers"]
         key = self.get_cookie(cookie) or secrets.token_hex(8)
         self.set_cookie(cookie, key, httponly=True, samesite="Strict")
+        if name and name not in known.values():
+            self.opened.pop(known.get(key), None)
+            known[key] = name
         return str(known.setdefault(key, f"person {len(known) + 1}"))
 
     def being_read(self) -> dict[str, str]:
@@ -258,6 +273,11 @@ class _File(_Handler):
 class _List(_Handler):
     """All questions of the released assignments, and who reads what."""
 
+    def post(self) -> None:
+        """Call the reader as they wish."""
+        self.find_reader(self.get_body_argument("reader", "")[:40])
+        self.redirect(self.root, status=303)
+
     @_in_thread
     def get(self) -> _Respond:
         self.opened.pop(self.reader, None)
@@ -293,6 +313,7 @@ class _List(_Handler):
             tables=tables,
             due={name: due_words(self.course, name) for name in tables},
             reader=self.reader,
+            named=bool(self.current_user),
         )
         return partial(self.finish, page)
 
@@ -314,7 +335,7 @@ class _Answer(_Handler):
     def post(self, assignment: str, notebook: str, name: str, student: str) -> _Respond:
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
-        words = self.get_body_argument("comment", "")
+        words = self.get_body_argument("comment", "").replace("\r\n", "\n")
         with self._grades(assignment, notebook, name) as (question, grades):
             place = _place(grades, student)
             try:
@@ -331,7 +352,13 @@ class _Answer(_Handler):
                 with self.course.marking():
                     self.database.expire_all()
                     self._refuse_change(question, grades[place])
-                    _write_points(grades[place], question, sum(given), comment)
+                    marked = [grades[place]]
+                    if self.get_body_argument("same", ""):
+                        same = self._same(question, grades, student)
+                        marked += [each for each in same if each.needs_manual_grade]
+                    for each in marked:
+                        _write_points(each, question, sum(given), comment)
+                        self._sign(question, each.student.id)
                     self.database.commit()
                 return self._go_on(question, grades, place + 1)
             except ValueError as wrong:
@@ -408,6 +435,35 @@ class _Answer(_Handler):
         answers = self.course.read("answers", question.assignment, student)
         return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
+    def _same(self, question: Question, grades: list[Any], student: str) -> list[Any]:
+        """Return the others who gave the same answer."""
+        seen = self._seen(question, student)
+        others = [grade for grade in grades if grade.student.id != student]
+        return [
+            g for g in others if seen and self._seen(question, g.student.id) == seen
+        ]
+
+    def _sign(self, question: Question, student: str) -> None:
+        """Record who gave the points of an answer, and when."""
+        now = show_time(datetime.now(UTC), self.course.zone())
+        place = (question.assignment, student)
+        signed = {question.name: [self.reader, now]}
+        self.course.write("marks", *place, self.course.read("marks", *place) | signed)
+
+    def _given_by(self, question: Question, student: str) -> tuple[str, str]:
+        """Return who gave the points of an answer, and when."""
+        signed = self.course.read("marks", question.assignment, student)
+        who, when = signed.get(question.name, ("A person", ""))
+        return who, when
+
+    def _bank(self, comment: Any) -> list[str]:
+        """Return the comments on this question so far."""
+        if comment is None:
+            return []
+        given = self.database.query(Comment.manual_comment)
+        given = given.filter(Comment.cell_id == comment.cell_id).distinct()
+        return sorted({read_parts(text)[1] for (text,) in given if text} - {""})
+
     def _page(
         self,
         question: Question,
@@ -465,6 +521,9 @@ class _Answer(_Handler):
             there=there,
             grade=grade,
             has_comment=comment is not None,
+            bank=self._bank(comment),
+            given_by=self._given_by(question, student),
+            same=self._same(question, grades, student),
             marks=[g for g in grade.notebook.grades if g.name != question.name],
         )
 

@@ -16,8 +16,7 @@ from urllib.parse import unquote
 
 import nh3
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbformat import NotebookNode, v4
 from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
 
 from mplab.grading.submissions import as_attachments, image_kind, images_in, plain_text
@@ -100,7 +99,7 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
         if mark and not late_outputs and _is_folded(cell):
             continue
         if cell.get("cell_type") != "code":
-            rebuilt = new_markdown_cell(source)
+            rebuilt = v4.new_markdown_cell(source)
             images = images_in(cell.get("attachments"))
             if images:
                 rebuilt.attachments = as_attachments(images)
@@ -108,16 +107,18 @@ def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
             check = bool(mark.get("grade")) and not mark.get("solution")
             hidden = checked and not check and not late_outputs
             outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
+            if check:
+                outputs = outputs[:1]  # the second is the number that nbgrader reads
             shown = [rebuild_output(output) for output in outputs]
             if hidden:
                 shown = _withheld(shown if mark else [])
-            rebuilt = new_code_cell(source, outputs=shown)
+            rebuilt = v4.new_code_cell(source, outputs=shown)
             checked |= check
         rebuilt.id = f"cell-{number}"
         if mark:
             rebuilt.metadata["nbgrader"] = NotebookNode(mark)
         cells.append(rebuilt)
-    return new_notebook(cells=cells)
+    return v4.new_notebook(cells=cells)
 
 
 def _is_folded(cell: Mapping[str, Any]) -> bool:
@@ -152,14 +153,14 @@ def rebuild_output(output: Mapping[str, Any]) -> NotebookNode:
     kind = output.get("output_type")
     if kind == "stream":
         name = "stderr" if output.get("name") == "stderr" else "stdout"
-        return new_output("stream", name=name, text=_bounded(output.get("text")))
+        return v4.new_output("stream", name=name, text=_bounded(output.get("text")))
     if kind == "error":
         lines = output.get("traceback")
         trace = "\n".join(map(plain_text, lines)) if isinstance(lines, list) else ""
         name = _bounded(output.get("ename"))
         value = _bounded(output.get("evalue"))
         trace = _bounded(trace if trace.strip() else f"{name}: {value}")
-        return new_output("error", ename=name, evalue=value, traceback=[trace])
+        return v4.new_output("error", ename=name, evalue=value, traceback=[trace])
     given = output.get("data")
     data = given if isinstance(given, dict) else {}
     kept = {
@@ -173,7 +174,7 @@ def rebuild_output(output: Mapping[str, Any]) -> NotebookNode:
     kept = kept or {
         "text/plain": f"[not shown here: {kinds or 'an output of no kind'}]"
     }
-    return new_output("display_data", kept)
+    return v4.new_output("display_data", kept)
 
 
 def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -189,7 +190,7 @@ def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
     text = "Its outputs are not shown: it ran after a check, whose inputs are not public.\n"
     if raised:
         text = f"This cell raised an exception. {text}"
-    return [new_output("stream", text=text)]
+    return [v4.new_output("stream", text=text)]
 
 
 def clean(markup: str) -> str:

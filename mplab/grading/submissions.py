@@ -14,13 +14,13 @@ import re
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
-from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat import NotebookNode, convert, from_dict, v4
 
 NOTEBOOK_BYTES = 20 << 20  # outputs, which are dropped, may be large
 
@@ -248,7 +248,7 @@ def read_cells(content: bytes) -> list[RawCell]:
     """Read the cells of a notebook written by anybody.
 
     Raises:
-        RejectedSubmission: it is not a notebook of format 4, or exceeds the limits.
+        RejectedSubmission: it is not a notebook of format 3 or 4, or exceeds the limits.
     """
     try:
         data = json.loads(content.decode("utf-8-sig"))
@@ -256,6 +256,11 @@ def read_cells(content: bytes) -> list[RawCell]:
         raise RejectedSubmission(
             "the notebook is not valid JSON; save it again in JupyterLab"
         ) from error
+    if isinstance(data, dict) and data.get("nbformat") == 3:
+        try:
+            data = convert(from_dict(data), 4)
+        except Exception:  # anything, if it is none of this format
+            data = None
     cells = data.get("cells") if isinstance(data, dict) else None
     if not isinstance(cells, list) or data.get("nbformat") != 4:
         raise RejectedSubmission(
@@ -327,36 +332,63 @@ def as_attachments(images: Mapping[str, str]) -> dict[str, dict[str, str]]:
 def _adopted(
     skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]
 ) -> list[RawCell]:
-    """Find answers that lost nbgrader's marks, as in Colab, by the name of their function."""
+    """Find answers that lost nbgrader's marks, as in Colab or Deepnote.
+
+    An answer is found by the name of its function, or because it alone stands where the stub stood
+    between cells of the release.
+    """
     found = list(cells)
-    marks = {cell.grade_id for cell in cells}
-    for name, cell in marked(skeleton).items():
-        function = re.search(r"^def (\w+)\(", cell.source, re.MULTILINE)
-        if not function or not mark_of(cell).get("solution"):
-            continue
+    answers = {
+        name: cell
+        for name, cell in marked(skeleton).items()
+        if mark_of(cell).get("solution")
+    }
+    adopted = []
+    for name, cell in answers.items():
+        function = re.search(r"^def \w+\(", cell.source, re.MULTILINE)
         # A stub that nobody touched: the answer may stand in a cell of its own.
-        stubs = [
-            i
-            for i, raw in enumerate(found)
-            if raw.grade_id == name and raw.source.strip() == cell.source.strip()
-        ]
-        if name in marks and len(stubs) != 1:
+        stubs = [i for i, raw in enumerate(found) if raw.grade_id == name]
+        touched = [i for i in stubs if found[i].source.strip() != cell.source.strip()]
+        if not function or touched or len(stubs) > 1:
             continue
-        there = re.compile(rf"^def {function[1]}\(", re.MULTILINE)
-        places = [
-            i
-            for i, raw in enumerate(found)
-            if raw.kind == "code" and not raw.grade_id and there.search(raw.source)
+        there = re.compile(f"^{re.escape(function[0])}", re.MULTILINE)
+        for i in reversed(range(len(found))):
+            raw = found[i]
+            if raw.kind == "code" and not raw.grade_id and there.search(raw.source):
+                for stub in stubs:
+                    found[stub] = found[stub]._replace(grade_id="")
+                found[i] = raw._replace(grade_id=name)
+                if raw.source.strip() != cell.source.strip():
+                    adopted.append(name)
+                break
+    matcher = SequenceMatcher(
+        a=[cell.source.strip() for cell in skeleton.cells],
+        b=[raw.source.strip() for raw in found],
+        autojunk=False,
+    )
+    lost = answers.keys() - {raw.grade_id for raw in found}
+    for kind, i, end, *place in matcher.get_opcodes():
+        stub = skeleton.cells[min(i, len(skeleton.cells) - 1)]
+        name = mark_of(stub).get("grade_id")
+        if kind != "replace" or end != i + 1 or name not in lost:
+            continue
+        own = [
+            k
+            for k in range(*place)
+            if found[k].kind == stub.cell_type and not found[k].grade_id
         ]
-        if places:
-            for stub in stubs:
-                found[stub] = found[stub]._replace(grade_id="")
-            found[places[-1]] = found[places[-1]]._replace(grade_id=name)
-            notes.append(
-                f"{name} was found in another cell, by the name {function[1]}."
-                if stubs
-                else f"{name} had lost its mark, and was found by the name {function[1]}."
-            )
+        for k in own[-1:]:
+            answer = found[k]
+            if answer.kind == "markdown":
+                images = {n: d for k in own for n, d in found[k].images.items()}
+                words = "\n\n".join(found[k].source for k in own)
+                answer = answer._replace(source=words, images=images)
+            found[k] = answer._replace(grade_id=name)
+            adopted.append(name)
+    if adopted:
+        notes.append(
+            f"Found by name or place, because marks were lost: {', '.join(sorted(adopted))}."
+        )
     return found
 
 
@@ -380,7 +412,7 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
     rebuilt.cells = []
     for number, entry in enumerate(order):
         if isinstance(entry, RawCell):
-            make = new_code_cell if entry.kind == "code" else new_markdown_cell
+            make = v4.new_code_cell if entry.kind == "code" else v4.new_markdown_cell
             cell = make(entry.source)
         else:
             cell = copy.deepcopy(roles[entry])

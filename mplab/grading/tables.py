@@ -44,7 +44,7 @@ _WORDS = {
     "Borrador (no enviado)|Bozza (non consegnato)|Concept (nog niet ingestuurd)|"
     "Trabalho em curso (não submetido)|草稿(未提交)|Rascunho (não enviado)",
     "canvas": "Student|Section|SIS User ID|SIS Login ID",
-    "ours": "id|number|team|assignment|hours|time",
+    "ours": "id|number|team|assignment|hours|time|name",
 }
 """The heads of columns and two other words: ours, Canvas's, and Moodle's in nine languages."""
 
@@ -334,7 +334,8 @@ def _shown(table: CourseTable, head: str) -> str:
 
 def _is_nobody(line: Mapping[str, str]) -> bool:
     """Whether Canvas added the line: posting, points possible, or the student for trying."""
-    name = " ".join(line.get("student", line.get("lastname", "")).split())
+    split = f"{line.get('lastname', '')}, {line.get('firstname', '')}".strip(", ")
+    name = " ".join(line.get("student", split).split())
     return name in ("", "Points Possible", "Student, Test") or bool(
         _TEST_STUDENT.fullmatch(line.get("sis login id", "").strip())
     )
@@ -386,6 +387,23 @@ def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
         left.discard(who)
         teams.setdefault(team, []).append(who)
     return teams
+
+
+def read_people(path: Path, known: set[str]) -> dict[str, str]:
+    """Read whose the names of a download are, from the lines `name,id`; an empty id is unknown.
+
+    Raises:
+        ValueError: the file is not such a table, or an id is not in the roster.
+    """
+    people = {}
+    for number, line in read_table(path, "name", "id").lines:
+        who = line["id"].strip()
+        if who and (who not in known if known else not is_student_id(who)):
+            raise ValueError(
+                f"{path}, line {number}: id must be one of the roster, or empty; got {who!r}."
+            )
+        people[line["name"].strip()] = who
+    return people
 
 
 def read_extensions(

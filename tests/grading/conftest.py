@@ -8,6 +8,14 @@ import pytest
 from mplab.grading.folder import Course
 
 
+@pytest.fixture(scope="session", autouse=True)
+def read_no_libraries():
+    """Let no test wait until the machine has read gigabytes; `test_sandbox.py` tries it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("mplab.grading.autograding.read_libraries", int)
+        yield
+
+
 @pytest.fixture
 def bare(tmp_path):
     """A course with students whose assignment has not been released."""

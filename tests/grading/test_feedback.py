@@ -1,14 +1,16 @@
 """Feedback pages: bounded in time each, only those that changed, and with nbgrader's reasons."""
 
+import html
 import json
 import shutil
 
 import nbformat
 import pytest
-from classroom import autograded, configure, notebook, run, submit
+from classroom import autograded, configure, notebook, run, submit, with_walls
 
 from mplab.grading.feedback import FeedbackExporter, write_feedback
 from mplab.grading.folder import Course, captured_log
+from mplab.grading.submissions import marked
 
 HOSTILE = {
     "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
@@ -133,3 +135,19 @@ def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
     with captured_log() as reason:
         pass
     assert reason(ValueError("no table")) == "ValueError: no table"
+
+
+@with_walls
+def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course):
+    """It was "The notebook defines no encode at this point", and a 0.0 under each verdict."""
+    broken = "x = 1\n%time y = 2\ndef f(x:\n    return x"
+    names = [n for n in marked(course.skeletons("a1")["a1"]) if n.endswith("-answer")]
+    submit(course, "s03", notebook(course, **{names[0]: broken, names[1]: "pass"}))
+    autograded(course, students=["s03"])
+    write_feedback(course, "a1", students=["s03"])
+    page = html.unescape(page_of(course, "s03").read_text())
+    told = "The cell does not run: SyntaxError in its line 3: '(' was never closed."
+    assert told in page
+    assert page.count("The cell does not run") == page.count(told) > 0
+    assert "The notebook defines no" in page
+    assert "<pre>0.0</pre>" not in page.replace("\n", "")

@@ -12,14 +12,17 @@ import time
 from datetime import datetime
 from pathlib import Path
 
+import nbformat
 import pytest
 from classroom import WALLS, autograded, notebook, run, submit, with_walls
 
 from mplab.commands import grade
 from mplab.grading.autograding import autograde
+from mplab.grading.execute import warm_up
+from mplab.grading.exercises import Assignment
 from mplab.grading.exporting import grades
-from mplab.grading.folder import Course, create_course
-from mplab.grading.releasing import release
+from mplab.grading.folder import Course, create_assignment, create_course
+from mplab.grading.releasing import _indistinct, release
 from mplab.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
@@ -69,7 +72,7 @@ def test_the_way_from_release_to_export(course, capsys):
         "To look at (1):\n  s03: 0 of 18  not graded: the notebook is not valid JSON"
         in out
     )
-    assert out.endswith("Nothing from (1): s04\n")
+    assert out.endswith("Nothing from (1): export names them.\n")
     assert run(course, "autograde", "a1") == 0
     assert "0 graded now, 3 before." in capsys.readouterr().out
     assert run(course, "feedback", "a1") == 0
@@ -220,8 +223,40 @@ GRADED["max_finite"] = replace(old, exercise=replace(old.exercise, answer=seldom
 def test_what_would_cost_students_points_is_not_released(course, before, after, told):
     path = course.root / "source/a1/a1.ipynb"
     path.write_text(path.read_text().replace(before, after))
+
+    def there():
+        places = [course.root / "gradebook.db", *(course.root / "release").rglob("*.*")]
+        return {place: place.read_bytes() for place in places}
+
+    known = there()
     with pytest.raises(ValueError, match=told):
         release(course, "a1", trusted=not WALLS)
+    assert there() == known
+    assert not [*(course.root / ".mplab").glob("tmp*")]
+
+
+CONFUSED = """
+from dataclasses import replace
+from mplab.course import Misconception
+old = GRADED["harmonic"]
+wrong = old.exercise.misconceptions[0].answer
+seldom = lambda n: old.exercise.answer(n) + (n == 777)
+known = (Misconception(wrong, "A."), Misconception(wrong, "B."), Misconception(seldom, "C."))
+GRADED["harmonic"] = replace(old, exercise=replace(old.exercise, misconceptions=known))
+"""
+
+
+def test_an_author_hears_which_misconceptions_the_cases_do_not_tell_apart(tmp_path):
+    """One that differs at a single n was named for none of 24 students."""
+    course = create_course(tmp_path / "c")
+    create_assignment(course, "h1")
+    assert _indistinct(course, "h1", 3) == []
+    with (course.root / "checks/h1/exercises.py").open("a") as file:
+        file.write(CONFUSED)
+    assert _indistinct(course, "h1", 3) == [
+        "harmonic: no case tells 'B.' from 'A.', in 3 of up to 3 draws",
+        "harmonic: no case tells 'C.' from 'the right answer', in 3 of up to 3 draws",
+    ]
 
 
 @pytest.mark.slow
@@ -322,3 +357,15 @@ def test_torch_numba_and_matplotlib_work_inside():
         ).outputs
         assert "image/png" in shown[-1]["data"]
         assert session.run("%timeit -n1 -r1 1").ok
+
+
+@with_walls
+def test_what_a_release_imports_costs_no_submission_its_time():
+    """An own assignment with torch took 7.6 s a submission, of which 7 were imports."""
+    cells = ["import tabnanny\nx = 1", "%pip install y", "import no_such\nimport sched"]
+    book = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
+    warm = warm_up(Assignment({}, "import shelve"), [book])
+    modules = {"tabnanny", "sched", "shelve", "numba"}
+    with WarmSandbox(warm=warm) as sandbox, sandbox.session({}) as session:
+        source = f"import sys\nassert sys.modules.keys() >= {modules}"
+        assert session.run(source).ok

@@ -12,6 +12,7 @@ PAGES = sorted((course_folder("lessons") / "assignments").glob("*.md"))
 WORDS = {
     "moodle": 500,
     "canvas": 450,
+    "elsewhere": 450,
     "README": 650,
     "authors": 800,
     "jupyterhub": 480,

@@ -194,7 +194,7 @@ def teacher_grades(room, look):
         fetched = sorted(
             path.name for path in (room.homes / name / "numerics/a1").glob("[!.]*")
         )
-        assert fetched == ["START.md", "a1.ipynb", "checks.json"]
+        assert fetched == ["a1.ipynb", "checks.json"]
 
 
 def teacher_gives_points_in_the_browser(room):

@@ -20,7 +20,7 @@ from lab_browser import free_port
 
 from mplab.grading import review
 from mplab.grading.exporting import grades
-from mplab.grading.feedback import in_process
+from mplab.grading.feedback import in_process, write_feedback
 from mplab.grading.folder import create_course
 from mplab.grading.review import Question, _typeset, questions, serve
 
@@ -124,7 +124,7 @@ def test_whoever_waits_for_a_lock_or_for_typesetting_keeps_nobody_else_waiting(
     course,
 ):
     first = served(course)
-    show, save = reading(course, first, "s02")
+    show, save, _ = reading(course, first, "s02")
     hidden = hidden_fields(show()) | {"mark": "of another page"}
     begun, done = threading.Event(), threading.Event()
 
@@ -202,7 +202,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
                     if not x.done_before])  # fmt: skip
 
     assert waits() == (True, None)
-    show, save = reading(course, served(course), "s03")
+    show, save, _ = reading(course, served(course), "s03")
     hidden = hidden_fields(show())
     assert save(["0.5", "1"], "", hidden).status_code == 303
     assert waits() == (False, 1.5)
@@ -227,7 +227,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     )
     shown = show()
     told = "(weights, with a number 0.5, gradients, with a number 1)"
-    assert f"A person gave 1.5 before the answer changed {told}." in shown
+    assert f"person 1 gave 1.5 before the answer changed {told}, " in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
     # It took too long.
     with patch("mplab.grading.review.in_process", return_value=None):
@@ -239,7 +239,7 @@ def hidden_fields(page):
 
 
 def reading(course, first, student):
-    """A browser of its own: how it shows a student's answer, and how it saves."""
+    """A browser of its own: how it shows an answer, how it saves, and itself."""
     session = requests.Session()
     session.get(first)
     origin = first.partition("/?")[0]
@@ -253,15 +253,15 @@ def reading(course, first, student):
         headers = {"Origin": origin}
         return session.post(place, data=form, headers=headers, allow_redirects=False)
 
-    return show, save
+    return show, save, session
 
 
 @pytest.mark.slow
 def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
     """It took the place of the first one's, in silence."""
     first = served(course)
-    show_one, save_one = reading(course, first, "s01")
-    show_two, save_two = reading(course, first, "s01")
+    show_one, save_one, _ = reading(course, first, "s01")
+    show_two, save_two, _ = reading(course, first, "s01")
     one = hidden_fields(show_one())
     two = hidden_fields(show_two())
     assert save_one(["1", "0.5"], "Which tie?", one).status_code == 303
@@ -288,8 +288,46 @@ def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
 
 
 @pytest.mark.slow
+def test_equal_answers_get_one_mark_from_somebody_with_a_name(course):
+    first = served(course)
+    show, save, session = reading(course, first, "s01")
+    before = (course.root / "submitted/s03/a1/a1.ipynb").read_text()
+    submit(course, "s03", notebook(course, **{BY_HAND: "A third answer."}))
+    autograded(course)
+    page = show()
+    assert "The same answer:" in page and page.count('/s02">s02</a> (waiting)') == 1
+    assert "/s03" not in page.partition("The same answer:")[2].partition("<button")[0]
+    name = {"reader": "Eva", **hidden_fields(page)}
+    origin = first.partition("/?")[0]
+    assert (
+        session.post(origin, data=name, headers={"Origin": origin}).status_code == 200
+    )
+    form = hidden_fields(show()) | {"same": "yes"}
+    assert save(["0.5", "0.5"], "Which\r\ntie?", form).status_code == 303
+    with course.gradebook() as book:
+        found = [book.find_grade(BY_HAND, "a1", "a1", s) for s in ("s01", "s02", "s03")]
+        assert [grade.manual_score for grade in found[:2]] == [1.0, 1.0]
+        assert found[2].needs_manual_grade
+    page = show()
+    assert re.search(r"Eva gave 1, \w{3} \d+ \w{3} \d{4}, \d\d:\d\d", page)
+    assert '<button type="button">Which\ntie?</button>' in page
+    write_feedback(course, "a1", students=["s02"])
+    page = (course.root / "feedback/s02/a1/a1.html").read_text()
+    assert re.search(r"Which<br ?/?>\s*tie\?", page)
+    with course.gradebook() as book:  # waits again for the tests that follow
+        for student in ("s01", "s02"):
+            grade = book.find_grade(BY_HAND, "a1", "a1", student)
+            grade.manual_score, grade.needs_manual_grade = None, True
+            comment = book.find_comment(BY_HAND, "a1", "a1", student)
+            comment.manual_comment = None
+        book.db.commit()
+    submit(course, "s03", before)
+    autograded(course)
+
+
+@pytest.mark.slow
 def test_a_missing_notebook_is_said(course):
-    show, _ = reading(course, served(course), "s02")
+    show, _, _ = reading(course, served(course), "s02")
     path = course.root / "autograded/s02/a1/a1.ipynb"
     kept = path.read_bytes()
     path.unlink()
@@ -313,14 +351,14 @@ def page():
 def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
     assert [q.name for q in questions(course, "a1") if q.by_hand] == [BY_HAND]
     page.goto(served(course))
-    row = page.get_by_role("row").filter(has_text=BY_HAND)
+    row = page.get_by_role("row").filter(has_text="graded by hand")
     assert re.sub(r"\s+", " ", row.inner_text()).endswith("2 3 – 3")
     row.get_by_role("link").click()
     page.get_by_text("s01 Ada Löwe").wait_for()
     assert (
         "Which would you choose for weights" in page.locator(".question").inner_text()
     )
-    page.get_by_text("Model answer", exact=True).click()
+    page.get_by_role("heading", name="Model answer").wait_for()
     page.get_by_label("weights").fill("1")
     page.get_by_label("gradients").fill("0.5")
     page.get_by_text("Together 1.5 of 2").wait_for()
@@ -356,7 +394,7 @@ def test_a_person_reads_gives_points_and_goes_on_by_key(course, page):
         assert gradebook.find_submission("a1", "s01").score == 16 + 1.5
         assert gradebook.find_grade(BY_HAND, "a1", "a1", "s02").needs_manual_grade
     page.get_by_role("link", name="all questions").click()
-    page.get_by_role("link", name="fields").click()
+    page.get_by_role("link", name="Fields").click()
     page.get_by_text("✔ other widths: 1 of 1").wait_for()
     assert page.get_by_label("Points").input_value() == "3"
 
@@ -368,13 +406,13 @@ def test_two_assistants_get_different_answers_and_see_who_reads_what(course, pag
     names = {}
     for each in (page, other):
         each.goto(first)
-        names[each] = each.get_by_text("You are ").inner_text().split("are ")[1]
-        each.get_by_role("link", name=BY_HAND).click()
+        names[each] = each.get_by_label("You are").input_value()
+        each.get_by_role("link", name="graded by hand").click()
     students = [each.url.rpartition("/")[2] for each in (page, other)]
     assert len(set(students)) == 2 and len(set(names.values())) == 2
     third = page.context.browser.new_context().new_page()
     third.goto(first)
-    row = third.get_by_role("row").filter(has_text=BY_HAND).inner_text()
+    row = third.get_by_role("row").filter(has_text="graded by hand").inner_text()
     for student, name in zip(students, names.values(), strict=True):
         assert f"{student}: {name.strip('.')}" in row
 

@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from dataclasses import replace
@@ -22,7 +23,7 @@ from classroom import WALLS, has_walls, with_walls
 
 from mplab.common.installation import PACKAGE
 from mplab.grading import isolation, sandbox as sandbox_module
-from mplab.grading.bubblewrap import sandboxed
+from mplab.grading.bubblewrap import read_libraries, sandboxed
 from mplab.grading.isolation import filter_program
 from mplab.grading.sandbox import (
     Died,
@@ -280,14 +281,17 @@ kept = glob.glob(os.path.dirname(mplab.__file__) + "/numbers/__pycache__/*.nbi")
 for path in (kept[0], kept[0] + ".x"):
     try: held.append(open(path, "ab"))
     except OSError: pass
-print(mplab.passes, len(held), os.path.exists(mine))
-os.makedirs(mine)
+from numba.core import event
+with event.install_recorder("numba:run_pass") as passes:
+    mplab.encode(1.0, mplab.FP16)  # which nobody has called in the warm process
+print(mplab.passes, len(passes.buffer), len(held), os.path.exists(mine + "/x"))
+os.mkdir(mine + "/x")
 """
-    run_script(code)  # compiles if nobody has yet
+    run_script(f"{code}; mplab.encode(1.0, mplab.FP16)")  # compiles if nobody has yet
     with WarmSandbox(warm=warm) as sandbox:
         for _ in range(2):
             with sandbox.session({}) as session:
-                assert said(session.run(probe)) == "0 0 False\n"
+                assert said(session.run(probe)) == "0 0 0 False\n"
 
 
 def test_nothing_that_is_needed_inside_may_lie_where_submissions_write(monkeypatch):
@@ -742,3 +746,49 @@ def test_a_cell_that_was_stopped_says_so_to_its_author():
             == "Stopped: it ran too long.\n"
         )
         assert session.interrupts == 1
+
+
+FAULTS = """
+import mmap, resource
+before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+for path in {paths!r}:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        pages.madvise(mmap.MADV_RANDOM)
+        total = sum(pages[i] for i in range(0, len(pages), mmap.PAGESIZE))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
+"""
+
+
+@pytest.mark.slow
+@with_walls
+def test_no_file_tells_a_submission_who_has_read_it_before():
+    """By the faults of files that nobody has read, a hand-in left bits for the next one."""
+    folder = Path(sysconfig.get_paths()["stdlib"], "encodings")
+    paths = [str(path) for path in sorted(folder.glob("cp*.py"))]
+    for path in paths:
+        with open(path, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    with WarmSandbox() as sandbox:
+        for count in (len(paths), 0):
+            with sandbox.session({}) as session:
+                some = paths if count == 0 else paths[::2]
+                faults = int(said(session.run(FAULTS.format(paths=some))))
+            assert (faults > 0) == (count > 0)
+            read_libraries()
+
+
+@with_walls
+def test_a_submission_cannot_take_a_file_out_of_the_machine_s_cache():
+    probe = """
+import mmap, sys
+with open(mmap.__file__ if hasattr(mmap, "__file__") else sys.executable, "rb") as file:
+    pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+for advice in (20, 21, mmap.MADV_RANDOM):
+    try:
+        pages.madvise(advice)
+        print("taken")
+    except OSError as error:
+        print(error.errno)
+"""
+    with WarmSandbox() as sandbox, sandbox.session({}) as session:
+        assert said(session.run(probe)).split() == ["1", "1", "taken"]

@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 import os
+import warnings
 
 import nbformat
 import pytest
@@ -194,7 +195,7 @@ def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(
     ])  # fmt: skip
     notebooks, notes = read_submission(lay(tmp_path, bare), {"a1": release})
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
-    assert notes[0] == "one-answer had lost its mark, and was found by the name f."
+    assert notes[0].endswith("because marks were lost: one-answer.")
     assert notes[1].startswith("No cell is marked as two-answer")
 
 
@@ -283,8 +284,86 @@ def test_an_answer_in_a_new_cell_at_the_end_counts_where_the_stub_was_left(tmp_p
     cells = [c.source for c in notebooks["a1"].cells]
     assert cells.index("def f(x):\n    return 2") < cells.index("check 1")
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 2")
-    assert notes[0] == "one-answer was found in another cell, by the name f."
+    assert notes[0].endswith("because marks were lost: one-answer.")
     # Who wrote there is taken at their word.
     done.cells[2].source = "def f(x):\n    return 1"
     notebooks, notes = read_submission(lay(tmp_path, done), {"a1": release})
     assert marked(notebooks["a1"])["one-answer"].source.endswith("return 1")
+
+
+def stripped(notebook):
+    """A notebook as Colab and Deepnote save it, without ids and metadata of cells."""
+    book = copy.deepcopy(notebook) | {"nbformat_minor": 0}
+    for each in book["cells"]:
+        each["metadata"] = {"id": "Ab3"}
+        each.pop("id", None)
+    return book
+
+
+def with_words():
+    """A release with a function, a value and a written answer."""
+    release = skeleton()
+    release.cells[2].source = "def f(x):\n    raise NotImplementedError"
+    release.cells[4].source = "# u = ...\nraise NotImplementedError"
+    question = cell("markdown", source="Why?")
+    words = cell(
+        "markdown", "words", "YOUR ANSWER HERE", grade=True, solution=True, points=1
+    )
+    release.cells += [question, words]
+    return release
+
+
+ADDED = nbformat.v4.new_code_cell("u = 0.25")
+
+
+@pytest.mark.parametrize("minor", [3, 4])
+def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
+    release = with_words()
+    done = copy.deepcopy(release)
+    done.cells[2].source = "def f(x):\n    return 1"
+    done.cells[4].source = "u = 0.5"
+    picture = base64.b64encode(IMAGES["image/png"]).decode()
+    done.cells[-1] |= {
+        "source": "Because",
+        "attachments": {"p": {"image/png": picture}},
+    }
+    done.cells += [nbformat.v4.new_markdown_cell("it rounds.")]
+    done.cells.insert(4, ADDED)
+    done.cells.insert(0, nbformat.v4.new_markdown_cell("Open in Colab"))
+    book = stripped(done)
+    if minor == 3:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            book = nbformat.convert(nbformat.from_dict(book), 3)
+    (tmp_path / "a1.ipynb").write_text(json.dumps(book))
+    notebooks, notes = read_submission(tmp_path, {"a1": release})
+    found = marked(notebooks["a1"])
+    assert found["one-answer"].source.endswith("return 1")
+    assert found["two-answer"].source == "u = 0.5"
+    assert found["words"].source == "Because\n\nit rounds."
+    assert (found["words"].get("attachments") is not None) == (minor == 4)
+    assert [c.source for c in notebooks["a1"].cells].count("u = 0.25") == 1
+    assert notes == [
+        "Found by name or place, because marks were lost: one-answer, two-answer, words."
+    ]
+
+
+def test_what_stands_elsewhere_is_not_taken_for_an_answer_by_its_place(tmp_path):
+    release = with_words()
+    done = stripped(release)
+    del done["cells"][4], done["cells"][-1]
+    done["cells"].append(dict(ADDED))
+    (tmp_path / "a1.ipynb").write_text(json.dumps(done))
+    notebooks, notes = read_submission(tmp_path, {"a1": release})
+    assert marked(notebooks["a1"])["two-answer"].source == release.cells[4].source
+    assert marked(notebooks["a1"])["words"].source == "YOUR ANSWER HERE"
+    assert "No cell is marked as" in notes[0]
+
+
+@pytest.mark.parametrize("book", [
+    {"worksheets": 1}, {"worksheets": [{"cells": [{"cell_type": "code", "input": 3}]}]}, {},
+    {"worksheets": [{"cells": [{"cell_type": "x" * 99}]}]},
+])  # fmt: skip
+def test_what_is_no_notebook_of_format_3_is_refused(book):
+    with pytest.raises(RejectedSubmission, match="no notebook of format 4"):
+        read_cells(json.dumps({"nbformat": 3, **book}).encode())

@@ -110,7 +110,8 @@ def bring(course, files, *, dates=None, times="", name="times.csv"):
 
 def forget(course):
     """Remove what a test has brought in."""
-    (course.root / "teams.csv").unlink(missing_ok=True)
+    for name in ("teams.csv", "people.csv"):
+        (course.root / name).unlink(missing_ok=True)
     for folder in ("submitted", "feedback", ".mplab/replaced", ".mplab/received",
                    ".mplab/platform"):  # fmt: skip
         shutil.rmtree(course.root / folder, ignore_errors=True)

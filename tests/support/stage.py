@@ -56,9 +56,7 @@ def make_course(root, count, *, marker=""):
     """A released course in whose secret places the secret stands."""
     course = create_course(root)
     exercises = root / "checks" / "a1" / "exercises.py"
-    exercises.write_text(
-        exercises.read_text() + f"\nWARM += '  # {marker}'\n# {SECRET}\n"
-    )
+    exercises.write_text(exercises.read_text() + f"\nWARM = '# {marker}'\n# {SECRET}\n")
     source = root / "source" / "a1" / "a1.ipynb"
     source.write_text(
         source.read_text().replace("### BEGIN SOLUTION", f"### BEGIN SOLUTION {SECRET}")

@@ -10,8 +10,6 @@ from mplab import Format, decode, encode, fields, round_to
 from mplab.course import Exercise, Misconception, but
 from mplab.grading import Graded, Part
 
-WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP16)"
-
 
 @cache
 def ieee(exponent_bits, trailing_bits):

@@ -13,8 +13,6 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to, ulp
 from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
-WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.BF16)"
-
 
 def fl(x, fmt):
     return float(round_to(float(x), fmt))

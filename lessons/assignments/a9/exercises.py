@@ -25,8 +25,6 @@ from mplab import (
 from mplab.course import Exercise, but
 from mplab.grading import Graded, Part
 
-WARM = "import numpy as np, mplab; mplab.round_to(np.array([1.0]), mplab.FP4_E2M1)"
-
 
 def fl(x, fmt):
     return float(round_to(float(x), fmt))

@@ -16,6 +16,12 @@ form.addEventListener("input", () => {
 form.addEventListener("submit", () => {
   changed = false;
 });
+form.addEventListener("click", ({ target }) => {
+  if (!target.closest(".bank button")) return;
+  const comment = form.querySelector("textarea");
+  comment.value = `${comment.value}\n${target.textContent}`.trim();
+  changed = true;
+});
 addEventListener("beforeunload", (event) => {
   if (changed) event.preventDefault();
 });
