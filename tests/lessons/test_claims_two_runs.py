@@ -190,7 +190,7 @@ def test_key_biases_do_not_set_the_other_weights_apart(seed):
 
 @ONE_SEED
 def test_bf16_hides_one_ulp_and_then_enlarges_it_and_accuracy_agrees(seed):
-    """Lesson 19: “after 150 steps they are still less than 10⁻⁵ apart”, “thousands of times
+    """Lesson 19: “in these 150 steps they come no farther than 10⁻⁵ apart”, “thousands of times
     farther apart than those in FP32”, “In FP32 both runs of a pair have the same accuracy, to
     the last digit”, “they differ, but by less than 0.02”.
 
