@@ -9,11 +9,13 @@ from prose import source
 from tiers import mostly_full, mostly_slow
 from torch import nn
 
-from mplab import BF16, FP8_E4M3, FP16, round_to, ulp
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, ulp
 from mplab.arithmetic import fit_by_gradient_descent, refine, update_trajectory
+from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
+from mplab.scaling import ScaleRule, fake_quantize
 from mplab.training import TASKS, train
 
 # Lesson 1: the batch ---------------------------------------------------------------------
@@ -162,6 +164,16 @@ def test_adam_hides_a_wrong_order_only_far_above_eps(capsys):
     assert steps == pytest.approx([1, 0.99, 0.6, 0.09], abs=0.011)
 
 
+# Lesson 5: the format --------------------------------------------------------------------
+@pytest.mark.slow
+def test_sums_of_random_terms_leave_the_root_law_after_thousands_in_fp16_and_hundreds_in_bf16():
+    """Lesson 5: “For thousands of these random terms”, “in BF16 after hundreds of terms”."""
+    for fmt, least, most in ((FP16, 4096, 8192), (BF16, 512, 1024)):
+        curve = l05.measure_sum_errors(fmt)
+        above = curve.errors > np.sqrt(curve.lengths) * fmt.unit_roundoff
+        assert least < curve.lengths[above][0] <= most
+
+
 # Lesson 14: the number of terms ----------------------------------------------------------
 def test_what_underflows_beside_a_1_counts_only_with_very_many_classes():
     """Lesson 14: “Nearly four: each term is below 2⁻²⁵ and becomes 0”, “of sixteen scores,
@@ -183,6 +195,34 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
         run = refine(a, b, factor_format=FP16, method="gmres")
         steps[level] = run.inner_steps / run.steps
     assert steps[32] <= 8 < 20 < steps[40] < 45
+
+
+@pytest.mark.slow
+def test_small_systems_converge_farther_past_1_over_u():
+    """Lesson 15: “16 unknowns go up to sixteen times as far”."""
+    for fmt in (FP32, FP16, BF16):
+        few, many = (
+            l15.measure_refinement_costs(fmt, size=size).reach * fmt.unit_roundoff
+            for size in (16, 64)
+        )
+        assert many <= 4 <= few <= 16
+
+
+# Lesson 18: the data ---------------------------------------------------------------------
+def test_nvfp4_is_a_fifth_better_for_normal_numbers_and_no_better_for_uniform_ones():
+    """Lesson 18: “of uniformly distributed numbers, nothing”."""
+    generator = torch.Generator().manual_seed(0)
+    gains = []
+    for x in (
+        torch.randn(4096, generator=generator),
+        torch.rand(4096, generator=generator) * 2 - 1,
+    ):
+        errors = [
+            float((fake_quantize(x, FP4_E2M1, scale=rule, block=(size,)) - x).norm())
+            for rule, size in ((ScaleRule.RCEIL, 32), (ScaleRule.NVFP4, 16))
+        ]
+        gains.append(1 - errors[1] / errors[0])
+    assert 0.15 < gains[0] < 0.25 and abs(gains[1]) < 0.06
 
 
 # Lesson 18: the noise --------------------------------------------------------------------
