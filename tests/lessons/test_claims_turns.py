@@ -9,8 +9,10 @@ from prose import source
 from tiers import mostly_full, mostly_slow
 from torch import nn
 
-from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, ulp
+import mplab
+from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, scaling, ulp
 from mplab.arithmetic import fit_by_gradient_descent, refine, update_trajectory
+from mplab.course.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l18 import figures as l18
@@ -172,6 +174,28 @@ def test_sums_of_random_terms_leave_the_root_law_after_thousands_in_fp16_and_hun
         curve = l05.measure_sum_errors(fmt)
         above = curve.errors > np.sqrt(curve.lengths) * fmt.unit_roundoff
         assert least < curve.lengths[above][0] <= most
+
+
+# Lesson 11: claims of articles -----------------------------------------------------------
+def test_the_model_answer_takes_amdahl_s_law():
+    answers = (course_folder("lessons") / "ANSWERS.md").read_text("utf-8")
+    assert "1 / (0.4 + 0.6/16) = 2.3 times as fast" in answers
+    assert round(1 / (0.4 + 0.6 / 16), 1) == 2.3
+
+
+# Lesson 12: the spread -------------------------------------------------------------------
+def test_int8_is_finer_for_numbers_of_one_size_and_loses_those_that_spread(capsys):
+    """Lesson 12: “it resolves those of one size three times as finely, and of the gradients it
+    turns most into 0”.
+    """
+    exec(source(12, "int8"), vars(mplab) | vars(scaling) | {"torch": torch})
+    found = [
+        [float(part.rstrip("%")) for part in line.split()[3::2]]
+        for line in capsys.readouterr().out.replace(",", "").splitlines()
+    ]
+    (near, _), (wide, _), (_, lost), (_, kept) = found
+    assert 2.5 < wide / near < 3.5
+    assert lost > 60 > 30 > kept
 
 
 # Lesson 14: the number of terms ----------------------------------------------------------
