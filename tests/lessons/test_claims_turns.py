@@ -11,7 +11,7 @@ from torch import nn
 
 import mplab
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, scaling, ulp
-from mplab.arithmetic import fit_by_gradient_descent, refine, update_trajectory
+from mplab.arithmetic import cumsum, fit_by_gradient_descent, refine, update_trajectory
 from mplab.course.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l15 import figures as l15
@@ -174,6 +174,19 @@ def test_sums_of_random_terms_leave_the_root_law_after_thousands_in_fp16_and_hun
         curve = l05.measure_sum_errors(fmt)
         above = curve.errors > np.sqrt(curve.lengths) * fmt.unit_roundoff
         assert least < curve.lengths[above][0] <= most
+
+
+def test_equal_terms_stay_below_the_root_law_or_not_as_the_term_has_it():
+    """Lesson 5: “FP16's ⅓ stays below √n·u up to 256 terms, and ¼ has no error at all”."""
+    n = np.array([64, 256, 1024])
+    law = np.sqrt(n) * FP16.unit_roundoff
+    shares = []
+    for term in (0.1, 1 / 3, 0.25):
+        x = round_to(term, FP16)
+        sums = cumsum(np.full(1024, x), accumulator_format=FP16)[n - 1]
+        shares.append(abs(sums / (n * x) - 1) / law)
+    tenth, third, quarter = shares
+    assert min(tenth) > 1 and max(third[:2]) < 1 < third[2] and not quarter.any()
 
 
 # Lesson 11: claims of articles -----------------------------------------------------------
