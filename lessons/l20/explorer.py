@@ -56,7 +56,8 @@ class BiasedErrors(Explorer):
         peak = float(round_to(math.exp(-MOVES[self.moved.value]), BF16))
         said = f"{mean:+.2f}".replace("-", "−")
         sentence = (
-            f"Largest P {peak:.3g}. No error is above half a gap; their mean is {said}. Over "
+            f"Keys at the maximum: {self.tied.value}; others {self.below.value} below; largest P "
+            f"{peak:.3g}. No error is above half a gap; their mean is {said}. Over "
             f"{OUTPUTS:,} outputs they add up to {abs(errors.sum()):,.0f} gaps; without a bias "
             f"it would be about {errors.std() * math.sqrt(OUTPUTS):.0f}."
         )
