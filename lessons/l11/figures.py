@@ -157,16 +157,17 @@ def plot_roofline(roof: Roofline) -> c.Picture:
     for name in names:
         here = [p for p in roof.products if p.fmt == name]
         look = c.style(name)
-        x, y = [p.per_byte for p in here], [p.per_second for p in here]
+        x, y = [p.per_byte for p in here], [p.per_second / 1e9 for p in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     rates, places = (
-        [p.per_second for p in roof.products],
+        [p.per_second / 1e9 for p in roof.products],
         [p.per_byte for p in roof.products],
     )
     low = min(places)
-    high = max(rates) / roof.bytes_per_second
+    memory = roof.bytes_per_second / 1e9
+    high = max(rates) / memory
     limit = np.array([low, min(max(high, 2 * low), max(places))])
-    speeds = limit * roof.bytes_per_second
+    speeds = limit * memory
     lines.append(
         c.Line(limit, speeds, "limit of memory", c.REFERENCE, {"linewidth": 1})
     )
@@ -174,7 +175,7 @@ def plot_roofline(roof: Roofline) -> c.Picture:
     claim = _roofline_claim(roof, names)
     every = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
     details = f"{roof.where[0].upper()}{roof.where[1:]}. {every}."
-    quantities = "operations per byte", "operations per second"
+    quantities = "operations per byte", "billion operations per second"
     return c.line_chart(
         lines,
         *quantities,
