@@ -68,7 +68,8 @@ def rescue(
         curves.plot(real[words], color=c.style(FP16).colour, linewidth=5, alpha=0.3)
         ends.append(c.curve(curves, steps, run.loss, words, c.style(FP16)))
     curves.set_yscale("log")
-    curves.set_title("FP16, dashed: simulated, broad: real")
+    taken = len(real[WITH])
+    curves.set_title(f"FP16, dashed: simulated, broad: real, {taken} steps")
     curves.set_xlabel("training step")
     loss_axis(curves, fp32.task)
     parts = []
