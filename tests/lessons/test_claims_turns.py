@@ -198,8 +198,8 @@ def test_the_model_answer_takes_amdahl_s_law():
 
 # Lesson 12: the spread -------------------------------------------------------------------
 def test_int8_is_finer_for_numbers_of_one_size_and_loses_those_that_spread(capsys):
-    """Lesson 12: “it resolves those of one size three times as finely, and of the gradients it
-    turns most into 0”.
+    """Lesson 12: “it resolves numbers of one size three times as finely, and turns most of the
+    gradients into 0”.
     """
     exec(source(12, "int8"), vars(mplab) | vars(scaling) | {"torch": torch})
     found = [
