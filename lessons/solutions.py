@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 import mplab
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, round_to, ulp
 
 REGISTER = Format("E8M13", exponent_bits=8, precision=14)
 
@@ -360,3 +360,22 @@ def first_divergence(a, b):
         if x.tobytes() != y.tobytes():
             return i
     return None
+
+
+# 20
+def mean_error(x):
+    return np.mean((round_to(x, BF16) - x) / ulp(x, BF16))
+
+
+def untied_weights(scores):
+    largest = scores.max()
+    shared = (scores == largest).sum() > 1
+    return round_to(np.exp(scores - largest - shared), BF16)
+
+
+def steps_to_half(s):
+    steps = 0
+    while s < 0.5:
+        s = 3.4445 * s - 4.775 * s**3 + 2.0315 * s**5
+        steps += 1
+    return steps

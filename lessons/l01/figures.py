@@ -1,15 +1,15 @@
 """The figures of lesson 1: the rescue, flushed gradients, and the digits that networks paint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from matplotlib.axes import Axes
 
 from mplab import FP16
+from mplab.common.progress import counted
 from mplab.pictures import canvas as c
 from mplab.pictures.training import (
     draw_exponents,
     draw_zones,
-    final_loss,
     loss_axis,
     run_name,
     summed,
@@ -34,6 +34,11 @@ SCALE = 2.0**16
 """The loss scale with which gradients are drawn: the first one of `torch.amp.GradScaler`."""
 
 
+def bar(steps: int) -> Iterable[int]:
+    """The numbers of the steps, behind a progress bar that disappears at the end."""
+    return counted(range(steps), "real FP16", progress=True)
+
+
 @c.in_house_style
 def rescue(
     fp32: History,
@@ -45,7 +50,8 @@ def rescue(
     Args:
         fp32: the run in FP32, with its gradients of the first step.
         simulated: the simulated run without a loss scale, and the one with it.
-        real: the losses of PyTorch's own mixed precision, step by step, as `WITHOUT` and `WITH`.
+        real: the losses of PyTorch's own mixed precision, step by step, as `WITHOUT` and `WITH`;
+            there may be fewer steps of it.
     """
     picture = c.Picture(height=3.8, width=9.4)
     before, after, curves = picture.subplots(1, 3, width_ratios=[1, 1, 1.4])
@@ -62,13 +68,13 @@ def rescue(
         curves.plot(real[words], color=c.style(FP16).colour, linewidth=5, alpha=0.3)
         ends.append(c.curve(curves, steps, run.loss, words, c.style(FP16)))
     curves.set_yscale("log")
-    curves.set_title("FP16, dashed: simulated, broad: real")
+    taken = len(real[WITH])
+    curves.set_title(f"FP16, dashed: simulated, broad: real, {taken} steps")
     curves.set_xlabel("training step")
     loss_axis(curves, fp32.task)
     parts = []
     for words, run in zip((WITHOUT, WITH), simulated, strict=True):
-        last = [final_loss(run), sum(real[words][-10:]) / 10]
-        ratios = [loss / final_loss(fp32) for loss in last]
+        ratios = [_ratio(list(losses), fp32) for losses in (run.loss, real[words])]
         level = max(abs(ratio - 1) for ratio in ratios) <= 0.1
         end = "within 10% of it" if level else f"at {c.span(ratios)}× FP32's loss"
         parts.append(f"{end} {words.replace('a loss scale', 'one')}")
@@ -80,6 +86,12 @@ def rescue(
     c.titled(picture, claim, details)
     c.label_ends(picture, ends)
     return picture
+
+
+def _ratio(losses: Sequence[float], fp32: History) -> float:
+    """The last ten losses over those of FP32 in the same steps."""
+    steps = slice(len(losses) - 10, len(losses))
+    return float(sum(losses[steps]) / sum(fp32.loss[steps]))
 
 
 def _draw_gradients(axes: Axes, run: History, factor: float, title: str) -> str:

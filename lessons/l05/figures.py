@@ -101,7 +101,11 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
         lines.append(c.Line(lengths, limits, words, c.REFERENCE, {"linewidth": 0.9}))
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
     unit_roundoff = bounds_of.unit_roundoff
-    far = [f"{name} is off by {x:.2g}" for name, x in last.items() if x > unit_roundoff]
+    far = [
+        f"{name} is off by about {c.power_of_two(2.0 ** round(np.log2(x)))}"
+        for name, x in last.items()
+        if x > unit_roundoff
+    ]
     near = [name for name, error in last.items() if error <= unit_roundoff]
     if near:
         far.append(f"{c.listed(near)} by at most one rounding")

@@ -50,7 +50,10 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
             axes.plot(share, value, look.marker, color=look.colour, markersize=8)
         ends.append(c.End(axes, share, sum(found) / 2, name, c.INK))
     axes.axhline(0, color=c.REFERENCE.colour, linewidth=0.8)
-    axes.set_xlim(-3, 100)
+    largest = 100 * max(share for share, _, _ in facts.values())
+    axes.set_xlim(
+        -3, min(100, largest + 6)
+    )  # names stand at the right, near their marks
     axes.set_ylim(min(-0.05, *(low - 0.05 for _, _, low in facts.values())), 1)
     axes.set_xlabel("gradients flushed at the first step (%)")
     axes.set_ylabel("test R² (FP32 ●, FP16 ■)")

@@ -102,7 +102,7 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
         rows: what `mplab.training.stage_times` measured.
 
     Returns:
-        A figure whose title names the largest share, and whose key lists the stages of these
+        A figure whose title names the longest stage of each; its key lists the stages of these
         recipes: without a loss scale there is no unscaling and no scaler.
     """
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
@@ -117,10 +117,12 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
     for place, row in enumerate(rows):
         words = f"{1e3 * sum(row.seconds.values()):.3g} ms a step\n{row.throughput:,.0f} examples/s"
         axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center")
-    where = np.unravel_index(int(shares.argmax()), shares.shape)
-    share = c.percent(float(table[where]), float(table[where[0]].sum()))
-    stage, run = STAGES[where[1]], names[where[0]]
-    claim = f"Stage “{stage}” takes the largest share of a step: {share} in {run}"
+    largest = [
+        f"{STAGES[int(part.argmax())]} in {name} ({part.max():.0f}% of "
+        f"{1e3 * sum(row.seconds.values()):.3g} ms)"
+        for name, part, row in zip(names, shares, rows, strict=True)
+    ]
+    claim = f"The longest stage of a step: {c.listed(largest)}"
     details = "; ".join(
         f"{name}: "
         + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
@@ -155,16 +157,17 @@ def plot_roofline(roof: Roofline) -> c.Picture:
     for name in names:
         here = [p for p in roof.products if p.fmt == name]
         look = c.style(name)
-        x, y = [p.per_byte for p in here], [p.per_second for p in here]
+        x, y = [p.per_byte for p in here], [p.per_second / 1e9 for p in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     rates, places = (
-        [p.per_second for p in roof.products],
+        [p.per_second / 1e9 for p in roof.products],
         [p.per_byte for p in roof.products],
     )
     low = min(places)
-    high = max(rates) / roof.bytes_per_second
+    memory = roof.bytes_per_second / 1e9
+    high = max(rates) / memory
     limit = np.array([low, min(max(high, 2 * low), max(places))])
-    speeds = limit * roof.bytes_per_second
+    speeds = limit * memory
     lines.append(
         c.Line(limit, speeds, "limit of memory", c.REFERENCE, {"linewidth": 1})
     )
@@ -172,7 +175,7 @@ def plot_roofline(roof: Roofline) -> c.Picture:
     claim = _roofline_claim(roof, names)
     every = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
     details = f"{roof.where[0].upper()}{roof.where[1:]}. {every}."
-    quantities = "operations per byte", "operations per second"
+    quantities = "operations per byte", "billion operations per second"
     return c.line_chart(
         lines,
         *quantities,
@@ -193,5 +196,7 @@ def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
         own = {p.size: p.per_second for p in roof.products if p.fmt == name}
         wide = {p.size: p.per_second for p in roof.products if p.fmt == "FP32"}
         size = max(own.keys() & wide.keys())
-        parts.append(f"{name} {own[size] / wide[size]:.2g}× at size {size}")
-    return f"Speed of FP32 products is multiplied: {', '.join(parts)} ({roof.where})"
+        parts.append(
+            f"{name} {own[size] / wide[size]:.2g} times as fast at size {size}"
+        )
+    return f"Products, against FP32: {', '.join(parts)} ({roof.where})"

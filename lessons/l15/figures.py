@@ -35,14 +35,14 @@ def random_system(
     The entries of `a` are cut to so few bits that a·x is exact in float64.
 
     Args:
-        condition: ‖a‖·‖a⁻¹‖ in the 2-norm, 1 to 10^10.
+        condition: ‖a‖·‖a⁻¹‖ in the 2-norm, 1 to 2^40.
         size: n, 2 to 256.
         small: how many singular values are 1/condition, the others being 1; None lets them fall
             from 1 in equal ratios.
         seed: of `a` and `x`.
 
     Exactness:
-        b is exact; the condition is as asked to 5 percent.
+        b is exact; the condition is as asked to 6 percent.
 
     Examples:
         >>> system = random_system(100, size=8)

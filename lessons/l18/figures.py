@@ -103,19 +103,22 @@ def measure_outlier_errors(*, seed: int = 0) -> FourBitErrors:
     )
 
 
-def measure_quiet_errors(*, seed: int = 0) -> FourBitErrors:
+def measure_quiet_errors(*, noise: float = 0.0, seed: int = 0) -> FourBitErrors:
     """How far 15 weights are from their goals, when a noisy one shares their block of NVFP4.
 
     600 steps of gradient descent with the rate 1/50. A gradient is the distance from the goal; that
     of the sixteenth weight has noise of a magnitude of 10 to 20.
 
     Args:
+        noise: the standard deviation of noise in the gradients of the 15 weights.
         seed: of the goals, of the noise and of the rounding.
     """
     goal, generator = _normal(seed, 16)
     steps = 600
     loud = torch.rand(steps, generator=generator) * 10 + 10
-    noise = loud * (torch.randint(2, (steps,), generator=generator) * 2 - 1)
+    shocks = loud * (torch.randint(2, (steps,), generator=generator) * 2 - 1)
+    own = noise * torch.randn(steps, 16, generator=generator)
+    own[:, 0] = shocks
     curves = {}
     for name, rounding in (
         ("to nearest", Rounding.TIES_TO_EVEN),
@@ -127,9 +130,8 @@ def measure_quiet_errors(*, seed: int = 0) -> FourBitErrors:
         how: dict[str, Any] = {"rounding": rounding}
         if rounding is Rounding.STOCHASTIC:
             how["stream"] = stream
-        for shock in noise.tolist():
-            gradient = weights - goal
-            gradient[0] += shock
+        for shock in own:
+            gradient = weights - goal + shock
             weights = weights - fake_quantize(gradient, FP4_E2M1, **_NVFP4, **how) / 50
             errors.append(_error(weights[1:], goal[1:]))
         curves[name] = np.array(errors)
@@ -138,7 +140,23 @@ def measure_quiet_errors(*, seed: int = 0) -> FourBitErrors:
     )
 
 
-# The figure ------------------------------------------------------------------------------
+def measure_noisy_errors(*, seed: int = 0) -> FourBitErrors:
+    """Where the 15 weights come to rest, against the noise of their own gradients.
+
+    Args:
+        seed: of the goals, of the noise and of the rounding.
+    """
+    sizes = 2.0 ** np.arange(-6, 1)
+    runs = [measure_quiet_errors(noise=size, seed=seed) for size in sizes.tolist()]
+    curves = {
+        name: np.array([run.curves[name][-100:].mean() for run in runs])
+        for name in runs[0].curves
+    }
+    quantity = "noise in the gradients of the quiet weights"
+    return FourBitErrors("15 quiet weights", quantity, sizes, curves)
+
+
+# The figures -----------------------------------------------------------------------------
 def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
     """A line for each way; a variant is dashed.
 
@@ -149,8 +167,38 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
         A figure whose title says which line has the least error at worst, or at the end of steps,
         and which the largest.
     """
+    ends = {
+        name: float(errors.max() if found.binary else errors[-1])
+        for name, errors in found.curves.items()
+    }
+    when = "at worst" if found.binary else "at the end"
+    said = {name: f"{name} ({c.percent(end, 1.0)})" for name, end in ends.items()}
+    order = [said[name] for name in sorted(ends, key=lambda name: ends[name])]
+    claim = f"The error of {found.subject}, {when}: least with {order[0]}, most with {order[-1]}."
+    return _plot(found, claim, f"In order: {c.listed(order)}.")
+
+
+def plot_noisy_errors(found: FourBitErrors) -> c.Picture:
+    """Both ways of rounding, against the noise.
+
+    Args:
+        found: from `measure_noisy_errors`.
+
+    Returns:
+        A figure whose title says up to which noise chance is the better way by a fifth.
+    """
+    nearest, chance = (found.curves[name] for name in ("to nearest", "stochastic"))
+    helps = found.x[nearest > 1.2 * chance]
+    claim = (
+        f"Stochastic rounding comes nearer to the goals up to a noise of "
+        f"{c.power_of_two(float(helps.max()))}; above it, noise does what chance did."
+    )
+    return _plot(found, claim, "A line falls with the noise, then both rise.")
+
+
+def _plot(found: FourBitErrors, claim: str, details: str) -> c.Picture:
     kinds = list(dict.fromkeys(name.partition(" with")[0] for name in found.curves))
-    lines, ends = [], {}
+    lines = []
     for name, errors in found.curves.items():
         kind, variant, _ = name.partition(" with")
         own = c.NEUTRAL[kinds.index(kind)]
@@ -158,19 +206,14 @@ def plot_four_bit_errors(found: FourBitErrors) -> c.Picture:
         face = "white" if variant else own.colour
         how = {"marker": own.marker if found.binary else "", "markerfacecolor": face}
         lines.append(c.Line(found.x, errors, name, look, how))
-        ends[name] = float(errors.max() if found.binary else errors[-1])
     every = np.log2(np.array(list(found.curves.values())))
     limits = np.exp2([np.floor(every.min()) - 0.1, np.ceil(every.max()) + 0.1])
-    when = "at worst" if found.binary else "at the end"
-    said = {name: f"{name} ({c.percent(end, 1.0)})" for name, end in ends.items()}
-    order = [said[name] for name in sorted(ends, key=lambda name: ends[name])]
-    claim = f"The error of {found.subject}, {when}: least with {order[0]}, most with {order[-1]}."
-    quantities = found.axis, "relative error"
     return c.line_chart(
         lines,
-        *quantities,
+        found.axis,
+        "relative error",
         claim,
-        f"In order: {c.listed(order)}.",
+        details,
         log="xy" if found.binary else "y",
         finish=lambda axes: axes.set_ylim(*limits),
     )

@@ -211,10 +211,8 @@ def measure_runs_apart(
         True
     """
     watches = [_Weights(nudged, without) for nudged in (False, True)]
-    how: dict[str, Any] = {"progress": False, "record_gradients_at": ()}
-    runs = [
-        train(task, recipe, seed=seed, steps=steps, watch=w, **how) for w in watches
-    ]
+    how: dict[str, Any] = {"steps": steps, "record_gradients_at": ()}
+    runs = [train(task, recipe, seed=seed, watch=w, **how) for w in watches]
     pairs = zip(*(watch.kept for watch in watches), strict=True)
     distances = [float((a - b).norm() / a.norm()) for a, b in pairs]
     differ = np.flatnonzero(runs[0].loss != runs[1].loss)

@@ -38,7 +38,7 @@ _SHOWN = 8
 """How many digits the first explorer shows."""
 
 _THUMB = 280
-"""The width of a card's picture in pixels: nineteen of them stay below 100 kB."""
+"""The width of a card's picture in pixels: all of them stay below 100 kB."""
 
 _PARTS = {
     1: "Start here", 2: "Numbers", 5: "Sums and updates", 8: "Training in few bits",

@@ -38,8 +38,11 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
-_REPORTS = "api/mplab/health.html#reports-from-the-field-replayed"
-"""Where a page has the reports, which stand beside a notebook as REPORTS.md."""
+_BESIDE = {
+    "REPORTS.md": "api/mplab/health.html#reports-from-the-field-replayed",
+    "SHEET.md": "api/mplab/scaling.html#what-to-do",
+}
+"""Where a page has the files that stand beside a notebook."""
 
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
@@ -130,7 +133,8 @@ def markdown_to_html(markdown: str) -> str:
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_DROPPED.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
-    html = html.replace('href="REPORTS.md"', f'href="{_REPORTS}"')
+    for name, page in _BESIDE.items():
+        html = html.replace(f'href="{name}"', f'href="{page}"')
     html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
     html = _POWER.sub(

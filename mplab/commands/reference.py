@@ -51,8 +51,9 @@ def write_reference(folder: Path) -> None:
         names = [f"mplab.{room}" for room in ROOMS]
         pages = {name: _page(name) for name in ["mplab", *names, *MORE]}
         pages["mplab"].docstring += _lists(pages)
-        reports = course_folder("lessons") / "REPORTS.md"
-        pages["mplab.health"].docstring += f"\n\n{reports.read_text('utf-8')}"
+        for room, name in (("health", "REPORTS.md"), ("scaling", "SHEET.md")):
+            text = (course_folder("lessons") / name).read_text("utf-8")
+            pages[f"mplab.{room}"].docstring += f"\n\n{text}"
         pages["mplab"].submodules = [pages[name] for name in names]
         for name, page in pages.items():
             path = folder / f"{name.replace('.', '/')}.html"

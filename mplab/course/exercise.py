@@ -290,8 +290,8 @@ def _counterexample(
         )
     else:
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
-    if isinstance(yours, str) and not isinstance(wanted[first], str):
-        return "\n".join([*lines, f"  {_NO_TEXT}"])
+    if kind := _of_another_kind(yours, wanted[first]):
+        return "\n".join([*lines, f"  {kind}"])
     negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
     if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
         return "\n".join([*lines, f"  {_NO_POWER}"])
@@ -301,7 +301,32 @@ def _counterexample(
 
 _NO_TEXT = "This is text, and no text is wanted: a number has no quotation marks."
 
+_NO_FUNCTION = (
+    "This is a function: hand in a number, such as what a call of it returns."
+)
+
+_ONE_NUMBER = "One number is wanted; this is of type {}."
+
+_SEVERAL = "Several numbers are wanted, and this is one."
+
 _NO_POWER = "In Python ^ is an exclusive or of bits; a power is written 2**k."
+
+
+def _of_another_kind(yours: Any, wanted: Any) -> str:
+    """Return the sentence for an answer whose type cannot be right; empty for any other."""
+    if isinstance(yours, str) and not isinstance(wanted, str):
+        return _NO_TEXT
+    if callable(yours):
+        return _NO_FUNCTION
+    if isinstance(yours, np.ndarray) and yours.ndim == 0:
+        return ""
+    number = (int, float, np.number)
+    several = (list, tuple, dict, set, np.ndarray)
+    if isinstance(wanted, number) and isinstance(yours, several):
+        return _ONE_NUMBER.format(type(yours).__name__)
+    if isinstance(wanted, several) and isinstance(yours, number):
+        return _SEVERAL
+    return ""
 
 
 def _place(error: Exception) -> str:

@@ -73,7 +73,8 @@ def run_place(history: History) -> str:
         or history.settings.get("fp8") is not None
         or history.settings.get("weight_format", FP32.name) != FP32.name
     )
-    return f"{'torch' if plain else 'torch AMP'} on {history.device}"
+    device = history.device.replace("cpu", "CPU")
+    return f"{'torch' if plain else 'torch AMP'} on {device}"
 
 
 def final_loss(history: History) -> float:

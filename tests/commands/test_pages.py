@@ -145,6 +145,7 @@ def test_the_reference_has_what_a_front_offers_and_lists_rooms_commands_and_repo
 ):
     (tmp_path / "peers.txt").write_text("a < b\n")
     (tmp_path / "REPORTS.md").write_text("# Reports\n\nSome.")
+    (tmp_path / "SHEET.md").write_text("# Formats\n\n## What to do\n\nThis.")
     shown = {
         "mplab": ["FORMATS", "health"],
         "mplab.health": ["Finding"],

@@ -277,6 +277,32 @@ def test_a_power_in_quotation_marks_is_told_that_it_is_text():
     assert "This is text" in check("flush_threshold", "2**-25").message
 
 
+def test_an_answer_of_another_kind_is_told_so():
+    """It got the reason, which speaks of something else."""
+    for name, answer, said in (
+        ("flush_threshold", lambda: 1, "This is a function"),
+        ("flush_threshold", [2.0**-25], "One number is wanted; this is of type list"),
+        (
+            "bits_left",
+            np.array([1, 2]),
+            "One number is wanted; this is of type ndarray",
+        ),
+        (
+            "flushed_share",
+            lambda x: {1: 2},
+            "One number is wanted; this is of type dict",
+        ),
+        ("flushed_share", lambda x: flush, "This is a function"),
+        ("nvfp4_scales", lambda x: 3, "Several numbers are wanted"),
+        ("next_state", lambda *_: 1.0, "Several numbers are wanted"),
+    ):
+        assert said in check(name, answer).message, (name, said)
+
+
+def flush():
+    """A helper that was forgotten to be called."""
+
+
 def test_a_word_for_a_number_is_not_told_to_leave_out_quotation_marks():
     """'FP32' without them would be a format, which is as wrong."""
     message = check("result_precision", lambda *_: "FP32").message

@@ -157,7 +157,7 @@ def test_the_loop_that_the_lesson_writes_out_is_the_one_that_train_runs():
     space["TASK"] = replace(TASK, steps=40)
     exec(source(1, "real"), space)
     for scaled, recipe in ((False, "amp-fp16-naive"), (True, "amp-fp16")):
-        _, losses = space["train_for_real"](scaled)
+        _, losses = space["train_for_real"](scaled, steps=40)
         run = train(space["TASK"], recipe, seed=space["SEED"], progress=False)
         np.testing.assert_allclose(losses, run.loss, rtol=1e-5)
 
@@ -639,7 +639,7 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
 
 @pytest.mark.parametrize("seed", [3, 11, 12])
 def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
-    """Lesson 15: “7, about 30 (once in twelve seeds 39), and all 64, at one condition”.
+    """Lesson 15: “7, about 30 (once in twelve seeds 39), and all 64”.
 
     With seed 3, eight small values took at most 34 steps on one processor, 39 on another.
     """

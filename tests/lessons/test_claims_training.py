@@ -174,8 +174,12 @@ def test_the_hooks_of_lesson_8_find_the_layers_that_fp16_silences(seed):
         exec(source(8, cell), space)
     space["tasks"] = {"SiLU (10)": space["autoencoder"](torch.nn.SiLU, TEN)}
     torch.manual_seed(seed + 40)
-    exec(source(8, "own") + "\nshares = flushed_by_layer(mine, lambda m: "
-         "F.mse_loss(m(pixels), pixels))", space)  # fmt: skip
+    for cell in ("own", "own-layers", "own-run"):
+        exec(source(8, cell), space)
+    exec(
+        "shares = flushed_by_layer(mine, lambda m: F.mse_loss(m(pixels), pixels))",
+        space,
+    )
     shares = [*space["shares"].values()]
     assert len(shares) == 10 and max(shares[:2]) < 0.03
     assert min(shares[-4:]) > 0.95 and sorted(shares[:-4]) == shares[:-4]

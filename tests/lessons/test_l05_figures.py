@@ -33,7 +33,7 @@ def test_error_growth_names_every_curve_and_both_bounds():
     picture = assert_legible(figures.plot_sum_errors(curves, bounds_of=FP16))
     named = {"FP16 sequential", "FP16 pairwise", "FP32 sequential", "n·u for FP16"}
     assert named <= words_of(picture)
-    assert "FP16 sequential is off by 0.5" in picture.claim
+    assert "FP16 sequential is off by about 2⁻¹" in picture.claim
     within = "FP16 pairwise, FP16 Kahan and FP32 sequential by at most one rounding."
     assert picture.claim.endswith(within)
 

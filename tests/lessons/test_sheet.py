@@ -31,3 +31,17 @@ def test_words_are_in_order_and_each_stands_once():
     words = [word.lower() for word, _ in WORDS]
     assert len(words) > 20
     assert words == sorted(set(words))
+
+
+def test_what_to_do_names_a_lesson_that_speaks_of_the_format_and_of_what_to_watch():
+    table = SHEET.partition("## What to do")[2].partition("##")[0]
+    rows = re.findall(r"(?m)^\| (?!you)([^|-]+)\|.*\| (.*) \| (\d+) \|$", table)
+    assert len(rows) == 8
+    for what, watch, lesson in rows:
+        (path,) = LESSONS.glob(f"{int(lesson):02}_*.ipynb")
+        cells = nbformat.read(path, as_version=4).cells
+        text = " ".join(cell.source for cell in cells)
+        formats = re.findall(r"FP16|BF16|FP8|MXFP4|NVFP4|INT8|Muon", what)
+        assert formats and all(name in text for name in formats), what
+        words = re.findall(r"[a-z]{5,}", watch)
+        assert sum(word[:5] in text.lower() for word in words) >= len(words) / 2

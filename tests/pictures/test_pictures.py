@@ -281,12 +281,12 @@ def test_only_mixed_precision_is_called_amp():
         run = history("amp-bf16", compute_format=compute_format, settings=settings)
         return pictures.results_table([run]).rows[0][1]
 
-    assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on cpu"
+    assert place() == place(weight_format="FP32", fp8=None) == "torch AMP on CPU"
     assert (
         place(weight_format="BF16")
         == place(fp8="current")
         == place("FP32")
-        == "torch on cpu"
+        == "torch on CPU"
     )
 
 

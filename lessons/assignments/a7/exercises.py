@@ -436,10 +436,24 @@ def heads(rng, count, *, far=0.0, uneven=1.0, empty=0, padding=0, garbage=False)
         yield (q, k, v, keep)
 
 
+def far_keys(rng, count):
+    """Many keys far below the largest logit, whose values are large enough to count."""
+    for _ in range(count):
+        columns, width = rng.integers(40, 80), 16
+        q, k = np.zeros((2, 1, width), np.float16)
+        k = np.repeat(k, columns, axis=0)
+        q[:, 0] = 4.0
+        k[1:, 0] = -rng.integers(9, 13, columns - 1)
+        v = np.float16(rng.uniform(500, 1000, (columns, 3)))
+        v[0] = 1.0
+        yield (q, k, v, np.ones((1, columns), bool))
+
+
 def small_heads():
     """Two keys or three, two numbers each."""
     v = np.float16([[1.0], [2.0]])
     nan = np.float16([[1.0], [np.nan]])
+    large = np.float16([[1.0], [2000.0]])
 
     def case(q, k, keep, v=v):
         return (np.float16(q), np.float16(k), v, np.array(keep, bool))
@@ -455,6 +469,7 @@ def small_heads():
         case([[-512.0, *four]], [[512.0, *four], [512.0, *four]], [[1, 0]]),
         case([[512.0, *four]], [[1.0, *four], [512.0, *four]], [[1, 0]]),
         case([[2.0, *four]], [[1.0, *four], [1.0, *four]], [[1, 0]], nan),
+        case([[2.0, *four]], [[0.0, *four], [-9.0, *four]], [[1, 1]], large),
         case(
             [[512.0, *four], [1.0, *four]], [[512.0, *four], [1.0, *four]], [[1, 1]] * 2
         ),
@@ -771,7 +786,7 @@ GRADED = {
         (
             Part("logits past FP16", 1, ATTENTION.reason,
                  lambda rng: [*heads(rng, 6), *heads(rng, 6, far=5e5), *heads(rng, 3, far=6e4),
-                              *heads(rng, 3, uneven=1024.0)]),
+                              *heads(rng, 3, uneven=1024.0), *far_keys(rng, 3)]),
             Part("masks", 1, "A hidden place takes no part, whatever the true logits are.",
                  lambda rng: [*heads(rng, 6, empty=1), *heads(rng, 6, far=-5e5, padding=1)]),
             Part("what padding holds", 1, "A place that no row may see can hold anything.",

@@ -47,7 +47,7 @@ def tried(part, target, tensor, *, stored=True):
     return math.fsum(errors**2), scale, encode(held, FP4_E2M1)
 
 
-def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True):
+def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True, low=0):
     """Each block by the better of two scales, as bytes."""
     amax = float(np.abs(x).max())
     tensor = float(np.float32(amax / top)) or 1.0
@@ -55,7 +55,8 @@ def packed(x, *, targets=(6.0, 4.0), top=1536.0, stored=True):
     for part in x.reshape(-1, 16):
         trials = [tried(part, target, tensor, stored=stored) for target in targets]
         _, scale, codes = min(trials, key=lambda trial: trial[0])
-        out += [encode(scale, FP8_E4M3), *(codes[::2] + 16 * codes[1::2])]
+        halves = codes[low::2], codes[1 - low :: 2]
+        out += [encode(scale, FP8_E4M3), *(halves[0] + 16 * halves[1])]
     return {"tensor": tensor, "bytes": np.array(out, np.uint8)}
 
 
@@ -133,6 +134,7 @@ PACK = Exercise(
             top=2688.0),
         but(packed, "What is stored decides: divide by the scale after it was rounded.",
             stored=False),
+        but(packed, "The first of two numbers stands in the low half of their byte.", low=1),
     ),
 )  # fmt: skip
 
