@@ -5,7 +5,6 @@ falling loss.
 """
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -103,6 +102,7 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
         (i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps)
     )
     scale = steps[-1].scale
+    start = next((i for i, step in enumerate(steps) if not step.skipped), len(steps))
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     origin = _culprit(steps[-last:], "backward") if last else None
     # an overflow is an infinity first
@@ -114,16 +114,14 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    level = "note"
-    check = (
-        "Nothing, while skips stay rare after the start; else begin with a smaller scale. Step a "
-        "schedule of learning rates only where the optimizer stepped."
-    )
-    if count == len(steps):
-        level = "watch"
-        check = "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too."
     means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
-    return Finding("scale-finds-its-level", level, observed, means, check)
+    many = 4 * count > len(steps) > 10
+    if start <= 5 and start < len(steps) and not many:
+        check = "Nothing. Step a schedule of learning rates only where the optimizer stepped."
+        return _note("scale-finds-its-level", observed, means, check)
+    found = scale / 2 if start == len(steps) else steps[start].scale
+    check = f"Begin with a scale of {found:g}. Is this a resumed run? Load the scaler's state, too."
+    return _watch("scale-finds-its-level", observed, means, check)
 
 
 def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -213,18 +211,6 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
-    units = []
-    for name, never in seen.idle_units.items():
-        zero = int(never.sum())
-        if name not in at_rest and 2 * zero >= never.numel():
-            units.append(f"{zero} of {never.numel()} in {name}")
-    if units:
-        yield _note(
-            "idle-units",
-            f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
-            "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
-            "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
-        )
     pushed = seen.updates and any(step.gradient_norm for step in steps)
     # The norm tells also of steps that were not looked at.
     moved = len({step.weight_norm for step in steps}) > 1
@@ -241,34 +227,6 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 def _some(names: Sequence[str]) -> str:
     first = ", ".join(names[:3])
     return f"{first} and {len(names) - 3} more" if len(names) > 3 else first
-
-
-def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    losses = [step.loss for step in steps]
-    part = len(steps) // 4
-    if part < 5 or not all(0 < loss < math.inf for loss in losses):
-        return
-    first = statistics.median(losses[:part])
-    last = statistics.median(losses[-part:])
-    if last > 2 * first:
-        yield _watch(
-            "rising-loss",
-            f"The loss rose: its median is {first:.3g} over the first {part} steps, {last:.3g} "
-            "over the last.",
-            "The updates are too large or go uphill: a fault of training, not of precision.",
-            "Lower the learning rate; look at the sign of the loss and at the data's order.",
-        )
-        return
-    for i in range(5, len(losses)):
-        usual = statistics.median(losses[i - 5 : i])
-        if losses[i] > 10 * usual:
-            yield _note(
-                "loss-spike",
-                f"The loss jumped in step {i}, from about {usual:.3g} to {losses[i]:.3g}.",
-                "One batch or one update was unlike the others.",
-                "Look at that batch; clip gradients, or warm up the learning rate.",
-            )
-            return
 
 
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -341,16 +299,11 @@ def _is_flushed(s: GradientCounts) -> bool:
 
 
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    found = [
-        o
-        for step in steps
-        for o in step.origins
-        if o.phase == "forward" and math.isfinite(step.loss)
-    ]
-    if found:
+    finite = [step for step in steps if math.isfinite(step.loss)]
+    if _culprit(finite, "forward") is not None:
         yield _problem(
             "hidden-infinity",
-            f"{found[0]}, though the loss is finite.",
+            f"{_culprit(finite, 'forward')}, though the loss is finite.",
             "A later operation hid it, as 1/inf = 0 does: features silently become zero.",
             "Compute that operation in FP32, or scale its input down first.",
         )
@@ -420,23 +373,21 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "scale cannot help: the gradients are there.",
         )
         return
-    check = "Look at the learning rate, which a schedule may have brought to nothing"
-    norms = ((step.gradient_norm or 0, step.norm_at_optimizer) for step in late)
-    clipped = next(
-        ((raw, left) for raw, left in norms if left and 100 * left < raw), None
-    )
-    if clipped is not None:
-        raw, left = clipped
-        check = f"Clip less: the gradients' norm fell from {raw:.3g} to {left:.3g}"
-    elif not seen.scaler and any(
-        s.fmt in _NARROW and not s.what_if for s in pooled_layers(late).values()
-    ):
-        check = "Scale the loss, so that small gradients survive; then look at the learning rate"
-    yield _problem(
+    for step in late:
+        raw, left = step.gradient_norm or 0, step.norm_at_optimizer
+        if left and 100 * left < raw:
+            yield _problem(
+                "tiny-updates",
+                observed,
+                f"The gradients' norm fell from {raw:.3g} to {left:.3g} before the optimizer.",
+                "Clip less: the weights are in FP32, and the updates are too small even so.",
+            )
+            return
+    yield _note(
         "tiny-updates",
         observed,
-        "The weights are in FP32 already: the updates are too small for any format.",
-        f"{check}.",
+        "The weights are in FP32: the gradients or the learning rate have become small.",
+        "Nothing, if the run has converged or its schedule has ended.",
     )
 
 
@@ -450,19 +401,20 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Enter autocast anew for each forward pass; update the weights outside.",
         )
     if seen.integers:
-        where, largest, name = seen.integers
-        yield _problem(
+        where, largest, name, before, after = seen.integers
+        yield _at(
+            "problem" if 4 * after <= 3 * before else "note",
             "rounded-integers",
-            f"Whole numbers up to {largest:g} were cast to {name} in {where} and changed.",
-            f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}: "
-            "positions, time steps or indices coincide.",
-            "Compute with them outside autocast, or keep them integers.",
+            f"Whole numbers up to {largest:g} were cast to {name} in {where}: of {before} "
+            f"different ones {after} were left.",
+            f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}.",
+            "If they are positions, time steps or indices, compute with them outside autocast.",
         )
     if seen.meters is None:
         return
     name, true, meter = seen.meters
     if abs(meter - true) > 0.01 * abs(true):
-        yield _problem(
+        yield _watch(
             "low-precision-loss",
             f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "
             f"{meter:.4g}.",
@@ -601,7 +553,6 @@ _RULES: tuple[_Rule, ...] = (
     _fp8,
     _stagnation,
     _training,
-    _trend,
 )
 
 

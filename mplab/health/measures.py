@@ -9,9 +9,11 @@ from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mplab.health.records import Step
-from mplab.health.tracing import format_of_dtype, low_format_of, without_modes
+from mplab.health.simulations import format_of_dtype, low_format_of
+from mplab.health.tracing import without_modes
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import FP8_E5M2, FP64, Format
 from mplab.numbers.rounding import round_to
@@ -112,6 +114,18 @@ def watched_modules(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
             inside.update(module.modules())
         chosen.append((name, module, compiled or next(module.children(), None) is None))
     return chosen
+
+
+def is_readable(t: object) -> bool:
+    """Whether the numbers of a tensor can be read: it is dense, and no shape alone."""
+    return (
+        isinstance(t, Tensor)
+        and (t.is_floating_point() or t.is_complex())
+        and t.layout is torch.strided
+        and not t.is_meta
+        and type(t) is not FakeTensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
 
 
 # Numbers of tensors -----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from mplab.health.tracing import format_of_dtype
+from mplab.health.simulations import format_of_dtype
 from mplab.numbers.formats import Format
 
 _AGAIN = {"input": "grad_weight", "weight": "grad_input", "grad_output": "grad_weight"}

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
-from torch import Tensor
-
 from mplab.health.tracing import Origin, RoundedIntegers
 from mplab.numbers.formats import FORMATS
 
@@ -219,7 +217,6 @@ class Evidence:
         outside: trainable parameters that the optimizer does not hold.
         piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
-        idle_units: for each bias, which of its elements never had a gradient other than zero.
         uncounted: an error in reading the casts of torchao's layers, which are not counted since.
         ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
@@ -242,7 +239,6 @@ class Evidence:
     outside: list[str] = field(default_factory=list)
     piled: int = 0
     still: set[str] = field(default_factory=set)
-    idle_units: dict[str, Tensor] = field(default_factory=dict)
     uncounted: str = ""
     ended: str = ""
     error: str = ""

@@ -18,10 +18,19 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+from mplab.health.simulations import (
+    LOW,
+    is_low,
+    is_plain,
+    low_format_of,
+    may_be_rounded,
+    overflows,
+    unseen_casts,
+)
 from mplab.numbers.devices import widest
-from mplab.numbers.formats import FORMATS, Format
-from mplab.simulation.dispatch import OUTSIDE
-from mplab.simulation.tags import is_plain, low_rounder, next_number, rounder_of, tag_of
+
+OUTSIDE = "outside modules"
+"""The name of the place of operations outside all modules."""
 
 _CONSTANTS = (
     "full",
@@ -40,6 +49,9 @@ _EMPTY = ("empty", "new_empty")
 """Operations that return uninitialised memory. A simulation writes casts of their inputs there,
 unseen."""
 
+_WRITES = ("copy_", "fill_", "zero_")
+"""Operations that do not read the tensor that they write."""
+
 _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 """Operations whose further results are logarithms for the backward pass, some of them of zero."""
 
@@ -48,9 +60,8 @@ _ATTRIBUTE = "_mplab_maker"
 _FINITE = "_mplab_finite"
 """Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
 
-_LOW = (torch.float16, torch.bfloat16)
-
 _current_node = torch._C._current_autograd_node
+_next_number = torch._C._autograd._get_sequence_nr
 
 
 def without_modes() -> AbstractContextManager[Any]:
@@ -92,11 +103,21 @@ class _Bad(NamedTuple):
 
 
 class RoundedIntegers(NamedTuple):
-    """Whole numbers that a format could not hold, when they were cast to it."""
+    """Whole numbers that a format could not hold, when they were cast to it.
+
+    Attributes:
+        module: where they were cast.
+        largest: the largest of them.
+        fmt: the format's name.
+        before: how many different numbers there were.
+        after: how many different numbers were left.
+    """
 
     module: str
     largest: float
     fmt: str
+    before: int
+    after: int
 
 
 def what_of(t: Tensor) -> str:
@@ -106,7 +127,7 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    if not is_plain(t):
+    if not is_plain(t) or t.is_meta:
         return ""
     if t.is_complex():
         t = torch.view_as_real(t.detach().resolve_conj())
@@ -118,24 +139,6 @@ def what_of(t: Tensor) -> str:
     if low != low:
         return "NaN"
     return "infinity" if low == -torch.inf or high == torch.inf else ""
-
-
-def format_of_dtype(dtype: torch.dtype) -> Format | None:
-    """The format of a torch dtype; None where mplab has none.
-
-    Examples:
-        >>> format_of_dtype(torch.bfloat16).name
-        'BF16'
-    """
-    return next((fmt for fmt in FORMATS.values() if fmt.torch_dtype == dtype), None)
-
-
-def low_format_of(t: Tensor) -> Format | None:
-    """The low format of a tensor, real or simulated; None for a wide one."""
-    rounder = low_rounder(t)
-    if rounder is not None:
-        return rounder.fmt
-    return format_of_dtype(t.dtype) if t.dtype in _LOW else None
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -192,7 +195,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
-            self.events.append((next_number(), name))
+            self.events.append((_next_number(), name))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -213,22 +216,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view or types or between or self.error is not None:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        found: tuple[list[Tensor], list[_Bad]] = [], []
+        known: list[_Bad] = []
+        inputs = list(tensors_in((args, kwargs)))
+        shapes = any(t.is_meta for t in inputs)
         with self._harmlessly():
-            found = self._look_before(name, args, kwargs)
+            if not shapes:
+                known = self._look_before(name, inputs)
         out = func(*args, **kwargs)
         with self._harmlessly():
+            if shapes or any(t.is_meta for t in tensors_in(out)):
+                return out
             # a simulation casts by a product with 1
             if name == "mul" and type(args[-1]) is int and args[-1] == 1:
                 name = "_to_copy"
-            self._look_after(name, *found, out)
-            made_by = rounder_of(out)
-            if name == "_to_copy" and isinstance(out, Tensor):
+            self._look_after(name, inputs, known, out)
+            if name == "_to_copy":
                 self._measure_cast(args[0], out)
-            elif made_by is not None:
-                for t in found[0]:  # wide inputs of a low result were cast unseen
-                    if t.dtype is torch.float32 and t.dim():
-                        self._measure_cast(t, t.to(made_by.fmt.torch_dtype))
+            else:
+                for t, low in unseen_casts(inputs, out):
+                    self._measure_cast(t, low)
         return out
 
     @contextmanager
@@ -240,14 +246,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.error = error
 
-    def _look_before(
-        self, name: str, args: Any, kwargs: Any
-    ) -> tuple[list[Tensor], list[_Bad]]:
-        """List the inputs of an operation, and those that are not finite."""
-        inputs = list(tensors_in((args, kwargs)))
-        if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
-            inputs = inputs[1:]
-        return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
+    def _look_before(self, name: str, inputs: list[Tensor]) -> list[_Bad]:
+        """Drop an input that is only written, and list those that are not finite."""
+        unfilled = name.endswith("_") and inputs and self._is_unfilled(inputs[0])
+        if inputs and (unfilled or name in _WRITES):
+            del inputs[0]
+        return [bad for t in inputs if (bad := self._known_bad(t))]
 
     def _look_after(
         self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
@@ -256,17 +260,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
-            self.low = self.low or t.dtype in _LOW
+            self.low = self.low or t.dtype in LOW
             empty = name.startswith(_EMPTY)
             what = "" if empty else what_of(t)
             if empty and known:
                 what = known[0].what
-            if what == "NaN" and not known and _overflows(inputs, t):
+            if what == "NaN" and not known and overflows(inputs, t):
                 what = "infinity"
             filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
             made = Origin(self.step, phase, module, filled, what)
             if is_plain(t):
-                origin = self._origin(made, known, inputs) if what else None
+                masks = what == "infinity" and _adds_masks(name, inputs, t)
+                origin = self._origin(made, known, inputs, masks) if what else None
                 storage = t.untyped_storage()
                 setattr(storage, _ATTRIBUTE, (made, origin))
                 setattr(storage, _FINITE, None if what or empty else self._whole(t))
@@ -293,7 +298,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not is_plain(t):
             return None
         storage = t.untyped_storage()
-        if tag_of(t) is None:  # a simulation rounds unseen
+        if not may_be_rounded(t):
             looked = getattr(storage, _FINITE, None)
             if looked and not t.is_inference() and looked == (self.step, t._version):
                 return None
@@ -320,7 +325,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _Bad(what, origin)
 
     def _origin(
-        self, made: Origin, known: Sequence[_Bad], inputs: Sequence[Tensor]
+        self,
+        made: Origin,
+        known: Sequence[_Bad],
+        inputs: Sequence[Tensor],
+        masks: bool,
     ) -> Origin | None:
         """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
@@ -332,6 +341,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
         if meant or (known and passed_on):
             return None
+        if masks:  # a row that is masked throughout will be NaN, and no other suffers
+            self._last[made.phase] = made
+            self._aside = self._aside or made
+            return made
         if made.operation == "_to_copy":
             return self._judge(made, beside=_is_mask(inputs[0]))
         return self._judge(
@@ -376,20 +389,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward", self.events[found - 1][1] if found else OUTSIDE
 
     def _measure_cast(self, before: Tensor, after: Tensor) -> None:
-        """Record a cast to a low format, and whether it changed whole numbers."""
+        """Record a cast to a low format, and whether a forward pass lost whole numbers by it."""
         fmt = low_format_of(after)
         if fmt is None or low_format_of(before) == fmt or not is_plain(before):
             return
         self.casts.add(before.data_ptr())
-        if self.integers is not None or not before.numel():
+        # scaled gradients of a squared error may be whole numbers by chance
+        phase, module = self._place()
+        if self.integers is not None or not before.numel() or phase != "forward":
             return
         values = before.detach().to(widest(before))
         largest = float(values.abs().max())
-        whole = 2.0**fmt.precision < largest <= fmt.max_finite and bool(
-            (values == values.round()).all()
-        )
-        if whole and bool((after.to(values.dtype) != values).any()):
-            self.integers = RoundedIntegers(self._place()[1], largest, fmt.name)
+        if not 2.0**fmt.precision < largest <= fmt.max_finite:
+            return
+        left = after.to(values.dtype)
+        if bool((values == values.round()).all()) and bool((left != values).any()):
+            counts = (len(torch.unique(t)) for t in (values, left))
+            self.integers = RoundedIntegers(module, largest, fmt.name, *counts)
 
 
 def _made(t: object) -> tuple[Origin | None, Origin | None]:
@@ -401,28 +417,24 @@ def _made(t: object) -> tuple[Origin | None, Origin | None]:
     return made
 
 
-def _overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:
-    """Whether a simulation, which casts unseen, made an infinity of a finite input."""
-    made_by = rounder_of(out)
-    return made_by is not None and any(
-        float(t.detach().abs().max()) > made_by.fmt.max_finite
-        for t in inputs
-        if t.dtype is torch.float32 and t.numel()
-    )
-
-
 def _is_mask(t: Tensor) -> bool:
-    """Whether a tensor looks like an additive mask: its minimum is at most -1e9."""
-    return (
-        t.is_floating_point()
-        and t.numel() > 0
-        and float(t.detach().float().min()) <= -1e9
-    )
+    """Whether a tensor looks like an additive mask: it holds -1e9 or less, or FP16's least."""
+    if not (t.is_floating_point() and t.numel()):
+        return False
+    low = float(t.detach().float().min())
+    return low <= -1e9 or low == -65504.0
+
+
+def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether an addition of a finite mask went past the least number of the format."""
+    read = inputs[name.endswith("_") :]  # what is written in place holds the sum by now
+    added = name in ("add", "add_", "sub", "sub_") and any(map(_is_mask, read))
+    return added and float(out.detach().max()) < torch.inf
 
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    return t.requires_grad or t.dtype in _LOW or rounder_of(t) is not None
+    return t.requires_grad or is_low(t)
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

@@ -44,11 +44,15 @@ from mplab.health.records import (
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer, format_of_dtype, low_format_of
+from mplab.health.simulations import (
+    format_held_by,
+    low_format_of,
+    may_be_rounded,
+)
+from mplab.health.tracing import Origin, Tracer
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.tags import low_rounder, rounder_of, tag_of
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
@@ -291,7 +295,7 @@ class Health(measures.Watch):
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
-        given = [t for t in args if isinstance(t, Tensor) and _is_inexact(t)]
+        given = [t for t in args if measures.is_readable(t)]
         with unseen():
             self._given.append(self._largest(given[0]) if given else _FINITE)
 
@@ -300,7 +304,6 @@ class Health(measures.Watch):
         self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any
     ) -> None:
         self._tracer.leave_module()
-        self._ran = True
         if len(self._flags) > _KEPT and not self.steps:
             self._forget()
         before = self._given.pop() if self._given else _FINITE
@@ -311,14 +314,14 @@ class Health(measures.Watch):
             self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
             output.register_hook(partial(self._cast_again, name, module, "grad_output"))  # type: ignore[no-untyped-call]
         for t in output if isinstance(output, list | tuple) else (output,):
-            if isinstance(t, Tensor) and _is_inexact(t) and t.layout is torch.strided:
+            if measures.is_readable(t):
+                self._ran = True
                 self._watch_output(name, leaf, before, t)
 
     def _watch_output(
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
-        rounder = rounder_of(output)
-        low = format_of_dtype(output.dtype) if rounder is None else rounder.fmt
+        low = format_held_by(output)
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
         with unseen():
@@ -335,7 +338,7 @@ class Health(measures.Watch):
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
         version = -1 if t.is_inference() else t._version
         for kept, at, found in self._measured:
-            if kept() is t and at == version >= 0 and tag_of(t) is None:
+            if kept() is t and at == version >= 0 and not may_be_rounded(t):
                 return found
         found = largest_of(t)
         self._measured = [*self._measured[-3:], (weakref.ref(t), version, found)]
@@ -393,11 +396,6 @@ class Health(measures.Watch):
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
-                name, _ = self._parameters[place]
-                if name.endswith("bias"):  # its elements stand for units
-                    zero = local(p.grad.abs()) == 0
-                    idle = self.seen.idle_units
-                    idle[name] = idle.get(name, zero) & zero
             if place in self._used:
                 self._used[place].look(p.grad)
         elif place in self._received:  # an optimizer in the backward pass has used it
@@ -537,9 +535,23 @@ class Health(measures.Watch):
         self.seen.updates += self._updates
         self._moved = bool(self._updates) and not left
         self.steps.append(record)
+        self._date_back()
         trouble = bool(record.origins) or left or not math.isfinite(record.loss)
         self._trace_next = trouble and not self._tracing
         self._begin_step()
+
+    def _date_back(self) -> None:
+        """Name the operation in the step where trouble began: the traced step after it shows it."""
+        if len(self.steps) < 2:
+            return
+        earlier, now = (step.origins for step in self.steps[-2:])
+        for k, vague in enumerate(earlier):
+            for exact in now:
+                same = exact.phase == vague.phase and (
+                    exact.module == vague.module or "operation" in vague.module
+                )
+                if same and exact.operation and not vague.operation:
+                    earlier[k] = exact._replace(step=vague.step)
 
     @without_errors
     def _record(self, record: Step, loss: Tensor | float) -> None:
@@ -603,7 +615,7 @@ class Health(measures.Watch):
         if self._counting:
             self._movement.tell(record, self.weight_format)
             self.seen.wide_weights = self.weight_format is None and all(
-                p.element_size() >= 4 and low_rounder(p) is None
+                p.element_size() >= 4 and low_format_of(p) is None
                 for _, p in self._parameters
             )
 
@@ -680,10 +692,6 @@ class Health(measures.Watch):
         if gather and measures.several_processes():
             found = gathered(self.steps, found)
         return Report(found, list(self.steps), seen)
-
-
-def _is_inexact(t: Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
 
 
 def _shown(name: str, module: nn.Module) -> str:

@@ -56,8 +56,6 @@ FAULTS = {
         "scaled": False,  # a scaler refuses to step
     },
     "gradient-underflow": {"loss": lambda loss, i: 1e-12 * loss},
-    "rising-loss": {"loss": lambda loss, i: loss * 1.3**i, "rate": 1e-9},
-    "loss-spike": {"loss": lambda loss, i: loss * (100 if i == 9 else 1), "rate": 1e-9},
     "no-update": {"steps_optimizer": False},
     "gradients-pile-up": {"zero": False},
     "outside-optimizer": {"forgets": True},
@@ -73,8 +71,6 @@ OF_SCALERS = {"clip-before-unscale", "step-beside-scaler", "unscaled-twice"}
 
 ALSO = {
     "overflow-forward": {"nonfinite-weights"},
-    "rising-loss": {"tiny-updates"},
-    "loss-spike": {"tiny-updates"},
     "gradient-underflow": {"tiny-updates"},
     "clip-before-unscale": {"tiny-updates"},
     "unscaled-twice": {"tiny-updates"},
