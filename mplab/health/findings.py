@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mplab.health.records import Casts, Evidence, GradientCounts, Step, pooled_layers
+from mplab.health.records import (
+    Casts,
+    Evidence,
+    Magnitudes,
+    Step,
+    magnitudes_by_layer,
+    pooled_gradients,
+)
 from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
@@ -105,12 +112,21 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     start = next((i for i, step in enumerate(steps) if not step.skipped), len(steps))
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     origin = _culprit(steps[-last:], "backward") if last else None
+    never = [p for p in seen.probes if p.exponent < 0 and not p.finite]
     # an overflow is an infinity first
     nan = origin is not None and origin.what == "NaN"
-    if (last >= 5 and scale < 1) or (last >= 3 and nan):
+    if (never and last) or (last >= 5 and scale < 1) or (last >= 3 and nan):
+        shown = (
+            f"The last {last} were skipped in a row, down to a scale of {scale:.3g}."
+        )
+        if never:
+            shown = (
+                f"In step {never[-1].step} the backward pass was also run with gradients "
+                f"2^{-never[-1].exponent} times smaller: they were not finite, either."
+            )
         return _problem(
             "backward-never-finite",
-            f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
+            f"{observed} {shown}",
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
@@ -230,72 +246,73 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    layers = {
-        n: s for n, s in pooled_layers(steps).items() if s.fmt in _NARROW and s.total
-    }
-    lost = {name: s for name, s in layers.items() if _is_flushed(s)}
-    real = {name: s for name, s in layers.items() if not s.what_if}
-    everything = real and all(s.zeros == s.total for s in real.values())
-    if everything and any(step.loss and math.isfinite(step.loss) for step in steps):
-        lost = real
-    elif lost:
-        lost |= {name: s for name, s in layers.items() if s.zeros == s.total}
-    if not lost:
-        return
-    worst = max(lost, key=lambda name: lost[name].zeros / lost[name].total)
-    one = lost[worst]
-    if one.what_if:
+    """Gradients lost below a format: shown by a pass with larger ones, else suspected."""
+    probes = [p for p in seen.probes if p.exponent > 0 and p.finite]
+    layers = pooled_gradients(steps)
+    narrow = {name: s for name, s in layers.items() if s.fmt in _NARROW and s.total}
+    real = {name: s for name, s in narrow.items() if not s.what_if}
+    formats = "/".join(sorted({s.fmt for s in real.values()}))
+    if not real and len(narrow) == len(layers):
+        yield from _would_underflow(steps)
+    elif not probes:
+        yield from _suspected_underflow(steps, seen, real)
+    else:
+        probe = max(probes, key=lambda p: p.error)
+        if probe.error <= 0.02 and probe.share <= 0.02:
+            return
+        grave = probe.error > 0.1 or probe.share > 0.25
+        most = f", and most of it is lost in {_some(probe.lost)}" if probe.lost else ""
+        yield _at(
+            "problem" if grave else "note",
+            "gradient-underflow",
+            f"In step {probe.step} the backward pass was also run with gradients "
+            f"2^{probe.exponent} times as large: the whole gradient differs by "
+            f"{probe.error:.1%}{most}.",
+            f"So much is lost below the smallest numbers of {formats}, before .grad sees it. "
+            "A flat loss here is no convergence.",
+            "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
+        )
+
+
+def _suspected_underflow(
+    steps: Sequence[Step], seen: Evidence, layers: dict[str, Magnitudes]
+) -> Iterator[Finding]:
+    """Zeros beside numbers near the format's end, where no backward pass could be repeated."""
+    nothing = all(s.zeros == s.total for s in layers.values()) and any(
+        step.loss and math.isfinite(step.loss) for step in steps
+    )
+    for name, s in layers.items():
+        if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
+            why = f" ({seen.unprobed})" if seen.unprobed else ""
+            yield _watch(
+                "gradient-underflow",
+                f"{s.zeros / s.total:.0%} of the gradients of {name} are zero in {s.fmt}, and the "
+                "others near its smallest number.",
+                f"Small gradients may be lost; no backward pass was repeated to see it{why}.",
+                "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
+            )
+            return
+
+
+def _would_underflow(steps: Sequence[Step]) -> Iterator[Finding]:
+    """Layers of an FP32 run most of whose gradients another format would lose, in most steps."""
+    lost = {}
+    layers = magnitudes_by_layer(steps)
+    for name, (_, gradients) in layers.items():
+        # the root mean square is below half of the smallest number
+        small = [
+            g for g in gradients if 100 * g.least < FORMATS[g.fmt].min_subnormal / 2
+        ]
+        if 2 * len(small) > len(gradients):
+            lost[name] = small[0]
+    if 2 * len(lost) > len(layers):
+        name, one = next(iter(lost.items()))
         yield _note(
             "would-underflow",
-            f"In {one.fmt}, {one.zeros / one.total:.0%} of the gradients of {worst} would be 0.",
+            f"In {one.fmt}, most gradients of {len(lost)} layers would be 0, as those of {name}.",
             f"This run is in FP32; {one.fmt} would need a loss scale.",
             "Train with a scaler, or in BF16.",
         )
-        return
-    weight = max(map(_lost_norm, lost.values()))
-    if weight < 0.01:
-        yield _note(
-            "light-underflow",
-            f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
-            f"{one.zeros / one.total:.0%} are zero.",
-            f"Together they are at most {weight:.1%} of the norm of their layer's gradients.",
-            "Nothing, unless weights that get only such gradients, as rare words do, stay behind.",
-        )
-        return
-    zeros = sum(s.zeros for s in lost.values())
-    total = sum(s.total for s in lost.values())
-    yield Finding(
-        "gradient-underflow",
-        "problem" if zeros >= 0.2 * total else "watch",
-        f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
-        f"{one.zeros / one.total:.0%} are zero, {one.subnormal / one.total:.0%} subnormal.",
-        "They are lost before .grad sees them. A flat loss here is no convergence.",
-        "Use a loss scale (or a larger one), or BF16. A larger learning rate cannot help.",
-    )
-
-
-def _lost_norm(s: GradientCounts) -> float:
-    """The norm of the gradients that became zero, as a share of what is left, at most.
-
-    The lost ones are below half of the smallest subnormal number; the others are at least that
-    number, four times it, or the smallest normal one.
-    """
-    fmt = FORMATS[s.fmt]
-    normal = s.total - s.zeros - s.subnormal - s.nonfinite
-    least: float = s.lowest + 16 * (s.subnormal - s.lowest)
-    least += normal * (fmt.min_normal / fmt.min_subnormal) ** 2
-    return math.sqrt(s.zeros / 4 / least) if least else math.inf
-
-
-def _is_flushed(s: GradientCounts) -> bool:
-    """Whether zeros come with very small numbers; zeros alone may come from ReLU.
-
-    Measured: where FP16 flushes gradients of the autoencoder to zero, 11 to 100% of the
-    nonzero ones are so small; in the CNN, which trains as in FP32, below 0.5% are.
-    """
-    if s.what_if:
-        return 20 * s.zeros >= s.total
-    return 50 * s.zeros >= s.total > s.zeros and 20 * s.lowest >= s.total - s.zeros
 
 
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:

@@ -19,7 +19,7 @@ from mplab.numbers.formats import FP8_E5M2, FP64, Format
 from mplab.numbers.rounding import round_to
 
 _COUNTED = 1 << 16
-"""Up to this many gradients of a layer in one pass are all counted; more are sampled."""
+"""Up to this many numbers of a layer in one pass are all counted; more are sampled."""
 
 _COMPARED = 1 << 14
 """Up to this many weights of a parameter are all compared; more are sampled."""
@@ -186,10 +186,16 @@ def largest_of(t: Tensor) -> Tensor:
     return torch.maximum(-low, high).to(torch.promote_types(t.dtype, torch.float32))
 
 
-def magnitudes_of(t: Tensor, largest: Tensor) -> Tensor:
-    """Stack the largest magnitude and the root mean square, of a sample of a large tensor."""
+def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:
+    """Stack the numbers of `Magnitudes` after the first two, with the root mean square itself.
+
+    All but the first are those of a sample of a large tensor.
+    """
     some = sample(local(t), _COUNTED)
-    return torch.stack([largest, norm_of(some) / max(1, some.numel()) ** 0.5])
+    total = some.numel()
+    zeros = (some.abs() <= fmt.min_subnormal / 2).count_nonzero()
+    size = norm_of(some) / max(1, total) ** 0.5
+    return torch.stack([largest, size, torch.full_like(size, total), zeros])
 
 
 def norm_of(t: Tensor) -> Tensor:
@@ -238,20 +244,6 @@ class Meter:
         self._true += float(loss)
         self._total = float(round_to(self._total + float(loss), fmt))
         return fmt.name, self._true / self._count, self._total / self._count
-
-
-def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
-    """Count the numbers of `GradientCounts`, on a sample of a large tensor."""
-    size = sample(gradient.detach(), _COUNTED).abs()
-    # A simulation rounds a gradient only where it is used.
-    lost = (size <= fmt.min_subnormal / 2).count_nonzero()
-    parts = [
-        lost - (size == 0).count_nonzero() if what_if else lost,
-        (size < fmt.min_normal).count_nonzero() - lost,
-        (size < 4 * fmt.min_subnormal).count_nonzero() - lost,
-        (~torch.isfinite(size)).count_nonzero(),
-    ]
-    return torch.stack([torch.full_like(lost, size.numel()), *parts])
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:

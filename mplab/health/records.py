@@ -5,41 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from mplab.health.tracing import Origin, RoundedIntegers
 from mplab.numbers.formats import FORMATS
 
 
-class GradientCounts(NamedTuple):
-    """How a format holds the activation gradients of one layer, as the run had them.
-
-    Attributes:
-        fmt: the format's name.
-        what_if: the run computed in FP32, and the counts are those that `fmt` would give.
-        total: the number of gradients.
-        zeros: zeros; in an FP32 run, nonzero gradients that would become zero.
-        subnormal: nonzero, below the smallest normal number.
-        lowest: of the subnormal ones, below four times the smallest subnormal number.
-        nonfinite: infinite or NaN.
-    """
-
-    fmt: str
-    what_if: bool
-    total: int
-    zeros: int
-    subnormal: int
-    lowest: int
-    nonfinite: int
-
-    def plus(self, other: GradientCounts) -> GradientCounts:
-        """Add the counts of two records."""
-        sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
-        return GradientCounts(self.fmt, self.what_if, *sums)
-
-
 class Magnitudes(NamedTuple):
-    """How far the numbers of a layer lie from the ends of a format.
+    """How the numbers of a layer, its outputs or the gradients there, fit into a format.
 
     Attributes:
         fmt: the format's name.
@@ -47,12 +20,16 @@ class Magnitudes(NamedTuple):
         largest: the largest magnitude; infinity if a number is infinite or NaN.
         least: a hundredth of the root mean square, of a sample of a large tensor. All smaller
             numbers together hold at most 1 % of the tensor's norm. Infinity if all are zero.
+        total: the number of elements of the sample.
+        zeros: how many of them are 0 in the format.
     """
 
     fmt: str
     what_if: bool
     largest: float
     least: float
+    total: int = 0
+    zeros: int = 0
 
     @property
     def headroom(self) -> float:
@@ -66,16 +43,23 @@ class Magnitudes(NamedTuple):
 
     def plus(self, other: Magnitudes) -> Magnitudes:
         """Join two records."""
-        largest = max(self.largest, other.largest)
-        least = min(self.least, other.least)
-        return Magnitudes(self.fmt, self.what_if, largest, least)
+        return Magnitudes(
+            self.fmt,
+            self.what_if,
+            max(self.largest, other.largest),
+            min(self.least, other.least),
+            self.total + other.total,
+            self.zeros + other.zeros,
+        )
 
 
-def magnitudes(fmt: str, what_if: bool, largest: float, size: float) -> Magnitudes:
-    """The record of a largest magnitude and a root mean square; NaN, without order, is infinite."""
+def magnitudes(
+    fmt: str, what_if: bool, largest: float, size: float, total: float, zeros: float
+) -> Magnitudes:
+    """The record of what was measured; NaN, without order, is infinite."""
     sizes = (largest, size / 100)
     largest, least = (x if math.isfinite(x) else math.inf for x in sizes)
-    return Magnitudes(fmt, what_if, largest, least or math.inf)
+    return Magnitudes(fmt, what_if, largest, least or math.inf, int(total), int(zeros))
 
 
 def _exponent(size: float) -> float:
@@ -144,7 +128,6 @@ class Step:
             rate that was not zero, or their bits changed. Large parameters are sampled by rows.
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
-        layers: counts of gradients by layer.
         outputs: magnitudes of each layer's output.
         gradients: magnitudes of the gradients at each layer's output.
         fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
@@ -162,7 +145,6 @@ class Step:
     updated: int = 0
     nonfinite_weights: int = 0
     origins: list[Origin] = field(default_factory=list)
-    layers: dict[str, GradientCounts] = field(default_factory=dict)
     outputs: dict[str, Magnitudes] = field(default_factory=dict)
     gradients: dict[str, Magnitudes] = field(default_factory=dict)
     fp8: dict[str, Casts] = field(default_factory=dict)
@@ -180,13 +162,11 @@ class Step:
             "update_ulps": self.update_ulps,
             "unmoved": self.unmoved / self.updated if self.updated else None,
         }
-        for name, shares in self.layers.items():
-            for what in ("zeros", "subnormal", "nonfinite") if shares.total else ():
-                numbers[f"{what}/{name}"] = getattr(shares, what) / shares.total
         for kind, found in (("output", self.outputs), ("gradient", self.gradients)):
             for name, sizes in found.items():
                 numbers[f"{kind}_headroom/{name}"] = sizes.headroom
                 numbers[f"{kind}_footroom/{name}"] = sizes.footroom
+                numbers[f"{kind}_zeros/{name}"] = sizes.zeros / max(1, sizes.total)
         for name, cast in self.fp8.items():
             for what in ("flushed", "saturated") if cast.nonzero else ():
                 numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
@@ -203,6 +183,8 @@ class Evidence:
         half_parameters: names of parameters in FP16.
         wide_weights: whether all weights are in FP32 or wider.
         no_gradient: the number of steps in which no parameter had a gradient.
+        probes: backward passes that were repeated with gradients of another size.
+        unprobed: why one could not be repeated.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
         outside_scaler: updates made outside `scaler.step`.
         unscaled_twice: updates before which `unscale_` was called more than once.
@@ -226,6 +208,8 @@ class Evidence:
     half_parameters: list[str] = field(default_factory=list)
     wide_weights: bool = False
     no_gradient: int = 0
+    probes: list[Any] = field(default_factory=list)
+    unprobed: str = ""
     idle: int = 0
     outside_scaler: int = 0
     unscaled_twice: int = 0
@@ -244,7 +228,7 @@ class Evidence:
     error: str = ""
 
 
-Counted = TypeVar("Counted", GradientCounts, Magnitudes, Casts)
+Counted = TypeVar("Counted", Magnitudes, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
@@ -256,10 +240,10 @@ def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
     return sums
 
 
-def pooled_layers(steps: Sequence[Step]) -> dict[str, GradientCounts]:
-    """Add up the counts of all steps, without skipped ones."""
+def pooled_gradients(steps: Sequence[Step]) -> dict[str, Magnitudes]:
+    """Join the gradients of each layer in all steps, without skipped ones."""
     return added(
-        pair for step in steps if not step.skipped for pair in step.layers.items()
+        pair for step in steps if not step.skipped for pair in step.gradients.items()
     )
 
 

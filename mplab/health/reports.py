@@ -8,16 +8,15 @@ from mplab.common.tables import Table
 from mplab.health.findings import Finding
 from mplab.health.records import (
     Evidence,
-    GradientCounts,
     Magnitudes,
     Step,
     added,
     least_headroom,
     magnitudes_by_layer,
-    pooled_layers,
+    pooled_gradients,
 )
 
-_LAYERS = "gradients at the output of | format | zero | subnormal | lowest | inf, NaN"
+_LAYERS = "gradients at the output of | format | zero"
 
 _ROOM = (
     "powers of two left | format | above outputs | first to last | below | above gradients | "
@@ -102,8 +101,8 @@ class Report:
             for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items()
         ]
         layers = [
-            (name, _format(s), *(_share(part, s.total) for part in s[3:]))
-            for name, s in pooled_layers(self.steps).items()
+            (name, _format(s), _share(s.zeros, s.total))
+            for name, s in pooled_gradients(self.steps).items()
         ]
         tables = [Table("Health of the run", (), tuple(self._summary()))]
         for head, rows in (
@@ -139,7 +138,7 @@ class Report:
         return f"{verdict}{tables}"
 
 
-def _format(seen: GradientCounts | Magnitudes) -> str:
+def _format(seen: Magnitudes) -> str:
     return f"{seen.fmt} (would)" if seen.what_if else seen.fmt
 
 

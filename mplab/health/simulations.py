@@ -4,12 +4,15 @@ No other file of this room asks for tags.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeGuard
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mplab.numbers.formats import FORMATS, Format
+from mplab.simulation.dispatch import LayeredMode
 from mplab.simulation.tags import low_rounder, rounder_of, tag_of
 
 LOW = (torch.float16, torch.bfloat16)
@@ -72,3 +75,24 @@ def overflows(inputs: Sequence[Tensor], out: Tensor) -> bool:
         for t in inputs
         if t.dtype is torch.float32 and t.numel()
     )
+
+
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """Let the simulations that are open compute without counting.
+
+    Raises:
+        RuntimeError: one of them rounds at random, and would draw other numbers later.
+    """
+    stack = _get_current_dispatch_mode_stack()
+    modes = [mode for mode in stack if isinstance(mode, LayeredMode)]
+    if any(mode.outside.into.stream is not None for mode in modes):
+        raise RuntimeError("a simulation rounds at random")
+    counting = [mode.tally for mode in modes]
+    try:
+        for mode in modes:
+            mode.tally = False
+        yield
+    finally:
+        for mode, counted in zip(modes, counting, strict=True):
+            mode.tally = counted

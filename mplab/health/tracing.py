@@ -147,6 +147,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         step: the number of the current step.
         updating: whether an optimizer is running.
+        idle: whether nothing is looked at.
         asks: whether the optimizer runs forward and backward passes itself, through a closure.
         error: an error of this tracer, which then checks nothing more.
         origins: the first origin of each phase in this step.
@@ -160,6 +161,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.updating = False
         self.asks = False
+        self.idle = False
         self.error: Exception | None = None
         self.integers: RoundedIntegers | None = None
         self.begin(0)
@@ -213,7 +215,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
         # elsewhere; and operations between processes, whose results have not arrived yet
         between = "c10d" in func.namespace
-        if func.is_view or types or between or self.error is not None:
+        aside = types or between or self.idle or self.error is not None
+        if func.is_view or aside:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         known: list[_Bad] = []

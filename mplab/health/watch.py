@@ -34,11 +34,11 @@ from mplab.health.measures import (
     without_errors,
 )
 from mplab.health.operands import Operand, is_torchao, operands
+from mplab.health.probes import Prober, listen, register_hook, unlisten
 from mplab.health.records import (
     Casts,
-    Counted,
     Evidence,
-    GradientCounts,
+    Magnitudes,
     Step,
     added,
     magnitudes,
@@ -163,6 +163,8 @@ class Health(measures.Watch):
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
         self._meter = measures.Meter()
+        self._prober = Prober(self._parameters)
+        self.seen.probes = self._prober.found
         self._trace_next = False
         self._tracing = False
         self._moved = False
@@ -196,6 +198,7 @@ class Health(measures.Watch):
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
+        listen(self._before_backward)
         if self.scaler is not None:
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
@@ -230,6 +233,8 @@ class Health(measures.Watch):
     def close(self) -> None:
         """Remove all hooks; the report stays."""
         self._remove_hooks()
+        self._prober.cancel()
+        unlisten(self._before_backward)
         for module in self.model.modules():
             if isinstance(module, Fp8Linear):
                 module.on_cast = None
@@ -240,7 +245,6 @@ class Health(measures.Watch):
 
     def _forget(self) -> None:
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
-        self._shares: measures.Rows = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
         self._casts: measures.Rows = []
@@ -312,7 +316,9 @@ class Health(measures.Watch):
         if is_torchao(module) and isinstance(output, Tensor) and output.requires_grad:
             self._cast_again(name, module, "input", args[0])
             self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
-            output.register_hook(partial(self._cast_again, name, module, "grad_output"))  # type: ignore[no-untyped-call]
+            register_hook(
+                output, partial(self._cast_again, name, module, "grad_output")
+            )
         for t in output if isinstance(output, list | tuple) else (output,):
             if measures.is_readable(t):
                 self._ran = True
@@ -328,11 +334,10 @@ class Health(measures.Watch):
             largest = self._largest(output)
             self._flags.append(("forward", name, before.to(output.device), largest))
             if leaf and self._counting:
-                found = measures.magnitudes_of(output, largest)
+                found = measures.magnitudes_of(output, largest, fmt)
                 self._outputs.append((name, (fmt.name, what_if), found))
         if leaf and (self._counting or self._due) and output.requires_grad:
-            hook = partial(self._gradient, name, fmt, what_if)
-            output.register_hook(hook)  # type: ignore[no-untyped-call]
+            register_hook(output, partial(self._gradient, name, fmt, what_if))
 
     def _largest(self, t: Tensor) -> Tensor:
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
@@ -352,9 +357,7 @@ class Health(measures.Watch):
             largest = largest_of(gradient)
             self._flags.append(("backward", name, largest, largest))
             if self._counting:
-                counts = measures.counts_of(gradient, fmt, what_if)
-                self._shares.append((name, (fmt.name, what_if), counts))
-                found = measures.magnitudes_of(gradient, largest)
+                found = measures.magnitudes_of(gradient, largest, fmt)
                 self._gradients.append((name, (fmt.name, what_if), found))
 
     @without_errors
@@ -389,6 +392,12 @@ class Health(measures.Watch):
             with unseen():
                 counts = measures.casts_of(x, low, factor, fmt)
             self._casts.append((f"{name} {role}", (fmt.name, scaling), counts))
+
+    @without_errors
+    def _before_backward(self, tensors: Any, starts: Any) -> None:
+        self._tracer.idle = True
+        self._prober.run(len(self.steps), tensors, starts)
+        self._tracer.idle = False
 
     @without_errors
     def _accumulated(self, place: int, p: Tensor) -> None:
@@ -536,6 +545,8 @@ class Health(measures.Watch):
         self._moved = bool(self._updates) and not left
         self.steps.append(record)
         self._date_back()
+        if not self._stopped and self._handles:
+            self._prober.ask(self.steps)
         trouble = bool(record.origins) or left or not math.isfinite(record.loss)
         self._trace_next = trouble and not self._tracing
         self._begin_step()
@@ -570,9 +581,8 @@ class Health(measures.Watch):
                 # L-BFGS may have had other gradients before
                 if name in self.seen.still and (self._asks or float(norm)):
                     self.seen.still.remove(name)
-            record.layers = self._in_order(GradientCounts, self._shares)
-            record.outputs = self._in_order(magnitudes, self._outputs)
-            record.gradients = self._in_order(magnitudes, self._gradients)
+            record.outputs = self._in_order(self._outputs)
+            record.gradients = self._in_order(self._gradients)
             record.fp8 = added(
                 (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
                 for name, how, row in measures.read(self._casts)
@@ -619,11 +629,10 @@ class Health(measures.Watch):
                 for _, p in self._parameters
             )
 
-    def _in_order(
-        self, make: Callable[..., Counted], rows: measures.Rows
-    ) -> dict[str, Counted]:
-        """Make the records of each layer and add them up, in the model's order."""
-        layers = added((n, make(*how, *row)) for n, how, row in measures.read(rows))
+    def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
+        """Make the records of each layer and join them, in the model's order."""
+        found = measures.read(rows)
+        layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
         return {name: layers[name] for name, *_ in self._watched if name in layers}
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
@@ -687,6 +696,7 @@ class Health(measures.Watch):
             self.seen,
             passes=self.seen.passes + self._ran,
             updates=self.seen.updates + self._updates,
+            unprobed=self._prober.refused,
         )
         found = diagnose(self.steps, seen)
         if gather and measures.several_processes():

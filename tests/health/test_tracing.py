@@ -172,7 +172,7 @@ def test_modules_that_return_several_tensors_or_take_integers_are_watched():
         (out.sum() + h.sum() + c.sum()).backward()
         health.step(0.0)
     (step,) = health.steps
-    assert (set(step.layers), step.origins) == ({"0 (Embedding)", "1 (LSTM)"}, [])
+    assert (set(step.gradients), step.origins) == ({"0 (Embedding)", "1 (LSTM)"}, [])
 
 
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.SparseAdam])

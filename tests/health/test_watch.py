@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
 from mplab.health import Digest, Health, measures, watch
 from mplab.health.measures import casts_of
-from mplab.health.records import GradientCounts
+from mplab.health.records import Magnitudes
 from mplab.health.tracing import Tracer
 from mplab.lessons.l13.clinic import CASES
 from mplab.numbers.formats import FORMATS
@@ -31,18 +31,16 @@ from mplab.simulation import Fp8Linear, convert_linears, simulated
 from mplab.simulation.casts import SCALINGS
 
 
-def test_shares_of_a_gradient_are_counted_in_its_own_format_and_of_fp32_in_the_one_asked_for():
+def test_zeros_of_a_gradient_are_those_of_its_own_format_or_of_the_one_asked_for():
     values = [0.0, 2.0**-25, 2.0**-24, 2.0**-15, 1.0, 60000.0, torch.inf]
-    for dtype, counted in (
-        (torch.float16, (7, 2, 2, 1, 1)),
-        (torch.float32, (7, 1, 2, 1, 1)),
-    ):
+    for dtype in (torch.float16, torch.float32):
         x = torch.zeros(len(values), dtype=dtype, requires_grad=True)
         with Health(model := nn.Identity()) as health:
             model(x * 1).backward(torch.tensor(values, dtype=dtype))
             health.step(0.0)
-        wide = dtype is torch.float32
-        assert health.steps[0].layers["Identity"] == ("FP16", wide, *counted)
+        found = health.steps[0].gradients["Identity"]
+        assert found[:2] == ("FP16", dtype is torch.float32)
+        assert (found.total, found.zeros, found.largest) == (7, 2, math.inf)
 
 
 @pytest.mark.parametrize("low", [torch.float16, torch.bfloat16, None])
@@ -104,8 +102,8 @@ def test_gradients_of_a_simulation_are_judged_by_the_format_they_were_rounded_to
     with Health(model) as health, simulated(fmt, model=model):
         F.mse_loss(model(x), y).backward()
     health.step(0.0)
-    layers = health.steps[0].layers
-    assert [s[:3] for s in layers.values()] == [
+    gradients = health.steps[0].gradients.values()
+    assert [(*s[:2], s.total) for s in gradients] == [
         (fmt.name, False, 64 * n) for n in (16, 16, 4)
     ]
 
@@ -333,7 +331,7 @@ def test_layers_of_torchao_that_cannot_be_read_leave_the_rest_of_the_watch(monke
         model(torch.ones(2, 8)).sum().backward()
         health.step(0.0)
     assert [f.code for f in health.report().findings] == ["casts-uncounted"]
-    assert health.steps[0].layers
+    assert health.steps[0].gradients
 
 
 def test_the_fp8_operands_of_micro_batches_are_counted_together():
@@ -384,7 +382,7 @@ def test_a_report_has_a_table_of_fp8_operands_where_there_are_some():
     step = report.steps[12]
     assert page.count("<table>") == 1 + page.count("<thead>") == 4
     named = re.findall(r'<th scope="row"[^>]*>([^<]*)</th>', page)
-    assert {"steps", "loss", *step.layers, *step.fp8} <= set(named)
+    assert {"steps", "loss", *step.gradients, *step.fp8} <= set(named)
     name = "0 (Fp8Linear) input"
     line = next(line for line in repr(report).splitlines() if name in line)
     row = [cell.strip() for cell in line.split("  ") if cell]
@@ -473,14 +471,14 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
 
 def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
     def shares(zeros):
-        return GradientCounts("FP16", False, 100, zeros, 0, 0, 0)
+        return Magnitudes("FP16", False, 1.0, 0.01, 100, zeros)
 
     layers = {f"layer {k}": shares(k % 20) for k in range(40)}
     shown = monitoring._worst(layers)
     assert list(shown) == [f"layer {k}" for k in (*range(14, 20), *range(34, 40))]
     axes = pictures.Picture(height=5).add_subplot()
     monitoring._draw_layers(axes, shown, of=len(layers))
-    assert "the 12 worst of 40 outputs" in axes.get_title()
+    assert "the 12 outputs of 40 with most" in axes.get_title()
     few = dict(list(layers.items())[:5])
     assert monitoring._worst(few) == few
 
@@ -573,7 +571,7 @@ def test_the_numbers_of_a_step_are_a_flat_dictionary():
     )
     assert scalars["gradient_norm"] == health.steps[0].gradient_norm
     assert scalars["flushed/0 (Fp8Linear) input"] == 1.0
-    assert scalars["zeros/0 (Fp8Linear)"] == 0.0
+    assert scalars["gradient_zeros/0 (Fp8Linear)"] == 0.0
 
 
 def test_a_watch_that_is_paused_looks_at_nothing():
@@ -587,7 +585,7 @@ def test_a_watch_that_is_paused_looks_at_nothing():
         loss.backward()
         health.step(loss)
     assert health.report().codes == []
-    assert health.steps[0].layers["0 (Linear)"].total == 32
+    assert health.steps[0].gradients["0 (Linear)"].total == 32
 
 
 @pytest.mark.skipif(
@@ -607,7 +605,7 @@ def test_a_model_on_two_devices_is_watched():
     health = sick_runs.watched(model, optimizer=torch.optim.AdamW, lr=1e-2)
     report = sick_runs.trained(health, lambda _: F.mse_loss(model(x), y), 3)
     assert report.findings == []
-    assert list(health.steps[2].layers) == ["here (Linear)", "there (Linear)"]
+    assert list(health.steps[2].gradients) == ["here (Linear)", "there (Linear)"]
     assert health.steps[2].updated == sum(p.numel() for p in model.parameters())
 
 
