@@ -15,7 +15,7 @@ from mplab.health.records import Step
 from mplab.health.simulations import format_of_dtype, low_format_of
 from mplab.health.tracing import without_modes
 from mplab.numbers.devices import widest
-from mplab.numbers.formats import FP8_E5M2, FP64, Format
+from mplab.numbers.formats import FP64, Format
 from mplab.numbers.rounding import round_to
 
 _COUNTED = 1 << 16
@@ -264,14 +264,12 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     held = x.isfinite() & low.isfinite()
     # Numbers up to this one round down.
     most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
-    reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
         factor.min(),
         size.amax(),
         some.sum(),
         ((low == 0) & some).sum(),
         (scaled > most).sum(),
-        ((scaled <= reach) & some).sum(),
         *(
             t.where(held, 0).square().sum()
             for t in (x.to(wide), x.to(wide) - low.to(wide))

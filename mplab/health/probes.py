@@ -237,7 +237,11 @@ def _probe(
     def gradients(factor: float) -> list[Tensor | None]:
         begin = [start * factor for start in starts]
         found = torch.autograd.grad(
-            roots, weights, begin, retain_graph=True, allow_unused=True
+            roots,
+            weights,
+            begin,
+            retain_graph=True,
+            allow_unused=True,
         )
         return [None if g is None else g.float() / factor for g in found]
 
@@ -258,4 +262,12 @@ def _probe(
     share = sum(n for n, _ in lost) / sum(n for n, *_ in norms)
     names = [name for _, name in lost]
     finite = math.isfinite(size if exponent < 0 else size + off)
-    return Probe(step, exponent, finite, off / size if size else 0.0, names, share)
+    error = off / size if size else 0.0
+    return Probe(
+        step,
+        exponent,
+        finite,
+        error,
+        names,
+        share,
+    )

@@ -59,7 +59,14 @@ def magnitudes(
     """The record of what was measured; NaN, without order, is infinite."""
     sizes = (largest, size / 100)
     largest, least = (x if math.isfinite(x) else math.inf for x in sizes)
-    return Magnitudes(fmt, what_if, largest, least or math.inf, int(total), int(zeros))
+    return Magnitudes(
+        fmt,
+        what_if,
+        largest or 0.0,
+        least or math.inf,
+        int(total),
+        int(zeros),
+    )
 
 
 def _exponent(size: float) -> float:
@@ -73,14 +80,13 @@ class Casts(NamedTuple):
 
     Attributes:
         fmt: the format's name.
-        scaling: how its scale is found, such as "current", "delayed", "none" or "tensorwise".
+        scaling: how its scale is found, such as "current", "delayed" or "none"; "program" where
+            the numbers are seen after the program has scaled them.
         scale: the factor before the cast; the smallest of several.
         amax: the largest magnitude, without the scale.
         nonzero: the number of nonzero elements.
         flushed: how many of the nonzero elements became zero.
         saturated: how many were too large to be rounded, and became the largest finite number.
-        beyond_e5m2: how many of the nonzero elements FP8_E5M2 would make zero, too, at a scale
-            that brings the same number to its largest one.
         signal: the sum of squares of the finite elements.
         noise: the sum of squares of what the cast changed in them.
     """
@@ -92,7 +98,6 @@ class Casts(NamedTuple):
     nonzero: int
     flushed: int
     saturated: int
-    beyond_e5m2: int
     signal: float
     noise: float
 
@@ -130,8 +135,7 @@ class Step:
         origins: where numbers that are not finite came from.
         outputs: magnitudes of each layer's output.
         gradients: magnitudes of the gradients at each layer's output.
-        fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
-            torchao's `Float8Linear` and `MXFP8Linear`.
+        fp8: by layer and operand, the casts to eight bits or fewer.
     """
 
     loss: float
@@ -199,7 +203,6 @@ class Evidence:
         outside: trainable parameters that the optimizer does not hold.
         piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
-        uncounted: an error in reading the casts of torchao's layers, which are not counted since.
         ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
     """
@@ -223,7 +226,6 @@ class Evidence:
     outside: list[str] = field(default_factory=list)
     piled: int = 0
     still: set[str] = field(default_factory=set)
-    uncounted: str = ""
     ended: str = ""
     error: str = ""
 

@@ -5,7 +5,7 @@ more than computing it, so `mplab.health` traces only a few steps.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -79,6 +79,7 @@ class Origin(NamedTuple):
         module: the module's name in the model.
         operation: torch's operation, below autograd; empty where only the module is known.
         what: "infinity", "NaN", or "infinity or NaN".
+        sizes: the largest magnitudes around it, in words.
     """
 
     step: int
@@ -86,13 +87,15 @@ class Origin(NamedTuple):
     module: str
     operation: str
     what: str
+    sizes: str = ""
 
     def __str__(self) -> str:
         where = self.module if self.module == OUTSIDE else f"in {self.module}"
         by = f"Operation {self.operation} {where}" if self.operation else self.module
         what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
         part = self.phase if self.phase == "update" else f"{self.phase} pass"
-        return f"{by} made {what} in the {part} of step {self.step}"
+        sizes = f" ({self.sizes})" if self.sizes else ""
+        return f"{by} made {what} in the {part} of step {self.step}{sizes}"
 
 
 class _Bad(NamedTuple):
@@ -144,6 +147,10 @@ def what_of(t: Tensor) -> str:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
 
+    Args:
+        narrowed: called with the phase, the module, the input and the result of each cast to
+            eight bits.
+
     Attributes:
         step: the number of the current step.
         updating: whether an optimizer is running.
@@ -157,8 +164,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         integers: the first whole numbers that a cast changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, narrowed: Callable[[str, str, Tensor, Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._narrowed = narrowed
         self.updating = False
         self.asks = False
         self.idle = False
@@ -235,6 +243,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._look_after(name, inputs, known, out)
             if name == "_to_copy":
                 self._measure_cast(args[0], out)
+                if out.is_floating_point() and out.itemsize == 1:
+                    self._narrowed(*self._place(), args[0], out)
             else:
                 for t, low in unseen_casts(inputs, out):
                     self._measure_cast(t, low)

@@ -119,6 +119,7 @@ class _Watching:
         self._digest: Digest | None = None
         self.health: Health | None = None
         self.report: Report | None = None
+        self._said: set[str] = set()
         self._losses: list[Tensor] = []
         self._handles: list[Any] = []
 
@@ -134,6 +135,7 @@ class _Watching:
             options.setdefault("scaler", scaler)
         self.health = Health(model, optimizer, **options).__enter__()
         self.report = None
+        self._said = set()
         self._losses = []
         path = self._settings.digest
         if path is not None:
@@ -160,17 +162,21 @@ class _Watching:
             )
 
     def _say(self, health: Health) -> None:
-        """Print a line every `say_every` steps."""
+        """Print a line every `say_every` steps, and each problem once, in its first sentence."""
         number = len(health.steps)
         every = self._settings.say_every
-        if self._first and every and number % every == 0:
-            codes = ", ".join(health.report().codes) or "no problems found"
-            scalars = health.scalars()
-            loss = scalars["loss"]
-            norm = scalars.get("gradient_norm", math.nan)
-            self._settings.told(
-                f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}"
-            )
+        due = bool(every) and number % every == 0
+        step = health.steps[-1]
+        if not (self._first and every and (due or step.origins or number == 3)):
+            return
+        report = health.report()
+        if due:
+            codes = ", ".join(report.codes) or "no problems found"
+            self._settings.told(f"health, {health.line()}; {codes}")
+        for f in report.findings:
+            if f.level == "problem" and f.code not in self._said:
+                self._said.add(f.code)
+                self._settings.told(f"health, {f.code}: {f.observed}")
 
     def close(self, *, gather: bool = False) -> Report | None:
         """Remove all hooks; return the report, if this ended the run."""

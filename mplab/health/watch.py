@@ -33,7 +33,6 @@ from mplab.health.measures import (
     unseen,
     without_errors,
 )
-from mplab.health.operands import Operand, is_torchao, operands
 from mplab.health.probes import Prober, listen, register_hook, unlisten
 from mplab.health.records import (
     Casts,
@@ -73,9 +72,9 @@ class Health(measures.Watch):
     the gradients there were from the ends of their format: headroom to the largest finite number,
     footroom to the smallest; `mplab.pictures.headroom` draws them.
 
-    Of layers in eight bits or fewer, every operand is measured: the share that became zero, the
-    share that saturated, and the signal-to-noise ratio of the cast. These layers are
-    `mplab.simulation.Fp8Linear`, and torchao's `Float8Linear` and `MXFP8Linear`.
+    Of casts to eight bits, the share that became zero, the share that saturated, and the
+    signal-to-noise ratio are measured: of `mplab.simulation.Fp8Linear` each operand, of all others,
+    such as those of torchao's layers, in the traced steps.
 
     Cost on one CPU thread, for a GPT of two layers and width 256 on 512 tokens in FP32: 1.3 times
     the steps' own time, with `every=10` 1.2 times, traced steps included; a traced step costs 1.9
@@ -113,7 +112,7 @@ class Health(measures.Watch):
         >>> health.report().codes
         []
 
-        Layers in FP8, the same after torchao's `convert_to_float8_training(model)`:
+        Layers in FP8:
 
         >>> from mplab.simulation import convert_linears
         >>> _ = torch.manual_seed(0)
@@ -158,7 +157,7 @@ class Health(measures.Watch):
             (_shown(name, module), module, leaf)
             for name, module, leaf in measures.watched_modules(model)
         ]
-        self._tracer = Tracer()
+        self._tracer = Tracer(self._narrowed)
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
@@ -172,6 +171,7 @@ class Health(measures.Watch):
         self._stopped = False
         self._used: dict[int, measures.Used] = {}
         self._places = {id(p): place for place, (_, p) in enumerate(self._parameters)}
+        self._earlier: dict[str, tuple[float, float]] = {}
         self._held: set[int] = set()
         self._scaled: set[int] = set()
         self._begin_step()
@@ -313,12 +313,6 @@ class Health(measures.Watch):
         before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):
             output = list(output.values())
-        if is_torchao(module) and isinstance(output, Tensor) and output.requires_grad:
-            self._cast_again(name, module, "input", args[0])
-            self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
-            register_hook(
-                output, partial(self._cast_again, name, module, "grad_output")
-            )
         for t in output if isinstance(output, list | tuple) else (output,):
             if measures.is_readable(t):
                 self._ran = True
@@ -372,26 +366,19 @@ class Health(measures.Watch):
     ) -> None:
         if self._counting and x.numel():
             fmt = layer.how.casts()[operand.split()[0]].fmt
-            self._count(name, Operand(operand, layer.how.name, x, low, factor, fmt))
-
-    @without_errors
-    def _cast_again(self, name: str, layer: nn.Module, role: str, x: Tensor) -> None:
-        """Look at an operand of a layer of torchao, which casts it unseen."""
-        if self.seen.uncounted or not self._counting:
-            return
-        try:
-            with unseen():
-                for operand in operands(layer, role, x):
-                    self._count(name, operand)
-        except Exception as error:  # another version of torchao may have other casts
-            self.seen.uncounted = f"{name}: {type(error).__name__}: {error}"
-
-    def _count(self, name: str, operand: Operand) -> None:
-        role, scaling, x, low, factor, fmt = operand
-        if fmt is not None:
             with unseen():
                 counts = measures.casts_of(x, low, factor, fmt)
-            self._casts.append((f"{name} {role}", (fmt.name, scaling), counts))
+            what = fmt.name, layer.how.name
+            self._casts.append((f"{name} {operand}", what, counts))
+
+    def _narrowed(self, phase: str, module: str, x: Tensor, low: Tensor) -> None:
+        """Look at a cast to eight bits in a traced step, after whatever scale the program took."""
+        fmt = format_held_by(low)
+        if fmt is not None and x.numel():
+            counts = measures.casts_of(x, low.float(), torch.ones_like(x), fmt)
+            start = f"{module} {phase} cast"
+            number = sum(name.startswith(start) for name, *_ in self._casts) + 1
+            self._casts.append((f"{start} {number}", (fmt.name, "program"), counts))
 
     @without_errors
     def _before_backward(self, tensors: Any, starts: Any) -> None:
@@ -562,7 +549,8 @@ class Health(measures.Watch):
                     exact.module == vague.module or "operation" in vague.module
                 )
                 if same and exact.operation and not vague.operation:
-                    earlier[k] = exact._replace(step=vague.step)
+                    sizes = vague.sizes or exact.sizes
+                    earlier[k] = exact._replace(step=vague.step, sizes=sizes)
 
     @without_errors
     def _record(self, record: Step, loss: Tensor | float) -> None:
@@ -584,7 +572,7 @@ class Health(measures.Watch):
             record.outputs = self._in_order(self._outputs)
             record.gradients = self._in_order(self._gradients)
             record.fp8 = added(
-                (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
+                (name, Casts(*how, *row[:2], *map(int, row[2:5]), *row[5:]))
                 for name, how, row in measures.read(self._casts)
             )
             record.origins = self._origins(record, loss)
@@ -604,6 +592,23 @@ class Health(measures.Watch):
             0.5
         """
         return self.steps[-1].scalars() if self.steps else {}
+
+    def line(self) -> str:
+        """The latest step in one line, to print on the way; empty before the first."""
+        if not self.steps:
+            return ""
+        step = self.steps[-1]
+        words = f"step {len(self.steps)}: loss {step.loss:.4g}"
+        if step.gradient_norm is not None:
+            words += f", gradient norm {step.gradient_norm:.4g}"
+        if step.scale != 1:
+            words += f", scale {step.scale:g}"
+        found = [*step.outputs.items(), *step.gradients.items()]
+        room = [(s.headroom, name) for name, s in found if not s.what_if]
+        if room:
+            least, name = min(room)
+            words += f", least room {least:.1f} in {name}"
+        return words
 
     def _measure_weights(self, record: Step) -> None:
         norms = [norm_of(p) for _, p in self._parameters]
@@ -650,11 +655,13 @@ class Health(measures.Watch):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
             above = "The loss"
             latest = ""
+            sizes = {}
             for (phase, name, *_), (before, after) in zip(
                 self._flags, values, strict=True
             ):
                 if phase == "forward":
                     latest = name
+                    sizes[name] = before, after
                 if math.isfinite(after):
                     above = name if phase == "backward" else "The loss"
                 elif phase == "backward":
@@ -664,6 +671,12 @@ class Health(measures.Watch):
                     blame(phase, name if math.isfinite(before) else given)
             if latest and not finite:
                 blame("forward", f"An operation after {latest}, such as the loss,")
+            if "forward" in origins:
+                found = origins["forward"]
+                told = _told(found.module, sizes, self._earlier)
+                origins["forward"] = found._replace(sizes=told)
+            else:
+                self._earlier = sizes
         if finite and not math.isfinite(record.gradient_norm or 0.0):
             for place, norm in self._raw.items():
                 if not math.isfinite(float(norm)):
@@ -702,6 +715,27 @@ class Health(measures.Watch):
         if gather and measures.several_processes():
             found = gathered(self.steps, found)
         return Report(found, list(self.steps), seen)
+
+
+def _told(
+    module: str,
+    sizes: dict[str, tuple[float, float]],
+    earlier: dict[str, tuple[float, float]],
+) -> str:
+    """Say how large the numbers in and below a module were, and its output before."""
+    if module not in sizes:
+        return ""
+    inside = module.partition(" (")[0] + "."
+    results = {name: out for name, (_, out) in sizes.items() if name.startswith(inside)}
+    finite = {name: out for name, out in results.items() if math.isfinite(out)}
+    given, out = sizes[module]
+    parts = [f"input {given:.2g}"]
+    for name in sorted(finite, key=lambda name: -finite[name])[:2]:
+        parts.append(f"{name.removeprefix(inside)} {finite[name]:.2g}")
+    parts.append(f"output {out:.2g}")
+    if module in earlier:
+        parts.append(f"{earlier[module][1]:.2g} before")
+    return ", ".join(parts)
 
 
 def _shown(name: str, module: nn.Module) -> str:
