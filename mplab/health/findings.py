@@ -326,16 +326,49 @@ def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         )
 
 
+_MISUSES: dict[str, tuple[int, str, str, str]] = {
+    "loss-not-scaled": (
+        3,
+        "problem",
+        "The scaler divided gradients by a scale that they never had.",
+        "Call scaler.scale(loss).backward().",
+    ),
+    "scaled-loss": (
+        3,
+        "watch",
+        "A log of it rises and falls with the scale; this report has divided it.",
+        "Log the loss before scaler.scale, and pass that to step().",
+    ),
+    "clip-before-unscale": (
+        1,
+        "problem",
+        "Something clipped gradients that were still multiplied by the scale.",
+        "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
+    ),
+    "unscaled-twice": (
+        1,
+        "problem",
+        "Each call divides what earlier micro-batches accumulated by the scale again.",
+        "Call unscale_, step and update once for each window of micro-batches.",
+    ),
+    "step-beside-scaler": (
+        1,
+        "problem",
+        "Good steps are made twice or with scaled gradients, and skipped steps are made, too.",
+        "Call only scaler.step(optimizer).",
+    ),
+}
+
+
+"""Faults in the calls of a scaler: how often it is one, its level, what it means, what helps."""
+
+
 def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    if seen.clipped_scaled is not None:
-        raw, clipped, scale = seen.clipped_scaled
-        yield _problem(
-            "clip-before-unscale",
-            f"The gradients' norm was {raw:.3g} after the backward pass and {clipped:.3g} when "
-            f"unscale_ began: the optimizer gets {clipped / scale:.3g}, not {raw / scale:.3g}.",
-            f"Something clipped gradients still multiplied by {scale:g}.",
-            "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
-        )
+    for code, (least, level, means, check) in _MISUSES.items():
+        told = seen.scaler_faults.get(code, [])
+        if len(told) >= least:
+            times = f" This was seen {len(told)} times." if len(told) > 1 else ""
+            yield _at(level, code, f"{told[0]}{times}", means, check)
     replaced = [
         i
         for i, step in enumerate(steps)
@@ -352,20 +385,6 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Something made numbers of them, as nan_to_num does: momentum and weight decay still "
             "move the weights.",
             "Skip such a step: use a gradient scaler, or leave optimizer.step() out.",
-        )
-    if seen.unscaled_twice:
-        yield _problem(
-            "unscaled-twice",
-            f"unscale_ was called more than once before {seen.unscaled_twice} of the updates.",
-            "Each call divides what earlier micro-batches accumulated by the scale again.",
-            "Call unscale_, step and update once for each window of micro-batches.",
-        )
-    if seen.outside_scaler:
-        yield _problem(
-            "step-beside-scaler",
-            f"optimizer.step() ran {seen.outside_scaler} times outside scaler.step().",
-            "Good steps are made twice or with scaled gradients, and skipped steps are made, too.",
-            "Call only scaler.step(optimizer).",
         )
 
 
@@ -427,15 +446,12 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}.",
             "If they are positions, time steps or indices, compute with them outside autocast.",
         )
-    if seen.meters is None:
-        return
-    name, true, meter = seen.meters
-    if abs(meter - true) > 0.01 * abs(true):
+    if seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
         yield _watch(
             "low-precision-loss",
-            f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "
-            f"{meter:.4g}.",
-            f"A sum in {name} stops growing when the loss is below half its last place.",
+            f"The loss arrives in {seen.low_loss}, and {len(steps)} of them were seen.",
+            "A sum of so many in this format, as `total += loss` makes it, rounds at each addition "
+            f"and stops growing at about {2 ** FORMATS[seen.low_loss].precision} of them.",
             "Add loss.item(), a Python float.",
         )
 

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from mplab.health.records import Step
-from mplab.health.simulations import format_of_dtype, low_format_of
 from mplab.health.tracing import without_modes
 from mplab.numbers.devices import widest
-from mplab.numbers.formats import FP64, Format
-from mplab.numbers.rounding import round_to
+from mplab.numbers.formats import Format
 
 _COUNTED = 1 << 16
 """Up to this many numbers of a layer in one pass are all counted; more are sampled."""
@@ -227,25 +225,6 @@ def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
     return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))
 
 
-class Meter:
-    """The mean of losses in a low format: exact, and as `total += loss` would give it."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._true = 0.0
-        self._total = 0.0
-
-    def add(self, loss: Tensor | float) -> tuple[str, float, float] | None:
-        """Add a loss; return its format and both means, or None for a wide one."""
-        self._count += 1
-        fmt = low_format_of(loss) if isinstance(loss, Tensor) else None
-        if fmt is None:
-            return None
-        self._true += float(loss)
-        self._total = float(round_to(self._total + float(loss), fmt))
-        return fmt.name, self._true / self._count, self._total / self._count
-
-
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     """Measure what a cast to a format lost: the numbers of `Casts` after the first two.
 
@@ -276,15 +255,6 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
         ),
     ]
     return torch.stack([part.to(wide) for part in parts])
-
-
-def ulps(x: Tensor, fmt: Format) -> Tensor:
-    """`mplab.ulp` on a tensor, in the widest dtype of its device."""
-    exponent = torch.frexp(x.detach().to(widest(x))).exponent - 1
-    exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
-    return torch.ldexp(
-        torch.ones_like(exponent, dtype=widest(x)), exponent - fmt.precision + 1
-    )
 
 
 class Used:
@@ -338,18 +308,11 @@ class Movement:
                 pushed = (some != 0) & torch.isfinite(some)
                 self._pushed[p] = pushed.to(before.device)
 
-    def tell(self, record: Step, weight_format: Format | None) -> None:
-        """Write into the record of a step which weights moved, and how far."""
-        ratios = []
+    def tell(self, record: Step) -> None:
+        """Write into the record of a step which weights moved."""
         for p, before in self._before.items():
             after = sample(local(p), _COMPARED)
             moved = (after != before) & torch.isfinite(after)
             expected = moved | self._pushed.get(p, moved)
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
-            fmt = weight_format or format_of_dtype(before.dtype) or FP64
-            wide = widest(before)
-            far = (after.to(wide) - before.to(wide)).abs() / ulps(before, fmt)
-            ratios.append(far[expected].cpu())
-        together = torch.cat(ratios) if ratios else torch.empty(0, dtype=torch.float64)
-        record.update_ulps = float(together.median()) if len(together) else None

@@ -127,7 +127,6 @@ class Step:
         gradient_norm: over all parameters right after the backward pass, without the scale.
         norm_at_optimizer: the gradient norm that the optimizer received.
         weight_norm: over all parameters after the step.
-        update_ulps: how far the median weight with an update moved, in units in its last place.
         unmoved: weights that kept their bits, of those with an update.
         updated: weights with an update: their gradient was finite and not zero at a learning
             rate that was not zero, or their bits changed. Large parameters are sampled by rows.
@@ -144,7 +143,6 @@ class Step:
     gradient_norm: float | None = None
     norm_at_optimizer: float | None = None
     weight_norm: float = 0.0
-    update_ulps: float | None = None
     unmoved: int = 0
     updated: int = 0
     nonfinite_weights: int = 0
@@ -163,7 +161,6 @@ class Step:
             "norm_at_optimizer": self.norm_at_optimizer,
             "weight_norm": self.weight_norm,
             "nonfinite_weights": float(self.nonfinite_weights),
-            "update_ulps": self.update_ulps,
             "unmoved": self.unmoved / self.updated if self.updated else None,
         }
         for kind, found in (("output", self.outputs), ("gradient", self.gradients)):
@@ -190,13 +187,10 @@ class Evidence:
         probes: backward passes that were repeated with gradients of another size.
         unprobed: why one could not be repeated.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
-        outside_scaler: updates made outside `scaler.step`.
-        unscaled_twice: updates before which `unscale_` was called more than once.
-        clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
-            the first step in which something changed the gradients between the two.
+        scaler_faults: by the code of a finding, what was seen of it, once for each time.
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
-        meters: the loss's own format, its mean, and the mean that a sum in that format gives.
+        low_loss: the low format in which the loss was told; empty for a wide one.
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
@@ -214,12 +208,10 @@ class Evidence:
     probes: list[Any] = field(default_factory=list)
     unprobed: str = ""
     idle: int = 0
-    outside_scaler: int = 0
-    unscaled_twice: int = 0
-    clipped_scaled: tuple[float, float, float] | None = None
+    scaler_faults: dict[str, list[str]] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None
-    meters: tuple[str, float, float] | None = None
+    low_loss: str = ""
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0

@@ -94,7 +94,6 @@ class Health(measures.Watch):
         every: look at gradients of outputs, and at updates, in each `every`-th step; in the others
             only at the loss, the scale, the norms, and whether outputs are finite.
         trace_every: trace each `trace_every`-th step.
-        weight_format: the format that FP32 tensors of weights are rounded to by hand.
 
     Raises:
         ValueError: a number below 1, or an optimizer of another model.
@@ -137,7 +136,6 @@ class Health(measures.Watch):
         scaler: Any = None,
         every: int = 1,
         trace_every: int = 50,
-        weight_format: Format | None = None,
     ) -> None:
         super().__init__()
         if optimizer is not None:
@@ -148,7 +146,6 @@ class Health(measures.Watch):
         self.optimizer = optimizer
         self.scaler = scaler
         self.fmt = fmt
-        self.weight_format = weight_format
         self.every = integer("Health", "every", every, least=1)
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
@@ -161,7 +158,6 @@ class Health(measures.Watch):
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
-        self._meter = measures.Meter()
         self._prober = Prober(self._parameters)
         self.seen.probes = self._prober.found
         self._trace_next = False
@@ -182,8 +178,8 @@ class Health(measures.Watch):
         self._require_closed()
         self._around = _get_current_dispatch_mode()
         for shown, module, leaf in self._watched:
-            before = partial(self._before, shown)
-            after = partial(self._after, shown, leaf)
+            before = partial(self.enter_layer, shown)
+            after = partial(self.leave_layer, shown, leaf)
             self._handles += [
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after, always_call=True),
@@ -200,6 +196,7 @@ class Health(measures.Watch):
         ]
         listen(self._before_backward)
         if self.scaler is not None:
+            self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         self.seen.still = {name for name, _ in self._parameters}
@@ -239,7 +236,7 @@ class Health(measures.Watch):
             if isinstance(module, Fp8Linear):
                 module.on_cast = None
         if self.scaler is not None:
-            for name in ("unscale_", "step"):
+            for name in ("scale", "unscale_", "step"):
                 self.scaler.__dict__.pop(name, None)
         self._stop_tracing()
 
@@ -262,6 +259,8 @@ class Health(measures.Watch):
         self._updates = 0
         self._unscales: dict[int, int] = {}
         self._in_scaler = False
+        self._scales = False
+        self._roots: list[Tensor] = []
         self._scale: float | None = None
         self._skipped: bool | None = None
         self._ran = False
@@ -295,7 +294,8 @@ class Health(measures.Watch):
     # Modules --------------------------------------------------------------------------------
 
     @without_errors
-    def _before(self, name: str, module: nn.Module, args: Any) -> None:
+    def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
+        """Attribute what follows to a layer; for layers that run beside torch's hooks."""
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
@@ -304,9 +304,10 @@ class Health(measures.Watch):
             self._given.append(self._largest(given[0]) if given else _FINITE)
 
     @without_errors
-    def _after(
+    def leave_layer(
         self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any
     ) -> None:
+        """Return to the layer around this one, and look at its result."""
         self._tracer.leave_module()
         if len(self._flags) > _KEPT and not self.steps:
             self._forget()
@@ -382,6 +383,8 @@ class Health(measures.Watch):
 
     @without_errors
     def _before_backward(self, tensors: Any, starts: Any) -> None:
+        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        self._roots += [t.detach() for t in roots if t.numel() == 1]
         self._tracer.idle = True
         self._prober.run(len(self.steps), tensors, starts)
         self._tracer.idle = False
@@ -422,7 +425,10 @@ class Health(measures.Watch):
         self._tracer.asks = self._asks
         if self.scaler is not None and not self._in_scaler:
             known = optimizer is self.optimizer or id(optimizer) in self._scaled
-            self.seen.outside_scaler += known
+            if known:
+                self._note(
+                    "step-beside-scaler", "optimizer.step() ran outside scaler.step()."
+                )
         # A fused optimizer skips by itself.
         found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
@@ -469,9 +475,20 @@ class Health(measures.Watch):
         self._unscales[key] = self._unscales.get(key, 0) + 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        first = self._unscales[key] == 1 and self.seen.clipped_scaled is None
-        if first and now < 0.999 * raw < math.inf:
-            self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
+        if self._unscales[key] == 1 and now < 0.999 * raw < math.inf:
+            scale = float(self.scaler.get_scale())
+            self._note(
+                "clip-before-unscale",
+                f"The gradients' norm was {raw:.3g} after the backward pass and {now:.3g} when "
+                f"unscale_ began: the optimizer gets {now / scale:.3g}, not {raw / scale:.3g}.",
+            )
+
+    def _note(self, code: str, observed: str) -> None:
+        self.seen.scaler_faults.setdefault(code, []).append(observed)
+
+    def _scaling(self, original: Callable[..., Any], outputs: Any) -> Any:
+        self._scales = True
+        return original(outputs)
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale(optimizer)
@@ -497,7 +514,10 @@ class Health(measures.Watch):
             self._held |= own
             if own:
                 self._skipped = bool(self._skipped) or self._updates == before
-            self.seen.unscaled_twice += self._unscales.pop(id(optimizer), 0) > 1
+            if self._unscales.pop(id(optimizer), 0) > 1:
+                self._note(
+                    "unscaled-twice", "unscale_ was called twice before an update."
+                )
 
     @without_errors
     def _before_scaled(self) -> None:
@@ -507,26 +527,27 @@ class Health(measures.Watch):
 
     def step(
         self,
-        loss: Tensor | float,
+        loss: Tensor | float | None = None,
         scale: float | None = None,
         skipped: bool | None = None,
     ) -> None:
         """Record the step that has just ended.
 
         Args:
-            loss: the loss without the loss scale.
+            loss: the loss without the loss scale; if left out, the sum of those from which the
+                backward passes of this step began, divided by the scale.
             scale: the loss scale of this step; already known if `scaler` is watched.
             skipped: whether the weights were left alone; already known likewise.
         """
-        with unseen():
-            value = float(loss.detach() if isinstance(loss, Tensor) else loss)
         if scale is None:
             scale = 1.0 if self._scale is None else self._scale
+        with unseen():
+            value = self._loss(loss, float(scale))
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None
         record = Step(value, float(scale), left)
-        self._record(record, loss)
+        self._record(record, self._roots[-1] if loss is None else loss)
         self.seen.passes += self._ran
         self.seen.updates += self._updates
         self._moved = bool(self._updates) and not left
@@ -537,6 +558,33 @@ class Health(measures.Watch):
         trouble = bool(record.origins) or left or not math.isfinite(record.loss)
         self._trace_next = trouble and not self._tracing
         self._begin_step()
+
+    def _loss(self, told: Tensor | float | None, scale: float) -> float:
+        """The loss without the scale, from what was told and from where backward passes began."""
+        began = sum(float(t) for t in self._roots)
+        if told is None:
+            if not self._roots:
+                raise ValueError(
+                    "step: loss must be given where no backward pass was seen."
+                )
+            return began / scale
+        value = float(told.detach() if isinstance(told, Tensor) else told)
+        same = value and 0.5 < began / value < 2
+        if self.scaler is None or not self._updates or scale < 4 or not same:
+            return value
+        if self._scales:
+            self._note("scaled-loss", "step() was given the loss times the scale.")
+            return value / scale
+        self._note(
+            "loss-not-scaled",
+            f"The backward pass began from the loss itself, at a scale of {scale:g}.",
+        )
+        return value
+
+    @property
+    def has_loss(self) -> bool:
+        """Whether a backward pass of this step was seen, so that `step` knows the loss."""
+        return bool(self._roots)
 
     def _date_back(self) -> None:
         """Name the operation in the step where trouble began: the traced step after it shows it."""
@@ -558,7 +606,8 @@ class Health(measures.Watch):
         if self._tracer.error is not None:
             raise self._tracer.error
         with unseen():
-            self.seen.meters = self._meter.add(loss) or self.seen.meters
+            low = low_format_of(loss) if isinstance(loss, Tensor) else None
+            self.seen.low_loss = low.name if low else ""
             raw = total(list(self._raw.values()))
             if raw is not None:
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
@@ -628,8 +677,8 @@ class Health(measures.Watch):
                 if buffer.is_floating_point() and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
         if self._counting:
-            self._movement.tell(record, self.weight_format)
-            self.seen.wide_weights = self.weight_format is None and all(
+            self._movement.tell(record)
+            self.seen.wide_weights = all(
                 p.element_size() >= 4 and low_format_of(p) is None
                 for _, p in self._parameters
             )
@@ -638,7 +687,8 @@ class Health(measures.Watch):
         """Make the records of each layer and join them, in the model's order."""
         found = measures.read(rows)
         layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
-        return {name: layers[name] for name, *_ in self._watched if name in layers}
+        order = {name: k for k, (name, *_) in enumerate(self._watched)}
+        return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""

@@ -59,7 +59,7 @@ def test_of_a_simulated_run_the_operation_whose_result_was_rounded_to_infinity_i
     health.step(loss)
     origin = health.steps[0].origins[0]
     assert origin[1:5] == ("forward", "1 (Linear)", "addmm", "infinity")
-    assert origin.sizes.startswith("input 18, output inf")
+    assert origin.sizes.startswith("input ") and "output inf" in origin.sizes
 
 
 def test_infinities_that_are_told_to_be_there_are_no_fault():
