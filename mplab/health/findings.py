@@ -17,7 +17,6 @@ from mplab.health.records import (
     Evidence,
     Magnitudes,
     Step,
-    magnitudes_by_layer,
     pooled_gradients,
 )
 from mplab.health.tracing import Origin
@@ -248,15 +247,14 @@ def _some(names: Sequence[str]) -> str:
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Gradients lost below a format: shown by a pass with larger ones, else suspected."""
     probes = [p for p in seen.probes if p.exponent > 0 and p.finite]
-    layers = pooled_gradients(steps)
-    narrow = {name: s for name, s in layers.items() if s.fmt in _NARROW and s.total}
-    real = {name: s for name, s in narrow.items() if not s.what_if}
-    formats = "/".join(sorted({s.fmt for s in real.values()}))
-    if not real and len(narrow) == len(layers):
-        yield from _would_underflow(steps)
-    elif not probes:
+    real = {
+        name: s
+        for name, s in pooled_gradients(steps).items()
+        if s.fmt in _NARROW and s.total and not s.what_if
+    }
+    if real and not probes:
         yield from _suspected_underflow(steps, seen, real)
-    else:
+    elif real:
         probe = max(probes, key=lambda p: p.error)
         if probe.error <= 0.02 and probe.share <= 0.02:
             return
@@ -268,7 +266,7 @@ def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"In step {probe.step} the backward pass was also run with gradients "
             f"2^{probe.exponent} times as large: the whole gradient differs by "
             f"{probe.error:.1%}.{most}",
-            f"So much is lost below the smallest numbers of {formats}, before .grad sees it. "
+            "So much is lost below the smallest numbers of the format, before .grad sees it. "
             "A flat loss here is no convergence.",
             "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
         )
@@ -283,36 +281,16 @@ def _suspected_underflow(
     )
     for name, s in layers.items():
         if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
-            why = f" ({seen.unprobed})" if seen.unprobed else ""
+            over = "larger gradients overflow elsewhere" if seen.probes else ""
+            why = seen.unprobed or over or "the run was too short"
             yield _watch(
                 "gradient-underflow",
                 f"{s.zeros / s.total:.0%} of the gradients of {name} are zero in {s.fmt}, and the "
                 "others near its smallest number.",
-                f"Small gradients may be lost; no backward pass was repeated to see it{why}.",
+                f"Small gradients may be lost; no repeated backward pass could show it: {why}.",
                 "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
             )
             return
-
-
-def _would_underflow(steps: Sequence[Step]) -> Iterator[Finding]:
-    """Layers of an FP32 run most of whose gradients another format would lose, in most steps."""
-    lost = {}
-    layers = magnitudes_by_layer(steps)
-    for name, (_, gradients) in layers.items():
-        # the root mean square is below half of the smallest number
-        small = [
-            g for g in gradients if 100 * g.least < FORMATS[g.fmt].min_subnormal / 2
-        ]
-        if 2 * len(small) > len(gradients):
-            lost[name] = small[0]
-    if 2 * len(lost) > len(layers):
-        name, one = next(iter(lost.items()))
-        yield _note(
-            "would-underflow",
-            f"In {one.fmt}, most gradients of {len(lost)} layers would be 0, as those of {name}.",
-            f"This run is in FP32; {one.fmt} would need a loss scale.",
-            "Train with a scaler, or in BF16.",
-        )
 
 
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
