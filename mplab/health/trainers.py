@@ -145,7 +145,7 @@ class _Watching:
     def _step(self, scale: float | None = None, skipped: bool | None = None) -> None:
         """Record a step that had a backward pass."""
         health = self.health
-        if health is None or not health.has_loss:
+        if health is None or not health._roots:
             return
         health.step(scale=scale, skipped=skipped)
         try:
