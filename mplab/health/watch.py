@@ -403,7 +403,11 @@ class Health(measures.Watch):
     @without_errors
     def _before_backward(self, tensors: Any, starts: Any) -> None:
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-        self._roots += [t.detach() for t in roots if t.numel() == 1]
+        self._roots += [
+            t.detach()
+            for t in roots
+            if measures.is_readable(t) and t.numel() == 1 and not t.is_complex()
+        ]
         self._tracer.idle = True
         self._prober.run(len(self.steps), tensors, starts)
         self._tracer.idle = False
@@ -554,10 +558,13 @@ class Health(measures.Watch):
 
         Args:
             loss: the loss without the loss scale; if left out, the sum of those from which the
-                backward passes of this step began, divided by the scale.
+                backward passes of this step began, divided by the scale. Without either, nothing
+                is recorded.
             scale: the loss scale of this step; already known if `scaler` is watched.
             skipped: whether the weights were left alone; already known likewise.
         """
+        if loss is None and not self._roots:
+            return
         if scale is None:
             scale = 1.0 if self._scale is None else self._scale
         with unseen():
@@ -580,16 +587,13 @@ class Health(measures.Watch):
 
     def _loss(self, told: Tensor | float | None, scale: float) -> float:
         """The loss without the scale, from what was told and from where backward passes began."""
-        began = sum(float(t) for t in self._roots)
         if told is None:
-            if not self._roots:
-                raise ValueError(
-                    "step: loss must be given where no backward pass was seen."
-                )
-            return began / scale
+            return sum(map(float, self._roots)) / (scale or 1.0)
         value = float(told.detach() if isinstance(told, Tensor) else told)
-        same = value and 0.5 < began / value < 2
-        if self.scaler is None or not self._updates or scale < 4 or not same:
+        if self.scaler is None or not self._updates or scale < 4:
+            return value
+        began = sum(map(float, self._roots))
+        if not (value and 0.5 < began / value < 2):
             return value
         if self._scales:
             self._note("scaled-loss", "step() was given the loss times the scale.")

@@ -713,6 +713,59 @@ def test_a_long_step_after_the_first_is_remembered_whole(monkeypatch):
     assert kept >= 200
 
 
+@pytest.mark.parametrize("scale", [None, 2.0**10])
+@pytest.mark.parametrize("broken", [False, True])
+def test_a_step_may_leave_the_loss_out_and_an_error_of_the_watch_ends_no_run(
+    scale, broken, monkeypatch
+):
+    """It is where the backward passes of the step began, over the scale."""
+    model = seeded(mlp)
+    x, y = regression()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", scale or 1.0, enabled=scale is not None)
+    if broken:
+        monkeypatch.setattr("mplab.health.watch.largest_of", lambda t: 1 / 0)
+    losses = []
+    with Health(model, optimizer, scaler=scaler) as health:
+        health.step()  # nothing to record
+        for _ in range(3):
+            optimizer.zero_grad()
+            parts = [F.mse_loss(model(x[k::2]), y[k::2]) / 2 for k in range(2)]
+            for part in parts:
+                scaler.scale(part).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses.append(float(sum(parts).detach()))
+            health.step()
+    if broken:
+        assert "ZeroDivisionError" in health.seen.error and health.steps == []
+    else:
+        assert [step.loss for step in health.steps] == pytest.approx(losses)
+        assert health.report().findings == []
+
+
+@pytest.mark.parametrize("fault", ["scaled-loss", "loss-not-scaled"])
+def test_the_loss_that_is_told_is_compared_with_where_the_backward_pass_began(fault):
+    model = seeded(mlp)
+    x, y = regression()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", 2.0**10, growth_interval=3)
+    scaler.scale(torch.ones(()))
+    with Health(model, optimizer, scaler=scaler) as health:
+        for _ in range(12):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y)
+            began = scaler.scale(loss) if fault == "scaled-loss" else loss
+            began.backward()
+            scaler.step(optimizer)
+            scaler.update()
+            health.step(began)
+    assert health.report().codes == [fault]
+    assert all(step.loss < 2 for step in health.steps), "without the scale"
+    (found,) = [f for f in health.report().findings if f.code == fault]
+    assert found.level == ("watch" if fault == "scaled-loss" else "problem")
+
+
 def test_an_infinite_gradient_that_no_optimizer_holds_was_not_replaced():
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
