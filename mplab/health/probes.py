@@ -85,18 +85,24 @@ def register_hook(t: Tensor, hook: Callable[[Tensor], None]) -> None:
     """Register a hook that does nothing while a pass is repeated."""
 
     def unless_repeated(gradient: Tensor) -> None:
-        if not is_probing():
+        if not _running:
             hook(gradient)
 
     _register_hook(t, unless_repeated)  # type: ignore[no-untyped-call]
 
 
-_running: list[object] = []
+_running: list[None] = []
+"""Holds something while a pass is repeated: what is seen then is not the run's."""
+
+_hooked: list[None] = []
+"""Holds something for each hook of the program in a step that is to be repeated."""
 
 
-def is_probing() -> bool:
-    """Whether a pass is being repeated: what is seen now is not the run's."""
-    return bool(_running)
+def _noted(t: Tensor, hook: Any) -> Any:
+    # a repeated pass would call the hook, too, and no node tells which hooks it has
+    if not getattr(hook, "__module__", "").startswith("mplab."):
+        _hooked.append(None)
+    return _register_hook(t, hook)  # type: ignore[no-untyped-call]
 
 
 class Prober:
@@ -113,7 +119,6 @@ class Prober:
         self._parameters = parameters
         self._exponents: tuple[int, ...] = ()
         self._tried: dict[tuple[int, ...], int] = {}
-        self._hooked = False
 
     def ask(self, steps: Sequence[Step]) -> None:
         """Decide from the latest steps whether the next backward pass is repeated."""
@@ -122,16 +127,8 @@ class Prober:
         last = self._tried.get(exponents, 0)
         if exponents and (not last or len(steps) >= max(_FIRST_REPEAT, 2 * last)):
             self._exponents = exponents
-            self._hooked = False
-            prober = self
-
-            def noted(t: Tensor, hook: Any) -> Any:
-                # a repeated pass would call it; no node tells which hooks it has
-                ours = getattr(hook, "__module__", "").startswith("mplab.")
-                prober._hooked |= not ours
-                return _register_hook(t, hook)  # type: ignore[no-untyped-call]
-
-            Tensor.register_hook = noted  # type: ignore[method-assign]
+            _hooked.clear()
+            Tensor.register_hook = _noted  # type: ignore[method-assign]
 
     def cancel(self) -> None:
         """Forget what was asked for."""
@@ -149,7 +146,7 @@ class Prober:
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if starts is None or isinstance(starts, Tensor):
                 starts = [starts] * len(roots)
-            self.refused = "a hook of a tensor" if self._hooked else _refusal(roots)
+            self.refused = "a hook of a tensor" if _hooked else _refusal(roots)
             if not self.refused:
                 found = _probe(step, roots, starts, self._parameters, exponents)
                 self.found.append(found)
