@@ -46,7 +46,7 @@ EXTRA_OF = {
     "grading": ("grade", "cluster", "hub"),
 }
 MORE_FOR = {"numbers": {"torch"}, "common": {"tqdm", "ipython"}}
-MORE_FOR["health"] = {"lightning", "transformers", "torchao"}
+MORE_FOR["health"] = {"lightning", "transformers", "keras"}
 MORE_FOR["explorers"] = {"ipython"}
 """torch where there is one (`numbers.tensors`), a bar where one is asked for (`common.progress`,
 for rooms whose extra brings tqdm), the trainers and layers of others, and IPython, the only one

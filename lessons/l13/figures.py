@@ -78,7 +78,7 @@ def _share(parts: Iterable[float], whole: float) -> float:
 
 def shares(steps: Sequence[Step]) -> tuple[float, float, float]:
     """Percent of gradients that are zero, of updates that are lost, and of steps that move."""
-    layers = [shares for step in steps for shares in step.layers.values()]
+    layers = [sizes for step in steps for sizes in step.gradients.values()]
     zeros = _share((s.zeros for s in layers), sum(s.total for s in layers))
     lost = _share((s.unmoved for s in steps), sum(s.updated for s in steps))
     moved = _share((step.updated > step.unmoved for step in steps), len(steps))

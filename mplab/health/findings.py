@@ -5,7 +5,6 @@ falling loss.
 """
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -13,7 +12,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from mplab.health.records import Casts, Evidence, GradientCounts, Step, pooled_layers
+from mplab.health.records import (
+    Casts,
+    Evidence,
+    Magnitudes,
+    Step,
+    pooled_gradients,
+)
 from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
@@ -103,27 +108,35 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
         (i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps)
     )
     scale = steps[-1].scale
+    start = next((i for i, step in enumerate(steps) if not step.skipped), len(steps))
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     origin = _culprit(steps[-last:], "backward") if last else None
+    never = [p for p in seen.probes if p.exponent < 0 and not p.finite]
     # an overflow is an infinity first
     nan = origin is not None and origin.what == "NaN"
-    if (last >= 5 and scale < 1) or (last >= 3 and nan):
+    if (never and last) or (last >= 5 and scale < 1) or (last >= 3 and nan):
+        shown = (
+            f"The last {last} were skipped in a row, down to a scale of {scale:.3g}."
+        )
+        if never:
+            shown = (
+                f"In step {never[-1].step} the backward pass was also run with gradients "
+                f"2^{-never[-1].exponent} times smaller: they were not finite, either."
+            )
         return _problem(
             "backward-never-finite",
-            f"{observed} The last {last} were skipped in a row, down to a scale of {scale:.3g}.",
+            f"{observed} {shown}",
             "A gradient is infinite or NaN at any scale: it is made in the backward pass.",
             f"{origin}." if origin else "Watch another step to see the operation.",
         )
-    level = "note"
-    check = (
-        "Nothing, while skips stay rare after the start; else begin with a smaller scale. Step a "
-        "schedule of learning rates only where the optimizer stepped."
-    )
-    if count == len(steps):
-        level = "watch"
-        check = "Begin with a smaller scale. Is this a resumed run? Load the scaler's state, too."
     means = "Only the scaled backward pass overflowed; the scaler lowers the scale until it fits."
-    return Finding("scale-finds-its-level", level, observed, means, check)
+    many = 4 * count > len(steps) > 10
+    if start <= 5 and start < len(steps) and not many:
+        check = "Nothing. Step a schedule of learning rates only where the optimizer stepped."
+        return _note("scale-finds-its-level", observed, means, check)
+    found = scale / 2 if start == len(steps) else steps[start].scale
+    check = f"Begin with a scale of {found:g}. Is this a resumed run? Load the scaler's state, too."
+    return _watch("scale-finds-its-level", observed, means, check)
 
 
 def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -213,18 +226,6 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
-    units = []
-    for name, never in seen.idle_units.items():
-        zero = int(never.sum())
-        if name not in at_rest and 2 * zero >= never.numel():
-            units.append(f"{zero} of {never.numel()} in {name}")
-    if units:
-        yield _note(
-            "idle-units",
-            f"Units whose bias had gradients of 0 alone, in all steps: {_some(units)}.",
-            "Dead or saturated units learn nothing; a layer that few inputs need may have many.",
-            "Look at the biases and at the learning rate: a large update can kill ReLUs for good.",
-        )
     pushed = seen.updates and any(step.gradient_norm for step in steps)
     # The norm tells also of steps that were not looked at.
     moved = len({step.weight_norm for step in steps}) > 1
@@ -243,129 +244,109 @@ def _some(names: Sequence[str]) -> str:
     return f"{first} and {len(names) - 3} more" if len(names) > 3 else first
 
 
-def _trend(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    losses = [step.loss for step in steps]
-    part = len(steps) // 4
-    if part < 5 or not all(0 < loss < math.inf for loss in losses):
-        return
-    first = statistics.median(losses[:part])
-    last = statistics.median(losses[-part:])
-    if last > 2 * first:
-        yield _watch(
-            "rising-loss",
-            f"The loss rose: its median is {first:.3g} over the first {part} steps, {last:.3g} "
-            "over the last.",
-            "The updates are too large or go uphill: a fault of training, not of precision.",
-            "Lower the learning rate; look at the sign of the loss and at the data's order.",
+def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    """Gradients lost below a format: shown by a pass with larger ones, else suspected."""
+    probes = [p for p in seen.probes if p.exponent > 0 and p.finite]
+    real = {
+        name: s
+        for name, s in pooled_gradients(steps).items()
+        if s.fmt in _NARROW and s.total and not s.what_if
+    }
+    if real and not probes:
+        yield from _suspected_underflow(steps, seen, real)
+    elif real:
+        probe = max(probes, key=lambda p: p.error)
+        if probe.error <= 0.02 and probe.share <= 0.02:
+            return
+        grave = probe.error > 0.1 or probe.share > 0.25
+        most = f" More than half is lost of {_some(probe.lost)}." if probe.lost else ""
+        yield _at(
+            "problem" if grave else "note",
+            "gradient-underflow",
+            f"In step {probe.step} the backward pass was also run with gradients "
+            f"2^{probe.exponent} times as large: the whole gradient differs by "
+            f"{probe.error:.1%}.{most}",
+            "So much is lost below the smallest numbers of the format, before .grad sees it. "
+            "A flat loss here is no convergence.",
+            "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
         )
-        return
-    for i in range(5, len(losses)):
-        usual = statistics.median(losses[i - 5 : i])
-        if losses[i] > 10 * usual:
-            yield _note(
-                "loss-spike",
-                f"The loss jumped in step {i}, from about {usual:.3g} to {losses[i]:.3g}.",
-                "One batch or one update was unlike the others.",
-                "Look at that batch; clip gradients, or warm up the learning rate.",
+
+
+def _suspected_underflow(
+    steps: Sequence[Step], seen: Evidence, layers: dict[str, Magnitudes]
+) -> Iterator[Finding]:
+    """Zeros beside numbers near the format's end, where no backward pass could be repeated."""
+    nothing = all(s.zeros == s.total for s in layers.values()) and any(
+        step.loss and math.isfinite(step.loss) for step in steps
+    )
+    for name, s in layers.items():
+        if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
+            over = "larger gradients overflow elsewhere" if seen.probes else ""
+            why = seen.unprobed or over or "the run was too short"
+            yield _watch(
+                "gradient-underflow",
+                f"{s.zeros / s.total:.0%} of the gradients of {name} are zero in {s.fmt}, and the "
+                "others near its smallest number.",
+                f"Small gradients may be lost; no repeated backward pass could show it: {why}.",
+                "Use a loss scale, or a larger one, or BF16. A larger learning rate cannot help.",
             )
             return
 
 
-def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    layers = {
-        n: s for n, s in pooled_layers(steps).items() if s.fmt in _NARROW and s.total
-    }
-    lost = {name: s for name, s in layers.items() if _is_flushed(s)}
-    real = {name: s for name, s in layers.items() if not s.what_if}
-    everything = real and all(s.zeros == s.total for s in real.values())
-    if everything and any(step.loss and math.isfinite(step.loss) for step in steps):
-        lost = real
-    elif lost:
-        lost |= {name: s for name, s in layers.items() if s.zeros == s.total}
-    if not lost:
-        return
-    worst = max(lost, key=lambda name: lost[name].zeros / lost[name].total)
-    one = lost[worst]
-    if one.what_if:
-        yield _note(
-            "would-underflow",
-            f"In {one.fmt}, {one.zeros / one.total:.0%} of the gradients of {worst} would be 0.",
-            f"This run is in FP32; {one.fmt} would need a loss scale.",
-            "Train with a scaler, or in BF16.",
-        )
-        return
-    weight = max(map(_lost_norm, lost.values()))
-    if weight < 0.01:
-        yield _note(
-            "light-underflow",
-            f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
-            f"{one.zeros / one.total:.0%} are zero.",
-            f"Together they are at most {weight:.1%} of the norm of their layer's gradients.",
-            "Nothing, unless weights that get only such gradients, as rare words do, stay behind.",
-        )
-        return
-    zeros = sum(s.zeros for s in lost.values())
-    total = sum(s.total for s in lost.values())
-    yield Finding(
-        "gradient-underflow",
-        "problem" if zeros >= 0.2 * total else "watch",
-        f"Gradients are below {one.fmt}'s range in {len(lost)} layers; most in {worst}: "
-        f"{one.zeros / one.total:.0%} are zero, {one.subnormal / one.total:.0%} subnormal.",
-        "They are lost before .grad sees them. A flat loss here is no convergence.",
-        "Use a loss scale (or a larger one), or BF16. A larger learning rate cannot help.",
-    )
-
-
-def _lost_norm(s: GradientCounts) -> float:
-    """The norm of the gradients that became zero, as a share of what is left, at most.
-
-    The lost ones are below half of the smallest subnormal number; the others are at least that
-    number, four times it, or the smallest normal one.
-    """
-    fmt = FORMATS[s.fmt]
-    normal = s.total - s.zeros - s.subnormal - s.nonfinite
-    least: float = s.lowest + 16 * (s.subnormal - s.lowest)
-    least += normal * (fmt.min_normal / fmt.min_subnormal) ** 2
-    return math.sqrt(s.zeros / 4 / least) if least else math.inf
-
-
-def _is_flushed(s: GradientCounts) -> bool:
-    """Whether zeros come with very small numbers; zeros alone may come from ReLU.
-
-    Measured: where FP16 flushes gradients of the autoencoder to zero, 11 to 100% of the
-    nonzero ones are so small; in the CNN, which trains as in FP32, below 0.5% are.
-    """
-    if s.what_if:
-        return 20 * s.zeros >= s.total
-    return 50 * s.zeros >= s.total > s.zeros and 20 * s.lowest >= s.total - s.zeros
-
-
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    found = [
-        o
-        for step in steps
-        for o in step.origins
-        if o.phase == "forward" and math.isfinite(step.loss)
-    ]
-    if found:
+    finite = [step for step in steps if math.isfinite(step.loss)]
+    if _culprit(finite, "forward") is not None:
         yield _problem(
             "hidden-infinity",
-            f"{found[0]}, though the loss is finite.",
+            f"{_culprit(finite, 'forward')}, though the loss is finite.",
             "A later operation hid it, as 1/inf = 0 does: features silently become zero.",
             "Compute that operation in FP32, or scale its input down first.",
         )
 
 
+_MISUSES: dict[str, tuple[int, str, str, str]] = {
+    "loss-not-scaled": (
+        3,
+        "problem",
+        "The scaler divided gradients by a scale that they never had.",
+        "Call scaler.scale(loss).backward().",
+    ),
+    "scaled-loss": (
+        3,
+        "watch",
+        "A log of it rises and falls with the scale; this report has divided it.",
+        "Log the loss before scaler.scale, and pass that to step().",
+    ),
+    "clip-before-unscale": (
+        1,
+        "problem",
+        "Something clipped gradients that were still multiplied by the scale.",
+        "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
+    ),
+    "unscaled-twice": (
+        1,
+        "problem",
+        "Each call divides what earlier micro-batches accumulated by the scale again.",
+        "Call unscale_, step and update once for each window of micro-batches.",
+    ),
+    "step-beside-scaler": (
+        1,
+        "problem",
+        "Good steps are made twice or with scaled gradients, and skipped steps are made, too.",
+        "Call only scaler.step(optimizer).",
+    ),
+}
+
+
+"""Faults in the calls of a scaler: how often it is one, its level, what it means, what helps."""
+
+
 def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
-    if seen.clipped_scaled is not None:
-        raw, clipped, scale = seen.clipped_scaled
-        yield _problem(
-            "clip-before-unscale",
-            f"The gradients' norm was {raw:.3g} after the backward pass and {clipped:.3g} when "
-            f"unscale_ began: the optimizer gets {clipped / scale:.3g}, not {raw / scale:.3g}.",
-            f"Something clipped gradients still multiplied by {scale:g}.",
-            "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
-        )
+    for code, (least, level, means, check) in _MISUSES.items():
+        told = seen.scaler_faults.get(code, [])
+        if len(told) >= least:
+            times = f" This was seen {len(told)} times." if len(told) > 1 else ""
+            yield _at(level, code, f"{told[0]}{times}", means, check)
     replaced = [
         i
         for i, step in enumerate(steps)
@@ -382,20 +363,6 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Something made numbers of them, as nan_to_num does: momentum and weight decay still "
             "move the weights.",
             "Skip such a step: use a gradient scaler, or leave optimizer.step() out.",
-        )
-    if seen.unscaled_twice:
-        yield _problem(
-            "unscaled-twice",
-            f"unscale_ was called more than once before {seen.unscaled_twice} of the updates.",
-            "Each call divides what earlier micro-batches accumulated by the scale again.",
-            "Call unscale_, step and update once for each window of micro-batches.",
-        )
-    if seen.outside_scaler:
-        yield _problem(
-            "step-beside-scaler",
-            f"optimizer.step() ran {seen.outside_scaler} times outside scaler.step().",
-            "Good steps are made twice or with scaled gradients, and skipped steps are made, too.",
-            "Call only scaler.step(optimizer).",
         )
 
 
@@ -420,23 +387,21 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "scale cannot help: the gradients are there.",
         )
         return
-    check = "Look at the learning rate, which a schedule may have brought to nothing"
-    norms = ((step.gradient_norm or 0, step.norm_at_optimizer) for step in late)
-    clipped = next(
-        ((raw, left) for raw, left in norms if left and 100 * left < raw), None
-    )
-    if clipped is not None:
-        raw, left = clipped
-        check = f"Clip less: the gradients' norm fell from {raw:.3g} to {left:.3g}"
-    elif not seen.scaler and any(
-        s.fmt in _NARROW and not s.what_if for s in pooled_layers(late).values()
-    ):
-        check = "Scale the loss, so that small gradients survive; then look at the learning rate"
-    yield _problem(
+    for step in late:
+        raw, left = step.gradient_norm or 0, step.norm_at_optimizer
+        if left and 100 * left < raw:
+            yield _problem(
+                "tiny-updates",
+                observed,
+                f"The gradients' norm fell from {raw:.3g} to {left:.3g} before the optimizer.",
+                "Clip less: the weights are in FP32, and the updates are too small even so.",
+            )
+            return
+    yield _note(
         "tiny-updates",
         observed,
-        "The weights are in FP32 already: the updates are too small for any format.",
-        f"{check}.",
+        "The weights are in FP32: the gradients or the learning rate have become small.",
+        "Nothing, if the run has converged or its schedule has ended.",
     )
 
 
@@ -450,103 +415,65 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Enter autocast anew for each forward pass; update the weights outside.",
         )
     if seen.integers:
-        where, largest, name = seen.integers
-        yield _problem(
+        where, largest, name, before, after = seen.integers
+        yield _at(
+            "problem" if 4 * after <= 3 * before else "note",
             "rounded-integers",
-            f"Whole numbers up to {largest:g} were cast to {name} in {where} and changed.",
-            f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}: "
-            "positions, time steps or indices coincide.",
-            "Compute with them outside autocast, or keep them integers.",
+            f"Whole numbers up to {largest:g} were cast to {name} in {where}: of {before} "
+            f"different ones {after} were left.",
+            f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}.",
+            "If they are positions, time steps or indices, compute with them outside autocast.",
         )
-    if seen.meters is None:
-        return
-    name, true, meter = seen.meters
-    if abs(meter - true) > 0.01 * abs(true):
-        yield _problem(
+    if seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
+        yield _watch(
             "low-precision-loss",
-            f"The loss arrives in {name}: its mean is {true:.4g}, but `total += loss` would give "
-            f"{meter:.4g}.",
-            f"A sum in {name} stops growing when the loss is below half its last place.",
+            f"The loss arrives in {seen.low_loss}, and {len(steps)} of them were seen.",
+            "A sum of so many in this format, as `total += loss` makes it, rounds at each addition "
+            f"and stops growing at about {2 ** FORMATS[seen.low_loss].precision} of them.",
             "Add loss.item(), a Python float.",
         )
 
 
 def _fp8(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
+    """Operands in eight bits that are zero for the most part, because their scale does not fit."""
     for name in sorted({name for step in steps for name in step.fp8}):
         casts = [
             (i, step.fp8[name]) for i, step in enumerate(steps) if name in step.fp8
         ]
-        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_judged(c)]
-        if lost:
-            yield _flushed_operand(name, len(casts), lost)
-        over = [(i, c) for i, c in casts if 10 * c.saturated > c.nonzero]
-        if over:
-            first, cast = over[0]
-            yield Finding(
-                "fp8-saturation",
-                "watch" if 5 * len(over) > len(casts) else "note",
-                f"{name} saturated in {len(over)} of {len(casts)} steps; in step {first} "
-                f"{cast.saturated / cast.nonzero:.0%} of it was above the range of {cast.fmt}.",
-                f"The scale was {cast.scale:.3g}, and the largest number {cast.amax:.3g}.",
-                "A delayed scale comes too late for a spike: look at that step's batch.",
+        lost = [(i, c) for i, c in casts if 2 * c.flushed > c.nonzero and _is_lost(c)]
+        if not lost:
+            continue
+        first, cast = lost[0]
+        fits = FORMATS[cast.fmt].max_finite / cast.scale
+        observed = (
+            f"{name} lost more than half of its numbers to zero in {len(lost)} of {len(casts)} "
+            f"steps seen, first in step {first}: scale {cast.scale:.3g}, for numbers up to "
+            f"{fits:.3g}; the largest was {cast.amax:.3g}."
+        )
+        if cast.scaling == "delayed":
+            yield _at(
+                "problem" if len(lost) > 1 else "note",
+                "stale-fp8-scale",
+                observed,
+                "The history of largest magnitudes still holds a spike, or has not seen such small "
+                "numbers yet.",
+                "Use current scaling or a shorter history, and look at the batch with the spike. A "
+                "longer history makes it last.",
+            )
+        else:
+            yield _problem(
+                "no-fp8-scale",
+                observed,
+                "Nothing brings these numbers into the format's range.",
+                "Use a scale from the tensor itself (current scaling); for gradients too small "
+                "for that, a loss scale.",
             )
 
 
-def _is_judged(cast: Casts) -> bool:
-    """Whether many zeros are a symptom: blocks in four or six bits lose small numbers by design."""
-    return cast.fmt.startswith("FP8") or cast.scaling in ("none", "delayed")
-
-
-def _flushed_operand(
-    name: str, count: int, lost: Sequence[tuple[int, Casts]]
-) -> Finding:
-    """Say why over half of an operand became zero: an old scale, no scale, or its own outliers."""
-    first, cast = lost[0]
-    fits = FORMATS[cast.fmt].max_finite / cast.scale
-    observed = (
-        f"{name} lost more than half of its numbers to zero in {len(lost)} of {count} steps, first "
-        f"in step {first}: scale {cast.scale:.3g}, for numbers up to {fits:.3g}; the largest was "
-        f"{cast.amax:.3g}."
-    )
-    if cast.scaling == "none":
-        return _problem(
-            "no-fp8-scale",
-            observed,
-            "Nothing brings these numbers into the format's range.",
-            "Use a scale from the tensor itself (current scaling), or delayed scaling.",
-        )
-    if fits > 8 * cast.amax and cast.scaling != "delayed":
-        return _problem(
-            "no-fp8-scale",
-            observed,
-            "The numbers are too small for the rule that finds the scale.",
-            "Use a loss scale for gradients, or normalise what comes before.",
-        )
-    if fits > 8 * cast.amax:
-        return Finding(
-            "stale-fp8-scale",
-            "problem" if len(lost) > 1 else "note",
-            observed,
-            "The history of largest magnitudes still holds a spike, or has not seen such small "
-            "numbers yet.",
-            "Use current scaling or a shorter history, and look at the batch with the spike. A "
-            "longer history makes it last.",
-        )
-    kept = sum(4 * c.beyond_e5m2 < c.flushed for _, c in lost)
-    if cast.fmt == "FP8_E4M3" and " grad_output" in name and 2 * kept > len(lost):
-        return _watch(
-            "fp8-gradient-range",
-            observed,
-            f"FP8_E5M2 would lose {cast.beyond_e5m2 / cast.nonzero:.0%} of them in that step: it "
-            "reaches 2^14 times further below the same largest number.",
-            "Cast the gradients of this layer to FP8_E5M2, or keep it in 16 bits.",
-        )
-    return _watch(
-        "fp8-outliers",
-        observed,
-        "The scale fits the largest numbers, and most others are too small beside them.",
-        "Use scales for blocks, or keep this layer in 16 bits.",
-    )
+def _is_lost(cast: Casts) -> bool:
+    """Whether zeros are a symptom: there is no scale, or it leaves room for larger numbers."""
+    unused = FORMATS[cast.fmt].max_finite / cast.scale > 8 * cast.amax
+    return cast.scaling == "none" or (unused and cast.fmt.startswith("FP8"))
 
 
 def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -557,13 +484,6 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"The watch met an error of its own and stopped: {seen.error}",
             "The run was not affected; later steps were not watched.",
             "Watch with other options, and tell the authors of mplab.",
-        )
-    if seen.uncounted:
-        yield _note(
-            "casts-uncounted",
-            f"The casts of torchao's layers could not be read: {seen.uncounted}",
-            "All else was watched.",
-            "Use the version of torchao that mplab is tested with.",
         )
     if seen.ended:
         first = seen.ended.strip().partition("\n")[0]
@@ -601,7 +521,6 @@ _RULES: tuple[_Rule, ...] = (
     _fp8,
     _stagnation,
     _training,
-    _trend,
 )
 
 

@@ -9,16 +9,15 @@ from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from mplab.health.records import Step
-from mplab.health.tracing import format_of_dtype, without_modes
+from mplab.health.tracing import without_modes
 from mplab.numbers.devices import widest
-from mplab.numbers.formats import FP8_E5M2, FP64, Format
-from mplab.numbers.rounding import round_to
-from mplab.simulation.places import low_format_of
+from mplab.numbers.formats import Format
 
 _COUNTED = 1 << 16
-"""Up to this many gradients of a layer in one pass are all counted; more are sampled."""
+"""Up to this many numbers of a layer in one pass are all counted; more are sampled."""
 
 _COMPARED = 1 << 14
 """Up to this many weights of a parameter are all compared; more are sampled."""
@@ -115,6 +114,18 @@ def watched_modules(model: nn.Module) -> list[tuple[str, nn.Module, bool]]:
     return chosen
 
 
+def is_readable(t: object) -> bool:
+    """Whether the numbers of a tensor can be read: it is dense, and no shape alone."""
+    return (
+        isinstance(t, Tensor)
+        and (t.is_floating_point() or t.is_complex())
+        and t.layout is torch.strided
+        and not t.is_meta
+        and type(t) is not FakeTensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+    )
+
+
 # Numbers of tensors -----------------------------------------------------------------------
 def several_processes() -> bool:
     """Whether several processes train together."""
@@ -173,10 +184,16 @@ def largest_of(t: Tensor) -> Tensor:
     return torch.maximum(-low, high).to(torch.promote_types(t.dtype, torch.float32))
 
 
-def magnitudes_of(t: Tensor, largest: Tensor) -> Tensor:
-    """Stack the largest magnitude and the root mean square, of a sample of a large tensor."""
+def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:
+    """Stack the numbers of `Magnitudes` after the first two, with the root mean square itself.
+
+    All but the first are those of a sample of a large tensor.
+    """
     some = sample(local(t), _COUNTED)
-    return torch.stack([largest, norm_of(some) / max(1, some.numel()) ** 0.5])
+    total = some.numel()
+    zeros = (some.abs() <= fmt.min_subnormal / 2).count_nonzero()
+    size = norm_of(some) / max(1, total) ** 0.5
+    return torch.stack([largest, size, torch.full_like(size, total), zeros])
 
 
 def norm_of(t: Tensor) -> Tensor:
@@ -208,39 +225,6 @@ def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
     return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))
 
 
-class Meter:
-    """The mean of losses in a low format: exact, and as `total += loss` would give it."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._true = 0.0
-        self._total = 0.0
-
-    def add(self, loss: Tensor | float) -> tuple[str, float, float] | None:
-        """Add a loss; return its format and both means, or None for a wide one."""
-        self._count += 1
-        fmt = low_format_of(loss) if isinstance(loss, Tensor) else None
-        if fmt is None:
-            return None
-        self._true += float(loss)
-        self._total = float(round_to(self._total + float(loss), fmt))
-        return fmt.name, self._true / self._count, self._total / self._count
-
-
-def counts_of(gradient: Tensor, fmt: Format, what_if: bool) -> Tensor:
-    """Count the numbers of `GradientCounts`, on a sample of a large tensor."""
-    size = sample(gradient.detach(), _COUNTED).abs()
-    # A simulation rounds a gradient only where it is used.
-    lost = (size <= fmt.min_subnormal / 2).count_nonzero()
-    parts = [
-        lost - (size == 0).count_nonzero() if what_if else lost,
-        (size < fmt.min_normal).count_nonzero() - lost,
-        (size < 4 * fmt.min_subnormal).count_nonzero() - lost,
-        (~torch.isfinite(size)).count_nonzero(),
-    ]
-    return torch.stack([torch.full_like(lost, size.numel()), *parts])
-
-
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     """Measure what a cast to a format lost: the numbers of `Casts` after the first two.
 
@@ -259,29 +243,18 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     held = x.isfinite() & low.isfinite()
     # Numbers up to this one round down.
     most = fmt.max_finite + 2.0 ** (fmt.emax - fmt.precision)
-    reach = fmt.max_finite / FP8_E5M2.max_finite * FP8_E5M2.min_subnormal / 2
     parts = [
         factor.min(),
         size.amax(),
         some.sum(),
         ((low == 0) & some).sum(),
         (scaled > most).sum(),
-        ((scaled <= reach) & some).sum(),
         *(
             t.where(held, 0).square().sum()
             for t in (x.to(wide), x.to(wide) - low.to(wide))
         ),
     ]
     return torch.stack([part.to(wide) for part in parts])
-
-
-def ulps(x: Tensor, fmt: Format) -> Tensor:
-    """`mplab.ulp` on a tensor, in the widest dtype of its device."""
-    exponent = torch.frexp(x.detach().to(widest(x))).exponent - 1
-    exponent = exponent.where(x != 0, fmt.emin).clamp(fmt.emin, fmt.emax)
-    return torch.ldexp(
-        torch.ones_like(exponent, dtype=widest(x)), exponent - fmt.precision + 1
-    )
 
 
 class Used:
@@ -335,18 +308,11 @@ class Movement:
                 pushed = (some != 0) & torch.isfinite(some)
                 self._pushed[p] = pushed.to(before.device)
 
-    def tell(self, record: Step, weight_format: Format | None) -> None:
-        """Write into the record of a step which weights moved, and how far."""
-        ratios = []
+    def tell(self, record: Step) -> None:
+        """Write into the record of a step which weights moved."""
         for p, before in self._before.items():
             after = sample(local(p), _COMPARED)
             moved = (after != before) & torch.isfinite(after)
             expected = moved | self._pushed.get(p, moved)
             record.updated += int(expected.sum())
             record.unmoved += int((expected & (after == before)).sum())
-            fmt = weight_format or format_of_dtype(before.dtype) or FP64
-            wide = widest(before)
-            far = (after.to(wide) - before.to(wide)).abs() / ulps(before, fmt)
-            ratios.append(far[expected].cpu())
-        together = torch.cat(ratios) if ratios else torch.empty(0, dtype=torch.float64)
-        record.update_ulps = float(together.median()) if len(together) else None

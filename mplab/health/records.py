@@ -5,43 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
-
-from torch import Tensor
+from typing import Any, NamedTuple, TypeVar
 
 from mplab.health.tracing import Origin, RoundedIntegers
 from mplab.numbers.formats import FORMATS
 
 
-class GradientCounts(NamedTuple):
-    """How a format holds the activation gradients of one layer, as the run had them.
-
-    Attributes:
-        fmt: the format's name.
-        what_if: the run computed in FP32, and the counts are those that `fmt` would give.
-        total: the number of gradients.
-        zeros: zeros; in an FP32 run, nonzero gradients that would become zero.
-        subnormal: nonzero, below the smallest normal number.
-        lowest: of the subnormal ones, below four times the smallest subnormal number.
-        nonfinite: infinite or NaN.
-    """
-
-    fmt: str
-    what_if: bool
-    total: int
-    zeros: int
-    subnormal: int
-    lowest: int
-    nonfinite: int
-
-    def plus(self, other: GradientCounts) -> GradientCounts:
-        """Add the counts of two records."""
-        sums = (a + b for a, b in zip(self[2:], other[2:], strict=True))
-        return GradientCounts(self.fmt, self.what_if, *sums)
-
-
 class Magnitudes(NamedTuple):
-    """How far the numbers of a layer lie from the ends of a format.
+    """How the numbers of a layer, its outputs or the gradients there, fit into a format.
 
     Attributes:
         fmt: the format's name.
@@ -49,12 +20,16 @@ class Magnitudes(NamedTuple):
         largest: the largest magnitude; infinity if a number is infinite or NaN.
         least: a hundredth of the root mean square, of a sample of a large tensor. All smaller
             numbers together hold at most 1 % of the tensor's norm. Infinity if all are zero.
+        total: the number of elements of the sample.
+        zeros: how many of them are 0 in the format.
     """
 
     fmt: str
     what_if: bool
     largest: float
     least: float
+    total: int = 0
+    zeros: int = 0
 
     @property
     def headroom(self) -> float:
@@ -68,16 +43,30 @@ class Magnitudes(NamedTuple):
 
     def plus(self, other: Magnitudes) -> Magnitudes:
         """Join two records."""
-        largest = max(self.largest, other.largest)
-        least = min(self.least, other.least)
-        return Magnitudes(self.fmt, self.what_if, largest, least)
+        return Magnitudes(
+            self.fmt,
+            self.what_if,
+            max(self.largest, other.largest),
+            min(self.least, other.least),
+            self.total + other.total,
+            self.zeros + other.zeros,
+        )
 
 
-def magnitudes(fmt: str, what_if: bool, largest: float, size: float) -> Magnitudes:
-    """The record of a largest magnitude and a root mean square; NaN, without order, is infinite."""
+def magnitudes(
+    fmt: str, what_if: bool, largest: float, size: float, total: float, zeros: float
+) -> Magnitudes:
+    """The record of what was measured; NaN, without order, is infinite."""
     sizes = (largest, size / 100)
     largest, least = (x if math.isfinite(x) else math.inf for x in sizes)
-    return Magnitudes(fmt, what_if, largest, least or math.inf)
+    return Magnitudes(
+        fmt,
+        what_if,
+        largest or 0.0,
+        least or math.inf,
+        int(total),
+        int(zeros),
+    )
 
 
 def _exponent(size: float) -> float:
@@ -91,14 +80,13 @@ class Casts(NamedTuple):
 
     Attributes:
         fmt: the format's name.
-        scaling: how its scale is found, such as "current", "delayed", "none" or "tensorwise".
+        scaling: how its scale is found, such as "current", "delayed" or "none"; "program" where
+            the numbers are seen after the program has scaled them.
         scale: the factor before the cast; the smallest of several.
         amax: the largest magnitude, without the scale.
         nonzero: the number of nonzero elements.
         flushed: how many of the nonzero elements became zero.
         saturated: how many were too large to be rounded, and became the largest finite number.
-        beyond_e5m2: how many of the nonzero elements FP8_E5M2 would make zero, too, at a scale
-            that brings the same number to its largest one.
         signal: the sum of squares of the finite elements.
         noise: the sum of squares of what the cast changed in them.
     """
@@ -110,7 +98,6 @@ class Casts(NamedTuple):
     nonzero: int
     flushed: int
     saturated: int
-    beyond_e5m2: int
     signal: float
     noise: float
 
@@ -140,17 +127,14 @@ class Step:
         gradient_norm: over all parameters right after the backward pass, without the scale.
         norm_at_optimizer: the gradient norm that the optimizer received.
         weight_norm: over all parameters after the step.
-        update_ulps: how far the median weight with an update moved, in units in its last place.
         unmoved: weights that kept their bits, of those with an update.
         updated: weights with an update: their gradient was finite and not zero at a learning
             rate that was not zero, or their bits changed. Large parameters are sampled by rows.
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
-        layers: counts of gradients by layer.
         outputs: magnitudes of each layer's output.
         gradients: magnitudes of the gradients at each layer's output.
-        fp8: by layer and operand, the casts of layers in eight bits or fewer: `Fp8Linear`, and
-            torchao's `Float8Linear` and `MXFP8Linear`.
+        fp8: by layer and operand, the casts to eight bits or fewer.
     """
 
     loss: float
@@ -159,12 +143,10 @@ class Step:
     gradient_norm: float | None = None
     norm_at_optimizer: float | None = None
     weight_norm: float = 0.0
-    update_ulps: float | None = None
     unmoved: int = 0
     updated: int = 0
     nonfinite_weights: int = 0
     origins: list[Origin] = field(default_factory=list)
-    layers: dict[str, GradientCounts] = field(default_factory=dict)
     outputs: dict[str, Magnitudes] = field(default_factory=dict)
     gradients: dict[str, Magnitudes] = field(default_factory=dict)
     fp8: dict[str, Casts] = field(default_factory=dict)
@@ -179,16 +161,13 @@ class Step:
             "norm_at_optimizer": self.norm_at_optimizer,
             "weight_norm": self.weight_norm,
             "nonfinite_weights": float(self.nonfinite_weights),
-            "update_ulps": self.update_ulps,
             "unmoved": self.unmoved / self.updated if self.updated else None,
         }
-        for name, shares in self.layers.items():
-            for what in ("zeros", "subnormal", "nonfinite") if shares.total else ():
-                numbers[f"{what}/{name}"] = getattr(shares, what) / shares.total
         for kind, found in (("output", self.outputs), ("gradient", self.gradients)):
             for name, sizes in found.items():
                 numbers[f"{kind}_headroom/{name}"] = sizes.headroom
                 numbers[f"{kind}_footroom/{name}"] = sizes.footroom
+                numbers[f"{kind}_zeros/{name}"] = sizes.zeros / max(1, sizes.total)
         for name, cast in self.fp8.items():
             for what in ("flushed", "saturated") if cast.nonzero else ():
                 numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
@@ -205,22 +184,19 @@ class Evidence:
         half_parameters: names of parameters in FP16.
         wide_weights: whether all weights are in FP32 or wider.
         no_gradient: the number of steps in which no parameter had a gradient.
+        probes: backward passes that were repeated with gradients of another size.
+        unprobed: why one could not be repeated.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
-        outside_scaler: updates made outside `scaler.step`.
-        unscaled_twice: updates before which `unscale_` was called more than once.
-        clipped_scaled: (norm after the backward pass, norm when `unscale_` began, scale) of
-            the first step in which something changed the gradients between the two.
+        scaler_faults: by the code of a finding, what was seen of it, once for each time.
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
-        meters: the loss's own format, its mean, and the mean that a sum in that format gives.
+        low_loss: the low format in which the loss was told; empty for a wide one.
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
         outside: trainable parameters that the optimizer does not hold.
         piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
-        idle_units: for each bias, which of its elements never had a gradient other than zero.
-        uncounted: an error in reading the casts of torchao's layers, which are not counted since.
         ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
     """
@@ -229,26 +205,24 @@ class Evidence:
     half_parameters: list[str] = field(default_factory=list)
     wide_weights: bool = False
     no_gradient: int = 0
+    probes: list[Any] = field(default_factory=list)
+    unprobed: str = ""
     idle: int = 0
-    outside_scaler: int = 0
-    unscaled_twice: int = 0
-    clipped_scaled: tuple[float, float, float] | None = None
+    scaler_faults: dict[str, list[str]] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None
-    meters: tuple[str, float, float] | None = None
+    low_loss: str = ""
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
     outside: list[str] = field(default_factory=list)
     piled: int = 0
     still: set[str] = field(default_factory=set)
-    idle_units: dict[str, Tensor] = field(default_factory=dict)
-    uncounted: str = ""
     ended: str = ""
     error: str = ""
 
 
-Counted = TypeVar("Counted", GradientCounts, Magnitudes, Casts)
+Counted = TypeVar("Counted", Magnitudes, Casts)
 
 
 def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
@@ -260,10 +234,10 @@ def added(pairs: Iterable[tuple[str, Counted]]) -> dict[str, Counted]:
     return sums
 
 
-def pooled_layers(steps: Sequence[Step]) -> dict[str, GradientCounts]:
-    """Add up the counts of all steps, without skipped ones."""
+def pooled_gradients(steps: Sequence[Step]) -> dict[str, Magnitudes]:
+    """Join the gradients of each layer in all steps, without skipped ones."""
     return added(
-        pair for step in steps if not step.skipped for pair in step.layers.items()
+        pair for step in steps if not step.skipped for pair in step.gradients.items()
     )
 
 

@@ -1,28 +1,24 @@
 """The health report of a run: tables and sentences."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 
 from mplab.common.tables import Table
 from mplab.health.findings import Finding
 from mplab.health.records import (
     Evidence,
-    GradientCounts,
-    Magnitudes,
     Step,
     added,
     least_headroom,
     magnitudes_by_layer,
-    pooled_layers,
+    pooled_gradients,
 )
 
-_LAYERS = "gradients at the output of | format | zero | subnormal | lowest | inf, NaN"
+_SHOWN = 10
+"""The layers that a report lists; `Report.layers` lists all."""
 
-_ROOM = (
-    "powers of two left | format | above outputs | first to last | below | above gradients | "
-    "first to last | below"
-)
+_LAYERS = "layer | format | output | room | in time | gradient | room | zero"
 
 _OPERANDS = (
     "operand in FP8 or less | format | scale | made zero | more than half of it in | "
@@ -70,11 +66,8 @@ class Report:
         ]
         seen = [s for s in self.steps if s.updated]
         if seen:
-            one = seen[-1]
-            pairs += [
-                ("median update", f"{_number(one.update_ulps)} ulp of its weight"),
-                ("updates that changed no bit", f"{one.unmoved / one.updated:.1%}"),
-            ]
+            share = seen[-1].unmoved / seen[-1].updated
+            pairs.append(("updates that changed no bit", f"{share:.1%}"))
         return pairs
 
     def _operand_rows(self) -> list[tuple[str, ...]]:
@@ -83,6 +76,8 @@ class Report:
         for name, cast in sums.items():
             casts = [step.fp8[name] for step in self.steps if name in step.fp8]
             half = sum(2 * c.flushed > c.nonzero for c in casts)
+            if not half and (cast.snr is None or cast.snr >= 20):
+                continue
             row = (
                 name,
                 cast.fmt,
@@ -95,38 +90,60 @@ class Report:
             rows.append(row)
         return rows
 
+    def layers(self) -> Table:
+        """List all layers, with the least room in powers of two first.
+
+        Of outputs and of the gradients there: the largest magnitude, and the room from it to the
+        largest finite number, before an overflow; how the outputs' room went, where a full block
+        is an overflow; the share of gradients that are zero in the format. The format is in
+        brackets where the run is in FP32, and is judged by it.
+        """
+        joined = pooled_gradients(self.steps)
+        rows = []
+        for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items():
+            room = least_headroom(outputs), least_headroom(gradients)
+            one = joined.get(name)
+            over = any(sizes.headroom < 0 for sizes in (*outputs, *gradients))
+            row = (
+                name,
+                f"({outputs[0].fmt})" if outputs[0].what_if else outputs[0].fmt,
+                _number(max(sizes.largest for sizes in outputs)),
+                _powers(room[0]),
+                _blocks([sizes.headroom for sizes in outputs]),
+                _number(one.largest if one else None),
+                _powers(room[1]),
+                _share(one.zeros, one.total) if one else "–",
+            )
+            rows.append((not over, min(room), row))
+        rows.sort(key=lambda each: each[:2])
+        return Table("", tuple(_LAYERS.split(" | ")), tuple(row for *_, row in rows))
+
     def _tables(self) -> list[Table]:
-        """The summary, and each of the other tables that has rows."""
-        room = [
-            (name, _format(outputs[0]), *_room(outputs), *_room(gradients))
-            for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items()
-        ]
-        layers = [
-            (name, _format(s), *(_share(part, s.total) for part in s[3:]))
-            for name, s in pooled_layers(self.steps).items()
-        ]
+        """The layers with the least room, the summary, and the casts in eight bits, if any."""
+        layers = self.layers()
+        count = len(layers.rows)
         tables = [Table("Health of the run", (), tuple(self._summary()))]
-        for head, rows in (
-            (_ROOM, room),
-            (_LAYERS, layers),
-            (_OPERANDS, self._operand_rows()),
-        ):
-            if rows:
-                tables.append(Table("", tuple(head.split(" | ")), tuple(rows)))
+        if count:
+            caption = (
+                f"Least room, in powers of two ({min(count, _SHOWN)} of {count} layers)"
+            )
+            few = [(_short(name), *cells) for name, *cells in layers.rows[:_SHOWN]]
+            tables.insert(0, Table(caption, layers.header, tuple(few)))
+        rows = self._operand_rows()
+        if rows:
+            tables.append(Table("", tuple(_OPERANDS.split(" | ")), tuple(rows)))
         return tables
 
     def __repr__(self) -> str:
-        summary, *tables = self._tables()
-        lines = [repr(replace(summary, caption="")), *map(repr, tables)]
+        lines = []
         for f in self.findings:
             lines += [
                 f"{f.level.upper()} {f.code}: {f.observed}",
                 f"  {f.means}",
                 f"  {f.check}",
             ]
-        if not self.findings:
-            lines.append("No problems found.")
-        return "\n".join(lines)
+        lines = lines or ["No problems found."]
+        return "\n".join([*lines, *map(repr, self._tables())])
 
     def _repr_html_(self) -> str:
         tables = "".join(table._repr_html_() for table in self._tables())
@@ -139,21 +156,16 @@ class Report:
         return f"{verdict}{tables}"
 
 
-def _format(seen: GradientCounts | Magnitudes) -> str:
-    return f"{seen.fmt} (would)" if seen.what_if else seen.fmt
+def _short(name: str) -> str:
+    """The end of a name that is too long for a line of 80 characters."""
+    return name if len(name) <= 24 else f"…{name[-23:]}"
 
 
-def _room(seen: list[Magnitudes]) -> tuple[str, str, str]:
-    """The room above and below in all steps, and how that above went."""
-    if not seen:
-        return "–", "–", "–"
-    first = _powers(seen[0].headroom)
-    last = _powers(seen[-1].headroom)
-    return (
-        _powers(least_headroom(seen)),
-        first if first == last else f"{first} to {last}",
-        _powers(min(sizes.footroom for sizes in seen)),
-    )
+def _blocks(room: list[float]) -> str:
+    """Draw how the room went, in at most eight parts of the run."""
+    part = -(-len(room) // 8)
+    least = (min(room[i : i + part]) for i in range(0, len(room), part))
+    return "".join("█" if x < 0 else "▇▆▅▄▃▂▁"[min(int(x / 2.5), 6)] for x in least)
 
 
 def _powers(x: float) -> str:

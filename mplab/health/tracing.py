@@ -5,7 +5,7 @@ more than computing it, so `mplab.health` traces only a few steps.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
 from typing import Any, NamedTuple
@@ -18,9 +18,9 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+from mplab.health.simulations import LOW, low_format_of
 from mplab.numbers.devices import widest
-from mplab.numbers.formats import FORMATS, Format
-from mplab.simulation.places import OUTSIDE, is_plain, low_format_of, next_number
+from mplab.simulation.places import OUTSIDE, is_plain
 
 _CONSTANTS = (
     "full",
@@ -39,6 +39,9 @@ _EMPTY = ("empty", "new_empty")
 """Operations that return uninitialised memory. A simulation writes casts of their inputs there,
 unseen."""
 
+_WRITES = ("copy_", "fill_", "zero_")
+"""Operations that do not read the tensor that they write."""
+
 _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 """Operations whose further results are logarithms for the backward pass, some of them of zero."""
 
@@ -47,9 +50,8 @@ _ATTRIBUTE = "_mplab_maker"
 _FINITE = "_mplab_finite"
 """Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
 
-_LOW = (torch.float16, torch.bfloat16)
-
 _current_node = torch._C._current_autograd_node
+_next_number = torch._C._autograd._get_sequence_nr
 
 
 def without_modes() -> AbstractContextManager[Any]:
@@ -67,6 +69,7 @@ class Origin(NamedTuple):
         module: the module's name in the model.
         operation: torch's operation, below autograd; empty where only the module is known.
         what: "infinity", "NaN", or "infinity or NaN".
+        sizes: the largest magnitudes around it, in words.
     """
 
     step: int
@@ -74,13 +77,15 @@ class Origin(NamedTuple):
     module: str
     operation: str
     what: str
+    sizes: str = ""
 
     def __str__(self) -> str:
         where = self.module if self.module == OUTSIDE else f"in {self.module}"
         by = f"Operation {self.operation} {where}" if self.operation else self.module
         what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
         part = self.phase if self.phase == "update" else f"{self.phase} pass"
-        return f"{by} made {what} in the {part} of step {self.step}"
+        sizes = f" ({self.sizes})" if self.sizes else ""
+        return f"{by} made {what} in the {part} of step {self.step}{sizes}"
 
 
 class _Bad(NamedTuple):
@@ -91,11 +96,21 @@ class _Bad(NamedTuple):
 
 
 class RoundedIntegers(NamedTuple):
-    """Whole numbers that a format could not hold, when they were cast to it."""
+    """Whole numbers that a format could not hold, when they were cast to it.
+
+    Attributes:
+        module: where they were cast.
+        largest: the largest of them.
+        fmt: the format's name.
+        before: how many different numbers there were.
+        after: how many different numbers were left.
+    """
 
     module: str
     largest: float
     fmt: str
+    before: int
+    after: int
 
 
 def what_of(t: Tensor) -> str:
@@ -105,7 +120,7 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    if not is_plain(t):
+    if not is_plain(t) or t.is_meta:
         return ""
     if t.is_complex():
         t = torch.view_as_real(t.detach().resolve_conj())
@@ -119,22 +134,17 @@ def what_of(t: Tensor) -> str:
     return "infinity" if low == -torch.inf or high == torch.inf else ""
 
 
-def format_of_dtype(dtype: torch.dtype) -> Format | None:
-    """The format of a torch dtype; None where mplab has none.
-
-    Examples:
-        >>> format_of_dtype(torch.bfloat16).name
-        'BF16'
-    """
-    return next((fmt for fmt in FORMATS.values() if fmt.torch_dtype == dtype), None)
-
-
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
+
+    Args:
+        narrowed: called with the phase, the module, the input and the result of each cast to
+            eight bits.
 
     Attributes:
         step: the number of the current step.
         updating: whether an optimizer is running.
+        idle: whether nothing is looked at.
         asks: whether the optimizer runs forward and backward passes itself, through a closure.
         error: an error of this tracer, which then checks nothing more.
         origins: the first origin of each phase in this step.
@@ -144,10 +154,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         integers: the first whole numbers that a cast changed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, narrowed: Callable[[str, str, Tensor, Tensor], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._narrowed = narrowed
         self.updating = False
         self.asks = False
+        self.idle = False
         self.error: Exception | None = None
         self.integers: RoundedIntegers | None = None
         self.begin(0)
@@ -183,7 +195,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
-            self.events.append((next_number(), name))
+            self.events.append((_next_number(), name))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -201,17 +213,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
         # elsewhere; and operations between processes, whose results have not arrived yet
         between = "c10d" in func.namespace
-        if func.is_view or types or between or self.error is not None:
+        aside = types or between or self.idle or self.error is not None
+        if func.is_view or aside:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        found: tuple[list[Tensor], list[_Bad]] = [], []
+        known: list[_Bad] = []
+        inputs = list(tensors_in((args, kwargs)))
+        shapes = any(t.is_meta for t in inputs)
         with self._harmlessly():
-            found = self._look_before(name, args, kwargs)
+            if not shapes:
+                known = self._look_before(name, inputs)
         out = func(*args, **kwargs)
         with self._harmlessly():
-            self._look_after(name, *found, out)
-            if name == "_to_copy" and isinstance(out, Tensor):
+            if shapes or any(t.is_meta for t in tensors_in(out)):
+                return out
+            self._look_after(name, inputs, known, out)
+            if name == "_to_copy":
                 self._measure_cast(args[0], out)
+                if out.is_floating_point() and out.itemsize == 1:
+                    self._narrowed(*self._place(), args[0], out)
         return out
 
     @contextmanager
@@ -223,14 +243,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.error = error
 
-    def _look_before(
-        self, name: str, args: Any, kwargs: Any
-    ) -> tuple[list[Tensor], list[_Bad]]:
-        """List the inputs of an operation, and those that are not finite."""
-        inputs = list(tensors_in((args, kwargs)))
-        if name.endswith("_") and inputs and self._is_unfilled(inputs[0]):
-            inputs = inputs[1:]
-        return inputs, [bad for t in inputs if (bad := self._known_bad(t))]
+    def _look_before(self, name: str, inputs: list[Tensor]) -> list[_Bad]:
+        """Drop an input that is only written, and list those that are not finite."""
+        unfilled = name.endswith("_") and inputs and self._is_unfilled(inputs[0])
+        if inputs and (unfilled or name in _WRITES):
+            del inputs[0]
+        return [bad for t in inputs if (bad := self._known_bad(t))]
 
     def _look_after(
         self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
@@ -239,15 +257,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in results:
-            self.low = self.low or t.dtype in _LOW
+            self.low = self.low or t.dtype in LOW
             empty = name.startswith(_EMPTY)
             what = "" if empty else what_of(t)
             if empty and known:
                 what = known[0].what
-            filled = "cast" if empty and inputs and not _is_mask(inputs[0]) else name
-            made = Origin(self.step, phase, module, filled, what)
+            made = Origin(self.step, phase, module, name, what)
             if is_plain(t):
-                origin = self._origin(made, known, inputs) if what else None
+                masks = what == "infinity" and _adds_masks(name, inputs, t)
+                origin = self._origin(made, known, inputs, masks) if what else None
                 storage = t.untyped_storage()
                 setattr(storage, _ATTRIBUTE, (made, origin))
                 setattr(storage, _FINITE, None if what or empty else self._whole(t))
@@ -263,11 +281,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _is_unfilled(self, t: Tensor) -> bool:
         """Whether this is uninitialised memory, which an in-place operation will fill."""
         made, _ = _made(t)
-        return (
-            made is not None
-            and not made.what
-            and made.operation.startswith((*_EMPTY, "cast"))
-        )
+        return made is not None and not made.what and made.operation.startswith(_EMPTY)
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
@@ -286,13 +300,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Bad(what, None)
         now = made.step == self.step
         mask = made.operation.startswith(_EMPTY)
-        cast = mask or made.operation in ("cast", "_to_copy")
         if now and not made.what:
             made = made._replace(
-                operation="cast" if cast else made.operation, what=what
+                operation="cast" if mask else made.operation, what=what
             )
-        elif not now and cast and what == "infinity":  # of a weight, used again
-            made = Origin(self.step, *self._place(), "cast", what)
+        elif not now and made.operation == "_to_copy" and what == "infinity":
+            # of a weight, used again
+            made = Origin(self.step, *self._place(), "_to_copy", what)
         else:
             return _Bad(what, origin if now else None)
         origin = self._judge(made, beside=mask)
@@ -300,7 +314,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return _Bad(what, origin)
 
     def _origin(
-        self, made: Origin, known: Sequence[_Bad], inputs: Sequence[Tensor]
+        self,
+        made: Origin,
+        known: Sequence[_Bad],
+        inputs: Sequence[Tensor],
+        masks: bool,
     ) -> Origin | None:
         """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
@@ -312,6 +330,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
         if meant or (known and passed_on):
             return None
+        if masks:  # a row that is masked throughout will be NaN, and no other suffers
+            self._last[made.phase] = made
+            self._aside = self._aside or made
+            return made
         if made.operation == "_to_copy":
             return self._judge(made, beside=_is_mask(inputs[0]))
         return self._judge(
@@ -356,20 +378,23 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward", self.events[found - 1][1] if found else OUTSIDE
 
     def _measure_cast(self, before: Tensor, after: Tensor) -> None:
-        """Record a cast to a low format, and whether it changed whole numbers."""
+        """Record a cast to a low format, and whether a forward pass lost whole numbers by it."""
         fmt = low_format_of(after)
         if fmt is None or low_format_of(before) == fmt or not is_plain(before):
             return
         self.casts.add(before.data_ptr())
-        if self.integers is not None or not before.numel():
+        # scaled gradients of a squared error may be whole numbers by chance
+        phase, module = self._place()
+        if self.integers is not None or not before.numel() or phase != "forward":
             return
         values = before.detach().to(widest(before))
         largest = float(values.abs().max())
-        whole = 2.0**fmt.precision < largest <= fmt.max_finite and bool(
-            (values == values.round()).all()
-        )
-        if whole and bool((after.to(values.dtype) != values).any()):
-            self.integers = RoundedIntegers(self._place()[1], largest, fmt.name)
+        if not 2.0**fmt.precision < largest <= fmt.max_finite:
+            return
+        left = after.to(values.dtype)
+        if bool((values == values.round()).all()) and bool((left != values).any()):
+            counts = (len(torch.unique(t)) for t in (values, left))
+            self.integers = RoundedIntegers(module, largest, fmt.name, *counts)
 
 
 def _made(t: object) -> tuple[Origin | None, Origin | None]:
@@ -382,17 +407,23 @@ def _made(t: object) -> tuple[Origin | None, Origin | None]:
 
 
 def _is_mask(t: Tensor) -> bool:
-    """Whether a tensor looks like an additive mask: its minimum is at most -1e9."""
-    return (
-        t.is_floating_point()
-        and t.numel() > 0
-        and float(t.detach().float().min()) <= -1e9
-    )
+    """Whether a tensor looks like an additive mask: it holds -1e9 or less, or FP16's least."""
+    if not (t.is_floating_point() and t.numel()):
+        return False
+    low = float(t.detach().float().min())
+    return low <= -1e9 or low == -65504.0
+
+
+def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether an addition of a finite mask went past the least number of the format."""
+    read = inputs[name.endswith("_") :]  # what is written in place holds the sum by now
+    added = name in ("add", "add_", "sub", "sub_") and any(map(_is_mask, read))
+    return added and float(out.detach().max()) < torch.inf
 
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    return t.requires_grad or t.dtype in _LOW
+    return t.requires_grad or t.dtype in LOW
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

@@ -1,8 +1,8 @@
-"""Callbacks for Lightning and transformers that watch a training run.
+"""Callbacks for Lightning, transformers and Keras 3 that watch a training run.
 
-Both watch a run from its first step to its last, print progress, and end with the report. A
-training run that is resumed or started again is watched anew. Tried with Lightning from 2.5 and
-transformers from 4.46.
+Each watches a run from its first step to its last, prints progress, and ends with the report. A
+training run that is resumed or started again is watched anew. Tried with Lightning from 2.5,
+transformers from 4.46 and Keras 3.15.
 """
 
 import math
@@ -10,10 +10,10 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from mplab.common.installation import require_packages
 from mplab.health.digest import Digest
@@ -23,28 +23,21 @@ from mplab.health.watch import Health
 from mplab.numbers.checks import one_of
 
 
-def lightning_callback(
-    *,
-    say_every: int = 50,
-    told: Callable[[str], None] = print,
-    on_nonfinite: Literal["report", "raise"] = "report",
-    digest: str | os.PathLike[str] | None = None,
-    **options: Any,
-) -> Any:
+def lightning_callback(**settings: Any) -> Any:
     """Make a callback for `lightning.pytorch.Trainer` that watches a run and all its optimizers.
 
-    Its attribute `health` is the watch of the latest run, `report` the report at its end.
+    Its attribute `health` is the watch of the latest run, `report` the report at its end. The loss
+    of a step is the one from which its backward passes began.
     When several processes train together, every one needs the callback: each watches its own part,
     and at the end the first one prints the findings of all, with the rank where each began.
     Validation between steps is not watched.
 
     Args:
-        say_every: steps between two lines of progress; 0 for none.
-        told: called with each line, and at the end with the report.
-        on_nonfinite: "raise" ends the run with FloatingPointError after a step whose loss is not
-            finite, and names the operation.
-        digest: a file for the digests of the run, as in `mplab.health.Digest`.
-        options: options of `mplab.health.Health`.
+        settings: `say_every`, the steps between two lines of progress, 50 or 0 for none; `told`,
+            called with each line, with each new problem, and at the end with the report, `print`;
+            `on_nonfinite="raise"` ends the run with FloatingPointError after a step whose loss is
+            not finite, and names the operation; `digest`, a file for the digests of the run, as in
+            `mplab.health.Digest`; all others are options of `mplab.health.Health`.
 
     Raises:
         ValueError: `on_nonfinite` is neither "report" nor "raise".
@@ -57,31 +50,17 @@ def lightning_callback(
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForLightning, Callback), {})
-    settings = _Settings(say_every, told, on_nonfinite, digest, options)
     return kind(lightning_callback, settings)
 
 
-def transformers_callback(
-    *,
-    say_every: int = 50,
-    told: Callable[[str], None] = print,
-    on_nonfinite: Literal["report", "raise"] = "report",
-    digest: str | os.PathLike[str] | None = None,
-    **options: Any,
-) -> Any:
+def transformers_callback(**settings: Any) -> Any:
     """Make a callback for `transformers.Trainer`, like `lightning_callback`.
 
-    The loss is the one that the model returns: the sum over micro-batches if each was divided by
-    the number of tokens in all of them, else the mean. Steps whose model returns no loss are not
-    recorded. After an error in the training, `close()` removes the hooks and makes the report;
-    within `except` or `finally` it knows the error.
+    After an error in the training, `close()` removes the hooks and makes the report; within
+    `except` or `finally` it knows the error.
 
     Args:
-        say_every: steps between two lines of progress; 0 for none.
-        told: called with each line, and at the end with the report.
-        on_nonfinite: as in `lightning_callback`.
-        digest: as in `lightning_callback`.
-        options: options of `mplab.health.Health`.
+        settings: as for `lightning_callback`.
 
     Raises:
         ModuleNotFoundError: transformers is not installed.
@@ -93,65 +72,88 @@ def transformers_callback(
     from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
 
     kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    settings = _Settings(say_every, told, on_nonfinite, digest, options)
     return kind(transformers_callback, settings)
 
 
-class _Settings(NamedTuple):
-    """The arguments of a callback."""
+def keras_callback(**settings: Any) -> Any:
+    """Make a callback for `fit` of Keras 3 on torch, like `lightning_callback`.
 
-    say_every: int
-    told: Callable[[str], None]
-    on_nonfinite: str
-    digest: str | os.PathLike[str] | None
-    options: dict[str, Any]
+    Steps that a `LossScaleOptimizer` skips are known. Weights have Keras's names.
+
+    Args:
+        settings: as for `lightning_callback`.
+
+    Raises:
+        ModuleNotFoundError: Keras is not installed.
+
+    Examples:
+        model.fit(x, y, callbacks=[keras_callback(every=10)])
+    """
+    require_packages("keras_callback", "keras")
+    from keras.callbacks import Callback  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    kind = type("HealthCallback", (_ForKeras, Callback), {})
+    return kind(keras_callback, settings)
 
 
 class _Watching:
     """A watch from a trainer's callbacks; its errors never reach the trainer."""
 
-    def __init__(self, make: Callable[..., Any], settings: _Settings) -> None:
-        chosen = settings.on_nonfinite
-        one_of(make.__name__, "on_nonfinite", chosen, ("report", "raise"))
+    def __init__(self, make: Callable[..., Any], settings: dict[str, Any]) -> None:
+        super().__init__()
         self._make = make
         self._settings = settings
+        self._set(make.__name__, **settings)
         self._first = rank() == 0
         self._digest: Digest | None = None
         self.health: Health | None = None
         self.report: Report | None = None
-        self._losses: list[Tensor] = []
-        self._handles: list[Any] = []
+        self._said: set[str] = set()
+
+    def _set(
+        self,
+        name: str,
+        *,
+        say_every: int = 50,
+        told: Callable[[str], None] = print,
+        on_nonfinite: Literal["report", "raise"] = "report",
+        digest: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        one_of(name, "on_nonfinite", on_nonfinite, ("report", "raise"))
+        self._say_every = say_every
+        self._told = told
+        self._raises = on_nonfinite == "raise"
+        self._path = digest
+        self._options = options
 
     def __reduce__(self) -> Any:
         """Pickle as a fresh callback, for trainers that start processes."""
-        given = self._settings._asdict()
-        return partial(self._make, **given.pop("options"), **given), ()
+        return partial(self._make, **self._settings), ()
 
     def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
         self.close()
-        options = dict(self._settings.options)
+        options = dict(self._options)
         if isinstance(scaler, torch.amp.GradScaler):
             options.setdefault("scaler", scaler)
         self.health = Health(model, optimizer, **options).__enter__()
         self.report = None
-        self._losses = []
-        path = self._settings.digest
-        if path is not None:
-            self._digest = Digest(model, optimizer, path=path).__enter__()
+        self._said = set()
+        if self._path is not None:
+            self._digest = Digest(model, optimizer, path=self._path).__enter__()
 
-    def _step(self, divisor: int) -> None:
-        """Record a step from the losses of its micro-batches."""
+    def _step(self, scale: float | None = None, skipped: bool | None = None) -> None:
+        """Record a step that had a backward pass."""
         health = self.health
-        if health is None or not self._losses:
+        if health is None or not health._roots:
             return
-        health.step(sum(map(float, self._losses)) / divisor)
-        self._losses = []
+        health.step(scale=scale, skipped=skipped)
         try:
             self._say(health)
         except Exception as error:  # in `told`
             health._stop(error)
         step = health.steps[-1]
-        if self._settings.on_nonfinite == "raise" and not math.isfinite(step.loss):
+        if self._raises and not math.isfinite(step.loss):
             origins = "; ".join(map(str, step.origins))
             self._end(gather=False)
             raise FloatingPointError(
@@ -160,23 +162,24 @@ class _Watching:
             )
 
     def _say(self, health: Health) -> None:
-        """Print a line every `say_every` steps."""
+        """Print a line every `say_every` steps, and each problem once, in its first sentence."""
         number = len(health.steps)
-        every = self._settings.say_every
-        if self._first and every and number % every == 0:
-            codes = ", ".join(health.report().codes) or "no problems found"
-            scalars = health.scalars()
-            loss = scalars["loss"]
-            norm = scalars.get("gradient_norm", math.nan)
-            self._settings.told(
-                f"health, step {number}: loss {loss:.4g}, gradient norm {norm:.4g}; {codes}"
-            )
+        every = self._say_every
+        due = bool(every) and number % every == 0
+        sick = health.steps[-1].origins or number == 3
+        if not (self._first and every and (due or sick)):
+            return
+        report = health.report()
+        if due:
+            codes = ", ".join(report.codes) or "no problems found"
+            self._told(f"health, {health.line()}; {codes}")
+        for f in report.findings:
+            if f.level == "problem" and f.code not in self._said:
+                self._said.add(f.code)
+                self._told(f"health, {f.code}: {f.observed}")
 
     def close(self, *, gather: bool = False) -> Report | None:
         """Remove all hooks; return the report, if this ended the run."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
         if self._digest is not None:
             self._digest.__exit__(None, None, None)
             self._digest = None
@@ -198,7 +201,7 @@ class _Watching:
             self.health.resume()
 
     def on_train_end(self, *args: Any, **given: Any) -> None:
-        """Make the report, as both trainers ask."""
+        """Make the report, as all trainers ask."""
         self._end()
 
     def _end(self, *, gather: bool = True) -> None:
@@ -206,7 +209,7 @@ class _Watching:
         if report is None or not self._first:
             return
         try:
-            self._settings.told(repr(report))
+            self._told(repr(report))
         except Exception as error:
             report.evidence.error = f"{type(error).__name__}: {error}"
 
@@ -220,17 +223,10 @@ class _ForLightning(_Watching):
         self._begin(module, optimizers[0] if optimizers else None, scaler)
         self._done = trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if isinstance(loss, Tensor):
-            self._losses.append(loss.detach())
-        # Lightning has divided by the micro-batches.
+    def on_train_batch_end(self, trainer: Any, *args: Any, **given: Any) -> None:
         if trainer.global_step > self._done:
-            count = 1 if module.automatic_optimization else len(self._losses)
             self._done = trainer.global_step
-            self._step(max(1, count))
+            self._step()
 
     on_validation_start = _Watching.pause
     on_validation_end = _Watching.resume
@@ -240,30 +236,83 @@ class _ForLightning(_Watching):
 
 
 class _ForTransformers(_Watching):
-    _summed = False
-
     def on_train_begin(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        model = given["model"]
         optimizer = given.get("optimizer")
         inner = getattr(optimizer, "optimizer", optimizer)
-        self._begin(model, inner, getattr(optimizer, "scaler", None))
-        hook = model.register_forward_hook(self._passed, with_kwargs=True)
-        self._handles.append(hook)
-
-    def _passed(self, model: Any, args: Any, kwargs: Any, output: Any) -> None:
-        """Keep the loss that the model returns."""
-        if torch.compiler.is_compiling() or not (
-            model.training and torch.is_grad_enabled()
-        ):
-            return
-        loss = output.get("loss") if isinstance(output, dict) else output
-        loss = loss[0] if isinstance(loss, tuple) and loss else loss
-        if isinstance(loss, Tensor) and loss.numel() == 1:
-            self._losses.append(loss.detach())
-            self._summed = kwargs.get("num_items_in_batch") is not None
+        self._begin(given["model"], inner, getattr(optimizer, "scaler", None))
 
     on_step_begin = _Watching.resume
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-        self._step(1 if self._summed else max(1, len(self._losses)))
+    def on_step_end(self, *args: Any, **given: Any) -> None:
+        self._step()
         self.pause()  # an evaluation may come
+
+
+class _KerasOptimizer:
+    """An optimizer of Keras in the words of torch's."""
+
+    def __init__(self, optimizer: Any, weights: Any, scale: float) -> None:
+        rate = float(optimizer.learning_rate)
+        self.param_groups = [{"params": [w.value for w in weights], "lr": rate}]
+        self.grad_scale = scale
+
+
+class _ForKeras(_Watching):
+    model: Any
+    _optimizer: Any = None
+    _layers: Any = ()
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self._begin(self.model, None, None)
+        # Keras's optimizers are not torch's, and its layers run beside torch's hooks
+        self._optimizer = self.model.optimizer
+        self._optimizer.apply = partial(self._update, self._optimizer.apply)
+        self._layers = [
+            layer
+            for layer in self.model._flatten_layers(include_self=False)
+            if not any(layer._flatten_layers(include_self=False))
+        ]
+        for layer in self._layers:
+            object.__setattr__(layer, "call", partial(self._call, layer, layer.call))
+
+    def _call(
+        self, layer: Any, call: Callable[..., Any], *args: Any, **given: Any
+    ) -> Any:
+        name = f"{layer.path} ({type(layer).__name__})"
+        if self.health is None:
+            return call(*args, **given)
+        self.health.enter_layer(name, layer, args)
+        out = call(*args, **given)
+        self.health.leave_layer(name, True, layer, args, out)
+        return out
+
+    def _update(
+        self, apply: Callable[..., Any], gradients: Any, weights: Any = None
+    ) -> None:
+        health = self.health
+        inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
+        scale = getattr(self._optimizer, "dynamic_scale", None)
+        self._scale = 1.0 if scale is None else float(scale.value)
+        before = int(inner.iterations)
+        weights = weights or self.model.trainable_weights
+        held = _KerasOptimizer(inner, weights, self._scale)
+        if health is not None:
+            health._before_update(held, (held,), {})
+        apply(gradients, weights)
+        if health is not None:
+            health._after_update(held, (held,), {})
+        self._skipped = int(inner.iterations) == before
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._step(self._scale, self._skipped)
+
+    on_test_begin = _Watching.pause
+    on_test_end = _Watching.resume
+
+    def close(self, *, gather: bool = False) -> Report | None:
+        """Give the optimizer and the layers back their own methods, too."""
+        if self._optimizer is not None:
+            self._optimizer.__dict__.pop("apply", None)
+        for layer in self._layers:
+            layer.__dict__.pop("call", None)
+        return super().close(gather=gather)

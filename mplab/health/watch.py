@@ -33,22 +33,22 @@ from mplab.health.measures import (
     unseen,
     without_errors,
 )
-from mplab.health.operands import Operand, is_torchao, operands
+from mplab.health.probes import Prober, listen, register_hook, unlisten
 from mplab.health.records import (
     Casts,
-    Counted,
     Evidence,
-    GradientCounts,
+    Magnitudes,
     Step,
     added,
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer, format_of_dtype
+from mplab.health.simulations import format_held_by, low_format_of
+from mplab.health.tracing import Origin, Tracer
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.places import low_format_of, this_thread
+from mplab.simulation.places import this_thread
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
@@ -62,6 +62,18 @@ class Health(measures.Watch):
 
     Enter it before the first step, and call `step` after each one. Real automatic mixed
     precision, plain FP32 and `mplab.simulation.simulated` inside the `with` are all seen.
+    In a loop of your own, that is four lines:
+
+        with Health(model, optimizer, scaler=scaler) as health:
+            for batch in batches:
+                ...
+                health.step(loss)  # and at times print(health.line())
+        health.report()
+
+    `mplab.health.trainers` has callbacks for Lightning, transformers and Keras 3. Any other trainer
+    needs a callback of its own that calls `health.__enter__()` before the first step,
+    `health.step()` without a loss after each one, and `health.close()` at the end.
+
     Steps 0 and 1, every `trace_every`-th, and one after trouble are traced: each operation's
     numbers are checked, so that the report can name the operation that made an infinity.
 
@@ -69,13 +81,20 @@ class Health(measures.Watch):
     the gradients there were from the ends of their format: headroom to the largest finite number,
     footroom to the smallest; `mplab.pictures.headroom` draws them.
 
-    Of layers in eight bits or fewer, every operand is measured: the share that became zero, the
-    share that saturated, and the signal-to-noise ratio of the cast. These layers are
-    `mplab.simulation.Fp8Linear`, and torchao's `Float8Linear` and `MXFP8Linear`.
+    Of casts to eight bits, the share that became zero, the share that saturated, and the
+    signal-to-noise ratio are measured: of `mplab.simulation.Fp8Linear` each operand, of all others,
+    such as those of torchao's layers, in the traced steps.
 
-    Cost on one CPU thread, for a GPT of two layers and width 256 on 512 tokens in FP32: 1.3 times
-    the steps' own time, with `every=10` 1.2 times, traced steps included; a traced step costs 1.9
-    steps. Networks whose steps take milliseconds pay more.
+    Zeros among gradients in FP16 or FP8 may be losses, and skipped steps may be no fault of the
+    scale. Then the next backward pass is repeated with gradients of another size, before it runs
+    as ever: the difference is what the size costs. That happens at most at steps 1, 20, 40, 80
+    and so on, takes up to five backward passes and the memory of the gradients in FP32 twice, and
+    changes no bit of the run. Passes through functions written in Python, checkpoints, compiled
+    modules and hooks are not repeated, and none where several processes train.
+
+    Cost on one CPU thread, for a Llama of four layers and width 256 on 256 tokens in BF16: 1.25
+    times the steps' own CPU time, with `every=10` 1.1 times, traced steps included. Networks whose
+    steps take milliseconds pay more.
 
     Where parameters are spread over processes, each process watches its own part. Compiled modules
     are watched from outside: results, gradients and weights. To see casts, do not compile.
@@ -91,7 +110,6 @@ class Health(measures.Watch):
         every: look at gradients of outputs, and at updates, in each `every`-th step; in the others
             only at the loss, the scale, the norms, and whether outputs are finite.
         trace_every: trace each `trace_every`-th step.
-        weight_format: the format that FP32 tensors of weights are rounded to by hand.
 
     Raises:
         ValueError: a number below 1, or an optimizer of another model.
@@ -109,7 +127,7 @@ class Health(measures.Watch):
         >>> health.report().codes
         []
 
-        Layers in FP8, the same after torchao's `convert_to_float8_training(model)`:
+        Layers in FP8:
 
         >>> from mplab.simulation import convert_linears
         >>> _ = torch.manual_seed(0)
@@ -134,7 +152,6 @@ class Health(measures.Watch):
         scaler: Any = None,
         every: int = 1,
         trace_every: int = 50,
-        weight_format: Format | None = None,
     ) -> None:
         super().__init__()
         if optimizer is not None:
@@ -145,7 +162,6 @@ class Health(measures.Watch):
         self.optimizer = optimizer
         self.scaler = scaler
         self.fmt = fmt
-        self.weight_format = weight_format
         self.every = integer("Health", "every", every, least=1)
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
@@ -154,11 +170,12 @@ class Health(measures.Watch):
             (_shown(name, module), module, leaf)
             for name, module, leaf in measures.watched_modules(model)
         ]
-        self._tracer = Tracer()
+        self._tracer = Tracer(self._narrowed)
         self._parameters = [
             (n, p) for n, p in model.named_parameters() if p.requires_grad
         ]
-        self._meter = measures.Meter()
+        self._prober = Prober(self._parameters)
+        self.seen.probes = self._prober.found
         self._trace_next = False
         self._tracing = False
         self._moved = False
@@ -166,6 +183,7 @@ class Health(measures.Watch):
         self._stopped = False
         self._used: dict[int, measures.Used] = {}
         self._places = {id(p): place for place, (_, p) in enumerate(self._parameters)}
+        self._earlier: dict[str, tuple[float, float]] = {}
         self._held: set[int] = set()
         self._scaled: set[int] = set()
         self._begin_step()
@@ -176,8 +194,8 @@ class Health(measures.Watch):
         self._require_closed()
         self._around = _get_current_dispatch_mode()
         for shown, module, leaf in self._watched:
-            before = partial(self._before, shown)
-            after = partial(self._after, shown, leaf)
+            before = partial(self.enter_layer, shown)
+            after = partial(self.leave_layer, shown, leaf)
             self._handles += [
                 module.register_forward_pre_hook(before),
                 module.register_forward_hook(after, always_call=True),
@@ -192,7 +210,9 @@ class Health(measures.Watch):
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
+        listen(self._before_backward)
         if self.scaler is not None:
+            self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         self.seen.still = {name for name, _ in self._parameters}
@@ -226,17 +246,18 @@ class Health(measures.Watch):
     def close(self) -> None:
         """Remove all hooks; the report stays."""
         self._remove_hooks()
+        self._prober.cancel()
+        unlisten(self._before_backward)
         for module in self.model.modules():
             if isinstance(module, Fp8Linear):
                 module.on_cast = None
         if self.scaler is not None:
-            for name in ("unscale_", "step"):
+            for name in ("scale", "unscale_", "step"):
                 self.scaler.__dict__.pop(name, None)
         self._stop_tracing()
 
     def _forget(self) -> None:
         self._flags: list[tuple[str, str, Tensor, Tensor]] = []
-        self._shares: measures.Rows = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
         self._casts: measures.Rows = []
@@ -254,6 +275,8 @@ class Health(measures.Watch):
         self._updates = 0
         self._unscales: dict[int, int] = {}
         self._in_scaler = False
+        self._scales = False
+        self._roots: list[Tensor] = []
         self._scale: float | None = None
         self._skipped: bool | None = None
         self._ran = False
@@ -286,48 +309,45 @@ class Health(measures.Watch):
     # Modules --------------------------------------------------------------------------------
 
     @without_errors
-    def _before(self, name: str, module: nn.Module, args: Any) -> None:
+    def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
+        """Attribute what follows to a layer; for layers that run beside torch's hooks."""
         if self._asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
-        given = [t for t in args if isinstance(t, Tensor) and _is_inexact(t)]
+        given = [t for t in args if measures.is_readable(t)]
         with unseen():
             self._given.append(self._largest(given[0]) if given else _FINITE)
 
     @without_errors
-    def _after(
+    def leave_layer(
         self, name: str, leaf: bool, module: nn.Module, args: Any, output: Any
     ) -> None:
+        """Return to the layer around this one, and look at its result."""
         self._tracer.leave_module()
-        self._ran = True
         if len(self._flags) > _KEPT and not self.steps:
             self._forget()
         before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):
             output = list(output.values())
-        if is_torchao(module) and isinstance(output, Tensor) and output.requires_grad:
-            self._cast_again(name, module, "input", args[0])
-            self._cast_again(name, module, "weight", module.weight)  # type: ignore[arg-type]
-            output.register_hook(partial(self._cast_again, name, module, "grad_output"))  # type: ignore[no-untyped-call]
         for t in output if isinstance(output, list | tuple) else (output,):
-            if isinstance(t, Tensor) and _is_inexact(t) and t.layout is torch.strided:
+            if measures.is_readable(t):
+                self._ran = True
                 self._watch_output(name, leaf, before, t)
 
     def _watch_output(
         self, name: str, leaf: bool, before: Tensor, output: Tensor
     ) -> None:
-        low = low_format_of(output) or format_of_dtype(output.dtype)
+        low = format_held_by(output)
         what_if = low is None or low == FP32
         fmt = self.fmt if low is None or what_if else low
         with unseen():
             largest = self._largest(output)
             self._flags.append(("forward", name, before.to(output.device), largest))
             if leaf and self._counting:
-                found = measures.magnitudes_of(output, largest)
+                found = measures.magnitudes_of(output, largest, fmt)
                 self._outputs.append((name, (fmt.name, what_if), found))
         if leaf and (self._counting or self._due) and output.requires_grad:
-            hook = partial(self._gradient, name, fmt, what_if)
-            output.register_hook(hook)  # type: ignore[no-untyped-call]
+            register_hook(output, partial(self._gradient, name, fmt, what_if))
 
     def _largest(self, t: Tensor) -> Tensor:
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
@@ -347,9 +367,7 @@ class Health(measures.Watch):
             largest = largest_of(gradient)
             self._flags.append(("backward", name, largest, largest))
             if self._counting:
-                counts = measures.counts_of(gradient, fmt, what_if)
-                self._shares.append((name, (fmt.name, what_if), counts))
-                found = measures.magnitudes_of(gradient, largest)
+                found = measures.magnitudes_of(gradient, largest, fmt)
                 self._gradients.append((name, (fmt.name, what_if), found))
 
     @without_errors
@@ -364,26 +382,31 @@ class Health(measures.Watch):
     ) -> None:
         if self._counting and x.numel():
             fmt = layer.how.casts()[operand.split()[0]].fmt
-            self._count(name, Operand(operand, layer.how.name, x, low, factor, fmt))
-
-    @without_errors
-    def _cast_again(self, name: str, layer: nn.Module, role: str, x: Tensor) -> None:
-        """Look at an operand of a layer of torchao, which casts it unseen."""
-        if self.seen.uncounted or not self._counting:
-            return
-        try:
-            with unseen():
-                for operand in operands(layer, role, x):
-                    self._count(name, operand)
-        except Exception as error:  # another version of torchao may have other casts
-            self.seen.uncounted = f"{name}: {type(error).__name__}: {error}"
-
-    def _count(self, name: str, operand: Operand) -> None:
-        role, scaling, x, low, factor, fmt = operand
-        if fmt is not None:
             with unseen():
                 counts = measures.casts_of(x, low, factor, fmt)
-            self._casts.append((f"{name} {role}", (fmt.name, scaling), counts))
+            what = fmt.name, layer.how.name
+            self._casts.append((f"{name} {operand}", what, counts))
+
+    def _narrowed(self, phase: str, module: str, x: Tensor, low: Tensor) -> None:
+        """Look at a cast to eight bits in a traced step, after whatever scale the program took."""
+        fmt = format_held_by(low)
+        if fmt is not None and x.numel():
+            counts = measures.casts_of(x, low.float(), torch.ones_like(x), fmt)
+            start = f"{module} {phase} cast"
+            number = sum(name.startswith(start) for name, *_ in self._casts) + 1
+            self._casts.append((f"{start} {number}", (fmt.name, "program"), counts))
+
+    @without_errors
+    def _before_backward(self, tensors: Any, starts: Any) -> None:
+        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+        self._roots += [
+            t.detach()
+            for t in roots
+            if measures.is_readable(t) and t.numel() == 1 and not t.is_complex()
+        ]
+        self._tracer.idle = True
+        self._prober.run(len(self.steps), tensors, starts)
+        self._tracer.idle = False
 
     @without_errors
     def _accumulated(self, place: int, p: Tensor) -> None:
@@ -391,11 +414,6 @@ class Health(measures.Watch):
         if p.grad is not None:
             with unseen():
                 self._raw[place] = norm_of(p.grad)
-                name, _ = self._parameters[place]
-                if name.endswith("bias"):  # its elements stand for units
-                    zero = local(p.grad.abs()) == 0
-                    idle = self.seen.idle_units
-                    idle[name] = idle.get(name, zero) & zero
             if place in self._used:
                 self._used[place].look(p.grad)
         elif place in self._received:  # an optimizer in the backward pass has used it
@@ -426,7 +444,10 @@ class Health(measures.Watch):
         self._tracer.asks = self._asks
         if self.scaler is not None and not self._in_scaler:
             known = optimizer is self.optimizer or id(optimizer) in self._scaled
-            self.seen.outside_scaler += known
+            if known:
+                self._note(
+                    "step-beside-scaler", "optimizer.step() ran outside scaler.step()."
+                )
         # A fused optimizer skips by itself.
         found = getattr(optimizer, "found_inf", None)
         if found is not None and float(found):
@@ -473,9 +494,20 @@ class Health(measures.Watch):
         self._unscales[key] = self._unscales.get(key, 0) + 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        first = self._unscales[key] == 1 and self.seen.clipped_scaled is None
-        if first and now < 0.999 * raw < math.inf:
-            self.seen.clipped_scaled = (raw, now, float(self.scaler.get_scale()))
+        if self._unscales[key] == 1 and now < 0.999 * raw < math.inf:
+            scale = float(self.scaler.get_scale())
+            self._note(
+                "clip-before-unscale",
+                f"The gradients' norm was {raw:.3g} after the backward pass and {now:.3g} when "
+                f"unscale_ began: the optimizer gets {now / scale:.3g}, not {raw / scale:.3g}.",
+            )
+
+    def _note(self, code: str, observed: str) -> None:
+        self.seen.scaler_faults.setdefault(code, []).append(observed)
+
+    def _scaling(self, original: Callable[..., Any], outputs: Any) -> Any:
+        self._scales = True
+        return original(outputs)
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale(optimizer)
@@ -501,7 +533,10 @@ class Health(measures.Watch):
             self._held |= own
             if own:
                 self._skipped = bool(self._skipped) or self._updates == before
-            self.seen.unscaled_twice += self._unscales.pop(id(optimizer), 0) > 1
+            if self._unscales.pop(id(optimizer), 0) > 1:
+                self._note(
+                    "unscaled-twice", "unscale_ was called twice before an update."
+                )
 
     @without_errors
     def _before_scaled(self) -> None:
@@ -511,33 +546,71 @@ class Health(measures.Watch):
 
     def step(
         self,
-        loss: Tensor | float,
+        loss: Tensor | float | None = None,
         scale: float | None = None,
         skipped: bool | None = None,
     ) -> None:
         """Record the step that has just ended.
 
         Args:
-            loss: the loss without the loss scale.
+            loss: the loss without the loss scale; if left out, the sum of those from which the
+                backward passes of this step began, divided by the scale. Without either, nothing
+                is recorded.
             scale: the loss scale of this step; already known if `scaler` is watched.
             skipped: whether the weights were left alone; already known likewise.
         """
-        with unseen():
-            value = float(loss.detach() if isinstance(loss, Tensor) else loss)
+        if loss is None and not self._roots:
+            return
         if scale is None:
             scale = 1.0 if self._scale is None else self._scale
+        with unseen():
+            value = self._loss(loss, float(scale))
         idle = self.optimizer is not None and not self._updates and not self._stopped
         left = bool(self._skipped) or idle if skipped is None else bool(skipped)
         self.seen.idle += idle and self._skipped is None and skipped is None
         record = Step(value, float(scale), left)
-        self._record(record, loss)
+        self._record(record, self._roots[-1] if loss is None else loss)
         self.seen.passes += self._ran
         self.seen.updates += self._updates
         self._moved = bool(self._updates) and not left
         self.steps.append(record)
+        self._date_back()
+        if not self._stopped and self._handles:
+            self._prober.ask(self.steps)
         trouble = bool(record.origins) or left or not math.isfinite(record.loss)
         self._trace_next = trouble and not self._tracing
         self._begin_step()
+
+    def _loss(self, told: Tensor | float | None, scale: float) -> float:
+        """The loss without the scale, from what was told and from where backward passes began."""
+        if told is None:
+            return sum(map(float, self._roots)) / (scale or 1.0)
+        value = float(told.detach() if isinstance(told, Tensor) else told)
+        if self.scaler is None or not self._updates or scale < 4:
+            return value
+        began = sum(map(float, self._roots))
+        if not (value and 0.5 < began / value < 2):
+            return value
+        if self._scales:
+            self._note("scaled-loss", "step() was given the loss times the scale.")
+            return value / scale
+        self._note(
+            "loss-not-scaled",
+            f"The backward pass began from the loss itself, at a scale of {scale:g}.",
+        )
+        return value
+
+    def _date_back(self) -> None:
+        """Name the operation in the step where trouble began: the traced step after it shows it."""
+        earlier = self.steps[-2].origins if len(self.steps) > 1 else []
+        exact = {o.phase: o for o in self.steps[-1].origins if o.operation}
+        for k, vague in enumerate(earlier):
+            found = exact.get(vague.phase)
+            if found is None or vague.operation:
+                continue
+            if found.module == vague.module or "operation" in vague.module:
+                sizes = vague.sizes or found.sizes
+                earlier[k] = found._replace(step=vague.step, sizes=sizes)
 
     @without_errors
     def _record(self, record: Step, loss: Tensor | float) -> None:
@@ -545,7 +618,8 @@ class Health(measures.Watch):
         if self._tracer.error is not None:
             raise self._tracer.error
         with unseen():
-            self.seen.meters = self._meter.add(loss) or self.seen.meters
+            low = low_format_of(loss) if isinstance(loss, Tensor) else None
+            self.seen.low_loss = low.name if low else ""
             raw = total(list(self._raw.values()))
             if raw is not None:
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
@@ -556,11 +630,10 @@ class Health(measures.Watch):
                 # L-BFGS may have had other gradients before
                 if name in self.seen.still and (self._asks or float(norm)):
                     self.seen.still.remove(name)
-            record.layers = self._in_order(GradientCounts, self._shares)
-            record.outputs = self._in_order(magnitudes, self._outputs)
-            record.gradients = self._in_order(magnitudes, self._gradients)
+            record.outputs = self._in_order(self._outputs)
+            record.gradients = self._in_order(self._gradients)
             record.fp8 = added(
-                (name, Casts(*how, *row[:2], *map(int, row[2:6]), *row[6:]))
+                (name, Casts(*how, *row[:2], *map(int, row[2:5]), *row[5:]))
                 for name, how, row in measures.read(self._casts)
             )
             record.origins = self._origins(record, loss)
@@ -581,6 +654,23 @@ class Health(measures.Watch):
         """
         return self.steps[-1].scalars() if self.steps else {}
 
+    def line(self) -> str:
+        """The latest step in one line, to print on the way; empty before the first."""
+        if not self.steps:
+            return ""
+        step = self.steps[-1]
+        words = f"step {len(self.steps)}: loss {step.loss:.4g}"
+        if step.gradient_norm is not None:
+            words += f", gradient norm {step.gradient_norm:.4g}"
+        if step.scale != 1:
+            words += f", scale {step.scale:g}"
+        found = [*step.outputs.items(), *step.gradients.items()]
+        room = [(s.headroom, name) for name, s in found if not s.what_if]
+        if room:
+            least, name = min(room)
+            words += f", least room {least:.1f} in {name}"
+        return words
+
     def _measure_weights(self, record: Step) -> None:
         norms = [norm_of(p) for _, p in self._parameters]
         record.weight_norm = total(norms) or 0.0
@@ -599,18 +689,18 @@ class Health(measures.Watch):
                 if buffer.is_floating_point() and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
         if self._counting:
-            self._movement.tell(record, self.weight_format)
-            self.seen.wide_weights = self.weight_format is None and all(
+            self._movement.tell(record)
+            self.seen.wide_weights = all(
                 p.element_size() >= 4 and low_format_of(p) is None
                 for _, p in self._parameters
             )
 
-    def _in_order(
-        self, make: Callable[..., Counted], rows: measures.Rows
-    ) -> dict[str, Counted]:
-        """Make the records of each layer and add them up, in the model's order."""
-        layers = added((n, make(*how, *row)) for n, how, row in measures.read(rows))
-        return {name: layers[name] for name, *_ in self._watched if name in layers}
+    def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
+        """Make the records of each layer and join them, in the model's order."""
+        found = measures.read(rows)
+        layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
+        order = {name: k for k, (name, *_) in enumerate(self._watched)}
+        return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
@@ -627,11 +717,13 @@ class Health(measures.Watch):
             values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
             above = "The loss"
             latest = ""
+            sizes = {}
             for (phase, name, *_), (before, after) in zip(
                 self._flags, values, strict=True
             ):
                 if phase == "forward":
                     latest = name
+                    sizes[name] = before, after
                 if math.isfinite(after):
                     above = name if phase == "backward" else "The loss"
                 elif phase == "backward":
@@ -641,6 +733,12 @@ class Health(measures.Watch):
                     blame(phase, name if math.isfinite(before) else given)
             if latest and not finite:
                 blame("forward", f"An operation after {latest}, such as the loss,")
+            if "forward" in origins:
+                found = origins["forward"]
+                told = _told(found.module, sizes, self._earlier)
+                origins["forward"] = found._replace(sizes=told)
+            else:
+                self._earlier = sizes
         if finite and not math.isfinite(record.gradient_norm or 0.0):
             for place, norm in self._raw.items():
                 if not math.isfinite(float(norm)):
@@ -673,6 +771,7 @@ class Health(measures.Watch):
             self.seen,
             passes=self.seen.passes + self._ran,
             updates=self.seen.updates + self._updates,
+            unprobed=self._prober.refused,
         )
         found = diagnose(self.steps, seen)
         if gather and measures.several_processes():
@@ -680,8 +779,25 @@ class Health(measures.Watch):
         return Report(found, list(self.steps), seen)
 
 
-def _is_inexact(t: Tensor) -> bool:
-    return t.is_floating_point() or t.is_complex()
+def _told(
+    module: str,
+    sizes: dict[str, tuple[float, float]],
+    earlier: dict[str, tuple[float, float]],
+) -> str:
+    """Say how large the numbers in and below a module were, and its output before."""
+    if module not in sizes:
+        return ""
+    inside = module.partition(" (")[0] + "."
+    results = {name: out for name, (_, out) in sizes.items() if name.startswith(inside)}
+    finite = {name: out for name, out in results.items() if math.isfinite(out)}
+    given, out = sizes[module]
+    parts = [f"input {given:.2g}"]
+    for name in sorted(finite, key=lambda name: -finite[name])[:2]:
+        parts.append(f"{name.removeprefix(inside)} {finite[name]:.2g}")
+    parts.append(f"output {out:.2g}")
+    if module in earlier:
+        parts.append(f"{earlier[module][1]:.2g} before")
+    return ", ".join(parts)
 
 
 def _shown(name: str, module: nn.Module) -> str:

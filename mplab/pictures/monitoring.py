@@ -10,12 +10,11 @@ from matplotlib.ticker import MaxNLocator
 
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.records import (
-    GradientCounts,
     Magnitudes,
     Step,
     least_headroom,
     magnitudes_by_layer,
-    pooled_layers,
+    pooled_gradients,
 )
 from mplab.health.reports import Report
 from mplab.numbers.formats import FORMATS
@@ -31,7 +30,7 @@ _READABLE = 12
 
 @c.in_house_style
 def health(report: Report) -> c.Picture:
-    """Draw the loss, the gradient's norm, and what the format loses of each layer's gradients.
+    """Draw the loss, the gradient's norm, and how many of each layer's gradients are zero.
 
     Args:
         report: of `mplab.health.Health`, with at least one step.
@@ -39,7 +38,7 @@ def health(report: Report) -> c.Picture:
     Returns:
         A figure whose title is the gravest finding.
     """
-    all_layers = pooled_layers(report.steps)
+    all_layers = pooled_gradients(report.steps)
     layers = _worst(all_layers)
     picture = c.Picture(height=3.6 + 0.3 * len(layers), width=8.6)
     grid = picture.add_gridspec(
@@ -52,10 +51,8 @@ def health(report: Report) -> c.Picture:
     if layers:
         axes = picture.add_subplot(grid[1, :])
         _draw_layers(axes, layers, of=len(all_layers))
-        key = axes.get_legend_handles_labels()
-        picture.legend(*key, loc="outside lower center", ncols=4, frameon=False)
     words = "; ".join(
-        f"{name}: {c.percent(s.zeros, s.total)} zero, {c.percent(s.subnormal, s.total)} subnormal"
+        f"{name}: {c.percent(s.zeros, s.total)} zero"
         for name, s in layers.items()
         if s.total
     )
@@ -134,44 +131,32 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
     axes.legend(frameon=False, fontsize=8.5, loc="upper right")
 
 
-def _worst(layers: dict[str, GradientCounts]) -> dict[str, GradientCounts]:
-    """Choose the layers that lose most, as many as can be read, in the model's order."""
+def _worst(layers: dict[str, Magnitudes]) -> dict[str, Magnitudes]:
+    """Choose the layers with most zeros, as many as can be read, in the model's order."""
 
-    def lost(name: str) -> float:
-        s = layers[name]
-        return (s.zeros + s.subnormal + s.nonfinite) / max(1, s.total)
+    def zero(name: str) -> float:
+        return layers[name].zeros / max(1, layers[name].total)
 
-    kept = sorted(layers, key=lost, reverse=True)[:_READABLE]
-    return {name: shares for name, shares in layers.items() if name in kept}
+    kept = sorted(layers, key=zero, reverse=True)[:_READABLE]
+    return {name: sizes for name, sizes in layers.items() if name in kept}
 
 
-def _draw_layers(axes: Axes, layers: dict[str, GradientCounts], *, of: int) -> None:
-    """Draw bars of the shares that are zero, subnormal, or not finite."""
+def _draw_layers(axes: Axes, layers: dict[str, Magnitudes], *, of: int) -> None:
+    """Draw bars of the shares that are zero."""
     first = next(iter(layers.values()))
     colour = c.style(first.fmt).colour
-    counts = np.array([(s.zeros, s.subnormal, s.nonfinite) for s in layers.values()])
-    table = 100 * counts / np.maximum(1, [[s.total] for s in layers.values()])
-    parts = ("zero", "subnormal", "infinite or NaN")
-    faces = ("white", (colour, 0.35), c.REFERENCE.colour)
-    c.bars(
-        axes,
-        layers,
-        table,
-        parts,
-        faces=faces,
-        hatches=("",) * 3,
-        edge=colour,
-    )
-    axes.axvspan(0, 100, color=c.BAND, alpha=c.COARSE / 2, linewidth=0, zorder=0)
+    shares = [100 * s.zeros / max(1, s.total) for s in layers.values()]
+    axes.barh(range(len(layers)), shares, 0.6, color=(colour, 0.6), edgecolor=colour)
+    c.rows(axes, layers)
     axes.set_xlim(0, 100)
-    would = "would hold" if first.what_if else "holds"
     which = (
         "each module's output"
         if of == len(layers)
-        else f"the {len(layers)} worst of {of} outputs"
+        else f"the {len(layers)} outputs of {of} with most of them"
     )
-    axes.set_title(f"what {first.fmt} {would} of the gradients at {which}")
-    axes.set_xlabel("share of the gradients (%); the rest has full precision")
+    would = f"would be zero in {first.fmt}" if first.what_if else "are zero"
+    axes.set_title(f"gradients that {would}, at {which}")
+    axes.set_xlabel("share of the gradients (%)")
 
 
 def _step_axis(axes: Axes, steps: list[Step]) -> None:

@@ -16,8 +16,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab import FP16, pictures
 from mplab.health import Health
-from mplab.health.findings import _lost_norm, diagnose
-from mplab.health.records import Evidence, GradientCounts, Step, pooled_layers
+from mplab.health.findings import diagnose
+from mplab.health.records import Evidence, Step, pooled_gradients
 from mplab.health.tracing import Origin
 from mplab.lessons.l13.clinic import scale_too_high
 from mplab.simulation import CPU_AUTOCAST, simulated
@@ -39,7 +39,7 @@ def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
 
     health = Health(model, chosen.optimizer(model.parameters()))
     report = sick_runs.trained(health, loss_of, 6)
-    most = max(s.zeros / s.total for s in pooled_layers(health.steps).values())
+    most = max(s.zeros / s.total for s in pooled_gradients(health.steps).values())
     assert most > 0.5
     expected = ["gradient-underflow"] if task == "digits-autoencoder" else []
     assert report.codes == expected
@@ -47,10 +47,21 @@ def test_zeros_of_relu_are_told_from_zeros_that_fp16_makes(task):
 
 def test_a_scale_that_falls_although_the_loss_is_finite_is_no_fault():
     report = scale_too_high().report
-    assert [f.code for f in report.findings] == ["scale-finds-its-level"]
+    (found,) = report.findings
+    assert (found.code, found.level) == ("scale-finds-its-level", "watch")
     skipped = sum(step.skipped for step in report.steps)
-    told = f"No problems found in 20 steps; {skipped} skipped while the scale found its level"
+    assert f"Begin with a scale of {report.steps[skipped].scale:g}." in found.check
+    told = f"{skipped} of 20 steps were skipped; the loss was finite in all of them"
     assert pictures.health(report).claim == told
+
+
+def test_a_few_skips_at_the_start_are_a_note_and_no_finding_to_act_on():
+    report = sick_runs.Loop(seeded(mlp), regression(), scale=2.0**20).run(40)
+    (found,) = report.findings
+    assert (found.code, found.level) == ("scale-finds-its-level", "note")
+    skipped = sum(step.skipped for step in report.steps)
+    told = f"No problems found in 40 steps; {skipped} skipped while the scale found its level"
+    assert 0 < skipped <= 5 and pictures.health(report).claim == told
 
 
 @pytest.mark.parametrize(
@@ -120,12 +131,6 @@ def dead_units(model, count=None):
     nn.init.constant_(model[0].bias[:count], -100.0)
 
 
-def rising():
-    """Make a loss larger by 1 in each step."""
-    numbers = itertools.count(1.0)
-    return lambda loss: loss - loss.detach() + next(numbers)
-
-
 def logarithm_from(step):
     """Make a loss whose logarithm is taken from a step on, of a number below zero."""
     calls = itertools.count()
@@ -139,13 +144,9 @@ FINDINGS = [
     ("zero-gradients", 24, {"late": dead_units}),
     ("zero-gradients", 24, {"size": 0.0}),
     ("zero-gradients", 24, {"after": lambda loss: loss.detach() + 0 * loss}),
-    ("idle-units", 24, {"late": lambda m: dead_units(m, -4)}),
     ("weights-at-rest", 24, {"rate": 0.0}),
     ("outside-optimizer", 24, {"late": lambda m: m.add_module("new", nn.Linear(4, 4))}),
-    ("rising-loss", 24, {"rate": 5.0}),
-    # a quarter of the steps, five, stands at each end
-    ("tiny-updates", 19, {"rate": 1e-12, "after": rising()}),
-    ("tiny-updates rising-loss", 20, {"rate": 1e-12, "after": rising()}),
+    ("tiny-updates", 24, {"rate": 1e-12}),
     ("no-update", 8, {"updates": 0}),
     ("no-update", 8, {"updates": 4}),
     ("no-gradients", 4, {"backward": False}),
@@ -173,10 +174,9 @@ TOLD = [
         {"after": lambda loss: loss * math.nan},
         "where no loss scale has acted. Look",
     ),
-    # the weights are in FP32, and not told to be
-    ("tiny-updates", {"rate": 1e-12}, "Look at the learning rate"),
-    ("tiny-updates", {"clip": 1e-9}, "Clip less: the gradients' norm fell from"),
-    ("tiny-updates", {"rate": 1e-9, "low": torch.float16}, "Scale the loss"),
+    # a cause is told only where one was seen
+    ("tiny-updates", {"rate": 1e-12}, "the learning rate have become small"),
+    ("tiny-updates", {"clip": 1e-9}, "The gradients' norm fell from"),
 ]
 
 
@@ -185,6 +185,7 @@ def test_what_is_told_fits_what_happened(code, fault, words):
     report = unscaled(seeded(mlp), 24, **fault)
     (found,) = (f for f in report.findings if f.code == code)
     assert words in " ".join(found)
+    assert found.level == ("note" if fault == {"rate": 1e-12} else "problem")
     assert "stagnant-weights" not in report.codes
 
 
@@ -252,10 +253,17 @@ def test_gradients_that_are_lost_are_weighed_not_counted():
     report, low, wide = weighted([1.0, 2e-6])
     for a, b in zip(low, wide, strict=True):
         assert (a - b).norm() < 0.01 * b.norm()
-    assert report.codes == []
-    assert [f.code for f in report.findings] == ["light-underflow"]
+    assert report.findings == []
     report, low, wide = weighted([1e-4, 2e-6])
-    assert report.codes == ["gradient-underflow"]
+    (found,) = report.findings
+    (probe,) = report.evidence.probes
+    parts = [torch.cat([g.flatten() for g in each]) for each in (low, wide)]
+    assert probe.error == pytest.approx(
+        float((parts[0] - parts[1]).norm() / parts[1].norm()), rel=0.05
+    )
+    assert (found.code, found.level) == (
+        "gradient-underflow", "problem" if probe.error > 0.1 else "note"
+    )  # fmt: skip
 
 
 def test_a_low_loss_of_zero_or_infinite_weights_do_not_make_a_report_fail_or_lie():
@@ -334,13 +342,3 @@ def test_a_loss_that_ends_without_having_grown_is_not_said_to_diverge():
             health.step(loss)
     (finding,) = [f for f in health.report().findings if f.code == "overflow-forward"]
     assert "diverge" not in finding.means
-
-
-def test_the_lost_share_of_a_norm_takes_each_number_at_the_least_it_can_be():
-    shares = GradientCounts(
-        "FP16", False, total=10, zeros=4, subnormal=3, lowest=1, nonfinite=0
-    )
-    normal = 3 * 2.0**20  # at least 2^-14, in units of 2^-24
-    assert _lost_norm(shares) == math.sqrt(1.0 / (1 + 2 * 4**2 + normal))
-    only_lost = shares._replace(subnormal=0, lowest=0, total=4)
-    assert _lost_norm(only_lost) == math.inf

@@ -56,8 +56,6 @@ FAULTS = {
         "scaled": False,  # a scaler refuses to step
     },
     "gradient-underflow": {"loss": lambda loss, i: 1e-12 * loss},
-    "rising-loss": {"loss": lambda loss, i: loss * 1.3**i, "rate": 1e-9},
-    "loss-spike": {"loss": lambda loss, i: loss * (100 if i == 9 else 1), "rate": 1e-9},
     "no-update": {"steps_optimizer": False},
     "gradients-pile-up": {"zero": False},
     "outside-optimizer": {"forgets": True},
@@ -73,8 +71,6 @@ OF_SCALERS = {"clip-before-unscale", "step-beside-scaler", "unscaled-twice"}
 
 ALSO = {
     "overflow-forward": {"nonfinite-weights"},
-    "rising-loss": {"tiny-updates"},
-    "loss-spike": {"tiny-updates"},
     "gradient-underflow": {"tiny-updates"},
     "clip-before-unscale": {"tiny-updates"},
     "unscaled-twice": {"tiny-updates"},
@@ -84,8 +80,7 @@ ALSO = {
 OTHERWISE = {
     ("backward-never-finite", "FP64"): "nonfinite-weights",
     ("backward-never-finite", "complex"): "nonfinite-weights",
-    ("gradient-underflow", "FP64"): "would-underflow",
-    ("gradient-underflow", "complex"): "would-underflow",
+    ("gradient-underflow", "complex"): "tiny-updates",
 }
 """Without a scaler nothing skips; FP16 is only what such a run is judged by."""
 
@@ -168,6 +163,8 @@ def test_each_fault_is_named_in_each_mode(mode):
     for fault, options in FAULTS.items():
         if fault in OF_SCALERS and "dtype" in MODES[mode]:
             continue
+        if (fault, mode) == ("gradient-underflow", "FP64"):
+            continue  # nothing is lost
         report = run(**MODES[mode] | options)
         found = [f.code for f in report.findings]
         if OTHERWISE.get((fault, mode), fault) not in found or report.evidence.error:

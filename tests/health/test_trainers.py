@@ -1,4 +1,4 @@
-"""A watch in Lightning and in transformers' Trainer: same bits, progress, a report at the end."""
+"""A watch in the trainers of others: same bits, progress, a report at the end."""
 
 import copy
 import pickle
@@ -10,7 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab.health import compare
-from mplab.health.trainers import lightning_callback, transformers_callback
+from mplab.health.trainers import (
+    keras_callback,
+    lightning_callback,
+    transformers_callback,
+)
 
 HOW = "needs the extra mplab[trainers]"
 # Of the trainers, about processors and workers.
@@ -174,7 +178,7 @@ def test_an_error_of_a_logger_does_not_reach_lightning(lightning, tmp_path):
 def test_callbacks_are_sent_to_other_processes_as_new_ones(lightning):
     callback = lightning_callback(every=10)
     for twin in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
-        assert twin._settings.options == {"every": 10}
+        assert twin._settings == {"every": 10}
         assert isinstance(twin, lightning.Callback)
 
 
@@ -264,7 +268,8 @@ def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(
         FloatingPointError, match=r"^health: the loss of step \d is (inf|nan): "
     ):
         train(transformers, tmp_path, [callback], learning_rate=1e30, warmup_steps=0)
-    assert said == [repr(callback.report)]
+    assert said[0].startswith("health, overflow-forward: The unscaled loss was")
+    assert said[-1] == repr(callback.report)
     assert "overflow-forward" in callback.report.codes
     assert callback.close() is None
     assert (
@@ -280,10 +285,82 @@ def test_transformers_ends_at_a_loss_that_is_not_finite_if_told_to(
 
 @quiet
 @pytest.mark.slow
-def test_a_model_that_returns_no_loss_is_told_of_at_the_end(transformers, tmp_path):
+def test_the_loss_of_a_model_that_returns_none_is_known_too(transformers, tmp_path):
+    """It is where the backward pass began."""
     callback = transformers_callback(told=lambda words: None)
-    train(transformers, tmp_path, [callback], returns_loss=False)
-    assert callback.report.codes == ["no-steps"]
+    _, losses = train(transformers, tmp_path, [callback], returns_loss=False)
+    seen = [step.loss for step in callback.report.steps]
+    assert seen == pytest.approx(losses, rel=1e-4)
+    assert callback.report.codes == []
+
+
+def keras_fit(policy, callbacks, *, size=1.0, start="glorot_uniform"):
+    """The weights after two epochs with validation, and the mean losses."""
+    import keras
+
+    keras.utils.set_random_seed(0)
+    keras.config.set_dtype_policy(policy)
+    try:
+        model = keras.Sequential(
+            [
+                keras.layers.Dense(32, "relu", kernel_initializer=start),
+                keras.layers.Dense(4, dtype="float32"),
+            ]
+        )
+        model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="mse")
+        x, y = (t.numpy() for t in regression())
+        log = model.fit(
+            size * x,
+            y,
+            batch_size=16,
+            epochs=2,
+            verbose=0,
+            shuffle=False,
+            validation_data=(x, y),
+            callbacks=callbacks,
+        )
+    finally:
+        keras.config.set_dtype_policy("float32")
+    return model.get_weights(), log.history["loss"]
+
+
+@quiet
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_keras_trains_as_without_the_callback_and_its_layers_are_measured(policy):
+    pytest.importorskip("keras", reason=HOW)
+    said = []
+    callback = keras_callback(say_every=4, told=said.append)
+    watched, losses = keras_fit(policy, [callback])
+    alone, _ = keras_fit(policy, [])
+    assert all((a == b).all() for a, b in zip(watched, alone, strict=True))
+    report = callback.report
+    assert (len(report.steps), report.codes, report.evidence.error) == (8, [], "")
+    for k, loss in enumerate(losses):
+        seen = [step.loss for step in report.steps[4 * k : 4 * k + 4]]
+        assert sum(seen) / 4 == pytest.approx(loss, rel=1e-3)
+    step = report.steps[-1]
+    fmt = {"float32": "FP16", "mixed_bfloat16": "BF16", "mixed_float16": "FP16"}[policy]
+    found = [
+        s.fmt for name, s in step.outputs.items() if name.endswith("dense (Dense)")
+    ]
+    assert found in ([fmt], []) and len(step.outputs) == 2
+    assert step.norm_at_optimizer == pytest.approx(step.gradient_norm, rel=1e-6)
+    assert step.updated > 0
+    assert said[0].startswith("health, step 4: loss ") and said[-1] == repr(report)
+    assert "call" not in vars(callback.model.layers[0])
+    assert "apply" not in vars(callback.model.optimizer)
+
+
+@quiet
+@pytest.mark.slow
+def test_in_keras_an_overflow_is_named_with_its_layer_and_skipped_steps_are_known():
+    pytest.importorskip("keras", reason=HOW)
+    callback = keras_callback(told=lambda words: None)
+    keras_fit("mixed_float16", [callback], size=2e4, start="ones")
+    assert callback.report.codes == ["overflow-forward"]
+    assert all(step.skipped for step in callback.report.steps)
+    assert "(Dense)" in str(callback.report.steps[0].origins[0])
 
 
 def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(
@@ -298,3 +375,5 @@ def test_a_trainer_that_is_not_there_is_named_with_the_command_that_installs_it(
         ModuleNotFoundError, match="transformers_callback needs transformers"
     ):
         transformers_callback()
+    with pytest.raises(ModuleNotFoundError, match="keras_callback needs keras"):
+        keras_callback()

@@ -59,7 +59,6 @@ def simulate():
 def watch():
     """Its measures themselves: a watch hides them from other modes."""
     x = torch.tensor([0.1, 3.0, 0.0])
-    assert measures.ulps(x, FP16).tolist() == [2.0**-14, 2.0**-9, 2.0**-24]
     lost = measures.casts_of(x, x.half().float(), torch.ones(()), FP16)
     assert lost[-1] > 0
     model = network()
@@ -67,7 +66,7 @@ def watch():
     moves = measures.Movement()
     moves.begin(optimizer)
     step(model, optimizer)
-    moves.tell(Step(0.0, 1.0, False), None)
+    moves.tell(Step(0.0, 1.0, False))
 
 
 def scale_a_loss():

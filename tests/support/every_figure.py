@@ -7,7 +7,7 @@ from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.digest import Site
 from mplab.health.findings import Finding
-from mplab.health.records import Evidence, GradientCounts, Magnitudes, Step
+from mplab.health.records import Evidence, Magnitudes, Step
 from mplab.health.reports import Report
 from mplab.numbers.formats import FORMATS
 from mplab.pictures.grades import class_parts
@@ -58,15 +58,16 @@ def report(what_if=False, finding=None):
     """Four steps of a run: the second is skipped, the third has an infinite loss."""
     steps = []
     for k, loss in enumerate((2.0, 1.5, np.inf, 1.0)):
-        layers, outputs, gradients = {}, {}, {}
+        outputs, gradients = {}, {}
         for i in range(13):
-            name, counts = f"layer {i}", (100, 3 * i, i, 1, (i == 7) * k)
-            layers[name] = GradientCounts("FP16", what_if, *counts)
+            name = f"layer {i}"
             top = np.inf if i == 12 and k == 2 else 2.0 ** (i + k)
             outputs[name] = Magnitudes("FP16", what_if, top, 2.0**-i / 3)
-            gradients[name] = Magnitudes("FP16", what_if, 2.0 ** (k - i), 2.0**-20)
+            gradients[name] = Magnitudes(
+                "FP16", what_if, 2.0 ** (k - i), 2.0**-20, 100, 3 * i
+            )
         norms = {"gradient_norm": 3.0 + k, "norm_at_optimizer": 700.0 / (k + 1)}
-        more = {"layers": layers, "outputs": outputs, "gradients": gradients}
+        more = {"outputs": outputs, "gradients": gradients}
         steps.append(Step(loss, 1024.0, k == 1, **norms, **more))
     return Report([finding] if finding else [], steps, Evidence())
 

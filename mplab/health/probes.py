@@ -1,0 +1,270 @@
+"""Repeat a backward pass with gradients of another size, to see what their size costs.
+
+A power of two changes no bit of a gradient but by underflow and overflow. So two passes that begin
+with numbers of two sizes differ by what the smaller one lost, and the remedy has been tried.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from mplab.health.records import Magnitudes, Step
+from mplab.health.simulations import uncounted
+from mplab.numbers.formats import FORMATS
+
+_LARGER = (24, 18, 12, 6)
+"""The powers of two by which gradients are multiplied, until one leaves them finite."""
+
+_SMALLER = (-24,)
+"""For a run that skips: a scale that helps is hardly lower by more than that."""
+
+_MOST_NODES = 1 << 16
+"""Graphs of more nodes are not repeated."""
+
+_PYTHON: Any = torch.autograd.function.BackwardCFunction
+
+_FIRST_REPEAT = 20
+"""A symptom that stays is probed again from this step on, at doubling distances."""
+
+
+class Probe(NamedTuple):
+    """What a backward pass with gradients of another size showed.
+
+    Attributes:
+        step: the step of the run.
+        exponent: the power of two by which the gradients were multiplied.
+        finite: whether they were finite.
+        error: how far the whole gradient was from that, as a share of its norm.
+        lost: the parameters whose own gradient was off by more than half, the largest first.
+        share: the share of all weights that these hold.
+    """
+
+    step: int
+    exponent: int
+    finite: bool
+    error: float
+    lost: list[str]
+    share: float
+
+
+# Hearing of backward passes ---------------------------------------------------------------
+# Nothing else in torch tells that a pass begins, and from which loss. `Tensor.backward` and all
+# trainers look the function up when they call it; whoever has kept it is not heard.
+_listeners: list[Callable[..., None]] = []
+_backward = torch.autograd.backward
+_register_hook = Tensor.register_hook
+
+
+def _heard(tensors: Any, grad_tensors: Any = None, *args: Any, **more: Any) -> None:
+    for hear in _listeners:
+        hear(tensors, grad_tensors)
+    _backward(tensors, grad_tensors, *args, **more)
+
+
+def listen(hear: Callable[..., None]) -> None:
+    """Call `hear` before each backward pass, until `unlisten`."""
+    _listeners.append(hear)
+    torch.autograd.backward = _heard
+
+
+def unlisten(hear: Callable[..., None]) -> None:
+    """Undo `listen`."""
+    if hear in _listeners:
+        _listeners.remove(hear)
+    if not _listeners and torch.autograd.backward is _heard:
+        torch.autograd.backward = _backward
+
+
+def register_hook(t: Tensor, hook: Callable[[Tensor], None]) -> None:
+    """Register a hook that does nothing while a pass is repeated."""
+
+    def unless_repeated(gradient: Tensor) -> None:
+        if not _running:
+            hook(gradient)
+
+    _register_hook(t, unless_repeated)  # type: ignore[no-untyped-call]
+
+
+_running: list[None] = []
+"""Holds something while a pass is repeated: what is seen then is not the run's."""
+
+_hooked: list[None] = []
+"""Holds something for each hook of the program in a step that is to be repeated."""
+
+
+def _noted(t: Tensor, hook: Any) -> Any:
+    # a repeated pass would call the hook, too, and no node tells which hooks it has
+    if not getattr(hook, "__module__", "").startswith("mplab."):
+        _hooked.append(None)
+    return _register_hook(t, hook)  # type: ignore[no-untyped-call]
+
+
+class Prober:
+    """Repeats backward passes where a symptom asks for it, but none that might change the run.
+
+    Attributes:
+        found: what the passes showed.
+        refused: why a pass was not repeated; empty if none was refused.
+    """
+
+    def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
+        self.found: list[Probe] = []
+        self.refused = ""
+        self._parameters = parameters
+        self._exponents: tuple[int, ...] = ()
+        self._tried: dict[tuple[int, ...], int] = {}
+
+    def ask(self, steps: Sequence[Step]) -> None:
+        """Decide from the latest steps whether the next backward pass is repeated."""
+        self.cancel()
+        exponents = _exponents(steps)
+        last = self._tried.get(exponents, 0)
+        if exponents and (not last or len(steps) >= max(_FIRST_REPEAT, 2 * last)):
+            self._exponents = exponents
+            _hooked.clear()
+            Tensor.register_hook = _noted  # type: ignore[method-assign]
+
+    def cancel(self) -> None:
+        """Forget what was asked for."""
+        self._exponents = ()
+        Tensor.register_hook = _register_hook  # type: ignore[method-assign]
+
+    def run(self, step: int, tensors: Any, starts: Any) -> None:
+        """Repeat the backward pass that begins now, if it was asked for; errors end only this."""
+        exponents = self._exponents
+        self.cancel()
+        if not exponents:
+            return
+        self._tried[exponents] = step
+        try:
+            roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+            if starts is None or isinstance(starts, Tensor):
+                starts = [starts] * len(roots)
+            self.refused = "a hook of a tensor" if _hooked else _refusal(roots)
+            if not self.refused:
+                found = _probe(step, roots, starts, self._parameters, exponents)
+                self.found.append(found)
+        except Exception as error:  # also where memory is short
+            self.refused = f"{type(error).__name__}: {error}"
+
+
+def is_suspicious(gradients: Magnitudes) -> bool:
+    """Whether zeros of a layer may be numbers that its format could not hold."""
+    narrow = FORMATS[gradients.fmt].emin > -126 and not gradients.what_if
+    return narrow and 50 * gradients.zeros >= gradients.total > 0
+
+
+def _exponents(steps: Sequence[Step]) -> tuple[int, ...]:
+    """The powers of two that would settle what the latest steps suggest; none for no symptom."""
+    lately = [step.skipped and math.isfinite(step.loss) for step in steps[-3:]]
+    if len(lately) == 3 and all(lately):
+        return _SMALLER
+    sick = not lately[-1] and any(map(is_suspicious, steps[-1].gradients.values()))
+    return _LARGER if sick else ()
+
+
+def _refusal(roots: Sequence[Tensor]) -> str:
+    """Why the graph behind these tensors must not run twice; empty if it may."""
+    dist = torch.distributed
+    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        return "several processes"
+    seen: set[Node] = set()
+    nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
+    while nodes:
+        node = nodes.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if len(seen) > _MOST_NODES:
+            return "a large graph"
+        if isinstance(node, _PYTHON):  # it may write into what it saved
+            return f"a function in Python, {type(node).__name__}"
+        if getattr(getattr(node, "variable", None), "_backward_hooks", None):
+            return "a hook of a parameter"
+        for name in _saved_by(type(node)):
+            saved = getattr(node, name)
+            for one in saved if isinstance(saved, list | tuple) else [saved]:
+                # a checkpoint, which would run modules again
+                if one is not None and one.unpack_hook is not None:
+                    return "saved tensors that are made anew, as in a checkpoint"
+        nodes += [after for after, _ in node.next_functions if after is not None]
+    return ""
+
+
+@cache
+def _saved_by(kind: type[Node]) -> list[str]:
+    return [name for name in dir(kind) if name.startswith("_raw_saved_")]
+
+
+@contextmanager
+def _aside() -> Iterator[None]:
+    """Leave random numbers and the counts of simulations as they are."""
+    cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    with (
+        torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []),
+        uncounted(),
+    ):
+        _running.append(None)
+        try:
+            yield
+        finally:
+            _running.pop()
+
+
+def _probe(
+    step: int,
+    roots: Sequence[Tensor],
+    given: Sequence[Tensor | None],
+    parameters: Sequence[tuple[str, Tensor]],
+    exponents: Sequence[int],
+) -> Probe:
+    """Run the pass as it is, and with gradients 2^exponent times as large; the graph stays."""
+    starts = [
+        torch.ones_like(t) if g is None else g
+        for t, g in zip(roots, given, strict=True)
+    ]
+    weights = [p for _, p in parameters]
+
+    def gradients(factor: float) -> list[Tensor | None]:
+        begin = [start * factor for start in starts]
+        found = torch.autograd.grad(
+            roots,
+            weights,
+            begin,
+            retain_graph=True,
+            allow_unused=True,
+        )
+        return [None if g is None else g.float() / factor for g in found]
+
+    with _aside():
+        plain = gradients(1.0)
+        for exponent in exponents:
+            other = gradients(2.0**exponent)
+            norms = [
+                (p.numel(), name, *torch.stack([(a - b).norm(), b.norm()]).tolist())
+                for (name, p), a, b in zip(parameters, plain, other, strict=True)
+                if a is not None and b is not None
+            ]
+            size = math.hypot(*(b for *_, b in norms))
+            if math.isfinite(size):
+                break
+    off = math.hypot(*(a for *_, a, _ in norms))
+    lost = sorted(((n, name) for n, name, a, b in norms if 2 * a > b), reverse=True)
+    share = sum(n for n, _ in lost) / sum(n for n, *_ in norms)
+    names = [name for _, name in lost]
+    finite = math.isfinite(size if exponent < 0 else size + off)
+    error = off / size if size else 0.0
+    return Probe(
+        step,
+        exponent,
+        finite,
+        error,
+        names,
+        share,
+    )
