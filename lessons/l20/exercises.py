@@ -70,7 +70,7 @@ EXERCISES: dict[str, Exercise] = {
     "mean_error": Exercise(
         answer=solutions.mean_error,
         uses=("round_to", "ulp"),
-        reason="The mean of (rounded − x) / gap, with the gap of BF16 at x.",
+        reason="The mean of (rounded - x) / gap, with the gap of BF16 at x.",
         cases=_SUMS,
         tolerance=1e-9,
         misconceptions=known(
@@ -108,7 +108,7 @@ EXERCISES: dict[str, Exercise] = {
     ),
     "steps_to_half": Exercise(
         answer=solutions.steps_to_half,
-        reason="Apply 3.4445 s − 4.775 s³ + 2.0315 s⁵ until s is ½ or more, and count.",
+        reason="Apply 3.4445 s - 4.775 s³ + 2.0315 s**5 until s is ½ or more, and count.",
         cases=(0.5, 0.49, 0.2, 0.146, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12),
         misconceptions=known(
             (

@@ -160,7 +160,9 @@ def sample(t: Tensor, most: int) -> Tensor:
     """
     if t.numel() <= most:
         return t
-    rows = t.flatten(0, -2) if t.dim() > 1 and t.is_contiguous() else t
+    rows = t
+    if t.dim() > 1 and t.is_contiguous():
+        rows = t.flatten(0, -2)
     rows = rows if len(rows) > 1 else rows.squeeze()
     return rows[:: -(-4 * t.numel() // most)]
 
@@ -181,7 +183,8 @@ def largest_of(t: Tensor) -> Tensor:
         return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
     low, high = torch.aminmax(t if t.itemsize > 1 else t.float())
-    return torch.maximum(-low, high).to(torch.promote_types(t.dtype, torch.float32))
+    wide = torch.promote_types(t.dtype, torch.float32)
+    return torch.maximum(-low, high).to(wide)
 
 
 def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:

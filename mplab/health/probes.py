@@ -246,17 +246,19 @@ def _probe(
         plain = gradients(1.0)
         for exponent in exponents:
             other = gradients(2.0**exponent)
-            norms = [
-                (p.numel(), name, *torch.stack([(a - b).norm(), b.norm()]).tolist())
-                for (name, p), a, b in zip(parameters, plain, other, strict=True)
-                if a is not None and b is not None
-            ]
+            norms = []
+            for (name, p), a, b in zip(parameters, plain, other, strict=True):
+                if a is None or b is None:
+                    continue
+                sizes = torch.stack([(a - b).norm(), b.norm()])
+                norms.append((p.numel(), name, *sizes.tolist()))
             size = math.hypot(*(b for *_, b in norms))
             if math.isfinite(size):
                 break
     off = math.hypot(*(a for *_, a, _ in norms))
     lost = sorted(((n, name) for n, name, a, b in norms if 2 * a > b), reverse=True)
-    share = sum(n for n, _ in lost) / sum(n for n, *_ in norms)
+    total = sum(n for n, *_ in norms)
+    share = sum(n for n, _ in lost) / total
     names = [name for _, name in lost]
     finite = math.isfinite(size if exponent < 0 else size + off)
     error = off / size if size else 0.0

@@ -417,7 +417,8 @@ def _is_mask(t: Tensor) -> bool:
 def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
     """Whether an addition of a finite mask went past the least number of the format."""
     read = inputs[name.endswith("_") :]  # what is written in place holds the sum by now
-    added = name in ("add", "add_", "sub", "sub_") and any(map(_is_mask, read))
+    adds = name in ("add", "add_", "sub", "sub_")
+    added = adds and any(map(_is_mask, read))
     return added and float(out.detach().max()) < torch.inf
 
 

@@ -29,8 +29,9 @@ _KEYS = {
     "mps": torch._C._dispatch_key_parse("AutocastMPS"),
 }
 
-_OFF = torch._C.DispatchKeySet(_KEYS["cpu"]) | torch._C.DispatchKeySet(_KEYS["cuda"])
-_OFF = _OFF | torch._C.DispatchKeySet(_KEYS["mps"])
+_OFF = torch._C.DispatchKeySet(_KEYS["cpu"])
+for _key in ("cuda", "mps"):
+    _OFF = _OFF | torch._C.DispatchKeySet(_KEYS[_key])
 
 _Excluding = torch._C._ExcludeDispatchKeyGuard
 
@@ -114,7 +115,8 @@ class Casts:
             return [self.cast(each, kind, dtype, scalars) for each in value]
         if not isinstance(value, Tensor) or value.dtype is dtype:
             return value
-        if not (scalars or value.dim()) or value.device.type != kind:
+        elsewhere = kind != "cpu" and value.device.type != kind
+        if elsewhere or not (scalars or value.dim()):
             return value
         if not value.is_floating_point() or value.dtype is torch.float64:
             return value
@@ -149,7 +151,9 @@ def _call(
     run = rule.run
     wide = run is not Run.LOWER
     dtype = _FLOAT32 if wide else torch.get_autocast_dtype(kind)
-    if (run is Run.WIDEST and not _holds_float32(args)) or _asks(rule, args, kwargs):
+    if run is Run.WIDEST and not _holds_float32(args):
+        return operation(*args, **kwargs)
+    if _asks(rule, args, kwargs):
         return operation(*args, **kwargs)
     cast = mode.casts.cast
     cause = mode.cause
@@ -169,8 +173,10 @@ def _call(
         if run is Run.OUTPUT:
             low = torch.get_autocast_dtype(kind)
             mode.cause = CAST
-            several = isinstance(out, tuple)
-            return (out[0].to(low), *out[1:]) if several else out.to(low)
+            if isinstance(out, tuple):
+                first, *others = out
+                return (first.to(low), *others)
+            return out.to(low)
         if rule.listed or wide or not isinstance(out, Tensor) or out.dim():
             return out
         # it may be a loss
@@ -233,13 +239,18 @@ class Kernels:
 def _operations_of(policy: Policy) -> list[Any]:
     """The operations whose inputs a policy or torch itself casts, in some layer or in all."""
     every = bool(policy.layers) or Run.LOWER in (policy.inside, policy.outside)
-    names = frozenset[str]().union(*(names for _, names in policy.lists()))
-    own = frozenset[str]().union(*map(_with_kernels, devices(CPU_AUTOCAST)))
+    names = set[str]()
+    for _, listed in policy.lists():
+        names |= listed
+    own = set[str]()
+    for kind in devices(CPU_AUTOCAST):
+        own |= _with_kernels(kind)
     found = []
     for operation in _functional_operations():
         base = operation._schema.name.removeprefix("aten::")
-        listed = base in names or operation.name() in own
-        if listed or (every and not _is_composite(operation)):
+        named = base in names or operation.name() in own
+        lowered = every and not _is_composite(operation)
+        if named or lowered:
             found.append(operation)
     return found
 

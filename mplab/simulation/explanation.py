@@ -128,7 +128,8 @@ def _why(ran: Ran) -> str:
 def _is_usual(ran: Ran) -> bool:
     """Whether no factor and no rounding mode is given."""
     option = ran.kwargs.get("alpha", ran.kwargs.get("rounding_mode"))
-    return {option, *ran.args[2:3]} <= {None, 1, -1}
+    options = {option, *ran.args[2:3]}
+    return options <= {None, 1, -1}
 
 
 def _memory(t: Tensor) -> int:

@@ -219,7 +219,8 @@ class _Linear(torch.autograd.Function):
             ctx.bias = bias
             ctx.thread = thread
         # outside: a simulation rounds and counts this
-        return output.to(dtype).reshape(*input.shape[:-1], weight.shape[0])
+        shape = (*input.shape[:-1], weight.shape[0])
+        return output.to(dtype).reshape(shape)
 
     @staticmethod
     @once_differentiable
@@ -327,7 +328,9 @@ def _product(
             layer.on_cast(name, x, low, operand.cast.factors(x))
     if layer.real and a.numel():
         return _real_product(a, b, (left.scale, right.scale))
-    return (a.float() @ b.t().float()) * (1 / (left.scale * right.scale))
+    factor = 1 / (left.scale * right.scale)
+    product = a.float() @ b.t().float()
+    return product * factor
 
 
 def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:

@@ -174,9 +174,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.policy = policy
         self.tally = tally
-        formats = list(dict.fromkeys((fmt, *(own for _, own in policy.layers))))
+        formats = [fmt]
+        for _, own in policy.layers:
+            if own not in formats:
+                formats.append(own)
         self.dtypes = dtypes_for(formats, dtype, policy)
-        held = {own: each for each, own in self.dtypes.items() if own in FORMATS}
+        held = {}
+        for each, own_dtype in self.dtypes.items():
+            if own_dtype in FORMATS:
+                held[own_dtype] = each
         self.rounders = {
             own: Rounder(each, rounding, _overflow(own, each, overflow), stream)
             for own, each in (FORMATS | held).items()
@@ -341,7 +347,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._guards:
             self.keep(out)
         if self.policy.written and not self.has_run:
-            self.has_run = any(t.dtype is self.dtype for t in [*low, *_tensors(out)])
+            seen = [*low, *_tensors(out)]
+            self.has_run = any(t.dtype is self.dtype for t in seen)
         if self.observers:
             self._offer(rule, args, kwargs, self._unrounded, out, by_torch=by_torch)
         return out
@@ -597,7 +604,8 @@ def run_low(rule: Rule, args: Any, kwargs: Keywords, into: Rounder | None) -> An
     for i, name in rule.rounded:
         if i < len(args):
             if not isinstance(args[i], Tensor):
-                args = [*args[:i], rounded_number(args[i], into), *args[i + 1 :]]
+                args = list(args)
+                args[i] = rounded_number(args[i], into)
         elif name in kwargs:
             kwargs = kwargs | {name: rounded_number(kwargs[name], into)}
     if rule.own_way is None:
@@ -625,7 +633,11 @@ def round_scalars(rule: Rule, args: Any, into: Rounder) -> Any:
         kept = whole or t.dtype is not torch.float32
         return t if kept else into(t, torch.empty_like(t), None)
 
-    return [held(i, t) if i in rule.positions else t for i, t in enumerate(args)]
+    found = list(args)
+    for i in rule.positions:
+        if i < len(found):
+            found[i] = held(i, found[i])
+    return found
 
 
 # Dtypes and formats --------------------------------------------------------------------------
@@ -682,8 +694,10 @@ def dtypes_for(
 
 def _overflow(dtype: torch.dtype, fmt: Format, asked: Overflow) -> Overflow:
     """As torch casts to the dtype: its casts to float8_e4m3fn saturate since 2.12."""
-    largest = torch.full((1,), math.inf, dtype=torch.float32).to(dtype).float()
-    if fmt == FORMATS[dtype] and largest.isfinite():
+    infinite = torch.full((1,), math.inf, dtype=torch.float32)
+    largest = infinite.to(dtype).float()
+    saturates = bool(largest.isfinite())
+    if fmt == FORMATS[dtype] and saturates:
         return Overflow.SATURATE
     return asked
 

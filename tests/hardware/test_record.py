@@ -7,6 +7,7 @@ import platform
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from mplab.arithmetic import mma
 from mplab.hardware import load
 from mplab.hardware.probes import partner
 from mplab.hardware.recordings import SCHEMA, digest_of
+from mplab.simulation import CPU_AUTOCAST
 
 CPU = torch.device("cpu")
 
@@ -64,17 +66,25 @@ def test_low_kernels_are_recorded_as_equal_or_with_what_differs(tmp_path):
     assert sum(len(rows["equal"]) for rows in found.values()) > 90
 
 
-def test_a_low_kernel_that_is_not_as_simulated_is_recorded_with_what_it_could_be():
+def test_a_low_kernel_that_is_not_as_simulated_is_recorded_with_what_it_could_be(
+    monkeypatch,
+):
     """3,000 gradients of one number, which the low kernel adds in the format, one by one."""
     text = 'back(lambda w: F.pad(w[None], (3000, 3000), mode="replicate"))(x)'
     program = kernels.program_of(text, back=kernels.gradient_of)
-    found = dict(kernels.compare("pad", program, (torch.ones(2, 4),), BF16, "cpu"))
-    assert found["pad | BF16, autocast"] == {}  # there it is FP32
-    row = found["pad | BF16, low"]
+    given = "pad", program, (torch.ones(2, 4),), BF16, "cpu"
+    ways = ("pad | BF16, autocast", "pad | BF16, low")
+    assert dict(kernels.compare(*given)) == {way: {} for way in ways}
+    policies = {
+        "simulated": replace(CPU_AUTOCAST, wide=frozenset(), kernels="cuda"),
+        "as on cpu": replace(CPU_AUTOCAST, wide=frozenset()),
+    }
+    compared = {"low": kernels.Compared(nullcontext(), policies)}
+    monkeypatch.setattr(kernels, "_ways", lambda *_: compared)
     wrong = {"differing": 4, "first": [256.0, 3008.0], "most": 2752.0}
-    assert row == {
+    assert dict(kernels.compare(*given))["pad | BF16, low"] == {
         "simulated": wrong,
-        "as on cuda": wrong,
+        "as on cpu": {},
         "in float32": wrong | {"first": [256.0, 3001.0], "most": 2745.0},
         "rounded once": wrong,
         "elements": 8,

@@ -120,6 +120,8 @@ def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_tw
 
 # What holds under every policy
 
+AUTOCASTS = (CUDA_AUTOCAST, POLICIES["cpu-autocast"])
+
 
 @every_policy
 @pytest.mark.parametrize("program", ["two layers", "views", "one weight used twice"])
@@ -137,7 +139,9 @@ def test_gradients_accumulate_in_fp32(policy, program):
     both = accumulated(*x)
     for total, first, second in zip(both, *map(accumulated, x), strict=True):
         assert_bits(total, first + second)
-        assert is_low(first)
+        # each use of a weight is cast alone where operations are lowered one by one
+        alone = program == "one weight used twice" and policy not in AUTOCASTS
+        assert is_low(first) or alone
     assert not all(map(is_low, both))
 
 

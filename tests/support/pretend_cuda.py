@@ -16,6 +16,8 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from mplab.simulation import mode
+
 NAME = "Pretended GPU"
 _PLACE = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -297,5 +299,6 @@ def pretended(monkeypatch):
     supported = [*_foreach_utils._foreach_supported_types, OnCuda]
     monkeypatch.setattr(optimizer, "_foreach_supported_types", supported)
     monkeypatch.setattr(torch, "_has_compatible_shallow_copy_type", _of_one_device)
+    monkeypatch.setattr(mode, "_PLAIN", mode._PLAIN | {OnCuda})  # it has its own memory
     with _Device(), _Spelling():
         yield torch.device("cuda")
