@@ -94,9 +94,9 @@ class Report:
         """List all layers, with the least room in powers of two first.
 
         Of outputs and of the gradients there: the largest magnitude, and the room from it to the
-        largest finite number, before an overflow; how the outputs' room went, where a full block
-        is an overflow; the share of gradients that are zero in the format. The format is in
-        brackets where the run is in FP32, and is judged by it.
+        largest finite number, before an overflow; how the outputs' room went in time, in whole
+        powers of two, at most 9, where ! is an overflow; the share of gradients that are zero in
+        the format. The format is in brackets where the run is in FP32, and is judged by it.
         """
         joined = pooled_gradients(self.steps)
         rows = []
@@ -109,7 +109,7 @@ class Report:
                 f"({outputs[0].fmt})" if outputs[0].what_if else outputs[0].fmt,
                 _number(max(sizes.largest for sizes in outputs)),
                 _powers(room[0]),
-                _blocks([sizes.headroom for sizes in outputs]),
+                _course([sizes.headroom for sizes in outputs]),
                 _number(one.largest if one else None),
                 _powers(room[1]),
                 _share(one.zeros, one.total) if one else "–",
@@ -161,11 +161,11 @@ def _short(name: str) -> str:
     return name if len(name) <= 24 else f"…{name[-23:]}"
 
 
-def _blocks(room: list[float]) -> str:
-    """Draw how the room went, in at most eight parts of the run."""
+def _course(room: list[float]) -> str:
+    """How the room went, a digit for each of at most eight parts of the run."""
     part = -(-len(room) // 8)
     least = (min(room[i : i + part]) for i in range(0, len(room), part))
-    return "".join("█" if x < 0 else "▇▆▅▄▃▂▁"[min(int(x / 2.5), 6)] for x in least)
+    return "".join("!" if x < 0 else str(int(min(x, 9))) for x in least)
 
 
 def _powers(x: float) -> str:

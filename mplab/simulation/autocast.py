@@ -88,6 +88,21 @@ def set_dtype(kinds: list[str], dtype: torch.dtype) -> None:
         torch.set_autocast_dtype(kind, dtype)
 
 
+@contextmanager
+def included() -> Iterator[None]:
+    """Let operations reach autocast, which lies above a mode, also from within it."""
+    before = [
+        torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS.values()
+    ]
+    for key in _KEYS.values():
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        for key, excluded in zip(_KEYS.values(), before, strict=True):
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+
+
 def _depth() -> int:
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
@@ -103,11 +118,23 @@ class Casts:
 
     def __init__(self) -> None:
         self.spent = False
-        self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, int, Tensor]] = {}
+        self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Any, Tensor]] = {}
+        self._memory: set[int] = set()  # of the weights
 
     def forget(self) -> None:
         """Forget the copies of weights, which may have changed unseen."""
         self._copies.clear()
+        self._memory.clear()
+
+    def notice(self, written: Any) -> None:
+        """Forget the copies if an operation writes to a weight, perhaps through `.data`."""
+        if not self._memory:
+            return
+        for t in written if isinstance(written, list | tuple) else [written]:
+            plain = isinstance(t, Tensor) and t.layout is torch.strided
+            if plain and t.untyped_storage()._cdata in self._memory:
+                self.forget()
+                return
 
     def cast(self, value: Any, kind: str, dtype: torch.dtype, scalars: bool) -> Any:
         """Cast a tensor of a kind of device, or those in a list; `scalars`: without dimensions."""
@@ -136,11 +163,13 @@ class Casts:
             self.spent = False
             self.forget()
         key = id(weight), dtype
+        state = weight._version, weight.data_ptr()
         kept = self._copies.get(key)
-        if kept is not None and kept[1] == weight._version:
+        if kept is not None and kept[1] == state:
             return kept[2]
         copy = weight.to(dtype)
-        self._copies[key] = weight, weight._version, copy
+        self._copies[key] = weight, state, copy
+        self._memory.add(weight.untyped_storage()._cdata)
         return copy
 
 
@@ -274,6 +303,9 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     """A kernel that asks the policy of the calling thread; without one it is torch's own."""
     own = _own_kernel(operation.name(), kind)
     whole = _is_composite(operation)
+    refused = None
+    if operation.name() in _REFUSED:
+        refused = _own_kernel(operation.name(), "cuda")
 
     def untouched(args: Any, kwargs: Keywords) -> Any:
         if whole:  # its parts may be listed
@@ -295,9 +327,8 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
         alone = not rule.listed and (whole or rule.run is Run.WIDEST)
         if alone or _is_off(mode, rule, kind):
             return untouched(args, kwargs)
-        if mode.policy.kernels == "cuda" and operation.name() in _REFUSED:
-            # in torch's words
-            _own_kernel(operation.name(), "cuda").call_boxed(keys, *args, **kwargs)
+        if refused is not None and mode.policy.kernels == "cuda":
+            refused.call_boxed(keys, *args, **kwargs)  # raises, in torch's words
         with _Excluding(_OFF):
             return _call(mode, operation, rule, kind, args, kwargs)
 
@@ -312,6 +343,7 @@ def _is_off(mode: Any, rule: Rule, kind: str) -> bool:
     without gradients, as it clips them, is lowered only by a list.
     """
     if mode.policy.kernels == "cuda" and not torch.is_autocast_enabled("cuda"):
+        mode.switched_off = True
         return True
     if not rule.listed and mode.place is mode.outside and not torch.is_grad_enabled():
         return True
@@ -353,5 +385,8 @@ def _functional_operations() -> list[Any]:
 
 
 def _is_composite(operation: Any) -> bool:
+    """Whether an operation is run as its parts; attention is not, which compares dtypes first."""
+    if operation._schema.name == "aten::scaled_dot_product_attention":
+        return False
     has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
     return has("CompositeImplicitAutograd") and not has("CPU")

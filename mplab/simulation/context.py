@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.backends import mha
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -81,12 +82,14 @@ class simulated(ContextDecorator):
     float16: each operation reads and gives values of `fmt`, and what the program makes by itself
     is rounded when it is read. A layer with a format of its own may borrow the other. A format
     that neither holds, such as TF32, is that of matrix units: the operands of products and
-    convolutions are rounded to it, and every result is FP32.
+    convolutions are rounded to it, and every result is FP32; attention and recurrent layers, which
+    are single operations, stay FP32.
 
-    Sparse, nested, complex and float64 tensors get what torch gives them. A low operation that
-    torch has no kernel for is computed. Casts to float8_e4m3fn saturate, as torch's do since 2.12.
-    `torch.compile` runs eagerly inside. The layers of the last 131,072 autograd nodes are known,
-    for the counts by layer.
+    `torch.amp.custom_fwd(device_type="cuda")` casts no tensors of the CPU, as in torch, and a
+    `backward()` in another thread is torch's own. Sparse, nested, complex and float64 tensors get
+    what torch gives them. A low operation that torch has no kernel for is computed. Casts to
+    float8_e4m3fn saturate, as torch's do since 2.12. `torch.compile` runs eagerly inside, if it was
+    used before. The layers of the last 131,072 autograd nodes are known, for the counts by layer.
 
     Args:
         fmt: the low format, or its name or dtype; it must fit in float32.
@@ -185,7 +188,8 @@ class simulated(ContextDecorator):
         self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
         # The dtypes of autocast around each layer that was entered.
         self._lowered: list[torch.dtype] = []
-        self._stepping = False  # whether an optimizer's step runs
+        # Whether autocast was on, by kind of device, before each optimizer's step that runs.
+        self._paused: list[list[bool]] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
@@ -249,6 +253,9 @@ class simulated(ContextDecorator):
                     register_optimizer_step_post_hook(self._after_step),
                 ):
                     stack.callback(handle.remove)
+                # It runs a whole layer as one operation.
+                stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
+                mha.set_fastpath_enabled(False)
                 mode.depth = stack.enter_context(
                     autocast.switched_on(self._kinds, mode.dtype)
                 )
@@ -279,12 +286,19 @@ class simulated(ContextDecorator):
         self._open = None
         mode.entered = []
         self._lowered = []
-        self._stepping = False
+        self._paused = []
         mode.leave()
         mode.casts.forget()
         self._guard_backward()
         if kind is None:
             self._warn_of_choices()
+            if mode.switched_off and not mode.has_run:
+                warnings.warn(
+                    "simulated: nothing was low, because the program turned autocast off by "
+                    "CUDA's name, as torch.autocast('cuda') does without a GPU; write the "
+                    "tensors' device: torch.autocast(x.device.type).",
+                    stacklevel=2,
+                )
             if mode.policy.written and not mode.has_run:
                 fmt = mode.format_of(torch.empty(0, dtype=mode.dtype))
                 warnings.warn(
@@ -338,16 +352,16 @@ class simulated(ContextDecorator):
         return (args[0],), {**kwargs, "closure": simulated_closure}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._stepping:
+        if self._paused:
             self._resume()
 
     def _pause(self) -> None:
-        self._stepping = True
+        self._paused.append([torch.is_autocast_enabled(kind) for kind in self._kinds])
         autocast.set_enabled(self._kinds, False)
 
     def _resume(self) -> None:
-        self._stepping = False
-        autocast.set_enabled(self._kinds, True)
+        for kind, enabled in zip(self._kinds, self._paused.pop(), strict=True):
+            torch.set_autocast_enabled(kind, enabled)
         self._mode.casts.forget()  # weights may have changed through .data, unseen
 
     # Layers
@@ -357,7 +371,7 @@ class simulated(ContextDecorator):
         if mode.thread is not this_thread():
             return
         around = mode.place
-        if self._stepping:  # an optimizer's step was broken off
+        while self._paused:  # an optimizer's step was broken off
             self._resume()
         known = self._places.get(module)
         if known is None or known[0] is not around:

@@ -24,7 +24,7 @@ from mplab.numbers.formats import (
     Rounding,
 )
 from mplab.numbers.rounding import Stream
-from mplab.simulation.autocast import Casts, fake_mode
+from mplab.simulation.autocast import Casts, fake_mode, included
 from mplab.simulation.low_kernels import check_number, join, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
@@ -69,7 +69,13 @@ _OPAQUE = names_in(
 )
 """Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
 
-_NO_KERNEL = ("not implemented for", "not supported for", "Unsupported")
+_NO_KERNEL = (
+    "not implemented for",
+    "not supported for",
+    "Unsupported",
+    "could not create a primitive",
+    "doesn't handle types other than",
+)
 """What torch says where it has no kernel for a dtype: then one is assumed."""
 
 _PLAIN = frozenset(
@@ -207,6 +213,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.observers: list[Callable[[Ran], None]] = []
         self.casts = Casts()
         self.cause = ""
+        self.switched_off = False  # whether the program did that by CUDA's name
         self.depth = 0
         self.results: list[weakref.ref[Tensor]] = []
         self._next_sweep = _FIRST_SWEEP
@@ -288,6 +295,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             low = [t for t in _tensors((args, kwargs)) if t.dtype in FORMATS]
         self._where = place.name, backward
         self.casts.spent = self.casts.spent or backward
+        if rule.composite and not self.cause and torch.is_inference_mode_enabled():
+            with self, included():  # it arrives whole; its parts may be listed
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         if not low and not _asks_for_low(rule, args, kwargs):
             out = self._wide(rule, args, kwargs)
         elif not all(map(_is_real, low)):
@@ -310,6 +320,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._rounded_operand(a) if i in _OPERANDS[rule.name] else a
                 for i, a in enumerate(args)
             ]
+        if isinstance(rule.written, int) and rule.written < len(args):
+            self.casts.notice(args[rule.written])
         out = rule.call(*args, **kwargs)
         if self._guards:  # it may follow from a low tensor
             self.keep(out)
@@ -346,7 +358,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 out = self._compute(func, rule, args, kwargs, plan.dtypes)
         if self._guards:
             self.keep(out)
-        if self.policy.written and not self.has_run:
+        if not self.has_run:
             seen = [*low, *_tensors(out)]
             self.has_run = any(t.dtype is self.dtype for t in seen)
         if self.observers:
@@ -448,7 +460,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _round_borrowed(self, rule: Rule, out: Any) -> None:
         for t in _tensors(out) if self._borrowed and rule.name not in _MEMORY else ():
-            if t.dtype in self._borrowed and _is_real(t):
+            if t.dtype in self._borrowed and _is_real(t) and not t._is_zerotensor():
                 t.copy_(self._round(rule, t.float(), t.dtype))
 
     def _call_torch(
@@ -522,7 +534,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return t
         wide = t.to(torch.float32)
         rounder = self.rounders[t.dtype]
-        if t.dtype in self._borrowed:
+        if t.dtype in self._borrowed and not t._is_zerotensor():
             rounder(wide, wide, None)
         return wide
 
@@ -679,7 +691,7 @@ def dtypes_for(
             continue
         if held:
             found[fmt] = held[0]
-        elif len(formats) == 1 and not policy.written:
+        elif len(formats) == 1 and not policy.written and asked is None:
             found[fmt] = torch.float32
         else:
             one = "no dtype left" if asked is None else f"{asked} does not hold"

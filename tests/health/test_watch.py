@@ -21,7 +21,7 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
 from mplab.health import Digest, Health
 from mplab.health.measures import casts_of
 from mplab.health.records import Magnitudes
-from mplab.health.reports import _blocks
+from mplab.health.reports import _course
 from mplab.health.tracing import Tracer
 from mplab.lessons.l13.clinic import CASES
 from mplab.numbers.formats import FORMATS
@@ -75,7 +75,7 @@ def test_headroom_is_counted_in_powers_of_two_to_the_ends_of_the_format(low):
         assert scalars["gradient_footroom/2 (Linear)"] == gradients.footroom
     rooms = [step.outputs["0 (Linear)"].headroom for step in health.steps]
     row = next(row for row in health.report().layers().rows if "0 (L" in row[0])
-    assert row[3] == f"{rooms[2]:.1f}" and row[4] == _blocks(rooms)
+    assert row[3] == f"{rooms[2]:.1f}" and row[4] == _course(rooms)
     assert "  ".join(row) in re.sub(" {2,}", "  ", repr(health.report()))
 
 
@@ -89,7 +89,7 @@ def test_headroom_before_an_overflow_is_told_beside_it():
             loss.backward()
             health.step(loss)
     row = health.report().layers().rows[0]
-    assert row[:5] == ("0 (Linear)", "FP16", "inf", "1.0", "▅▇█")
+    assert row[:5] == ("0 (Linear)", "FP16", "inf", "1.0", "50!")
     picture = assert_legible(pictures.headroom(health.report()))
     assert picture.claim.endswith("end of FP16: 1.0 powers of two left, then overflow")
 

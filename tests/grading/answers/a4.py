@@ -111,7 +111,7 @@ WRONG = {
     ],
     "window_gradient": [
         (
-            "    gradient = np.sum(micro, axis=0) / len(micro)\n    gradient = gradient / scale",
+            "    gradient = np.mean(np.float64(micro), axis=0)\n    gradient = gradient / scale",
             "    gradient = np.zeros(len(micro[0]))\n"
             "    for one in micro:\n"
             "        gradient += one\n"

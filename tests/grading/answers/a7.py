@@ -128,7 +128,7 @@ WRONG = {
     "norm": [
         ("np.sqrt(variance + eps)", "(np.sqrt(variance) + eps)"),
         (
-            "wide = x.astype(np.float32)",
+            "wide = x.astype(np.float64)",
             "wide, eps = x, max(eps, 1e-3)",
         ),
         (

@@ -130,7 +130,7 @@ WRONG = {
             "math.fsum((held * (scale * tensor) - block) ** 2)",
             "np.max(np.abs(held * (scale * tensor) - block))",
         ),
-        ("low + 16 * high", "high + 16 * low"),
+        ("low + 16 * high", "low + 8 * high"),
         ("four[0] < six[0]", "four[0] <= six[0]"),
     ],
     "spread": [
