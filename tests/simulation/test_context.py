@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import mplab
 from mplab import BF16, FP8_E5M2, FP16, Rounding, Tally
-from mplab.simulation import Fp8Linear, simulated
+from mplab.simulation import CPU_AUTOCAST, Fp8Linear, simulated
 
 
 def test_forward_and_backward_may_run_in_two_contexts():
@@ -334,3 +334,69 @@ def test_a_format_may_be_given_by_its_name_or_dtype():
         assert mplab.simulation.explain(model, x, fmt=named).fmt is BF16
     with pytest.raises(ValueError, match=r"^simulated: fmt must be a Format, or the"):
         simulated("bf17")
+
+
+CHANGES = {
+    "a new .data": lambda p, q: setattr(p, "data", q),
+    "through .data": lambda p, q: p.data.copy_(q),
+    "of a vector": lambda p, q: torch.nn.utils.vector_to_parameters(q.ravel(), [p]),
+    "a list of .data": lambda p, q: torch._foreach_copy_([p.data], [q]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_weight_that_was_changed_between_two_forward_passes_is_cast_anew(change):
+    w, q, x = nn.Parameter(torch.randn(4, 4)), torch.randn(4, 4), torch.randn(2, 4)
+    with simulated(FP16):
+        x @ w
+        CHANGES[change](w, q)
+        found = x @ w
+    assert_bits(found, round_to(round_to(x) @ round_to(q)))
+
+
+INFERRED = {
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "matrix_power": lambda x: torch.matrix_power(x, 3),
+    "lstm": nn.LSTM(4, 4),
+    "attention": nn.MultiheadAttention(4, 2, batch_first=True).eval(),
+}
+
+
+@pytest.mark.parametrize("name", INFERRED)
+def test_in_inference_mode_what_arrives_whole_is_cast_as_autocast_casts_it(name):
+    x = torch.randn(4, 4)
+    call = INFERRED[name]
+    args = (x[None],) * (3 if name == "attention" else 1)
+    args = (x,) if name in ("einsum", "matrix_power") else args
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    with torch.inference_mode():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            real = call(*args)
+        with simulated(BF16, policy=CPU_AUTOCAST):
+            ours = call(*args)
+    torch.backends.mha.set_fastpath_enabled(fast)
+    real, ours = (t[0] if isinstance(t, tuple) else t for t in (real, ours))
+    assert ours.dtype is real.dtype is torch.bfloat16
+    assert_bits(ours, real)
+
+
+def test_an_optimizer_s_step_leaves_a_region_without_autocast_as_it_is():
+    model, x = mlp(4, 3), torch.randn(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with simulated(FP16):
+        loss(model(x)).backward()
+        with torch.autocast("cuda", enabled=False):
+            optimizer.step()
+            assert model(x).dtype is torch.float32
+        assert model(x).dtype is torch.float16
+
+
+def test_a_program_that_asks_for_autocast_by_cuda_s_name_alone_is_told_that_it_is_off():
+    with (
+        pytest.warns(UserWarning, match="CUDA is not available"),
+        pytest.warns(UserWarning, match="turned autocast off by CUDA's name"),
+        simulated(FP16),
+        torch.autocast("cuda", dtype=torch.float16),
+    ):
+        mlp(4, 3)(torch.randn(2, 4))
