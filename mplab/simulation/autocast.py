@@ -33,6 +33,8 @@ _OFF = torch._C.DispatchKeySet(_KEYS["cpu"])
 for _key in ("cuda", "mps"):
     _OFF = _OFF | torch._C.DispatchKeySet(_KEYS[_key])
 
+# Private parts of torch: a kernel of autocast must call the operation below autocast, and torch
+# gives Python no other way. Where a newer torch renames one, the import of this file fails.
 _Excluding = torch._C._ExcludeDispatchKeyGuard
 
 _transformations = torch._C._functorch.get_interpreter_stack
@@ -104,6 +106,7 @@ def included() -> Iterator[None]:
 
 
 def _depth() -> int:
+    """How deep regions of autocast are nested; torch tells it only as it changes it."""
     torch.autocast_increment_nesting()
     return int(torch.autocast_decrement_nesting())
 
@@ -231,7 +234,7 @@ def _holds_float32(args: Any) -> bool:
 
 
 def _asks(rule: Rule, args: Any, kwargs: Keywords) -> bool:
-    """Whether the program asks for the dtype of a result that CUDA's lists make FP32."""
+    """Whether the program names the dtype of a result that a list makes FP32: then it counts."""
     at = rule.dtype_at
     if at is None or rule.run is not Run.WIDE:
         return False
@@ -246,7 +249,7 @@ class Kernels:
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._replaced: set[Any] = set()
 
-    def __del__(self) -> None:
+    def __del__(self) -> None:  # then torch's own kernels are called directly again
         self._library._destroy()  # type: ignore[no-untyped-call]
 
     def replace(self, policy: Policy) -> None:

@@ -260,8 +260,8 @@ class simulated(ContextDecorator):
                     autocast.switched_on(self._kinds, mode.dtype)
                 )
             self._outer = mode.thread.innermost
-            mode.thread.innermost = mode
             _below_others(mode)
+            mode.thread.innermost = mode
             self._open = stack.pop_all()
         return self
 
