@@ -24,6 +24,15 @@ _WRAPPER = "on_tensors.<locals>.call"
 _FREE = {"<module>", "__getattr__"}
 """Functions that run on `import mplab` and on the first use of a room."""
 
+_CALLED_BY_TORCH = {
+    "_kernel.<locals>.run",
+    "Mode.__torch_dispatch__",
+    "Kernels.__del__",
+    "simulated._before_module",
+    "simulated._after_module",
+}
+"""Of the simulation: torch and Python call them while an object `simulated` lives."""
+
 
 def watched(
     answer: Callable[..., Any], uses: Sequence[str] | None, found: list[str]
@@ -55,6 +64,8 @@ def watched(
         if event != "call" or inside is not None or not ours:
             return
         inside = frame
+        if code.co_qualname in _CALLED_BY_TORCH:
+            return
         values = frame.f_locals
         name = code.co_qualname.partition(".")[0]
         if code.co_qualname == _WRAPPER:

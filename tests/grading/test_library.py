@@ -7,14 +7,16 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+import torch
 from corpus import NAMES, answer, assignment, judge
 from fronts import offered
 
 import mplab
-from mplab import FP8_E4M3, FP16, Overflow, Rounding
+from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding
 from mplab.course import EXERCISES, equal
 from mplab.course.calls import watched
 from mplab.course.limit import ends_within
+from mplab.simulation import simulated
 
 # A call that is ended early may be in a callback of numba's, which cannot raise.
 pytestmark = pytest.mark.filterwarnings(
@@ -158,6 +160,27 @@ def test_attributes_of_a_format_and_what_is_named_do_not_count():
     saturate = partial(mplab.round_to, fmt=FP16, overflow=Overflow.SATURATE)
     assert called(saturate, 1e9, uses=("round_to",)) == ["round_to with overflow"]
     assert called(saturate, 1e9, uses=("round_to", "overflow")) == []
+
+
+def a_step():
+    layer = torch.nn.Linear(3, 1)
+    with torch.autocast("cpu", torch.bfloat16):
+        layer(torch.ones(2, 3)).sum().backward()
+
+
+def test_operations_of_torch_do_not_count_while_a_simulation_lives_or_runs():
+    """Torch calls its kernels, and then those of the simulation, from within the answer."""
+    simulation = simulated(BF16)
+    with simulation:
+        assert called(a_step) == []
+    assert called(a_step) == []  # it lives, and replaces torch's kernels
+
+    def simulating():
+        with simulated(FP16):
+            a_step()
+
+    assert called(simulating, uses=("simulated",)) == []
+    assert set(called(simulating)) == {"simulated"}
 
 
 def test_a_profile_that_was_on_goes_on_after_it():
