@@ -7,9 +7,9 @@ Both stand in cells below the title; without a repository there are none.
 
 import nbformat
 
-from mplab.commands.frame import repository
-from mplab.commands.lesson_page import BUTTONS, launch_links
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
+from mplab.course.site.frame import repository
+from mplab.course.site.lesson_page import BUTTONS, launch_links
 
 INSTALL = """\
 from importlib.util import find_spec

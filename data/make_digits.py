@@ -2,7 +2,7 @@
 
 Needs scikit-learn (`pip install scikit-learn`), which mplab itself does not. The file is a plain
 .npy of uint8 without compression, so the same images always give the same bytes;
-mplab.course.digits refuses any other bytes. Source and licence are in README.md beside this file.
+mplab.common.digits refuses any other bytes. Source and licence are in README.md beside this file.
 """
 
 import hashlib

@@ -10,8 +10,8 @@ import shutil
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from mplab.course.files import course_folder
-from mplab.explorers.modules import to_live_html
+from mplab.common.files import course_folder
+from mplab.course.explorers.modules import to_live_html
 from mplab.lessons.l04.explorer import Photograph
 
 CANVASES = "all => all.map((each) => each.toDataURL().split(',')[1])"

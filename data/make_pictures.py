@@ -14,7 +14,7 @@ import nbformat
 from IPython.display import display
 from PIL import Image
 
-from mplab.course.files import PICTURE, course_folder
+from mplab.common.files import PICTURE, course_folder
 
 LESSONS = course_folder("lessons")
 README = LESSONS.parent / "README.md"

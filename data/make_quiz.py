@@ -8,7 +8,7 @@ import sys
 
 import nbformat
 
-from mplab.course.files import PICTURE, PREDICTION, course_folder
+from mplab.common.files import PICTURE, PREDICTION, course_folder
 
 FOLDED = re.compile(r"<details>.*?</summary>(.*?)</details>", re.DOTALL)
 

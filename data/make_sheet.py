@@ -6,8 +6,8 @@ python data/make_sheet.py
 import math
 
 from mplab import FORMATS
+from mplab.common.files import course_folder
 from mplab.common.words import number, superscript
-from mplab.course.files import course_folder
 
 LAST = "FP4_E2M1"
 """The last format in the table; those after it stand in no lesson."""

@@ -30,9 +30,16 @@ from parts.runs import SEEDS, exponents, larger, training
 from parts.speed import speed
 from parts.tensorcores import tensorcores
 
+from mplab.common.files import replace_file
 from mplab.common.installation import VERSION, environment
-from mplab.course.files import replace_file
-from mplab.hardware.recordings import FORM, SCHEMA, Recording, check, digest_of, load
+from mplab.course.hardware.recordings import (
+    FORM,
+    SCHEMA,
+    Recording,
+    check,
+    digest_of,
+    load,
+)
 
 
 class Part(NamedTuple):

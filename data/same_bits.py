@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mplab.hardware.rooflines import seconds_of
+from mplab.course.hardware.rooflines import seconds_of
 from mplab.health import Health
 from mplab.health.digest import numbers_of
 from mplab.numbers.formats import (

@@ -1,8 +1,9 @@
 """Low-precision formats, bit for bit, and their effect on arithmetic and training.
 
 This module offers the formats and `round_to`, which rounds to any of them. The other rooms, such
-as `mplab.simulation`, `mplab.training` and `mplab.pictures`, are imported on first use. Two must
-be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the shell.
+as `mplab.simulation` and `mplab.training`, are imported on first use. `mplab.course` holds the
+tools of the course; `mplab.pictures`, `mplab.explorers`, `mplab.hardware` and `mplab.grading` are
+short names for rooms in it.
 
 - Round to a format, and count overflows and other events: `mplab.round_to`, `mplab.tally`,
   `mplab.events`; for tensors `mplab.numbers.tensors.round_tensor`.
@@ -38,7 +39,11 @@ be imported explicitly: `mplab.grading` by assignments, `mplab.commands` by the 
   `mplab.training.stage_times`.
 """
 
+import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from mplab.common.installation import VERSION as __version__  # noqa: F401
@@ -46,7 +51,13 @@ from mplab.numbers import *  # noqa: F403
 from mplab.numbers import __all__ as _numbers
 
 if TYPE_CHECKING:
-    from mplab.course import check
+    from mplab.course import (
+        check,
+        explorers as explorers,
+        grading as grading,
+        hardware as hardware,
+        pictures as pictures,
+    )
 
 __all__ = [*(name for name in _numbers if name != "set_threads"), "check"]
 
@@ -54,23 +65,47 @@ _ROOMS = (
     "numbers",
     "arithmetic",
     "scaling",
-    "course",
     "simulation",
     "training",
     "health",
-    "hardware",
-    "pictures",
-    "explorers",
+    "course",
 )
+_OF_THE_COURSE = ("hardware", "pictures", "explorers", "grading")
+
+
+class _ShortNames:
+    """Imports `mplab.pictures` and the files in it as `mplab.course.pictures`: one module each."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        top, _, rest = name.partition(".")
+        if top == "mplab" and rest.partition(".")[0] in _OF_THE_COURSE:
+            return ModuleSpec(name, self)  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(spec.name.replace("mplab.", "mplab.course.", 1))
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system had set that of the short name
+
+
+# First: otherwise the folder of the room would give a second module of its file.
+sys.meta_path.insert(0, _ShortNames())
 
 
 def __getattr__(name: str) -> Any:
     if name in _ROOMS:
         return import_module(f"mplab.{name}")
+    if name in _OF_THE_COURSE:
+        return import_module(f"mplab.course.{name}")
     if name == "check":  # imports all exercises
         return import_module("mplab.course").check
     raise AttributeError(f"module 'mplab' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_ROOMS])
+    return sorted([*__all__, *_ROOMS, *_OF_THE_COURSE])

@@ -92,8 +92,21 @@ def test_the_first_sentence_of_a_front_says_what_it_is_for(room):
 
 def test_the_door_offers_the_numbers_the_check_of_an_exercise_and_the_rooms():
     assert set(mplab.__all__) == {*NUMBERS.split(), "check"} - {"set_threads"}
-    assert set(dir(mplab)) == {*mplab.__all__, *FRONTS} - {"grading"}
+    assert set(dir(mplab)) == {*mplab.__all__, *FRONTS}
     assert [name for name in dir(mplab) if not hasattr(mplab, name)] == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["hardware.recordings", "pictures.canvas", "explorers.chart", "grading.exercises"],
+)
+def test_short_names_of_rooms_of_the_course_give_the_same_modules(name):
+    """Notebooks and assignments from before the course had a room of its own say these."""
+    room = name.partition(".")[0]
+    assert getattr(mplab, room) is import_module(f"mplab.course.{room}")
+    file = import_module(f"mplab.{name}")
+    assert file is import_module(f"mplab.course.{name}")
+    assert file.__spec__.name == file.__name__  # so that it can be reloaded
 
 
 def test_what_is_not_offered_gives_python_s_own_error():
@@ -120,7 +133,7 @@ importlib.util.find_spec = lambda name: None if name in {packages!r} else found(
 HEAVY = {"torch", "tqdm", "matplotlib", "ipywidgets", "jupyterlab"}
 FIRST_CELLS = """
 import json
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 for path in sorted(course_folder("lessons").glob("*.ipynb")):
     cells = json.loads(path.read_text("utf-8"))["cells"]
     try: exec("".join(next(c for c in cells if c["cell_type"] == "code")["source"]), {})
@@ -176,7 +189,8 @@ def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
     said = run_script(code).splitlines()
     words = "which is not installed. Install it: "
     for line, room in zip(said, rooms, strict=True):
-        assert line.startswith(f"mplab.{room} needs {missing}, {words}")
+        where = line.replace("mplab.course.", "mplab.")
+        assert where.startswith(f"mplab.{room} needs {missing}, {words}")
         assert line.endswith(f"pip install 'mplab[{extra}]'")
 
 

@@ -49,6 +49,21 @@ def test_the_readme_is_short_and_its_first_lines_hold_surprise_start_and_doors()
     ]
 
 
+def test_the_readme_names_every_room_and_the_size_of_the_library():
+    inside = TEXT.partition("## What is inside")[2].partition("\n## ")[0]
+    package = Path(mplab.__file__).parent
+    rooms = {path.name: path for path in package.glob("*/") if path.name[0] != "_"}
+    tools = {
+        path.name for path in rooms.pop("course").glob("*/") if path.name[0] != "_"
+    }
+    library = rooms.keys() - {"commands", "lessons"}
+    named = set(re.findall(r"`(\w+)`", inside))
+    assert named == {*library, *tools}
+    files = [path for room in library for path in rooms[room].rglob("*.py")]
+    lines = sum(len(path.read_text("utf-8").splitlines()) for path in files)
+    assert f" {round(lines, -3):,} lines " in inside
+
+
 def test_the_guide_leads_to_every_lesson():
     guide = (ROOT / "lessons" / "README.md").read_text(encoding="utf-8")
     for lesson in (ROOT / "lessons").glob("*.ipynb"):

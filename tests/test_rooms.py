@@ -24,18 +24,21 @@ TABLE = {
     "numbers": "common",
     "arithmetic": "common numbers",
     "scaling": "common numbers",
-    "course": "common numbers",
     "simulation": "common numbers scaling",
-    "grading": "common numbers course",
-    "training": "common numbers course scaling simulation",
+    "training": "common numbers scaling simulation",
     "health": "common numbers simulation",
-    "hardware": "common numbers arithmetic course",
-    "pictures": "common numbers arithmetic scaling simulation training health hardware",
-    "explorers": "common numbers training pictures",
-    "commands": "common numbers arithmetic scaling course simulation grading training health "
-    "hardware pictures explorers",
+    "course/exercises": "common numbers",
+    "course/hardware": "common numbers arithmetic",
+    "course/pictures": "common numbers arithmetic scaling simulation training health "
+    "course/hardware",
+    "course/explorers": "common numbers training course/pictures",
+    "course/grading": "common numbers course/exercises",
+    "course/site": "common numbers training course/exercises course/pictures course/explorers",
+    "commands": "common numbers arithmetic scaling simulation training health course/exercises "
+    "course/hardware course/pictures course/explorers course/grading course/site",
 }
-"""The rooms, and those that each may import, lazily or not. Beside them stands `__init__.py`."""
+"""The rooms, and those that each may import, lazily or not: first the library's, then those of the
+course. Beside them stands `__init__.py`."""
 LAST = "commands"
 HEAVY = {"torch", "matplotlib", "numba", "IPython", "ipywidgets", "jupyterlab", "tqdm"}
 IMPORT_BUDGET = 1.0
@@ -46,10 +49,9 @@ STATEMENTS = 60
 TOKENS_PER_LINE = 8.5
 """Of mplab/ as a whole. Httpx holds 6.2, gfloat 6.8: a folded line takes longer to read."""
 
-LIBRARY = "common numbers arithmetic scaling simulation training health"
-"""The rooms of the library; the others are the tools of the course."""
+LIBRARY = [room for room in TABLE if not room.startswith("course/") and room != LAST]
 TOKENS = {
-    " ".join(f"mplab/{room}" for room in LIBRARY.split()): 113_900,
+    " ".join(f"mplab/{room}" for room in LIBRARY): 113_900,
     "mplab lessons data": 338_400,
     "tests": 362_200,
 }
@@ -66,7 +68,9 @@ def name_of(path):
 
 
 LESSONS = PACKAGE / "lessons"
-MODULES = {name_of(p): p for p in FILES if p.parent not in (PACKAGE, LESSONS)}
+APART = (PACKAGE, LESSONS, PACKAGE / "course")
+MODULES = {name_of(p): p for p in FILES if p.parent not in APART}
+FRONTS = {"course", *(room.replace("/", ".") for room in TABLE)}
 
 
 def wrong(of, names):
@@ -101,7 +105,7 @@ def modules(path):
         for name in read(path).imported
         if ours(name)
     }
-    return names & {"", *MODULES}
+    return names & {"", "course", *MODULES}
 
 
 def ours(name):
@@ -111,7 +115,8 @@ def ours(name):
 
 def room_of(module):
     """The room of a module."""
-    return module.partition(".")[0]
+    first, second = (*module.split("."), "")[:2]
+    return f"course/{second}" if first == "course" else first
 
 
 class Read(NamedTuple):
@@ -143,17 +148,30 @@ def read(path):
 
 def test_the_package_holds_the_rooms_of_the_table_and_no_other_code():
     entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__", "_course"}
-    assert entries == {*TABLE, "lessons", "__init__.py", "__main__.py", "py.typed"}
+    first = {room.partition("/")[0] for room in TABLE}
+    assert entries == {*first, "lessons", "__init__.py", "__main__.py", "py.typed"}
+    within = {path.name for path in (PACKAGE / "course").iterdir()} - {"__pycache__"}
+    rooms = {room.partition("/")[2] for room in TABLE if room.startswith("course/")}
+    assert within == {*rooms, "__init__.py"}
 
 
 def test_contributors_read_the_table_as_it_is():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) \|$", text, re.M)
+    rows = re.findall(r"^\| `([\w/]+)` \| (.*) \| (.*) \|$", text, re.M)
     for room, sentence, allowed in rows:
-        assert parse(MODULES[room]).body[0].value.value.startswith(sentence)
+        assert (
+            parse(MODULES[room.replace("/", ".")])
+            .body[0]
+            .value.value.startswith(sentence)
+        )
         assert allowed == ("all" if room == LAST else TABLE[room] or "–")
     assert [room for room, *_ in rows] == list(TABLE)
     assert text.count("\n") <= 80
+
+
+def test_nothing_in_the_library_imports_the_course():
+    for room in LIBRARY:
+        assert "course" not in TABLE[room]
 
 
 def test_the_table_has_no_circle():
@@ -182,12 +200,13 @@ def test_no_permission_in_the_table_is_unused():
 
 
 def test_code_imports_files_and_never_a_front_or_mplab_itself():
-    assert wrong(lambda module: modules(MODULES[module]) & {"", *TABLE}, MODULES) == {}
+    assert wrong(lambda module: modules(MODULES[module]) & {"", *FRONTS}, MODULES) == {}
 
 
 def test_the_checks_of_exercises_need_no_more_than_numpy():
     allowed = {"numpy", "mplab"}
-    paths = [path for module, path in MODULES.items() if room_of(module) == "course"]
+    room = "course/exercises"
+    paths = [path for module, path in MODULES.items() if room_of(module) == room]
     for path in [*paths, *(path for path in OF_LESSONS if path.name == "exercises.py")]:
         names = {name.partition(".")[0] for name in read(path).imported}
         assert names - allowed <= sys.stdlib_module_names, path
@@ -201,11 +220,11 @@ def test_a_lesson_s_code_lies_in_a_folder_that_merges_with_the_learner_s():
 
 
 def test_the_library_imports_lessons_only_where_it_finds_them():
-    """A lesson stands on the library; `course.lessons` looks for the exercises of all."""
+    """A lesson stands on the library; `course.exercises.lessons` looks for the exercises of all."""
     asking = [
         p for p in FILES if any("mplab.lessons" in name for name in read(p).imported)
     ]
-    assert {name_of(path) for path in asking} <= {"course.lessons"}
+    assert {name_of(path) for path in asking} <= {"course.exercises.lessons"}
 
 
 def test_only_commands_read_a_command_line():
@@ -215,7 +234,7 @@ def test_only_commands_read_a_command_line():
     assert {room_of(module) for module in readers} == {LAST}
 
 
-@pytest.mark.parametrize("name", ["mplab", "mplab.course", "mplab.grading"])
+@pytest.mark.parametrize("name", ["mplab", "mplab.course", "mplab.course.grading"])
 def test_importing_what_every_submission_imports_imports_nothing_heavy(name):
     """Cases of exercises that rounded at import brought 100 MB of compiler to each of them."""
     code = f"import {name}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
@@ -337,12 +356,14 @@ def test_the_readers_of_source_would_see_a_violation(tmp_path):
     """The tests above can fail: their readers find what they look for."""
     path = tmp_path / "sample.py"
     path.write_text(
-        "from mplab import explorers\n"
+        "from mplab.course import explorers\n"
         "def f():\n    import mplab.commands.main\n    from mplab.numbers import tensors, ulp\n"
     )
-    assert {"mplab.explorers", "mplab.commands.main", "mplab.numbers.tensors"} <= set(
-        read(path).imported
-    )
+    assert {
+        "mplab.course.explorers",
+        "mplab.commands.main",
+        "mplab.numbers.tensors",
+    } <= set(read(path).imported)
 
 
 def test_the_counter_of_tokens_leaves_out_comments_and_docstrings():

@@ -37,20 +37,21 @@ LEARNERS_NEED |= {
     "jupyter_server",
 }
 EXTRA_OF = {
-    **dict.fromkeys(["common", "numbers", "arithmetic", "course"], ()),
+    **dict.fromkeys(["common", "numbers", "arithmetic", "course/exercises"], ()),
     **dict.fromkeys(
-        ["scaling", "simulation", "training", "health", "hardware"], ("torch",)
+        ["scaling", "simulation", "training", "health", "course/hardware"], ("torch",)
     ),
-    **dict.fromkeys(["pictures", "explorers", "lessons"], ("lab",)),
+    **dict.fromkeys(["course/pictures", "course/explorers", "lessons"], ("lab",)),
+    "course/site": ("docs",),
     "commands": ("docs", "grade"),
-    "grading": ("grade", "cluster", "hub"),
+    "course/grading": ("grade", "cluster", "hub"),
 }
 MORE_FOR = {"numbers": {"torch"}, "common": {"tqdm", "ipython"}}
 MORE_FOR["health"] = {"lightning", "transformers", "keras"}
-MORE_FOR["explorers"] = {"ipython"}
+MORE_FOR["course/explorers"] = MORE_FOR["course/site"] = {"ipython"}
 """torch where there is one (`numbers.tensors`), a bar where one is asked for (`common.progress`,
 for rooms whose extra brings tqdm), the trainers and layers of others, and IPython, the only one
-that calls what `explorers.saved` displays with it."""
+that calls what `explorers.saved` and `site.narrow` display with it."""
 
 
 def brought_by(*extras):

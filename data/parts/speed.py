@@ -9,8 +9,8 @@ import torch
 from parts.part import Found, Setting, attempt
 from torch import Tensor
 
-from mplab.hardware.probes import tf32
-from mplab.hardware.rooflines import seconds_of
+from mplab.course.hardware.probes import tf32
+from mplab.course.hardware.rooflines import seconds_of
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
 from mplab.numbers.tensors import round_tensor
 from mplab.training.stages import stage_times

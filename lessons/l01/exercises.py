@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP16, round_to
-from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.course.exercises.exercise import ROUND_ONCE, Exercise, known
 
 _TIE = FP16.min_subnormal / 2
 

@@ -6,8 +6,8 @@ from matplotlib.axes import Axes
 
 from mplab import FP16
 from mplab.common.progress import counted
-from mplab.pictures import canvas as c
-from mplab.pictures.training import (
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.training import (
     draw_exponents,
     draw_zones,
     loss_axis,

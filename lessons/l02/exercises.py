@@ -4,7 +4,7 @@ import math
 
 import mplab.lessons.solutions as solutions
 from mplab import FP8_E4M3, FP16
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 class Code(int):

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 from mplab import Format, ulp
 from mplab.common.words import number
-from mplab.pictures import canvas as c
-from mplab.pictures.formats import INTEGERS, magnitudes
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.formats import INTEGERS, magnitudes
 
 WINDOW = (-30, 18)
 """The exponents at which the axis of magnitudes begins and ends."""

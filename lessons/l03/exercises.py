@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP8_E4M3, Rounding, round_to
-from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.course.exercises.exercise import ROUND_ONCE, Exercise, known
 
 
 def _ties_away(x: float) -> float:

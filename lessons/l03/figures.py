@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 
 from mplab import Format, Rounding, round_to, ulp
 from mplab.common.words import number
-from mplab.pictures import canvas as c
-from mplab.pictures.rounding import mode_words, rounded
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.rounding import mode_words, rounded
 
 
 # Rounding twice --------------------------------------------------------------------------

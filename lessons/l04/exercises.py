@@ -4,7 +4,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP8_E4M3, FP16, round_to
-from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.course.exercises.exercise import ROUND_ONCE, Exercise, known
 
 
 def _never_nan(x: float) -> float:

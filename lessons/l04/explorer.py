@@ -6,8 +6,8 @@ import traitlets
 from matplotlib.image import imread
 
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP8_E5M2, FP16, Format
-from mplab.explorers.modules import PageExplorer, module
-from mplab.pictures.canvas import Picture, in_house_style, titled
+from mplab.course.explorers.modules import PageExplorer, module
+from mplab.course.pictures.canvas import Picture, in_house_style, titled
 
 
 class Photograph(PageExplorer):

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from mplab import Format, Overflow, Tally, decode, round_to
 from mplab.common.words import number
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 from mplab.training.exponents import zones
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 def _rounded(x: float) -> float:

@@ -6,9 +6,9 @@ import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, Stream, round_to
 from mplab.arithmetic import cumsum, sum
-from mplab.explorers.chart import Bar, Scale, bars
-from mplab.explorers.widget import Explorer, choice, stops
-from mplab.pictures.canvas import percent, style
+from mplab.course.explorers.chart import Bar, Scale, bars
+from mplab.course.explorers.widget import Explorer, choice, stops
+from mplab.course.pictures.canvas import percent, style
 
 MOST = 1 << 14
 

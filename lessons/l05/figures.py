@@ -14,7 +14,7 @@ from mplab.arithmetic import (
     probabilistic_bound,
     sum,
 )
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed"}
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP32, Rounding, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 FRACTION_BITS, BLOCK = 13, 128
 

@@ -13,9 +13,9 @@ from mplab.arithmetic import mma
 from mplab.arithmetic.architectures import Input, MatrixUnit, unit_of
 from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.common.words import number
-from mplab.hardware import recordings
-from mplab.pictures import canvas
-from mplab.pictures.recordings import Where
+from mplab.course.hardware import recordings
+from mplab.course.pictures import canvas
+from mplab.course.pictures.recordings import Where
 
 
 # Long products ---------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, Rounding, round_to, ulp
-from mplab.course.exercise import ROUND_ONCE, Exercise, known
+from mplab.course.exercises.exercise import ROUND_ONCE, Exercise, known
 
 
 # Lost updates ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from mplab import BF16, FP32, Format, round_to, ulp
 from mplab.arithmetic import Descent
 from mplab.common.words import number
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 _WITH = {
     "nearest": "rounded to nearest",

@@ -9,10 +9,10 @@ import numpy as np
 
 from mplab import FORMATS, FP32, Format, encode, round_to
 from mplab.common.words import number as in_digits
-from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
-from mplab.explorers.widget import Explorer, stops
-from mplab.pictures.canvas import INK, STYLES, bands, percent, power_of_two
-from mplab.pictures.training import run_name, scale_words
+from mplab.course.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
+from mplab.course.explorers.widget import Explorer, stops
+from mplab.course.pictures.canvas import INK, STYLES, bands, percent, power_of_two
+from mplab.course.pictures.training import run_name, scale_words
 from mplab.training import ExponentHistogram
 from mplab.training.history import History, Sample
 

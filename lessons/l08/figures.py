@@ -8,10 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from mplab import FP16, FP32, Format
-from mplab.hardware import recordings
-from mplab.pictures import canvas as c
-from mplab.pictures.recordings import Where
-from mplab.pictures.training import summed
+from mplab.course.hardware import recordings
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.recordings import Where
+from mplab.course.pictures.training import summed
 from mplab.training import History
 from mplab.training.exponents import (
     ExponentHistogram,

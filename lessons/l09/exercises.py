@@ -3,7 +3,7 @@
 import numpy as np
 
 import mplab.lessons.solutions as solutions
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 # The state machine -----------------------------------------------------------------------
 State = tuple[float, int]

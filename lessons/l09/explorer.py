@@ -7,9 +7,17 @@ import ipywidgets
 import numpy as np
 
 from mplab import FORMATS, FP16
-from mplab.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
-from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.pictures.canvas import BAD, BAND, INK, LOST, power_of_two, style, whole_ticks
+from mplab.course.explorers.chart import BOLD, DASHED, Chart, Drawing, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider, stops
+from mplab.course.pictures.canvas import (
+    BAD,
+    BAND,
+    INK,
+    LOST,
+    power_of_two,
+    style,
+    whole_ticks,
+)
 from mplab.scaling import (
     DoublingScaler,
     FlooredScaler,

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import FP16
-from mplab.pictures import canvas as c
-from mplab.pictures.scaling import band_between
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.scaling import band_between
 from mplab.scaling import Trace
 
 

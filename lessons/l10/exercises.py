@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP16, FP32
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 # The rule --------------------------------------------------------------------------------
 WIDE, LOW, COARSE = FP32.precision, FP16.precision, BF16.precision

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32, Format
 from mplab.common.words import plural
-from mplab.explorers.chart import BOLD, Drawing
-from mplab.explorers.widget import Explorer, choice, tick
-from mplab.pictures.canvas import listed, style
+from mplab.course.explorers.chart import BOLD, Drawing
+from mplab.course.explorers.widget import Explorer, choice, tick
+from mplab.course.pictures.canvas import listed, style
 from mplab.simulation import POLICIES, explain
 
 

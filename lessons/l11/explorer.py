@@ -1,8 +1,8 @@
 """The explorer of speed: what a narrower format gains when two limits and a start cost time."""
 
-from mplab.explorers.chart import BOLD, Drawing
-from mplab.explorers.widget import Explorer, stops
-from mplab.pictures.canvas import BAD, FAINT
+from mplab.course.explorers.chart import BOLD, Drawing
+from mplab.course.explorers.widget import Explorer, stops
+from mplab.course.pictures.canvas import BAD, FAINT
 
 SIZES = tuple(2**k for k in range(4, 14))
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.hardware import recordings
-from mplab.hardware.rooflines import ProductError, Roofline
-from mplab.pictures import canvas as c
-from mplab.pictures.recordings import NAMES, Where
-from mplab.pictures.training import look_of
+from mplab.course.hardware import recordings
+from mplab.course.hardware.rooflines import ProductError, Roofline
+from mplab.course.pictures import canvas as c
+from mplab.course.pictures.recordings import NAMES, Where
+from mplab.course.pictures.training import look_of
 from mplab.training import RECIPES
 from mplab.training.stages import STAGES, Times
 

@@ -3,10 +3,17 @@
 import numpy as np
 
 from mplab import FP8_E4M3, FP8_E5M2, Format
-from mplab.explorers.chart import Chart, Drawing, Scale
-from mplab.explorers.widget import Explorer, choice, slider, stops
-from mplab.pictures.canvas import BAND, LOST, percent, power_of_two, style, whole_ticks
-from mplab.pictures.scaling import Window, follow
+from mplab.course.explorers.chart import Chart, Drawing, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider, stops
+from mplab.course.pictures.canvas import (
+    BAND,
+    LOST,
+    percent,
+    power_of_two,
+    style,
+    whole_ticks,
+)
+from mplab.course.pictures.scaling import Window, follow
 from mplab.scaling import CurrentScaling, DelayedScaling
 
 FORMATS: dict[str, Format] = {"E4M3": FP8_E4M3, "E5M2": FP8_E5M2}

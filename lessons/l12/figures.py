@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import FP8_E4M3
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 
 # Blocks ----------------------------------------------------------------------------------

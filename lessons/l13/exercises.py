@@ -1,7 +1,7 @@
 """The exercises of the clinic: a norm in the wrong units, and a diagnosis from observables."""
 
 import mplab.lessons.solutions as solutions
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 # Diagnosis -------------------------------------------------------------------------------

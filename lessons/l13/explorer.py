@@ -3,10 +3,10 @@
 import math
 from textwrap import wrap
 
-from mplab.explorers.chart import BOLD, Chart, Drawing, Scale
-from mplab.explorers.widget import Explorer, choice
+from mplab.course.explorers.chart import BOLD, Chart, Drawing, Scale
+from mplab.course.explorers.widget import Explorer, choice
+from mplab.course.pictures.canvas import NEUTRAL
 from mplab.lessons.l13.clinic import CASES, Outcome, Treatment
-from mplab.pictures.canvas import NEUTRAL
 
 TREATMENT_NAMES: dict[str, Treatment] = {
     "none": "broken",

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from matplotlib.patches import Rectangle
 
+from mplab.course.pictures import canvas as c
 from mplab.health.records import Step
 from mplab.lessons.l13.clinic import TREATMENTS, Case, Outcome
-from mplab.pictures import canvas as c
 
 # The cases of the clinic -----------------------------------------------------------------
 _HEADS = {"broken": "as reported", "wrong": "usual remedy", "fixed": "cure"}

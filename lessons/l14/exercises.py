@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 import mplab.lessons.solutions as solutions
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 # The logarithm of summed exponentials ----------------------------------------------------

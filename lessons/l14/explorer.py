@@ -5,15 +5,15 @@ from functools import cache
 import numpy as np
 
 from mplab import BF16, FP16, FP32
-from mplab.explorers.chart import Bar, Scale, bars
-from mplab.explorers.widget import Explorer, choice, slider
+from mplab.course.explorers.chart import Bar, Scale, bars
+from mplab.course.explorers.widget import Explorer, choice, slider
+from mplab.course.pictures.canvas import BAD, FAINT, GOOD, power_of_two
 from mplab.lessons.l14.figures import (
     PROBLEMS,
     FormulaErrors,
     measure_formula_errors,
     medians,
 )
-from mplab.pictures.canvas import BAD, FAINT, GOOD, power_of_two
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16)}
 

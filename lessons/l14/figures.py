@@ -19,7 +19,7 @@ from mplab.arithmetic import (
     variance,
 )
 from mplab.common.words import superscript
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 Data = tuple[np.ndarray, ...]
 

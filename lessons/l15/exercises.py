@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP16, arithmetic
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 Solution = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 

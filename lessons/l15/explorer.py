@@ -8,10 +8,10 @@ import numpy as np
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
 from mplab.arithmetic import Refinement, refine
 from mplab.common.words import plural, superscript
-from mplab.explorers.chart import Chart, Scale
-from mplab.explorers.widget import Explorer, choice, slider, tick
+from mplab.course.explorers.chart import Chart, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider, tick
+from mplab.course.pictures.canvas import power_of_two, style
 from mplab.lessons.l15.figures import random_system
-from mplab.pictures.canvas import power_of_two, style
 
 FORMATS = {fmt.name: fmt for fmt in (FP32, FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 from mplab import Format
 from mplab.arithmetic import Refinement, refine
 from mplab.common.words import plural
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 
 class System(NamedTuple):

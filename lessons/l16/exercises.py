@@ -4,7 +4,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, Format, round_to, ulp, values
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 # Where a cup stops -----------------------------------------------------------------------

@@ -9,12 +9,12 @@ import traitlets
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format
 from mplab.arithmetic import integrate, step_is_lost
 from mplab.common.words import number, superscript
-from mplab.explorers.chart import Chart, Scale
-from mplab.explorers.modules import PageExplorer, module
-from mplab.explorers.widget import Explorer, choice, slider
+from mplab.course.explorers.chart import Chart, Scale
+from mplab.course.explorers.modules import PageExplorer, module
+from mplab.course.explorers.widget import Explorer, choice, slider
+from mplab.course.pictures.canvas import style
 from mplab.lessons.l16 import figures
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
-from mplab.pictures.canvas import style
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

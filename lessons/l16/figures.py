@@ -8,7 +8,7 @@ import numpy as np
 from mplab import Format, round_to, values
 from mplab.arithmetic import integrate, step_is_lost
 from mplab.common.words import number
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 HOT, ROOM, RATE = 90.0, 20.0, 0.1
 """A cup of coffee: degrees at the start, degrees of the room, and the share of the difference that

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 import mplab.lessons.solutions as solutions
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 # What slices cost ------------------------------------------------------------------------
 _COSTS = (

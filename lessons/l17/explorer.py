@@ -9,10 +9,10 @@ import numpy as np
 from mplab import FP16, FP32
 from mplab.arithmetic import mma, slice_bits, split
 from mplab.common.words import plural, superscript
-from mplab.explorers.chart import Chart, Scale
-from mplab.explorers.widget import Explorer, choice, slider
+from mplab.course.explorers.chart import Chart, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider
+from mplab.course.pictures.canvas import GOOD, INK, power_of_two
 from mplab.lessons.l17.figures import KINDS
-from mplab.pictures.canvas import GOOD, INK, power_of_two
 
 SUMS, LONGEST = 8, 12
 """Rows, and columns; the most products in a sum, as a power of two."""

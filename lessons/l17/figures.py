@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.arithmetic import emulation_bound, mma, slice_bits, split
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 _LOOKS = {**c.STYLES, "INT8": c.NEUTRAL[0], "moduli": c.NEUTRAL[1]}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import FP4_E2M1, FP8_E4M3, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 LARGEST = FP4_E2M1.max_finite
 LARGEST_SCALE, LEAST_SCALE = FP8_E4M3.max_finite, FP8_E4M3.min_normal

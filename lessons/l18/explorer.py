@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from mplab import FP4_E2M1
-from mplab.explorers.chart import Chart, Scale
-from mplab.explorers.widget import Explorer, choice, slider, tick
-from mplab.pictures.canvas import BAD, GOOD, power_of_two
+from mplab.course.explorers.chart import Chart, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider, tick
+from mplab.course.pictures.canvas import BAD, GOOD, power_of_two
 from mplab.scaling import ScaleRule, dequantize, hadamard, quantize
 
 WAYS = {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mplab import FP4_E2M1, Rounding, Stream
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 from mplab.scaling import MX_BLOCK, ScaleRule, fake_quantize, hadamard
 
 _MXFP4: dict[str, Any] = {"scale": ScaleRule.RCEIL, "block": MX_BLOCK}

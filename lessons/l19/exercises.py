@@ -8,7 +8,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, round_to
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 
 # Orders ----------------------------------------------------------------------------------

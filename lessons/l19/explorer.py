@@ -8,9 +8,9 @@ import numpy as np
 from mplab import BF16, FP16, FP32, Format, encode, round_to
 from mplab.arithmetic import Accumulation, matmul
 from mplab.common.words import plural
-from mplab.explorers.chart import Drawing
-from mplab.explorers.widget import Explorer, choice, slider
-from mplab.pictures.canvas import BAND, INK
+from mplab.course.explorers.chart import Drawing
+from mplab.course.explorers.widget import Explorer, choice, slider
+from mplab.course.pictures.canvas import BAND, INK
 
 WAYS: dict[str, Accumulation] = {
     "FP32": {"accumulator_format": FP32},

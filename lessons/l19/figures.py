@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from mplab import BF16, FP16, FP32, round_to
 from mplab.arithmetic import distinct_sums
 from mplab.common.words import plural
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 from mplab.training import Recipe, Task, train
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 import mplab.lessons.solutions as solutions
 from mplab import BF16, round_to, ulp
-from mplab.course.exercise import Exercise, known
+from mplab.course.exercises.exercise import Exercise, known
 
 # Mean errors -----------------------------------------------------------------------------
 _RNG = np.random.default_rng(20)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from mplab import BF16, round_to
-from mplab.explorers.chart import Chart, Scale
-from mplab.explorers.widget import Explorer, choice, slider, tick
+from mplab.course.explorers.chart import Chart, Scale
+from mplab.course.explorers.widget import Explorer, choice, slider, tick
+from mplab.course.pictures.canvas import BAD, BAND, GOOD
 from mplab.lessons.l20.figures import output_errors, weights_of
-from mplab.pictures.canvas import BAD, BAND, GOOD
 
 MOVES = {"0: P = 1": 0.0, "ln 2: P = 1/2": math.log(2), "1: P = 0.37": 1.0}
 OUTPUTS = 4096

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mplab import BF16, Format, round_to, ulp
-from mplab.pictures import canvas as c
+from mplab.course.pictures import canvas as c
 
 KEYS = 64
 """The keys of a row of attention."""

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from mplab.commands.errors import UserError
+from mplab.common.errors import UserError
 from mplab.health.comparison import compare
 
 
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(str(error)) from error
     print(found)
     if options.plot:
-        from mplab.pictures.monitoring import parting
+        from mplab.course.pictures.monitoring import parting
 
         parting(found).save(options.plot)
         print(f"Written: {options.plot}")

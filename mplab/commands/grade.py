@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mplab.commands.errors import UserError, escape_control_characters
+from mplab.common.errors import UserError, escape_control_characters
 from mplab.common.installation import require_packages
 
 if TYPE_CHECKING:
-    from mplab.grading.autograding import SubmissionResult
-    from mplab.grading.folder import Course
+    from mplab.course.grading.autograding import SubmissionResult
+    from mplab.course.grading.folder import Course
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     require_packages("grading", "nbgrader", "psutil", "nh3")
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading.folder import Course
-    from mplab.grading.sandbox import NoSandbox
+    from mplab.course.grading.folder import Course
+    from mplab.course.grading.sandbox import NoSandbox
 
     try:
         if options.step == "init":
@@ -125,7 +125,7 @@ _PUBLISH = _option(
     ),
 )
 def _init(options: argparse.Namespace) -> int:
-    from mplab.grading.folder import create_course
+    from mplab.course.grading.folder import create_course
 
     course = create_course(
         options.folder, course_id=options.course_id, exchange=options.exchange
@@ -139,7 +139,7 @@ def _init(options: argparse.Namespace) -> int:
 
 @_step("make an assignment of your own, which runs as it is", _COURSE, _ASSIGNMENT)
 def _new(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.folder import create_assignment
+    from mplab.course.grading.folder import create_assignment
 
     made = create_assignment(course, options.assignment)
     print("Yours to change:", *made, sep="\n  ")
@@ -156,7 +156,7 @@ def _new(course: Course, options: argparse.Namespace) -> int:
     _PUBLISH,
 )
 def _release(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading import exchanging, releasing
+    from mplab.course.grading import exchanging, releasing
 
     for name in options.assignment:
         print(
@@ -182,7 +182,7 @@ def _release(course: Course, options: argparse.Namespace) -> int:
     ),
 )
 def _due(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.gradebook import set_due
+    from mplab.course.grading.gradebook import set_due
 
     print(set_due(course, options.assignment, options.time))
     return 0
@@ -213,7 +213,7 @@ def _due(course: Course, options: argparse.Namespace) -> int:
     ),
 )
 def _collect(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading import collecting, exchanging
+    from mplab.course.grading import collecting, exchanging
 
     place = options.place or exchanging.inbound(course)
     collected = collecting.collect(
@@ -242,7 +242,7 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     _TRUST,
 )
 def _autograde(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.autograding import autograde
+    from mplab.course.grading.autograding import autograde
 
     if options.dask and options.jobs > 1:
         raise ValueError(
@@ -282,7 +282,7 @@ def _print_summary(
     course: Course, name: str, lines: Sequence[SubmissionResult], *, whole_class: bool
 ) -> None:
     """Print what a teacher should look at."""
-    from mplab.grading import gradebook, journal
+    from mplab.course.grading import gradebook, journal
 
     before = sum(line.done_before for line in lines)
     failed = [line.student for line in lines if line.score is None]
@@ -321,7 +321,7 @@ def _print_summary(
     _PUBLISH,
 )
 def _feedback(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading import exchanging, feedback, journal
+    from mplab.course.grading import exchanging, feedback, journal
 
     name = options.assignment
     course.assignment(name)
@@ -373,7 +373,7 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     """Repeat collect, grade and feedback. Each step knows what is done, so a kill loses nothing."""
     from sqlalchemy.exc import OperationalError
 
-    from mplab.grading import autograding, collecting, exchanging, feedback
+    from mplab.course.grading import autograding, collecting, exchanging, feedback
 
     name = options.assignment
     place = options.place or exchanging.inbound(course)
@@ -433,7 +433,12 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     ),
 )
 def _export(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.exporting import BY_HAND, fill_in_grades, grades, write_grades
+    from mplab.course.grading.exporting import (
+        BY_HAND,
+        fill_in_grades,
+        grades,
+        write_grades,
+    )
 
     every = grades(course, options.assignment)
     if options.into:
@@ -478,7 +483,7 @@ def _export(course: Course, options: argparse.Namespace) -> int:
     ),
 )
 def _gradescope(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.gradescope import write_autograder
+    from mplab.course.grading.gradescope import write_autograder
 
     name = options.assignment
     path = course.root / f"autograder-{name}.zip"
@@ -495,8 +500,8 @@ def _gradescope(course: Course, options: argparse.Namespace) -> int:
     _ASSIGNMENT,
 )
 def _statistics(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.statistics import bars_of, statistics, write_statistics
-    from mplab.pictures.grades import class_parts
+    from mplab.course.grading.statistics import bars_of, statistics, write_statistics
+    from mplab.course.pictures.grades import class_parts
 
     name = options.assignment
     people, counts = statistics(course, name)
@@ -526,7 +531,7 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
     ),
 )
 def _serve(course: Course, options: argparse.Namespace) -> int:
-    from mplab.grading.review import serve
+    from mplab.course.grading.review import serve
 
     serve(course, options.port, lambda text: print(text, flush=True), hub=options.hub)
     return 0

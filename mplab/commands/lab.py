@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from mplab.commands.errors import UserError
+from mplab.common.errors import UserError
+from mplab.common.files import PICTURE, PREDICTION, course_folder, replace_file
 from mplab.common.installation import require_packages
-from mplab.course.files import PICTURE, PREDICTION, course_folder, replace_file
 
 _DEFAULTS = Path(__file__).parent / "jupyter"
 """A Jupyter configuration folder: no question about news, nothing that no learner needs."""

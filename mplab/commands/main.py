@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from mplab.commands.errors import UserError, escape_control_characters
+from mplab.common.errors import UserError, escape_control_characters
 from mplab.common.installation import VERSION, missing_message
 
 COMMANDS = {

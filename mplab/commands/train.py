@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from mplab.commands.errors import UserError
+from mplab.common.errors import UserError
 from mplab.training.history import History
 from mplab.training.recipes import RECIPES, Recipe
 from mplab.training.runs import gather
@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _show(runs: list[History], options: argparse.Namespace) -> None:
     """Print the table, and draw what was asked for."""
-    from mplab.pictures.training import loss_curves, results_table
+    from mplab.course.pictures.training import loss_curves, results_table
 
     print(results_table(runs))
     for path in options.plot:

@@ -1,1 +1,1 @@
-"""What every room uses: words, tables, progress bars, what is installed, lazy imports."""
+"""What every room uses: words, files, tables, progress bars, what is installed, lazy imports."""

@@ -1,7 +1,7 @@
-"""What the course brings along: its files, the digits, the checks of its exercises."""
+"""The tools of the course: exercises and their checks, figures, explorers, grading, its pages."""
 
-from mplab.course.digits import Digits as Digits, load_digits as load_digits
-from mplab.course.exercise import (
+from mplab.common.digits import Digits as Digits, load_digits as load_digits
+from mplab.course.exercises.exercise import (
     Arguments as Arguments,
     Exercise as Exercise,
     HashedValue as HashedValue,
@@ -10,4 +10,4 @@ from mplab.course.exercise import (
     but as but,
     equal as equal,
 )
-from mplab.course.lessons import EXERCISES as EXERCISES, check as check
+from mplab.course.exercises.lessons import EXERCISES as EXERCISES, check as check

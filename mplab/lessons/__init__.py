@@ -1,6 +1,6 @@
 """Code of single lessons, in the folders l01 … l19 beside the notebooks."""
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 # The folder lies beside mplab/ in a checkout and inside it in an installation: found in one place,
 # both import it as mplab.lessons.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mplab.course.files import replace_file
+from mplab.common.files import replace_file
 from mplab.numbers.checks import quoted
 from mplab.numbers.rounding import Tally
 from mplab.training.exponents import ExponentHistogram

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from mplab.common.files import replace_file
 from mplab.common.installation import environment
 from mplab.common.progress import counted
-from mplab.course.files import replace_file
 from mplab.numbers.checks import integer
 from mplab.numbers.devices import forked_randomness, widest
 from mplab.numbers.formats import FP32

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from mplab.course.files import replace_file
+from mplab.common.files import replace_file
 from mplab.numbers.checks import integer
 from mplab.training.history import MALFORMED, History
 from mplab.training.loop import train

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mplab.course.digits import load_digits
+from mplab.common.digits import load_digits
 from mplab.numbers.checks import one_of, quoted
 
 Batch = tuple[Tensor, Tensor]

@@ -12,9 +12,10 @@ from buttons import with_buttons
 from fronts import offered
 
 import mplab
-from mplab.commands import export_html, front_page, main
-from mplab.commands.lesson_page import launch_links, lesson_body
-from mplab.course.files import course_folder
+from mplab.commands import main
+from mplab.common.files import course_folder
+from mplab.course.site import export, front_page
+from mplab.course.site.lesson_page import launch_links, lesson_body
 
 pytestmark = pytest.mark.slow
 
@@ -49,8 +50,8 @@ def lessons(tmp_path, monkeypatch):
     """A course of one lesson, and where its page goes."""
     folder = tmp_path / "lessons"
     folder.mkdir()
-    monkeypatch.setattr(export_html, "course_folder", lambda name: folder)
-    monkeypatch.setattr("mplab.commands.reference.write_reference", str)
+    monkeypatch.setattr(export, "course_folder", lambda name: folder)
+    monkeypatch.setattr("mplab.course.site.reference.write_reference", lambda *_: None)
     pages.write_lesson(folder / "01_nothing.ipynb", CELLS)
     return folder, tmp_path / "out"
 
@@ -61,7 +62,7 @@ ASKED = r'<(script|link|img)[^>]*(src|href)="(https?:)?//'
 
 def test_a_page_shows_its_explorers_and_asks_for_nothing(lessons):
     _, out = lessons
-    export_html.export(out)
+    export.export(out, {})
     page = (out / "01_nothing.html").read_text(encoding="utf-8")
     assert (
         "<svg" in page and "Which loss scale keeps the gradients inside FP16?" in page
@@ -116,7 +117,7 @@ def test_a_page_is_kept_while_its_lesson_fails(lessons, capfd):
     folder, out = lessons
     page = out / "01_nothing.html"
     pages.write_lesson(folder / "01_nothing.ipynb", CELLS[:1])
-    export_html.export(out)
+    export.export(out, {})
     kept = page.read_bytes()
     pages.write_lesson(folder / "01_nothing.ipynb", [CELLS[0], "1 / 0"])
     assert main.main(["export-html", "--out", str(out)]) == 2
@@ -128,7 +129,7 @@ def test_a_page_is_kept_while_its_lesson_fails(lessons, capfd):
 def reference(tmp_path_factory, digits):
     """The folder of the reference."""
     out = tmp_path_factory.mktemp("pages")
-    export_html.export(out, lessons=[])
+    export.export(out, {}, lessons=[])
     return out / "api"
 
 

@@ -16,10 +16,10 @@ from drawn import assert_as_it_was
 
 import mplab
 from mplab.commands import doctor, lab
-from mplab.commands.errors import UserError
 from mplab.commands.lab import copy_lessons, find_lesson
 from mplab.commands.main import main
-from mplab.course.files import course_folder as lessons_folder
+from mplab.common.errors import UserError
+from mplab.common.files import course_folder as lessons_folder
 
 FIRST, SECOND, FIGURES = "01_first.ipynb", "02_second.ipynb", "l01/figures.py"
 RECORD = ".mplab-lessons.json"

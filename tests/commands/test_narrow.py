@@ -4,8 +4,8 @@ import numpy as np
 from drawn import assert_as_it_was, told
 from legible import assert_legible
 
-from mplab.commands.narrow import make_narrow
-from mplab.pictures.canvas import STYLES, Line, Picture, line_chart, titled
+from mplab.course.pictures.canvas import STYLES, Line, Picture, line_chart, titled
+from mplab.course.site.narrow import make_narrow
 
 
 def test_long_names_of_lines_are_wrapped_and_stay_apart():

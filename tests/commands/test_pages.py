@@ -14,9 +14,10 @@ from drawn import assert_as_it_was
 from nbformat.v4 import new_output
 from PIL import Image
 
-from mplab.commands import export_html, front_page, reference
-from mplab.commands.errors import UserError
+from mplab.commands import export_html
+from mplab.common.errors import UserError
 from mplab.common.installation import VERSION
+from mplab.course.site import export, front_page, reference
 from mplab.training.digits import PaintedDigits
 from mplab.training.exponents import exponent_histogram
 
@@ -68,23 +69,23 @@ def site(tmp_path_factory):
     urls = email.message.Message()
     urls["Project-URL"] = "Repository, https://github.com/a/b"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_html, "course_folder", lambda name: folder)
+        patch.setattr(export, "course_folder", lambda name: folder)
         patch.setattr("importlib.metadata.metadata", lambda package: urls)
         patch.setenv("GITHUB_REPOSITORY", "a/b")
         (out / "api").mkdir()
         (out / "api" / "a.html").write_bytes(ENTRY)
-        patch.setattr(reference, "write_reference", str)
+        patch.setattr(reference, "write_reference", lambda *_: None)
         digits = '<div class="explorer frozen">DIGITS<script></script></div>'
         patch.setattr(front_page, "draw_digits", iter([digits]).__next__)
         patch.setattr(front_page, "to_live_html", "LIVE {0.entry}".format)
         patch.setattr("nbclient.NotebookClient.execute", execute)
-        export_html.export(out, lessons=[1, 2, 5, 7])
+        export.export(out, {}, lessons=[1, 2, 5, 7])
         patch.setattr("nbclient.NotebookClient.execute", None)
         export_html.main(["--out", str(out), "--lesson", "1", "--lesson", "2"])
         with pytest.raises(
             UserError, match=r"no lesson 3\. There are 1, 2, 5, 7, 19\."
         ):
-            export_html.export(out, lessons=[3])
+            export.export(out, {}, lessons=[3])
     return out
 
 
@@ -110,7 +111,7 @@ def test_a_lesson_that_ctrl_c_broke_off_is_not_written(tmp_path, monkeypatch, er
 
     monkeypatch.setattr("nbclient.NotebookClient.execute", execute)
     with pytest.raises(KeyboardInterrupt):
-        export_html.export(tmp_path, lessons=[1])
+        export.export(tmp_path, {}, lessons=[1])
     assert not list(tmp_path.glob("*.html"))
 
 
@@ -153,9 +154,8 @@ def test_the_reference_has_what_a_front_offers_and_lists_rooms_commands_and_repo
     }
     monkeypatch.setattr(reference, "MORE", shown)
     monkeypatch.setattr(reference, "ROOMS", ("health", "scaling"))
-    monkeypatch.setattr(reference, "COMMANDS", {"fly": "see all"})
     monkeypatch.setattr(reference, "course_folder", lambda name: tmp_path)
-    reference.write_reference(tmp_path / "api")
+    reference.write_reference(tmp_path / "api", {"fly": "see all"})
     pages = [tmp_path / "api" / f"{x}.html" for x in ("mplab", "mplab/health", "index")]
     text = "".join(
         re.sub(r"<nav.*?</nav>|<[^>]*>", "", reduced(x), flags=re.S) for x in pages

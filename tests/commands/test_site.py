@@ -4,7 +4,6 @@ import re
 from fractions import Fraction
 from html import escape, unescape
 from io import BytesIO
-from pathlib import Path
 
 import corpus
 import nbformat
@@ -13,11 +12,11 @@ import pytest
 from PIL import Image
 
 from mplab import explorers
-from mplab.commands import export_html, frame, front_page
+from mplab.common.files import course_folder
 from mplab.common.words import superscript
 from mplab.course import EXERCISES
-from mplab.course.files import course_folder
-from mplab.course.practice import practice
+from mplab.course.exercises.practice import practice
+from mplab.course.site import export, frame, front_page
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l18.explorer import FourBitBlock
 
@@ -55,10 +54,13 @@ def site(tmp_path_factory):
     guide = (course_folder("lessons") / "README.md").read_text(encoding="utf-8")
     (folder / "README.md").write_text(guide, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(export_html, "course_folder", lambda name: folder)
+        patch.setattr(export, "course_folder", lambda name: folder)
         patch.setattr(front_page, "EXPONENTS", (0, 16, 24))
-        patch.setattr("mplab.commands.reference.write_reference", Path.mkdir)
-        export_html.export(out)
+        patch.setattr(
+            "mplab.course.site.reference.write_reference",
+            lambda folder, _: folder.mkdir(),
+        )
+        export.export(out, {})
     (out / "api" / "mplab.html").touch()
     every = "<h1>All</h1>" + "".join(
         practice(f'mplab.check("{x}", x)', escape) for x in EXERCISES

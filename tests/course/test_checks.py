@@ -28,11 +28,12 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course import EXERCISES, Exercise, HashedValue, equal, practice
-from mplab.course.calls import watched
-from mplab.course.exercise import TIME_LIMIT, misconception_of, verdict_on
-from mplab.course.files import course_folder
-from mplab.grading.kernel import Outputs
+from mplab.common.files import course_folder
+from mplab.course import EXERCISES, Exercise, HashedValue, equal
+from mplab.course.exercises import practice
+from mplab.course.exercises.calls import watched
+from mplab.course.exercises.exercise import TIME_LIMIT, misconception_of, verdict_on
+from mplab.course.grading.kernel import Outputs
 
 ANSWERS = answers_in("course")
 GROUPS = ANSWERS.values()

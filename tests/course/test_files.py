@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import mplab
-from mplab.course import digits, files, load_digits
-from mplab.course.files import course_folder, replace_file
+from mplab.common import digits, files
+from mplab.common.files import course_folder, replace_file
+from mplab.course import load_digits
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_a_file_that_another_program_has_open_for_a_moment_is_replaced_after_it(
 def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     replace_file(path, b"old")
-    code = "import os, signal; from mplab.course.files import replace_file; "
+    code = "import os, signal; from mplab.common.files import replace_file; "
     code += "os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL); "
     code += f"replace_file({str(path)!r}, b'new')"
     done = subprocess.run([sys.executable, "-c", code], check=False)
@@ -146,7 +147,7 @@ def test_two_processes_that_write_one_file_leave_what_one_of_them_wrote(tmp_path
     path = tmp_path / "file"
     code = (
         "import sys\n"
-        "from mplab.course.files import replace_file\n"
+        "from mplab.common.files import replace_file\n"
         f"for _ in range(200): replace_file({str(path)!r}, sys.argv[1].encode() * 100_000)\n"
     )
     both = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "ab"]
@@ -164,4 +165,4 @@ def test_nothing_but_this_function_writes_beside_a_file_and_renames():
     writers = [
         path for path in package.rglob("*.py") if '.partial"' in path.read_text("utf-8")
     ]
-    assert writers == [package / "course" / "files.py"]
+    assert writers == [package / "common" / "files.py"]

@@ -10,7 +10,7 @@ import pytest
 from busy import crowded_processor
 from nbclient import NotebookClient
 
-from mplab.course.limit import TooLong, _Watcher, ends_within, ran_and_waited
+from mplab.course.exercises.limit import TooLong, _Watcher, ends_within, ran_and_waited
 
 
 def spin(seconds=float("inf")):

@@ -11,9 +11,9 @@ import pytest
 from oracle import shown
 
 from mplab import FORMATS, FP8_E4M3, FP16, FP32, explorers
-from mplab.explorers.modules import SHOWN, facts, module
+from mplab.course.explorers.modules import SHOWN, facts, module
+from mplab.course.pictures import canvas
 from mplab.numbers import encode, round_to, ulp
-from mplab.pictures import canvas
 
 BROWSER = pytest.mark.browser
 

@@ -8,8 +8,8 @@ from every_figure import LAYERS
 from histories import history
 
 from mplab import BF16, FP32, Format, explorers
-from mplab.explorers import chart
-from mplab.pictures.canvas import power_of_two
+from mplab.course.explorers import chart
+from mplab.course.pictures.canvas import power_of_two
 
 
 def range_map():

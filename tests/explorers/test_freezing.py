@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from positions import controls
 
-from mplab.course.files import course_folder
-from mplab.explorers import Explorer, freezing
+from mplab.common.files import course_folder
+from mplab.course.explorers import Explorer, freezing
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.training import exponent_histogram, train

@@ -16,6 +16,7 @@ from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
 from mplab.arithmetic import mma, refine, update_trajectory
+from mplab.course.pictures.canvas import FACES, GOOD, INK
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06.explorer import UNITS, MatrixStep
 from mplab.lessons.l07.explorer import UpdateStagnation
@@ -30,7 +31,6 @@ from mplab.lessons.l15.figures import random_system
 from mplab.lessons.l17.explorer import SliceSums
 from mplab.lessons.l18.explorer import FourBitBlock
 from mplab.lessons.l19.explorer import SplitRow
-from mplab.pictures.canvas import FACES, GOOD, INK
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ import pytest
 from drawn import assert_as_it_was
 
 from mplab import explorers
-from mplab.commands.lesson_page import lesson_body
-from mplab.explorers import saved
+from mplab.course.explorers import saved
+from mplab.course.site.lesson_page import lesson_body
 from mplab.lessons.l16.explorer import FreezingCup
 
 SOURCES = (

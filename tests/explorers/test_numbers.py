@@ -22,7 +22,7 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.explorers.modules import facts, module
+from mplab.course.explorers.modules import facts, module
 
 MODES = [mode for mode in Rounding if mode is not Rounding.TO_ODD]
 

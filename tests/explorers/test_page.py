@@ -4,7 +4,7 @@ import page as pages
 import pytest
 
 from mplab import BF16, FP16, FP32, Rounding, explorers
-from mplab.explorers import modules
+from mplab.course.explorers import modules
 from mplab.lessons.l04.explorer import Photograph
 from mplab.lessons.l16.explorer import FrozenWeather
 

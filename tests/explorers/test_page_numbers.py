@@ -13,7 +13,7 @@ from oracle import random_bits, shown, table_of
 from tiers import mostly_slow
 
 from mplab import FORMATS, FP16, Event, Overflow, Rounding, Specials, Stream, tally
-from mplab.explorers.modules import facts
+from mplab.course.explorers.modules import facts
 from mplab.lessons.l16.explorer import weather_run
 from mplab.lessons.l16.figures import cycle
 from mplab.numbers import decode, encode, events, next_down, next_up, round_to, ulp

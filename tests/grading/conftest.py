@@ -5,14 +5,14 @@ import shutil
 import classroom
 import pytest
 
-from mplab.grading.folder import Course
+from mplab.course.grading.folder import Course
 
 
 @pytest.fixture(scope="session", autouse=True)
 def read_no_libraries():
     """Let no test wait until the machine has read gigabytes; `test_sandbox.py` tries it."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("mplab.grading.autograding.read_libraries", int)
+        patched.setattr("mplab.course.grading.autograding.read_libraries", int)
         yield
 
 

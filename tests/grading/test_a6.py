@@ -14,7 +14,7 @@ from corpus import ROOT, answer
 from oracle import round_fraction
 
 from mplab import FORMATS, FP8_E4M3, FP8_E5M2, Overflow, Rounding, decode, encode
-from mplab.pictures import Picture, follow
+from mplab.course.pictures import Picture, follow
 from mplab.scaling import DelayedScaling, ScaleRule, quantize, scale_for
 from mplab.simulation import Fp8Linear
 

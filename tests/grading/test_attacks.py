@@ -8,8 +8,8 @@ import stage
 from bs4 import BeautifulSoup
 from payloads import ATTACKS, CLASSES, SECRET
 
-from mplab.grading.exporting import grades, write_grades
-from mplab.grading.sandbox import sandbox_problem
+from mplab.course.grading.exporting import grades, write_grades
+from mplab.course.grading.sandbox import sandbox_problem
 
 pytestmark = pytest.mark.skipif(
     sandbox_problem() is not None, reason=str(sandbox_problem())

@@ -5,13 +5,13 @@ from datetime import UTC
 import pytest
 from classroom import ROSTER, autograded, notebook, submit, with_walls
 
-from mplab.grading.autograding import autograde
-from mplab.grading.exporting import grades
-from mplab.grading.feedback import write_feedback
-from mplab.grading.folder import Course
-from mplab.grading.journal import submitted_students, superseded, team_owners
-from mplab.grading.statistics import statistics
-from mplab.grading.worksheets import read_list
+from mplab.course.grading.autograding import autograde
+from mplab.course.grading.exporting import grades
+from mplab.course.grading.feedback import write_feedback
+from mplab.course.grading.folder import Course
+from mplab.course.grading.journal import submitted_students, superseded, team_owners
+from mplab.course.grading.statistics import statistics
+from mplab.course.grading.worksheets import read_list
 
 
 def received(course, student, time):

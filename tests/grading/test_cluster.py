@@ -19,14 +19,14 @@ from classroom import configure, with_walls
 
 import mplab
 from mplab.commands.main import main
-from mplab.grading import autograding
-from mplab.grading.autograding import _lock, autograde
-from mplab.grading.execute import Job, close_sandboxes
-from mplab.grading.folder import Course, create_course
+from mplab.course.grading import autograding
+from mplab.course.grading.autograding import _lock, autograde
+from mplab.course.grading.execute import Job, close_sandboxes
+from mplab.course.grading.folder import Course, create_course
 
 COUNTED = """
 import os
-from mplab.grading import execute
+from mplab.course.grading import execute
 
 def note(*words):  # appended whole, by any number of processes
     with open(LOG, "a") as file:
@@ -110,8 +110,8 @@ def test_a_second_command_is_told_that_one_is_at_work_and_a_dead_one_holds_nothi
 ):
     course = create_course(tmp_path / "course")
     code = (
-        "import sys, pathlib; from mplab.grading.autograding import _lock\n"
-        "from mplab.grading.folder import Course\n"
+        "import sys, pathlib; from mplab.course.grading.autograding import _lock\n"
+        "from mplab.course.grading.folder import Course\n"
         "with _lock(Course(pathlib.Path(sys.argv[1]))): print('held', flush=True); input()"
     )
     with started(

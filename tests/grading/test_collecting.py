@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from classroom import ROSTER, bring, forget, packed, submit, with_students
 
-from mplab.grading import collecting
-from mplab.grading.collecting import collect
-from mplab.grading.journal import team_owners
-from mplab.grading.submissions import RejectedSubmission
+from mplab.course.grading import collecting
+from mplab.course.grading.collecting import collect
+from mplab.course.grading.journal import team_owners
+from mplab.course.grading.submissions import RejectedSubmission
 
 HONEST = {"s02/a1.ipynb": "honest"}
 
@@ -230,7 +230,7 @@ def test_outputs_are_dropped_also_where_little_room_is_left(course):
 
 def test_reading_what_one_hands_in_has_its_time_in_all(course, monkeypatch):
     """A thousand sparse files of a terabyte would each take theirs."""
-    monkeypatch.setattr("mplab.grading.collecting._STUDENT_SECONDS", 0)
+    monkeypatch.setattr("mplab.course.grading.collecting._STUDENT_SECONDS", 0)
     files = {f"s01/{name}.ipynb": "mine" for name in ("a1", "b")}
     (problem, *_) = bring(course, files).problems
     assert "and what follows: " in problem and "too long to read" in problem

@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from classroom import configure, run
 
-from mplab.grading.dates import read_time
-from mplab.grading.gradebook import due_words, set_due
+from mplab.course.grading.dates import read_time
+from mplab.course.grading.gradebook import due_words, set_due
 
 
 def in_zone(course, name):

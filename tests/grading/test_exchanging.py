@@ -8,9 +8,13 @@ from classroom import run
 from nbgrader.exchange import ExchangeError, ExchangeFactory
 from nbgrader.exchange.default import ExchangeCollect
 
-from mplab.grading.collecting import collect
-from mplab.grading.exchanging import inbound, publish_assignment, publish_feedback
-from mplab.grading.folder import create_course
+from mplab.course.grading.collecting import collect
+from mplab.course.grading.exchanging import (
+    inbound,
+    publish_assignment,
+    publish_feedback,
+)
+from mplab.course.grading.folder import create_course
 
 ROSTER = "id,first_name,last_name,email\ns01,Ada,Wu,\ns02,Bo,Ek,\n"
 NAME = "%s+a1+2026-01-02 03:04:05.000000 UTC+x"
@@ -175,7 +179,9 @@ def test_collect_without_a_place_takes_the_exchange(course, tmp_path, capsys):
 
 
 def test_release_with_publish_publishes(course, capsys, monkeypatch):
-    monkeypatch.setattr("mplab.grading.releasing.release", lambda *_, **__: ["tried"])
+    monkeypatch.setattr(
+        "mplab.course.grading.releasing.release", lambda *_, **__: ["tried"]
+    )
     assert run(course, "release", "a1", "--publish") == 0
     assert "tried\nPublished: a1" in capsys.readouterr().out
     assert (inbound(course).parent / "outbound" / "a1" / "a1.ipynb").exists()

@@ -12,11 +12,11 @@ from cases import run_script
 from tiers import mostly_full
 
 import mplab
+from mplab.common.files import course_folder
 from mplab.course import EXERCISES, Exercise, Misconception, equal
-from mplab.course.files import course_folder
-from mplab.grading import Graded, Part, load_public
-from mplab.grading.exercises import load_assignment, public_table, seed_for
-from mplab.grading.serialization import decode_value, encode_value
+from mplab.course.grading import Graded, Part, load_public
+from mplab.course.grading.exercises import load_assignment, public_table, seed_for
+from mplab.course.grading.serialization import decode_value, encode_value
 
 pytestmark = pytest.mark.slow
 
@@ -234,7 +234,7 @@ def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     assert seed_for(b"other", "a1", "s01", "encode") != seeds[0]
 
 
-IMPORTS = "from mplab.grading import *\nfrom mplab.course import *\n"
+IMPORTS = "from mplab.course.grading import *\nfrom mplab.course import *\n"
 
 
 @pytest.mark.parametrize("body", ["GRADED = {}", "x = 1",
@@ -248,7 +248,7 @@ def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
 
 
 def test_a_student_needs_nothing_of_nbgrader():
-    code = "import mplab.grading, sys; print(*{n.split('.')[0] for n in sys.modules})"
+    code = "import mplab.course.grading, sys; print(*{n.split('.')[0] for n in sys.modules})"
     loaded_there = set(run_script(code).split())
     assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & loaded_there
 

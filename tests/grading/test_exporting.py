@@ -4,9 +4,9 @@ import csv
 
 import pytest
 
-from mplab.grading.exporting import BY_HAND, Grade, fill_in_grades, write_grades
-from mplab.grading.folder import Course
-from mplab.grading.tables import Student, escape_formula
+from mplab.course.grading.exporting import BY_HAND, Grade, fill_in_grades, write_grades
+from mplab.course.grading.folder import Course
+from mplab.course.grading.tables import Student, escape_formula
 
 STATES = {
     "full": (16.0, "", False),

@@ -8,10 +8,10 @@ import threading
 import pytest
 from classroom import WALLS, autograded, configure, notebook, run, submit, with_walls
 
-from mplab.grading import autograding, execute, submissions
-from mplab.grading.folder import Course, create_course
-from mplab.grading.sandbox import NoSandbox, WarmSandbox
-from mplab.grading.submissions import RejectedSubmission, read_regular
+from mplab.course.grading import autograding, execute, submissions
+from mplab.course.grading.folder import Course, create_course
+from mplab.course.grading.sandbox import NoSandbox, WarmSandbox
+from mplab.course.grading.submissions import RejectedSubmission, read_regular
 
 
 @pytest.fixture

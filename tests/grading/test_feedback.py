@@ -8,9 +8,9 @@ import nbformat
 import pytest
 from classroom import autograded, configure, notebook, run, submit, with_walls
 
-from mplab.grading.feedback import FeedbackExporter, write_feedback
-from mplab.grading.folder import Course, captured_log
-from mplab.grading.submissions import marked
+from mplab.course.grading.feedback import FeedbackExporter, write_feedback
+from mplab.course.grading.folder import Course, captured_log
+from mplab.course.grading.submissions import marked
 
 HOSTILE = {
     "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),

@@ -17,13 +17,13 @@ import pytest
 from classroom import WALLS, autograded, notebook, run, submit, with_walls
 
 from mplab.commands import grade
-from mplab.grading.autograding import autograde
-from mplab.grading.execute import warm_up
-from mplab.grading.exercises import Assignment
-from mplab.grading.exporting import grades
-from mplab.grading.folder import Course, create_assignment, create_course
-from mplab.grading.releasing import _indistinct, release
-from mplab.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
+from mplab.course.grading.autograding import autograde
+from mplab.course.grading.execute import warm_up
+from mplab.course.grading.exercises import Assignment
+from mplab.course.grading.exporting import grades
+from mplab.course.grading.folder import Course, create_assignment, create_course
+from mplab.course.grading.releasing import _indistinct, release
+from mplab.course.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
 

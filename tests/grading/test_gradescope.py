@@ -12,9 +12,9 @@ import stage
 from classroom import with_walls
 from payloads import ATTACKS, SECRET
 
-from mplab.grading.bubblewrap import _view
-from mplab.grading.gradescope import write_autograder
-from mplab.grading.gradescope_runner import (
+from mplab.course.grading.bubblewrap import _view
+from mplab.course.grading.gradescope import write_autograder
+from mplab.course.grading.gradescope_runner import (
     _others_than_files,
     lateness,
     student_of,
@@ -35,7 +35,7 @@ CAPABILITIES = [
 PROGRAM = """
 import sys
 import psutil
-from mplab.grading import gradescope_runner, isolation
+from mplab.course.grading import gradescope_runner, isolation
 isolation._libc.prctl(38, 1, 0, 0, 0)
 isolation.filter_system_calls()  # as Docker does: no namespaces, no mounts
 for place in sys.argv[1:]:

@@ -6,7 +6,7 @@ import shlex
 import pytest
 
 from mplab.commands import grade
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 PAGES = sorted((course_folder("lessons") / "assignments").glob("*.md"))
 WORDS = {

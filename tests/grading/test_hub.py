@@ -12,8 +12,8 @@ from classroom import WALLS, notebook
 from lab_browser import free_port, launched
 from playwright.sync_api import sync_playwright
 
-from mplab.grading.folder import Course
-from mplab.grading.sandbox import sandbox_problem
+from mplab.course.grading.folder import Course
+from mplab.course.grading.sandbox import sandbox_problem
 
 GUIDE = hub.ROOT / "lessons" / "assignments" / "jupyterhub.md"
 

@@ -13,8 +13,8 @@ import time
 import pytest
 from classroom import notebook, submit, with_walls
 
-from mplab.grading.exporting import grades
-from mplab.grading.folder import Course
+from mplab.course.grading.exporting import grades
+from mplab.course.grading.folder import Course
 
 pytestmark = [pytest.mark.slow, with_walls]
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from classroom import autograded, configure, notebook, run, with_walls
 
-from mplab.grading.collecting import collect
-from mplab.grading.exporting import grades
+from mplab.course.grading.collecting import collect
+from mplab.course.grading.exporting import grades
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ from fronts import offered
 import mplab
 from mplab import BF16, FP8_E4M3, FP16, Overflow, Rounding
 from mplab.course import EXERCISES, equal
-from mplab.course.calls import watched
-from mplab.course.limit import ends_within
+from mplab.course.exercises.calls import watched
+from mplab.course.exercises.limit import ends_within
 from mplab.simulation import simulated
 
 # A call that is ended early may be in a callback of numba's, which cannot raise.

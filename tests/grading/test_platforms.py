@@ -11,11 +11,11 @@ import classroom
 import pytest
 from classroom import configure, forget, run, with_students
 
-from mplab.grading.collecting import collect
-from mplab.grading.feedback import write_zip
-from mplab.grading.journal import team_owners
-from mplab.grading.tables import Student, read_people, read_roster, write_table
-from mplab.grading.worksheets import read_list
+from mplab.course.grading.collecting import collect
+from mplab.course.grading.feedback import write_zip
+from mplab.course.grading.journal import team_owners
+from mplab.course.grading.tables import Student, read_people, read_roster, write_table
+from mplab.course.grading.worksheets import read_list
 
 ROSTER = """\
 id,first_name,last_name,email,number

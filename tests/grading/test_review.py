@@ -18,11 +18,11 @@ import requests
 from classroom import ROSTER, autograded, grade_id, notebook, released, submit
 from lab_browser import free_port
 
-from mplab.grading import review
-from mplab.grading.exporting import grades
-from mplab.grading.feedback import in_process, write_feedback
-from mplab.grading.folder import create_course
-from mplab.grading.review import Question, _typeset, questions, serve
+from mplab.course.grading import review
+from mplab.course.grading.exporting import grades
+from mplab.course.grading.feedback import in_process, write_feedback
+from mplab.course.grading.folder import create_course
+from mplab.course.grading.review import Question, _typeset, questions, serve
 
 BY_HAND = "a1-words-answer"
 NAME = "<script>window.ran = 1</script>"
@@ -134,7 +134,7 @@ def test_whoever_waits_for_a_lock_or_for_typesetting_keeps_nobody_else_waiting(
 
     with (
         ThreadPoolExecutor(2) as pool,
-        patch("mplab.grading.review.in_process", typeset),
+        patch("mplab.course.grading.review.in_process", typeset),
     ):
         with course.marking():
             waiting = pool.submit(show), pool.submit(save, ["1", "1"], "", hidden)
@@ -230,7 +230,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     assert f"person 1 gave 1.5 before the answer changed {told}, " in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
     # It took too long.
-    with patch("mplab.grading.review.in_process", return_value=None):
+    with patch("mplab.course.grading.review.in_process", return_value=None):
         assert "Another answer." in show()
 
 

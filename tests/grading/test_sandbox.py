@@ -22,10 +22,10 @@ from cases import run_script
 from classroom import WALLS, has_walls, with_walls
 
 from mplab.common.installation import PACKAGE
-from mplab.grading import isolation, sandbox as sandbox_module
-from mplab.grading.bubblewrap import read_libraries, sandboxed
-from mplab.grading.isolation import filter_program
-from mplab.grading.sandbox import (
+from mplab.course.grading import isolation, sandbox as sandbox_module
+from mplab.course.grading.bubblewrap import read_libraries, sandboxed
+from mplab.course.grading.isolation import filter_program
+from mplab.course.grading.sandbox import (
     Died,
     Limits,
     NoSandbox,
@@ -86,7 +86,7 @@ def test_libraries_that_lie_outside_the_environment_are_there_inside(
 def test_the_sandbox_starts_although_nothing_that_it_shows_lies_below_tmp(monkeypatch):
     """As in a checkout below a home: bubblewrap in bubblewrap needs the folder, too."""
     monkeypatch.setattr(
-        "mplab.grading.bubblewrap._system_paths", lambda: [Path("/usr")]
+        "mplab.course.grading.bubblewrap._system_paths", lambda: [Path("/usr")]
     )
     done = subprocess.run(
         sandboxed(["/usr/bin/true"]), capture_output=True, text=True, check=False
@@ -297,7 +297,7 @@ os.mkdir(mine + "/x")
 def test_nothing_that_is_needed_inside_may_lie_where_submissions_write(monkeypatch):
     """A checkout below the folder of the same name was once hidden, and no kernel started."""
     paths = [Path("/submission/course")]
-    monkeypatch.setattr("mplab.grading.bubblewrap._system_paths", lambda: paths)
+    monkeypatch.setattr("mplab.course.grading.bubblewrap._system_paths", lambda: paths)
     with pytest.raises(RuntimeError, match="must be free for submissions"):
         sandboxed(["true"])
 
@@ -305,7 +305,7 @@ def test_nothing_that_is_needed_inside_may_lie_where_submissions_write(monkeypat
 @with_walls
 def test_an_ordinary_user_s_submissions_are_nobody_inside(monkeypatch):
     """The other way to build the walls, tried as whoever runs this."""
-    monkeypatch.setattr("mplab.grading.bubblewrap.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("mplab.course.grading.bubblewrap.os.geteuid", lambda: 1000)
     command = sandboxed(
         [sys.executable, "-c", "import os; print(os.getuid(), os.getgid())"]
     )
@@ -481,9 +481,7 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(s
 
 @with_walls
 def test_a_container_without_user_namespaces_is_noticed():
-    program = (
-        "from mplab.grading.sandbox import sandbox_problem; print(sandbox_problem())"
-    )
+    program = "from mplab.course.grading.sandbox import sandbox_problem; print(sandbox_problem())"
     isolated = [
         "bwrap",
         "--dev-bind",
@@ -504,7 +502,7 @@ def test_a_container_without_user_namespaces_is_noticed():
 
 TOLD_TWICE = """
 import concurrent.futures.thread, os, signal, time  # the first holds a lock in each fork
-from mplab.grading import kernel
+from mplab.course.grading import kernel
 
 def ending():
     for _ in range(200):
@@ -539,7 +537,9 @@ while time.monotonic() < until:
     except ProcessLookupError:
         pass
 """
-    end = f"from mplab.grading import isolation; isolation.end_account({account})"
+    end = (
+        f"from mplab.course.grading import isolation; isolation.end_account({account})"
+    )
     for _ in range(5):
         command = [sys.executable, "-c", stop]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as hostile:
@@ -552,7 +552,7 @@ while time.monotonic() < until:
 @with_walls
 def test_nothing_outlives_a_grader_that_is_killed():
     program = (
-        "import time; from mplab.grading.sandbox import WarmSandbox\n"
+        "import time; from mplab.course.grading.sandbox import WarmSandbox\n"
         "sandbox = WarmSandbox(warm='# outlive-7c1f')\n"
         "with sandbox.session({}) as s:\n"
         "    s.run('import os, time\\nif os.fork() == 0: time.sleep(60)')\n"
@@ -734,7 +734,7 @@ def test_every_limit_of_a_submission_is_set(session):
 @pytest.mark.slow
 @with_walls
 def test_a_cell_that_was_stopped_says_so_to_its_author():
-    from mplab.grading.execute import _outputs
+    from mplab.course.grading.execute import _outputs
 
     with (
         WarmSandbox(limits=replace(LIMITS, cell_seconds=0.3)) as sandbox,

@@ -9,7 +9,7 @@ from bs4 import BeautifulSoup
 
 pytest.importorskip("nbgrader")
 
-from mplab.grading.sanitise import clean, rendered_markdown, sanitise
+from mplab.course.grading.sanitise import clean, rendered_markdown, sanitise
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from mplab import FP8_E4M3, Format, Specials
-from mplab.grading.serialization import (
+from mplab.course.grading.serialization import (
     MAX_BYTES,
     MAX_DEPTH,
     MAX_ITEMS,

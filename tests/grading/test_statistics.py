@@ -8,19 +8,19 @@ import nbformat
 import pytest
 
 from mplab.course import Exercise
-from mplab.course.exercise import Misconception
-from mplab.grading import Graded, Part, statistics as module
-from mplab.grading.execute import (
+from mplab.course.exercises.exercise import Misconception
+from mplab.course.grading import Graded, Part, statistics as module
+from mplab.course.grading.execute import (
     one_line,
     read_outcomes,
     run_notebook,
     write_outcomes,
 )
-from mplab.grading.exercises import Assignment, Outcome
-from mplab.grading.exporting import BY_HAND, NOTHING, Grade
-from mplab.grading.sandbox import Died
-from mplab.grading.statistics import bars_of, statistics, write_statistics
-from mplab.grading.tables import Student
+from mplab.course.grading.exercises import Assignment, Outcome
+from mplab.course.grading.exporting import BY_HAND, NOTHING, Grade
+from mplab.course.grading.sandbox import Died
+from mplab.course.grading.statistics import bars_of, statistics, write_statistics
+from mplab.course.grading.tables import Student
 
 SENTENCE = "Zero <b>has</b> a sign."
 PARTS = (

@@ -6,7 +6,7 @@ import pytest
 from cases import run_script
 from classroom import configure
 
-from mplab.grading.releasing import add_start
+from mplab.course.grading.releasing import add_start
 
 
 def first_cell(course):
@@ -32,7 +32,9 @@ def test_a_release_says_how_to_start_and_its_first_cell_installs(course):
 def test_the_notebook_alone_brings_its_public_cases_with_it(course, tmp_path):
     """Colab opens the notebook alone: the second cell could not find checks.json."""
     source = "".join(first_cell(course)["source"])
-    program = f"{source}\nfrom mplab.grading import load_public\nprint(load_public())"
+    program = (
+        f"{source}\nfrom mplab.course.grading import load_public\nprint(load_public())"
+    )
     assert "fields" in run_script(program, cwd=tmp_path)
     there = (course.root / "release/a1/checks.json").read_bytes()
     assert (tmp_path / "checks.json").read_bytes() == there

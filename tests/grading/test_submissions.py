@@ -9,9 +9,9 @@ import warnings
 import nbformat
 import pytest
 
-from mplab.grading import submissions
-from mplab.grading.sanitise import rendered_markdown
-from mplab.grading.submissions import (
+from mplab.course.grading import submissions
+from mplab.course.grading.sanitise import rendered_markdown
+from mplab.course.grading.submissions import (
     RawCell,
     RejectedSubmission,
     answers_of,

@@ -6,7 +6,7 @@ import pytest
 from classroom import WALLS, notebook
 
 from mplab.commands import grade
-from mplab.grading.exporting import grades
+from mplab.course.grading.exporting import grades
 
 
 @pytest.mark.slow

@@ -31,9 +31,9 @@ from mplab import (
     round_to,
 )
 from mplab.arithmetic import mma
-from mplab.hardware import load
-from mplab.hardware.probes import partner
-from mplab.hardware.recordings import SCHEMA, digest_of
+from mplab.course.hardware import load
+from mplab.course.hardware.probes import partner
+from mplab.course.hardware.recordings import SCHEMA, digest_of
 from mplab.simulation import CPU_AUTOCAST
 
 CPU = torch.device("cpu")

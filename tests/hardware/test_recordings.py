@@ -9,7 +9,7 @@ import pytest
 import torch
 from record import Request, store
 
-from mplab.hardware import Recording, first, load
+from mplab.course.hardware import Recording, first, load
 
 
 def small(**changes):

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
+from mplab.course.pictures import monitoring
 from mplab.health import Digest, Health
 from mplab.health.measures import casts_of
 from mplab.health.records import Magnitudes
@@ -25,7 +26,6 @@ from mplab.health.reports import _course
 from mplab.health.tracing import Tracer
 from mplab.lessons.l13.clinic import CASES
 from mplab.numbers.formats import FORMATS
-from mplab.pictures import monitoring
 from mplab.scaling import GradScaler, LossScaler
 from mplab.simulation import Fp8Linear, convert_linears, simulated
 from mplab.simulation.casts import SCALINGS

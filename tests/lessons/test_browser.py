@@ -9,7 +9,7 @@ import lab_browser
 import nbformat
 import pytest
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 pytestmark = pytest.mark.browser
 LESSONS = sorted(path.name for path in course_folder("lessons").glob("*.ipynb"))

@@ -27,7 +27,7 @@ from mplab import (
     round_to,
     scaling,
 )
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 from mplab.lessons.l10.explorer import PolicyExplorer
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory

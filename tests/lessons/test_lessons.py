@@ -20,10 +20,10 @@ from PIL import Image
 from size import code_tokens
 
 import mplab
-from mplab.commands import export_html, frame
-from mplab.commands.lesson_page import BUTTONS, lesson_body
+from mplab.common.files import PICTURE, course_folder
 from mplab.course import EXERCISES
-from mplab.course.files import PICTURE, course_folder
+from mplab.course.site import export, frame
+from mplab.course.site.lesson_page import BUTTONS, lesson_body
 
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
 WORDS, FIGURES = range(1000, 2201), range(4, 8)
@@ -82,7 +82,7 @@ def run_lesson(path, folder):
     )
     with client.setup_kernel(env=environment):
         if phone:
-            client.execute_cell(nbformat.v4.new_code_cell(export_html._WIDTHS), 0)
+            client.execute_cell(nbformat.v4.new_code_cell(export._WIDTHS), 0)
         if without_torch:
             client.execute_cell(nbformat.v4.new_code_cell(REFUSE_TORCH), 0)
         for index, cell in enumerate(notebook.cells):

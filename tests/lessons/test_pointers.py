@@ -5,7 +5,7 @@ import re
 import pytest
 from prose import prose
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 LESSONS = range(1, len([*course_folder("lessons").glob("*.ipynb")]) + 1)
 POINTER = r"lesson (\d+)(?: says so)?(?:,| in) section (\d+)"

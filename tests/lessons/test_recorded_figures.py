@@ -7,7 +7,7 @@ from legible import assert_legible
 from record import store
 
 from mplab import FP8_E5M2, FP16, hardware, pictures
-from mplab.hardware import Recording
+from mplab.course.hardware import Recording
 from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l08 import figures as l08
 from mplab.lessons.l11 import figures as l11

@@ -6,7 +6,7 @@ import make_sheet
 import nbformat
 import pytest
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 LESSONS = course_folder("lessons")
 SHEET = (LESSONS / "SHEET.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ from tiers import mostly_full
 
 from mplab import FP8_E5M2
 from mplab.commands.main import main
-from mplab.hardware import load, probes
-from mplab.hardware.probes import product
+from mplab.course.hardware import load, probes
+from mplab.course.hardware.probes import product
 from mplab.training import RECIPES, TASKS, stages, train
 
 

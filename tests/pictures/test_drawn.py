@@ -4,7 +4,7 @@ import pytest
 from drawn import assert_as_it_was, told
 from every_figure import FIGURES, RUNS
 
-from mplab.pictures import results_table
+from mplab.course.pictures import results_table
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -3,7 +3,7 @@
 import pytest
 from legible import assert_legible
 
-from mplab.pictures.grades import class_parts
+from mplab.course.pictures.grades import class_parts
 
 pytestmark = pytest.mark.slow
 

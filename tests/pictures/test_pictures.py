@@ -21,9 +21,9 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import BF16, FP8_E5M2, FP16, FP32, pictures, round_to
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
+from mplab.course.pictures import canvas
 from mplab.lessons.l01.figures import flushed_share
-from mplab.pictures import canvas
 from mplab.training import (
     ExponentHistogram,
     exponents as ranges,

@@ -4,7 +4,7 @@ import pytest
 from histories import learning as history
 from legible import assert_legible
 
-from mplab.pictures import loss_curves
+from mplab.course.pictures import loss_curves
 from mplab.training import RECIPES
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import precision
 import underflow
 from replay import REPORTS, row
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 TABLE = course_folder("lessons") / "REPORTS.md"
 KINDS = (overflow, underflow, precision, loops)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP16, FP32
-from mplab.pictures import precision_map
+from mplab.course.pictures import precision_map
 from mplab.simulation import explain, simulated
 from mplab.simulation.policies import (
     CPU_AUTOCAST,

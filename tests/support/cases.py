@@ -24,7 +24,7 @@ from mplab import (
     round_to,
     ulp,
 )
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 GUIDE = course_folder("lessons").joinpath("README.md").read_text(encoding="utf-8")
 _RUNS = re.findall(

@@ -10,11 +10,11 @@ import zipfile
 import pytest
 
 from mplab.commands import grade
-from mplab.grading.autograding import autograde
-from mplab.grading.collecting import collect
-from mplab.grading.folder import create_course
-from mplab.grading.releasing import release
-from mplab.grading.sandbox import sandbox_problem
+from mplab.course.grading.autograding import autograde
+from mplab.course.grading.collecting import collect
+from mplab.course.grading.folder import create_course
+from mplab.course.grading.releasing import release
+from mplab.course.grading.sandbox import sandbox_problem
 
 
 def has_walls(problem):

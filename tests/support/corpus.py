@@ -15,18 +15,18 @@ from typing import NamedTuple
 import nbformat
 from answers import TESTS, answers_in
 
+from mplab.common.files import course_folder
 from mplab.course import EXERCISES
-from mplab.course.calls import watched
-from mplab.course.exercise import noticing_changes, verdict_on
-from mplab.course.files import course_folder
-from mplab.grading import load_public
-from mplab.grading.exercises import (
+from mplab.course.exercises.calls import watched
+from mplab.course.exercises.exercise import noticing_changes, verdict_on
+from mplab.course.grading import load_public
+from mplab.course.grading.exercises import (
     ask_parts,
     load_assignment,
     outcomes_of,
     public_table,
 )
-from mplab.grading.serialization import decode_value, encode_value, key_of
+from mplab.course.grading.serialization import decode_value, encode_value, key_of
 
 ROOT = course_folder("lessons") / "assignments"
 NAMES = sorted(path.stem for path in (TESTS / "grading" / "answers").glob("*.py"))

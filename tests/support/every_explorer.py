@@ -5,9 +5,9 @@ from importlib import import_module
 
 import lab_browser
 
-from mplab.course.files import course_folder
-from mplab.explorers.modules import PageExplorer
-from mplab.explorers.widget import Explorer as Live
+from mplab.common.files import course_folder
+from mplab.course.explorers.modules import PageExplorer
+from mplab.course.explorers.widget import Explorer as Live
 
 SETUP = """
 import numpy as np
@@ -59,7 +59,7 @@ def kinds(base=Live):
 
     Those whose pictures come from the kernel, or, of `PageExplorer`, those that live in the page.
     """
-    import_module("mplab.explorers")
+    import_module("mplab.course.explorers")
     for path in course_folder("lessons").glob("l*/explorer.py"):
         import_module(f"mplab.lessons.{path.parent.name}.explorer")
     ours = [

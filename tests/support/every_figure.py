@@ -4,13 +4,13 @@ import numpy as np
 from histories import STEPS, learning as history
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format, Rounding, pictures
+from mplab.course.pictures.grades import class_parts
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.digest import Site
 from mplab.health.findings import Finding
 from mplab.health.records import Evidence, Magnitudes, Step
 from mplab.health.reports import Report
 from mplab.numbers.formats import FORMATS
-from mplab.pictures.grades import class_parts
 from mplab.scaling import DelayedScaling
 from mplab.simulation import CUDA_AUTOCAST
 from mplab.simulation.explanation import Explanation, Row

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mplab.explorers import modules
+from mplab.course.explorers import modules
 
 CORE = Path(modules.__file__).parent / "page" / "numbers.js"
 

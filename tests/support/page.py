@@ -9,7 +9,7 @@ import pytest
 from lab_browser import launched
 from playwright.sync_api import sync_playwright
 
-from mplab.explorers.modules import to_live_html
+from mplab.course.explorers.modules import to_live_html
 
 PAGE = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>An explorer</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">

@@ -292,7 +292,7 @@ InteractiveShell.run_cell_async = fake; InteractiveShell.run_cell = quiet
         "np.frombuffer = np.asarray = lambda *a, **k: np.zeros(())",
         edit=answers(every_answer("0")), control="nothing gained: the control uses assert"),
     Attack("patched mplab", "import mplab, mplab.course\n"
-        "import mplab.grading.serialization as v, mplab.grading.exercises as e\n"
+        "import mplab.course.grading.serialization as v, mplab.course.grading.exercises as e\n"
         "mplab.check = mplab.course.check = lambda *a, **k: True\n"
         "mplab.course.equal = e.equal = lambda *a: True\n"
         "v.encode_value = lambda x: {'float': '0x1.0000000000000p+0'}",
@@ -322,7 +322,7 @@ fields_of = value_of = max_finite = encode_nearest = peek
     Attack("answers from the public table", edit=answers("""
 import json
 import os
-from mplab.grading import load_public
+from mplab.course.grading import load_public
 from mplab.course import EXERCISES
 load_public('checks.json')
 fields_of = EXERCISES['fields'].answer; value_of = EXERCISES['value'].answer
@@ -374,7 +374,7 @@ finite_codes = toy(5, 3).finite_codes
     Attack("another's submission", edit=answers(solution_in("submitted/s000/a1/a1.ipynb"))),
     Attack("references of the exercises", edit=answers(
             "from pathlib import Path\nimport mplab\ntry:\n"
-            "    from mplab.course.files import course_folder\n"
+            "    from mplab.common.files import course_folder\n"
             "    places = [Path('ROOT/checks/a1/exercises.py'), "
             "course_folder('data').parent / 'lessons/assignments/a1/exercises.py']\n"
             "    for p in places:\n        exec(p.read_text())\nexcept Exception as e: print(e)")),

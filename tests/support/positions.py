@@ -3,7 +3,7 @@
 from functools import cache
 from xml.etree import ElementTree
 
-from mplab.explorers.freezing import _KINDS, _options
+from mplab.course.explorers.freezing import _KINDS, _options
 
 
 def controls(explorer):

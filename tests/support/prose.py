@@ -4,7 +4,7 @@ from functools import cache
 
 import nbformat
 
-from mplab.course.files import course_folder
+from mplab.common.files import course_folder
 
 
 @cache

@@ -14,9 +14,9 @@ import psutil
 from classroom import book, code_cell, fill_in, grade_id, released
 from payloads import SECRET
 
-from mplab.grading.autograding import autograde
-from mplab.grading.feedback import write_feedback
-from mplab.grading.folder import create_course
+from mplab.course.grading.autograding import autograde
+from mplab.course.grading.feedback import write_feedback
+from mplab.course.grading.folder import create_course
 
 LIMITS = {
     "memory": 3 << 30, "resident": 400 << 20, "cell_seconds": 4.0, "total_seconds": 40.0,

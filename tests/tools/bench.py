@@ -9,7 +9,7 @@ import bench_steps
 import torch
 from turns import table
 
-from mplab.course.files import replace_file
+from mplab.common.files import replace_file
 from mplab.numbers import threads
 
 

@@ -1,6 +1,7 @@
 """How many random faults in a room its fast tests notice: the power of the tests, measured.
 
 python tests/tools/mutants.py scaling --count 25 --seed 0
+python tests/tools/mutants.py course/grading
 
 Each fault is one change as `mutations.py` makes them, in a copy of this folder. What survives is
 printed: a change that changes nothing (an equivalent one), or a test that is missing.
@@ -23,6 +24,8 @@ ELSEWHERE = {
     "train": "tests/training/test_runs.py",
 }
 """The tests of a command that are not in its room, but where what it runs is."""
+TESTS = {"exercises": "course", "site": "commands"}
+"""The folder of a room's tests where it is not called as the room."""
 
 
 def notices(copy: Path, room: str, module: str = "") -> bool:
@@ -31,11 +34,13 @@ def notices(copy: Path, room: str, module: str = "") -> bool:
     The module's own tests are run first, because they notice most faults within seconds, and those
     of what is drawn; the fronts last: what they offer, and what a room says without its packages.
     """
-    own = [f"tests/{room}/test_{name}.py" for name in (module, "drawn")]
+    name = room.rpartition("/")[2]
+    tests = f"tests/{TESTS.get(name, name)}"
+    own = [f"{tests}/test_{each}.py" for each in (module, "drawn")]
     own += ELSEWHERE.get(module, "").split()
     if module and any((copy / test).exists() and _fail(copy, test) for test in own):
         return True
-    return _fail(copy, f"tests/{room}", f"mplab/{room}", "tests/test_front.py")
+    return _fail(copy, tests, f"mplab/{room}", "tests/test_front.py")
 
 
 def _fail(copy: Path, *tests: str) -> bool:

@@ -37,9 +37,9 @@ import torch
 
 import mplab
 from mplab.course import EXERCISES, equal
-from mplab.course.exercise import _without_torch
-from mplab.grading.exercises import _read_outcome
-from mplab.grading.serialization import encode_value
+from mplab.course.exercises.exercise import _without_torch
+from mplab.course.grading.exercises import _read_outcome
+from mplab.course.grading.serialization import encode_value
 
 STUDENT = 1
 """The seed of the hidden cases."""

@@ -8,7 +8,7 @@ from functools import cache
 
 from mplab import Format, decode, encode, fields, round_to
 from mplab.course import Exercise, Misconception, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 
 @cache

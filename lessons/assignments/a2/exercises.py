@@ -19,7 +19,7 @@ from mplab import (
     ulp,
 )
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 E4M3 = FP8_E4M3
 OTHERS = (FP8_E5M2, FP16, BF16, TF32)

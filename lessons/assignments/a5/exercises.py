@@ -13,7 +13,7 @@ import numpy as np
 
 from mplab import BF16, FP16, round_to
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 WARM = "import numpy, torch, torch._dynamo, mplab.training, mplab.pictures"  # torch.optim's own
 

@@ -21,7 +21,7 @@ from mplab import (
     values,
 )
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 E4M3 = FP8_E4M3
 E5M2 = FP8_E5M2

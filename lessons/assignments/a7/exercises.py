@@ -11,7 +11,7 @@ import numpy as np
 
 from mplab import BF16, FP16, FP32, round_to
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 WARM = """
 import numpy as np, torch, mplab

@@ -11,7 +11,7 @@ import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, round_to, ulp
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 
 def fl(x, fmt):

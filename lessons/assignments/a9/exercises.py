@@ -23,7 +23,7 @@ from mplab import (
     values,
 )
 from mplab.course import Exercise, but
-from mplab.grading import Graded, Part
+from mplab.course.grading import Graded, Part
 
 
 def fl(x, fmt):

@@ -1,0 +1,351 @@
+"""Grade every submission of an assignment: in parallel and resumable.
+
+Any `concurrent.futures` executor runs the submissions; this process alone writes the gradebook.
+One failure affects no other submission.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import multiprocessing
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    CancelledError,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    wait,
+)
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from sqlalchemy.exc import OperationalError
+
+from mplab.common.words import plural
+from mplab.course.grading.bubblewrap import read_libraries
+from mplab.course.grading.execute import (
+    GradedNotebooks,
+    Job,
+    close_sandboxes,
+    grade_submission,
+    start_worker,
+    stop_worker,
+    technical_reason,
+)
+from mplab.course.grading.folder import Course
+from mplab.course.grading.gradebook import renew_penalties, save
+from mplab.course.grading.journal import (
+    is_graded,
+    select_students,
+    submitted_students,
+    superseded,
+)
+from mplab.course.grading.sandbox import NoSandbox, require_sandbox
+from mplab.numbers.formats import FP16
+from mplab.numbers.rounding import round_to
+
+_PAUSES = (0.0, 1.0, 5.0)
+"""Seconds to wait before each attempt; if the last one fails, the submission stays ungraded."""
+
+_LOG_SECONDS = 15.0
+
+_CONNECT_SECONDS = 10
+
+
+class SubmissionResult(NamedTuple):
+    """The result of one submission."""
+
+    student: str
+    score: float | None
+    max_score: float | None
+    remark: str
+    seconds: float
+    done_before: bool
+
+
+class _Attempt(NamedTuple):
+    """A submission to grade, and the number of attempts before."""
+
+    student: str
+    number: int = 0
+
+
+_Workers = tuple[Executor, Callable[[], int]]
+"""An executor, and how many submissions it holds at once: enough that no worker is idle."""
+
+
+def autograde(
+    course: Course,
+    assignment: str,
+    *,
+    students: Sequence[str] = (),
+    jobs: int = 1,
+    dask: str = "",
+    force: bool = False,
+    trusted: bool = False,
+    log: Callable[[str], None] = print,
+) -> list[SubmissionResult]:
+    """Grade the submissions that are new, or whose grade is out of date.
+
+    After a technical failure, such as a locked gradebook or a killed worker, a submission is tried
+    again; if every attempt fails, it stays ungraded until the next call.
+
+    Args:
+        course: the course.
+        assignment: a released assignment.
+        students: ids to grade, each for its whole team; everybody who submitted if empty.
+        jobs: worker processes that run submissions; this process writes the gradebook.
+        dask: the address of a Dask scheduler whose workers run the submissions instead.
+        force: grade again what has been graded. The same answers get the same points.
+        trusted: run without a sandbox.
+        log: called with each line about the progress.
+
+    Returns:
+        One line per submission. Without a score, it could not be graded for a technical reason.
+
+    Raises:
+        NoSandbox: there is no sandbox, and the submissions are not trusted.
+        ValueError: the gradebook cannot be written, another call is grading in this course, the
+            scheduler cannot be reached, or `students` holds an id without a submission.
+    """
+    if not trusted and not dask:
+        require_sandbox()
+    course.skeletons(assignment)  # raises if it has not been released
+    course.extensions(assignment)  # raises if its table is broken
+    with _lock(course):
+        chosen = _submissions_to_grade(course, assignment, students, log)
+        todo = chosen
+        if not force:
+            todo = [name for name in chosen if not is_graded(course, assignment, name)]
+        job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
+        workers = partial(_cluster, dask) if dask else _processes
+        try:
+            course.record_students()
+            if todo and not (trusted or dask):
+                read_libraries()
+            _grade_all(workers, jobs, todo, course, job, log)
+        except OperationalError as error:
+            raise ValueError(
+                f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
+                "uses it, and run the same command again."
+            ) from error
+        try:
+            renew_penalties(course, assignment)
+        except OperationalError:
+            log("what lateness costs is not renewed, because the gradebook is in use")
+        return [
+            _read_result(course, assignment, name, done_before=name not in todo)
+            for name in sorted(chosen)
+        ]
+
+
+@contextmanager
+def _lock(course: Course) -> Iterator[None]:
+    """Lock a course: one process at a time writes its gradebook; the lock ends with the process."""
+    with (course.root / ".mplab" / "lock").open("w") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise ValueError(
+                f"autograde: another autograde is running in {course.root}. Wait until it ends: "
+                "what it has graded is not graded again."
+            ) from error
+        yield
+
+
+def _submissions_to_grade(
+    course: Course,
+    assignment: str,
+    students: Sequence[str],
+    log: Callable[[str], None],
+) -> list[str]:
+    """List the ids with a submission: all, or only the named ones."""
+    present, strangers = submitted_students(course, assignment)
+    for name in strangers:
+        log(f"{name[:80]!a}: not graded: no student of the roster has this id")
+    for name, other in superseded(course, assignment).items():
+        log(
+            f"{name}: not graded: {other} of the same team handed in later, or stands first"
+        )
+    return select_students(course, assignment, students, present)
+
+
+# The workers -----------------------------------------------------------------------------
+@contextmanager
+def _processes(jobs: int) -> Iterator[_Workers]:
+    """Start workers on this machine; they end when this process ends, however it does."""
+    round_to(np.zeros(1), FP16)  # imports numba once, before the processes fork
+    close_sandboxes()
+    others = set(multiprocessing.active_children())
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("fork"), start_worker
+    ) as pool:
+        try:
+            yield pool, lambda: 2 * jobs
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.kill()  # the kernel ends its sandbox with it
+            raise
+
+
+@contextmanager
+def _cluster(address: str, _: int) -> Iterator[_Workers]:
+    """Use the workers of a Dask scheduler, which see the course folder at the same path."""
+    from distributed import Client
+
+    # A lost scheduler is reported below, in one line.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    try:
+        client = Client(address, timeout=_CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"autograde: dask must be the address of a Dask scheduler; got {address!r} "
+            f"({error}). Start one with: dask scheduler."
+        ) from error
+
+    def capacity() -> int:
+        return 2 * sum(client.nthreads().values()) or 1
+
+    with client:
+        try:
+            yield client.get_executor(), capacity
+            client.run(stop_worker, on_error="ignore")
+        except (CancelledError, OSError) as error:
+            raise ValueError(
+                f"autograde: the scheduler {address} must stay until all is graded; it was lost. "
+                "What is done stays; the same command goes on from here."
+            ) from error
+
+
+def _grade_all(
+    workers: Callable[[int], AbstractContextManager[_Workers]],
+    jobs: int,
+    students: Sequence[str],
+    course: Course,
+    job: Job,
+    log: Callable[[str], None],
+) -> None:
+    """Grade the submissions, and record each result as it arrives."""
+    queue = deque(map(_Attempt, students))
+    suspects = deque[_Attempt]()
+    while queue:
+        with workers(jobs) as (executor, capacity):
+            suspects += _grade_queue(executor, capacity, queue, course, job, log)
+    while suspects:  # one at a time: the one that kills its worker harms no other
+        with workers(1) as (executor, _):
+            suspects += _grade_queue(executor, lambda: 1, suspects, course, job, log)
+
+
+def _grade_queue(
+    executor: Executor,
+    capacity: Callable[[], int],
+    queue: deque[_Attempt],
+    course: Course,
+    job: Job,
+    log: Callable[[str], None],
+) -> deque[_Attempt]:
+    """Grade until the queue is empty, or the executor breaks because a worker died.
+
+    Returns:
+        The submissions to try again alone: those that the executor held when it broke, and those
+        whose sandbox was killed, for instance by a machine short of memory.
+    """
+    alone = deque[_Attempt]()
+    running: dict[Future[GradedNotebooks], _Attempt] = {}
+    logged = time.monotonic()
+
+    def retry(attempt: _Attempt, again: deque[_Attempt], error: Exception) -> None:
+        student, number = attempt
+        if number + 1 < len(_PAUSES):
+            again.append(_Attempt(student, number + 1))
+        else:
+            _record_failure(course, job.assignment, student, error)
+
+    while queue or running:
+        try:
+            for _ in range(min(len(queue), capacity() - len(running))):
+                student, number = queue[0]
+                future = executor.submit(
+                    grade_submission, job, student, _PAUSES[number], number > 0
+                )
+                running[future] = queue.popleft()
+            for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:
+                try:
+                    _save_result(course, job.assignment, future.result())
+                except (BrokenExecutor, CancelledError):
+                    raise
+                except NoSandbox as error:
+                    retry(running[future], alone, error)
+                except Exception as error:  # technical: a refusal comes as a result
+                    retry(running[future], queue, error)
+                del running[future]
+        except BrokenExecutor as error:
+            retried = ", ".join(attempt.student for attempt in running.values())
+            log(f"a worker ended early; graded again: {retried}")
+            for attempt in running.values():
+                retry(attempt, alone, error)
+            return alone
+        if time.monotonic() - logged > _LOG_SECONDS:
+            logged = time.monotonic()
+            left = [attempt.student for attempt in [*running.values(), *queue]]
+            more = ", …" if len(left) > 5 else ""
+            log(f"{plural(len(left), 'submission')} left: {', '.join(left[:5])}{more}")
+    return alone
+
+
+# The gradebook ---------------------------------------------------------------------------
+def _save_result(course: Course, assignment: str, work: GradedNotebooks) -> None:
+    """Write a graded submission into the gradebook, then the journal.
+
+    A submission that is not in the journal counts as not graded, so that nothing is lost when
+    this process is killed in between.
+    """
+    start = time.perf_counter()
+    student = work.student
+    course.record("journal", assignment, student).unlink(missing_ok=True)
+    score, max_score, late = save(course, assignment, student, work.notebooks)
+    remark = work.remark
+    if course.read("received", assignment, student).get("late") and not late:
+        remark = f"{remark} Canvas says that it was late.".strip()
+    seconds = work.seconds + time.perf_counter() - start
+    record = {
+        "digest": work.digest,
+        "score": score,
+        "max_score": max_score,
+        "remark": remark,
+        "seconds": round(seconds, 3),
+    }
+    course.write("journal", assignment, student, record)
+
+
+def _record_failure(
+    course: Course, assignment: str, student: str, error: Exception
+) -> None:
+    """Record that a submission could not be graded, for a technical reason."""
+    reason = technical_reason(error)
+    record = {"remark": f"not graded yet, for a technical reason: {reason}"}
+    with suppress(OSError):  # a failure that cannot be recorded counts as not graded
+        course.write("journal", assignment, student, record)
+
+
+def _read_result(
+    course: Course, assignment: str, student: str, *, done_before: bool
+) -> SubmissionResult:
+    record = course.read("journal", assignment, student)
+    unknown = "not graded yet: the grader was killed, or its disk full"
+    return SubmissionResult(
+        student,
+        score=record.get("score"),
+        max_score=record.get("max_score"),
+        remark=str(record.get("remark", unknown)),
+        seconds=float(record.get("seconds", 0.0)),
+        done_before=done_before,
+    )

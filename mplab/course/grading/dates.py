@@ -1,0 +1,120 @@
+"""Read and show times: due dates, and the times of a platform, in the course's time zone."""
+
+import math
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+
+from mplab.common.words import plural
+from mplab.course.grading.tables import normalized_head, normalized_name
+
+_LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt")
+
+_FORMS = (
+    # 24. November 2026 · 24 de noviembre de 2026 · 24 November 2026
+    r"(?P<day>\d{1,2})\.?\s+(?:de\s+)?(?P<month>[^\W\d_]+)\.?,?\s+(?:de\s+)?(?P<year>\d{4})",
+    # November 24, 2026
+    r"(?P<month>[^\W\d_]+)\s+(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
+    # 2026年11月24日
+    r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日",
+)
+"""A date with its month in words, or with the year first: none can be misread."""
+
+_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?\s*([ap]\.?m)?")
+
+_OFFSET = re.compile(r"\s*(?:[+-]\d|z|utc|gmt)")
+
+
+@cache
+def _months() -> dict[str, int]:
+    """Return the number of each month by its name in a language, without accents."""
+    from babel import Locale
+
+    numbers = {}
+    for language in _LANGUAGES:
+        for width in ("wide", "abbreviated"):
+            for number, name in Locale(language).months["format"][width].items():
+                numbers[normalized_name(name)] = number
+    return numbers
+
+
+def read_time(text: str, zone: tzinfo) -> datetime:
+    """Read a time as a person or a platform writes it, and return it in UTC.
+
+    Args:
+        text: such as "2026-11-30 12:00", with or without an offset; or the date and the clock of
+            Moodle in one of nine languages, such as "Dienstag, 24. November 2026, 23:59". A day
+            without a clock is over at 23:59.
+        zone: the time zone, unless the text holds an offset.
+
+    Raises:
+        ValueError: it is no time, or day and month could be exchanged.
+    """
+    from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
+
+    text = normalized_head(text)
+    for form in _FORMS:
+        found = re.search(form, text)
+        if found is None:
+            continue
+        word = found["month"]
+        month = int(word) if word.isdigit() else _months().get(normalized_name(word))
+        clock = _CLOCK.search(text, found.end()) or _CLOCK.search(text)
+        if month is None or clock is None or _OFFSET.match(text, clock.end()):
+            continue
+        hour = int(clock[1])
+        if clock[3]:
+            hour = hour % 12 + 12 * (clock[3][0] == "p")
+        day = datetime(int(found["year"]), month, int(found["day"]))
+        time = day.replace(hour=hour, minute=int(clock[2]), tzinfo=zone)
+        return time.astimezone(UTC)
+    if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
+        raise ValueError(f"{text!r} may begin with the day or with the month")
+    end = datetime.now().replace(hour=23, minute=59, second=0, microsecond=0)
+    read: datetime = parser.parse(text, default=end)
+    return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+
+
+def stated_time(text: str, zone: tzinfo) -> datetime | None:
+    """Read the time in a name that Blackboard or Brightspace wrote; None if there is none.
+
+    Examples:
+        >>> stated_time("2026-11-24-23-05-09", UTC) == stated_time(
+        ...     "Nov 24, 2026 1105 PM", UTC
+        ... ) + timedelta(seconds=9)
+        True
+    """
+    text = re.sub(r"-(\d\d)-(\d\d)-(\d\d)$", r" \1:\2:\3", text)
+    text = re.sub(r"(\d\d) ([AP]M)$", r":\1 \2", text)
+    try:
+        return read_time(text, zone) if text else None
+    except ValueError:
+        return None
+
+
+def lateness_in_words(late: timedelta) -> str:
+    """Write how late a submission is, rounded up: minutes for two hours, then hours.
+
+    Examples:
+        >>> (
+        ...     lateness_in_words(timedelta(seconds=61)),
+        ...     lateness_in_words(timedelta(hours=2.5)),
+        ... )
+        ('2 minutes', '3 hours')
+    """
+    seconds = late.total_seconds()
+    if seconds < 7200:
+        return plural(math.ceil(seconds / 60), "minute")
+    return plural(math.ceil(seconds / 3600), "hour")
+
+
+def show_time(time: datetime, zone: tzinfo) -> str:
+    """Write a time in UTC for a person, in a time zone that it names.
+
+    Examples:
+        >>> from zoneinfo import ZoneInfo
+        >>> show_time(datetime(2026, 11, 30, 11), ZoneInfo("Europe/Berlin"))
+        'Mon 30 Nov 2026, 12:00 CET (Europe/Berlin)'
+    """
+    there = time.replace(tzinfo=UTC).astimezone(zone)
+    return f"{there:%a} {there.day} {there:%b %Y, %H:%M %Z} ({zone})"

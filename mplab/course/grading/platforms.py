@@ -1,0 +1,284 @@
+"""The names that platforms give to submissions: read, written, and matched with people."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mplab.course.grading.submissions import RejectedSubmission, shown_name
+from mplab.course.grading.tables import (
+    Student,
+    escape_formula,
+    is_student_id,
+    normalized_head,
+    normalized_name,
+)
+from mplab.course.grading.worksheets import PlatformList
+
+_CANVAS_FILE = r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
+
+_FORMS = (
+    # A folder until Moodle 4.0 ends in `_`, since 4.1 it does not; and a file without folders.
+    (
+        "Moodle",
+        r"(?P<name>.+?)(?:_(?P<number>\d+))?_assignsubmission_(?P<kind>[a-z]+)(?:_(?P<file>.*))?",
+    ),
+    (
+        "Canvas",
+        r"(?P<late>LATE_)?(?P<name>anon)_(?P<number>[A-Za-z0-9]{5})_" + _CANVAS_FILE,
+    ),
+    ("Canvas", r"(?P<name>.+?)(?P<late>_LATE)?_(?P<number>\d+)_" + _CANVAS_FILE),
+    # The title of the assignment and the log-in; the text file tells about the attempt.
+    (
+        "Blackboard",
+        r"(?P<name>.+?)_attempt_(?P<time>\d{4}(?:-\d\d){5})(?:_(?P<file>.+)|(?P<kind>\.txt))",
+    ),
+    # The numbers before the name are not the person's.
+    (
+        "Brightspace",
+        r"\d+-\d+ ?- (?P<name>.+?) ?- (?P<time>\w+ \d\d?, \d{4} \d{3,4} [AP]M)(?: - (?P<file>.+))?",
+    ),
+)
+"""What the platforms write before a student's own name of a file."""
+
+_PARTICIPANT = {
+    "participant",
+    "teilnehmerin",
+    "participante",
+    "partecipante",
+    "deelnemer",
+    "参与人",
+    "anon",
+}
+"""What stands for a person without a name, as `normalized_name` writes it."""
+
+_IN_FRONT = {"Moodle": "-", "Blackboard": "_"}
+"""What separates a name from the group (until Moodle 4.0) or the title in front of it."""
+
+
+class Label(NamedTuple):
+    """The name of a submission in a platform's download.
+
+    Args:
+        platform: a name in `_FORMS`.
+        name: of the person or the team, as the platform writes it; on Blackboard the title of the
+            assignment stands in front.
+        number: on Moodle of this person in this assignment, or of the team; on Canvas of the
+            person, or five letters of an anonymous one; empty if there is none.
+        file: the student's own name of the file; empty if the name is a folder's.
+        prefix: what stands before the student's own file, and before a page that goes back.
+        kind: "file", or what else a student can hand in there.
+        late: whether Canvas says that it was late.
+        order: a number by which Canvas orders submissions in time; else 0.
+        time: when it came in, as Blackboard and Brightspace write it; else empty.
+    """
+
+    platform: str
+    name: str
+    number: str
+    file: str
+    prefix: str
+    kind: str
+    late: bool
+    order: int
+    time: str
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is the name of a folder."""
+        return not self.file and self.kind not in ("text", "link", ".txt")
+
+    @property
+    def key(self) -> str:
+        """What tells its author from others, for `people.csv`."""
+        return f"{self.name}_{self.number}" if self.number else self.name
+
+
+def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:
+    """Write the name of a person's folder for Moodle, where only the number counts.
+
+    Args:
+        name: of the person.
+        number: of the person in this assignment, from the worksheet.
+        old: in the form of Moodle until 4.0.
+    """
+    plain = "".join(c for c in name if c.isalnum() or c in " .-")
+    return f"{plain}_{number}_assignsubmission_file{'_' * old}/"
+
+
+def is_of_platform(text: str) -> bool:
+    """Whether a platform may have written a name, so that a student can have chosen its end."""
+    return any(re.fullmatch(form, text) for _, form in _FORMS)
+
+
+def read_label(text: str) -> Label | None:
+    """Read a platform's name; none if it is not one, or like those of two platforms.
+
+    On Canvas a student may choose a file's name that looks like Moodle's name of somebody else.
+
+    Examples:
+        >>> read_label("Ada Löwe_17_assignsubmission_file").prefix
+        'Ada Löwe_17_assignsubmission_file/'
+        >>> read_label("löweada_LATE_5_6_a1.ipynb")[1:5]
+        ('löweada', '5', 'a1.ipynb', 'löweada_LATE_5_6_')
+    """
+    found: dict[str, dict[str, str | None]] = {}
+    for platform, form in _FORMS:
+        if match := re.fullmatch(form, text):
+            found.setdefault(platform, match.groupdict())
+    if len(found) != 1:
+        return None
+    [(platform, parts)] = found.items()
+    file = parts.get("file") or ""
+    kind = parts.get("kind") or "file"
+    label = Label(
+        platform=platform,
+        name=parts["name"] or "",
+        number=parts.get("number") or "",
+        file=file,
+        prefix=text[: len(text) - len(file)],
+        kind=kind,
+        late=bool(parts.get("late")),
+        order=int((parts.get("order") or "0")[:18]),
+        time=parts.get("time") or "",
+    )
+    return label._replace(prefix=f"{label.prefix}/") if label.folder else label
+
+
+class Owner(NamedTuple):
+    """Whose a submission is: a student, whether as one of a team, and what a person should know."""
+
+    student: str
+    team: bool = False
+    remark: str = ""
+
+
+class People:
+    """The students of a course as a download names them.
+
+    What a table says counts: that of a person, then the platform's own. Where neither knows, a name
+    must be exactly one student's or team's.
+
+    Args:
+        roster: the students.
+        teams: the members of each team, by its name.
+        listed: the platform's own list for the assignment.
+        table: ids by the names of a download, from `people.csv`.
+    """
+
+    def __init__(
+        self,
+        roster: Sequence[Student],
+        teams: Mapping[str, Sequence[str]],
+        listed: PlatformList,
+        table: Mapping[str, str],
+    ) -> None:
+        self.roster = roster
+        self._listed = listed
+        self._table = {normalized_head(name): who for name, who in table.items() if who}
+        self._numbered = {s.number: s.id for s in roster if s.number}
+        self._named: dict[str, set[str]] = {}
+        self._logins: dict[str, set[str]] = {}
+        for student in roster:
+            first = student.first_name
+            last = student.last_name
+            for names, own in (
+                (self._named, (first + last, last + first)),
+                (self._logins, (student.id, student.email)),
+            ):
+                for name in own:
+                    names.setdefault(normalized_name(name), set()).add(student.id)
+        self._teams: dict[str, list[Sequence[str]]] = {}
+        for team, members in teams.items():
+            self._teams.setdefault(normalized_name(team), []).append(members)
+
+    def in_table(self, *names: str) -> str | None:
+        """Return whose one of these names is in the table."""
+        found = (self._table.get(normalized_head(escape_formula(n))) for n in names)
+        return next(filter(None, found), None)
+
+    def whose(self, name: str) -> str | None:
+        """Find the student whose id or address a name is, or begins with; None if there is none.
+
+        Examples:
+            >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
+            >>> people = People([ada], {}, PlatformList(), {"My copy": "s01"})
+            >>> people.whose("s01_a1"), people.whose("s010"), people.whose("my copy")
+            ('s01', None, 's01')
+        """
+        if who := self.in_table(name):
+            return who
+        if is_of_platform(name):
+            return None
+        if not self.roster:
+            return name if is_student_id(name) else None
+        begins = [
+            student.id
+            for student in self.roster
+            for own in (student.id, student.email)
+            if own and (name == own or name.startswith((f"{own}_", f"{own}-")))
+        ]
+        return max(begins, key=len, default=None)
+
+    def suggestion(self, name: str) -> str:
+        """Return the only student whose id or name stands in a name; empty if there is none."""
+        text = normalized_name(name)
+        found = set()
+        for own, ids in {**self._named, **self._logins}.items():
+            if len(own) > 2 and own in text:
+                found |= ids
+        return found.pop() if len(found) == 1 else ""
+
+    def owner(self, label: Label) -> Owner:
+        """Find whose a submission is.
+
+        Raises:
+            RejectedSubmission: it is nobody's for certain; the message is the reason.
+        """
+        if who := self.in_table(label.key, label.name):
+            return Owner(who)
+        who = self._listed.people.get(label.number)
+        if normalized_name(label.name) in _PARTICIPANT:
+            if who is None:
+                raise RejectedSubmission(
+                    "it is anonymous, and nothing says who has this number: give the platform's "
+                    "list with --times, made by somebody who sees the names"
+                )
+            return Owner(who)
+        parts = [label.name]
+        if separator := _IN_FRONT.get(label.platform):
+            parts = label.name.split(separator)
+        names = {normalized_name("".join(parts[i:])) for i in range(len(parts))} - {""}
+        known = self._logins if label.platform == "Blackboard" else self._named
+        named = {who for name in names for who in known.get(name, ())}
+        teams = self._teams.get(normalized_name(label.name), [])
+        if label.platform == "Canvas":
+            if who := self._numbered.get(label.number):
+                by = f"handed in under {shown_name(label.name)}, by {who}'s number"
+                return Owner(who) if who in named else Owner(who, True, by)
+            named -= {*self._numbered.values()}  # theirs is another
+        moodle = label.platform == "Moodle"
+        if moodle and not (label.number or teams or named):
+            raise RejectedSubmission(
+                "it was handed in by people in no group, and Moodle does not say who"
+            )
+        if moodle and self._listed.names:
+            there = self._listed.names.get(label.number, "")
+            if who and (who in named or normalized_name(there) in names):
+                return Owner(who)
+            if not teams:
+                raise RejectedSubmission(
+                    f"the worksheet calls number {label.number} {shown_name(there)}"
+                    if there
+                    else f"neither number {label.number} nor a team of this name stands in the "
+                    "worksheet: is it that of this assignment?"
+                )
+            named = set()
+        if not named and len(teams) == 1:
+            return Owner(teams[0][0], team=True)
+        if len(named) != 1:
+            raise RejectedSubmission(
+                "several students have this name"
+                if named
+                else "no student of the roster and no team has this name and number"
+            )
+        return Owner(named.pop())
