@@ -12,7 +12,7 @@ short names for rooms in it.
 - Compute in a format: `mplab.arithmetic.add` … `mplab.arithmetic.fma`, `mplab.arithmetic.dot`,
   `mplab.arithmetic.sum`, `mplab.arithmetic.FloatArray`.
 - Solve a linear system in a format and refine its solution: `mplab.arithmetic.lu`,
-  `mplab.arithmetic.cholesky`, `mplab.arithmetic.refine`.
+  `mplab.arithmetic.refine`.
 - Multiply FP64 matrices on units for low formats: `mplab.arithmetic.matmul_fp64`,
   `mplab.arithmetic.emulation_bound`.
 - Integrate a differential equation whose state is stored in a format: `mplab.arithmetic.integrate`,

@@ -23,7 +23,7 @@ FRONTS = {
         exp exp2 log log2 sin cos tanh
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
         roundings linear_bound probabilistic_bound
-        Factors lu cholesky solve_triangular Refinement refine backward_error condition
+        Factors lu solve_triangular Refinement refine backward_error condition
         Weights update_trajectory Descent fit_by_gradient_descent METHODS
         ARCHITECTURES MatrixUnit mma unit_of FloatArray slice_bits split matmul_fp64
         emulation_bound integrate step_is_lost distinct_sums reveal_order

@@ -25,7 +25,6 @@ from mplab.arithmetic.linear import (
     Factors as Factors,
     Refinement as Refinement,
     backward_error as backward_error,
-    cholesky as cholesky,
     condition as condition,
     lu as lu,
     refine as refine,

@@ -14,7 +14,6 @@ from mplab.arithmetic.operations import (
     divide,
     multiply,
     operate,
-    sqrt,
     subtract,
 )
 from mplab.arithmetic.reductions import matmul
@@ -104,48 +103,6 @@ def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
     return Factors(lower, np.triu(rest), order, reason)
 
 
-def cholesky(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
-    """Factor a symmetric matrix as a ≈ lower @ lower.T, every operation rounded.
-
-    A pivot that is not positive, or not finite, ends the elimination; `reason` says why: `a` is
-    not positive definite, or no longer so after rounding. See `lu` for arguments and errors.
-
-    Returns:
-        The factors, with `upper` the transpose of `lower`, and no permutation.
-
-    Raises:
-        ValueError: `a` is not symmetric; or as in `lu`.
-
-    Source:
-        Higham 2002, Accuracy and Stability of Numerical Algorithms, §10.1.
-
-    Examples:
-        >>> cholesky([[4.0, 2.0], [2.0, 3.0]], FP16).lower.tolist()
-        [[2.0, 0.0], [1.0, 1.4140625]]
-        >>> cholesky([[4.0, 2.0], [2.0, 1.0]], FP16).reason
-        'the pivot of column 1 is 0.0'
-    """
-    rest = _square("cholesky", a, fmt)
-    if (apart := np.argwhere((rest != rest.T) & ~np.isnan(rest))).size:
-        i, j = apart[0].tolist()
-        raise ValueError(
-            f"cholesky: a must be symmetric; got {rest[i, j]} in row {i}, column {j}, and "
-            f"{rest[j, i]} opposite. Use lu, or pass (a + a.T) / 2, rounded."
-        )
-    reason = ""
-    for k in range(len(rest)):
-        reason = _breakdown(rest[k:, k], k, least=0.0)
-        if reason:
-            break
-        rest[k, k] = sqrt(rest[k, k], fmt, **rules)
-        below = slice(k + 1, None)
-        column = rest[below, k] = divide(rest[below, k], rest[k, k], fmt, **rules)
-        products = column[:, None], column
-        rest[below, below] = _without(rest[below, below], products, fmt, rules)
-    lower = np.tril(rest)
-    return Factors(lower, lower.T, np.arange(len(rest)), reason)
-
-
 def _without(
     x: np.ndarray, factors: tuple[Any, Any], fmt: FormatLike, rules: Rules
 ) -> Any:
@@ -154,9 +111,9 @@ def _without(
     return operate(subtract, (x, product), fmt, rules)
 
 
-def _breakdown(line: np.ndarray, k: int, least: float = -np.inf) -> str:
+def _breakdown(line: np.ndarray, k: int) -> str:
     """Say why elimination must stop at this row or column, which begins with the pivot."""
-    if line[0] == 0 or line[0] < least:
+    if line[0] == 0:
         return f"the pivot of column {k} is {line[0]}"
     return (
         ""

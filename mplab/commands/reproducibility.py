@@ -241,10 +241,8 @@ def _linear_algebra() -> Iterator[tuple[str, str]]:
     for fmt in _LOW:
         a = round_to(_random(144, -3, 1, 13).reshape(12, 12) + 4 * np.eye(12), fmt)
         b = _values(fmt, 12, -3, 1, 14)
-        positive = round_to(a + a.T + 9 * np.eye(12), fmt)
         factors = linear.lu(a, fmt)
         yield f"lu {fmt.name}", _digest(*factors[:3])
-        yield f"cholesky {fmt.name}", _digest(linear.cholesky(positive, fmt)[0])
         solution = linear.solve_triangular(np.tril(a), b, fmt, lower=True)
         yield f"solve_triangular {fmt.name}", _digest(solution)
         for method in updates.METHODS:

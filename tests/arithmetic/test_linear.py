@@ -13,7 +13,6 @@ from mplab import BF16, FORMATS, FP8_E4M3, FP8_E5M2, FP8_E8M0, FP16, FP32
 from mplab.arithmetic import condition, divide, multiply, subtract
 from mplab.arithmetic.linear import (
     backward_error,
-    cholesky,
     lu,
     refine,
     solve_triangular,
@@ -68,21 +67,6 @@ class Slow:
         np.fill_diagonal(lower, 1.0)
         return lower, np.triu(a), np.array(order)
 
-    def cholesky(self, a):
-        """The factor, row by row; None if a pivot is not positive or an entry not finite."""
-        lower = np.zeros(a.shape)
-        for i in range(len(a)):
-            for j in range(i + 1):
-                taken = zip(lower[i, :j].tolist(), lower[j, :j].tolist(), strict=True)
-                rest = self.less_products(float(a[i, j]), taken)
-                if not isfinite(rest) or (i == j and rest <= 0):
-                    return None
-                how = ("sqrt", rest) if i == j else ("divide", rest, float(lower[j, j]))
-                lower[i, j] = self.do(*how)
-                if not isfinite(lower[i, j]):
-                    return None
-        return lower
-
     def solve(self, t, b, *, lower):
         x = {}
         order = range(len(b)) if lower else range(len(b) - 1, -1, -1)
@@ -131,31 +115,6 @@ def test_every_bit_of_the_factors_is_that_of_the_steps_in_fractions(
             compared += agree(lu(a, fmt, **rules), Slow(fmt, **rules).lu(a))
     assert compared or not fmt.signed, "all of them broke down"
     record_property("entries of L and U compared", 2 * compared)
-
-
-@EVERY_FORMAT
-@MODES
-def test_every_bit_of_a_cholesky_factor_is_that_of_the_steps_in_fractions(
-    fmt, rounding, record_property
-):
-    compared = 0
-    slow = Slow(fmt, rounding=rounding)
-    for a in matrices(fmt, 4, 3):
-        symmetric = (
-            np.tril(a) + np.tril(a, -1).T if fmt.has_zero else np.full((4, 4), a[0, 0])
-        )
-        # with a heavy diagonal it is positive definite, where the format has room for that
-        for given in (
-            symmetric,
-            symmetric + 4.0 * np.eye(4),
-            np.eye(4) + (not fmt.has_zero),
-        ):
-            given = round_to(given, fmt)
-            lower = slow.cholesky(given)
-            expected = None if lower is None else (lower, lower.T)
-            compared += agree(cholesky(given, fmt, rounding=rounding), expected)
-    assert compared or not fmt.signed
-    record_property("entries compared", compared)
 
 
 @EVERY_FORMAT
@@ -248,17 +207,6 @@ def test_a_breakdown_is_reported_with_its_column_and_raises_nothing():
         ([[1e-3, 1.0], [1e-3, -1.0]], ""),
     ):
         assert lu(round_to(np.array(a), FP16), FP16).reason == reason
-    for a, reason in (
-        (zero, "the pivot of column 0 is 0.0"),
-        (np.diag([1.0, -2.0, 1.0]), "the pivot of column 1 is -2.0"),
-        (zero + np.nan, "column 0 meets nan"),
-        ([[1.0, inf], [inf, 1.0]], "column 0 meets inf"),
-        ([[1.0, 2.0], [2.0, 1.0]], "the pivot of column 1 is -3.0"),
-    ):
-        assert cholesky(a, FP16).reason == reason
-    hilbert = 1 / (1.0 + np.arange(6)[:, None] + np.arange(6))
-    assert not cholesky(round_to(hilbert, FP32), FP32).reason
-    assert "pivot of column" in cholesky(round_to(hilbert, BF16), BF16).reason
     singular = solve_triangular([[0.0, 0.0], [1.0, 1.0]], [1.0, 1.0], FP16, lower=True)
     assert singular.tolist() == [inf, -inf]
 
@@ -268,7 +216,6 @@ def test_arguments_are_left_as_they_were():
     b = np.array([1.0, 2.0])
     for call in (
         lambda: lu(a, FP16),
-        lambda: cholesky(a + a.T, FP16),
         lambda: solve_triangular(a, b, FP16, lower=False),
         lambda: refine(a, b, factor_format=FP16, method="gmres"),
     ):
@@ -436,8 +383,6 @@ def test_shapes_and_values_that_are_no_system_are_refused_by_name():
     for message, call in (
         (r"^lu: matrices must have a shape .*; got \(0, 0\)", lambda: lu(np.ones((0, 0)), FP16)),
         (r"^lu: matrix must hold values of FP16; got 0.1", lambda: lu([[0.1]], FP16)),
-        (r"^cholesky: a must be symmetric; got 2.0 in row 0, column 1, and 3.0",
-         lambda: cholesky([[1.0, 2.0], [3.0, 9.0]], FP16)),
         (r"^solve_triangular: b must have the shape \(2,\).*; got \(2, 2\)",
          lambda: solve_triangular(np.eye(2), np.eye(2), FP16, lower=True)),
         (r"^refine: b must have the shape \(2,\).*; got \(2, 1\)",
