@@ -89,4 +89,24 @@ EXERCISES: dict[str, Exercise] = {
             ),
         ),
     ),
+    "claims": Exercise(
+        answer=[1 / (0.4 + 0.6 / 16), 18 / 16, 16.0],
+        reason="The other 40 percent stay; 2 bytes more beside 16; 16 bits against 1.",
+        tolerance=0.01,
+        misconceptions=known(
+            (
+                [16.0, 0.5, 32.0],
+                "Those are the article's: of the products alone, of what is kept for the "
+                "backward pass, and beside FP32.",
+            ),
+            (
+                [1 / (0.4 + 0.6 / 16), 0.5, 16.0],
+                "Parameters, gradients and both moments stay in FP32; the copy comes on top.",
+            ),
+            (
+                [1 / (0.4 + 0.6 / 16), 18 / 16, 32.0],
+                "That is beside FP32; BF16 has 16 bits.",
+            ),
+        ),
+    ),
 }

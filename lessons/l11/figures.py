@@ -143,15 +143,17 @@ def _seconds(row: Times, stage: str) -> float:
 
 
 # Products --------------------------------------------------------------------------------
-def plot_roofline(roof: Roofline) -> c.Picture:
+def plot_roofline(roof: Roofline | None) -> c.Picture | None:
     """The speed of products against their operations per byte, under the limit of memory.
 
     Args:
-        roof: measured or recorded.
+        roof: measured or recorded; None draws nothing.
 
     Returns:
         A figure whose title compares each format with FP32 at the largest common size.
     """
+    if roof is None:
+        return None
     lines = []
     names = list(dict.fromkeys(p.fmt for p in roof.products))
     for name in names:
