@@ -1,4 +1,4 @@
-"""Code of single lessons, in the folders l01 … l19 beside the notebooks."""
+"""Code of single lessons, in the folders l01 … l20 beside the notebooks."""
 
 from mplab.common.files import course_folder
 

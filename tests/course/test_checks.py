@@ -30,7 +30,7 @@ from mplab import (
 )
 from mplab.common.files import course_folder
 from mplab.course import EXERCISES, Exercise, HashedValue, equal
-from mplab.course.exercises import practice
+from mplab.course.exercises import lessons, practice
 from mplab.course.exercises.calls import watched
 from mplab.course.exercises.exercise import TIME_LIMIT, misconception_of, verdict_on
 from mplab.course.grading.kernel import Outputs
@@ -95,6 +95,17 @@ def test_every_exercise_has_right_and_wrong_answers():
     for name, exercise in EXERCISES.items():
         assert len(RIGHT[name]) + len(BY_LIBRARY.get(name, [])) >= 2
         assert 2 <= len(exercise.misconceptions) <= 3
+
+
+def test_a_lesson_that_is_begun_stops_no_check(tmp_path, monkeypatch):
+    """The stub of a new lesson has a file for its exercises, and none in it."""
+    for lesson, text in (("l90", "ROWS = 3\n"), ("l91", "EXERCISES = {'new': 1}\n")):
+        (tmp_path / lesson).mkdir()
+        (tmp_path / lesson / "exercises.py").write_text(text)
+    monkeypatch.setattr(lessons, "course_folder", lambda _: tmp_path)
+    monkeypatch.setattr(mplab.lessons, "__path__", [str(tmp_path)])
+    with pytest.warns(UserWarning, match=r"l90.exercises\.py has no EXERCISES yet"):
+        assert lessons._Found().data == {"new": 1}
 
 
 @pytest.mark.slow
