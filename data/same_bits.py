@@ -23,7 +23,7 @@ from mplab.numbers.formats import (
     TF32,
     Rounding,
 )
-from mplab.numbers.rounding import Stream, Tally
+from mplab.numbers.options import Stream, Tally
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling import ScaleRule, dequantize, quantize
 from mplab.simulation import convert_linears, simulated

@@ -8,7 +8,8 @@ import numpy as np
 from mplab.arithmetic import operations, reductions
 from mplab.numbers.codes import decode, encode
 from mplab.numbers.formats import FP16, Rounding
-from mplab.numbers.rounding import Stream, round_to, tally
+from mplab.numbers.options import Stream
+from mplab.numbers.rounding import round_to, tally
 
 if __name__ == "__main__":
     for dtype in "df":

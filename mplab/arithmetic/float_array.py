@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic import operations, reductions
-from mplab.numbers.codes import encode, in_hex
+from mplab.numbers.codes import encode, in_hex, require_values
 from mplab.numbers.formats import Format, FormatLike, Rounding, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _SHOWN = 8
 """Number of elements that `repr` prints."""

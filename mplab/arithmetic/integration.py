@@ -8,9 +8,10 @@ import numpy as np
 from mplab.arithmetic.float_array import FloatArray
 from mplab.arithmetic.updates import Weights
 from mplab.numbers.checks import integer, one_of
+from mplab.numbers.codes import require_values
 from mplab.numbers.formats import FormatLike
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _Rate = Callable[[Any], Any]
 

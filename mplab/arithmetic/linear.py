@@ -18,9 +18,10 @@ from mplab.arithmetic.operations import (
 )
 from mplab.arithmetic.reductions import matmul
 from mplab.numbers.checks import integer, one_of
+from mplab.numbers.codes import require_values
 from mplab.numbers.formats import Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _ENOUGH = 2.0**-52
 """Backward error to reach: 2u of FP64; rounding the entries of x alone can cost as much."""

@@ -36,6 +36,7 @@ from mplab.arithmetic.architectures import (
 )
 from mplab.arithmetic.operations import add, fma
 from mplab.numbers.checks import integer, quoted
+from mplab.numbers.codes import require_values
 from mplab.numbers.formats import (
     FP4_E2M1,
     FP8_E8M0,
@@ -47,7 +48,7 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import require_values, round_to
+from mplab.numbers.rounding import round_to
 
 _AT_ONCE = 1 << 16
 """Number of products held at a time: they fit into the processor's cache."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from mplab.arithmetic import elementary
 from mplab.numbers.checks import quoted
-from mplab.numbers.codes import look_up, values
+from mplab.numbers.codes import look_up, require_values, values
 from mplab.numbers.formats import (
     Event,
     Format,
@@ -30,14 +30,9 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.rounding import (
-    Stream,
-    Tally,
-    checked,
-    events,
-    require_values,
-    round_to,
-)
+from mplab.numbers.options import Stream, Tally
+from mplab.numbers.rounding import events, round_to
+from mplab.numbers.steps import checked
 
 
 class Rules(TypedDict, total=False):

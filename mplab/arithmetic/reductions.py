@@ -22,6 +22,7 @@ from mplab.arithmetic.operations import (
     subtract,
 )
 from mplab.numbers.checks import integer, one_of, quoted
+from mplab.numbers.codes import require_values
 from mplab.numbers.formats import (
     FP32,
     Format,
@@ -31,13 +32,8 @@ from mplab.numbers.formats import (
     Tininess,
     format_of,
 )
-from mplab.numbers.rounding import (
-    Stream,
-    checked_keys,
-    checked_parameters,
-    require_values,
-    round_to,
-)
+from mplab.numbers.options import Stream, checked_keys, checked_parameters
+from mplab.numbers.rounding import round_to
 
 
 class Accumulation(TypedDict, total=False):

@@ -6,9 +6,11 @@ import numpy as np
 
 from mplab.arithmetic.operations import exact_sum_to_odd
 from mplab.numbers.checks import integer, one_of
+from mplab.numbers.codes import require_values
 from mplab.numbers.formats import FP32, Format, FormatLike, Rounding, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import Stream, require_values, round_to
+from mplab.numbers.options import Stream
+from mplab.numbers.rounding import round_to
 
 METHODS = ("nearest", "stochastic", "kahan", "master")
 """How w + Δ is stored: rounded to nearest; rounded up or down with the probability that makes

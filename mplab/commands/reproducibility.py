@@ -43,7 +43,8 @@ from mplab.numbers.formats import (
     Overflow,
     Rounding,
 )
-from mplab.numbers.rounding import Stream, events, round_to, tally
+from mplab.numbers.options import Stream
+from mplab.numbers.rounding import events, round_to, tally
 
 STORED = Path(__file__).with_suffix(".txt")
 """The digests that every machine must have, a line each."""

@@ -37,9 +37,8 @@ from mplab.numbers.formats import (
     Tininess as Tininess,
     format_of as format_of,
 )
+from mplab.numbers.options import Stream as Stream, Tally as Tally
 from mplab.numbers.rounding import (
-    Stream as Stream,
-    Tally as Tally,
     events as events,
     round_to as round_to,
     tally as tally,

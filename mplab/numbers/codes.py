@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.common.words import integer
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import (
     FP64,
     Format,
@@ -23,10 +24,15 @@ from mplab.numbers.inputs import (
     in_blocks,
     on_tensors,
 )
-from mplab.numbers.rounding import CODES, NUMBERS, checked, require_values, round_to
+from mplab.numbers.rounding import round_to
+from mplab.numbers.steps import CODES, NUMBERS, checked
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
+
+
+_CHUNK = 1 << 14
+"""Numbers whose copy stays in a core's cache."""
 
 
 class Fields(NamedTuple):
@@ -266,6 +272,48 @@ def _in_fp64(function: str, x: Any, array: np.ndarray) -> np.ndarray:
 
 _INFINITY = 0x7FF << 52
 _MAGNITUDE = (1 << 63) - 1
+
+
+def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.ndarray:
+    """Convert `x` to float64; raise if an element is neither a value of `fmt` nor NaN.
+
+    Args:
+        function: the function that was called, for the message.
+        argument: the name of `x` in the message.
+        x: as in `round_to`.
+        fmt: the format that the numbers must belong to.
+
+    Raises:
+        TypeError: `x` holds no numbers.
+        ValueError: an element is not a value of `fmt`; nothing is rounded here.
+
+    Examples:
+        >>> require_values("dot", "a", np.array([0.5, 0.1], np.float32), FP4_E2M1)
+        Traceback (most recent call last):
+        ValueError: dot: a must hold values of FP4_E2M1; got 0.10000000149011612, between \
+0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
+    """
+    fmt = format_of(fmt, function=function)
+    if type(x) is np.ndarray and (entered := _entered(x, fmt)) is not None:
+        return entered
+    array = as_float64(function, x, argument)
+    same = np.asarray(round_to(array, fmt)).view(np.int64) == array.view(np.int64)
+    if not same.all() and not (same := same | np.isnan(array)).all():
+        first = float(array[~same].flat[0])
+        written = x if type(x) is int else first
+        raise ValueError(refusal(function, argument, first, fmt, quoted(written)))
+    return array
+
+
+def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
+    """Return the values of a format in float64; None if some are none, or for the long way."""
+    if x.dtype.char == "f":
+        wide: np.ndarray | None = checked("enter", fmt, x)
+        return wide
+    for at in range(0, x.size, _CHUNK):
+        if checked("enter", fmt, x.reshape(-1)[at : at + _CHUNK]) is None:
+            return None
+    return x
 
 
 def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> str:

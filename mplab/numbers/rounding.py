@@ -12,183 +12,30 @@ in `inputs`, held by tests/numbers/test_inputs.py, and sums of two float64 in th
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple, dataclass
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
-from mplab.numbers.checks import integer, quoted
 from mplab.numbers.formats import (
-    FP32,
     Event,
-    Format,
     FormatLike,
     Overflow,
     Rounding,
     Tininess,
     format_of,
 )
-from mplab.numbers.inputs import (
-    as_array,
-    as_float64,
-    is_tensor,
-    on_tensors,
-    widen,
+from mplab.numbers.inputs import as_array, is_tensor, on_tensors, widen
+from mplab.numbers.options import (
+    LoopOptions,
+    RoundingRules,
+    Stream,
+    Tally,
+    bits_of,
+    checked_parameters,
+    loop_options,
 )
-from mplab.numbers.parameters import Keys, RoundingParameters, rounding_parameters
-from mplab.numbers.threads import DIVISIBLE, parallel
-
-_MASK64 = (1 << 64) - 1
-
-CHUNK = 1 << 14
-"""Numbers whose copy stays in a core's cache."""
-
-NUMBERS: dict[Any, str] = {
-    np.dtype(np.float32): "f",
-    np.dtype(np.float64): "d",
-    float: "d",
-    np.float64: "d",
-}
-CODES: dict[Any, str] = {np.dtype(kind): kind for kind in "BHI"}
-"""The dtypes of codes that `checked` takes."""
-
-
-class Stream:
-    """Random bits for stochastic rounding: a pure function of seed, call and index.
-
-    Element i of call k gets the same 32 bits in NumPy and torch, for any chunking and any number
-    of threads. Read as a fraction, they are added to the discarded fraction of the number, cut to
-    32 bits: if the sum reaches 1, the number is rounded away from zero. So the probability is the
-    discarded fraction, exactly if that has at most 32 bits (always for float32 input in the
-    normal range).
-
-    With fewer `bits`, as in hardware, the fraction is cut to that many bits: the probability is a
-    multiple of 2^−bits, and the mean is nearer to zero than x, by less than 2^−bits of the gap.
-
-    Args:
-        seed: an integer in 0 .. 2^64 − 1.
-        calls: number of calls that have taken bits before.
-        bits: random bits per element, 1 to 32: the leading ones of the element's 32 bits.
-
-    Raises:
-        TypeError: an argument is not an integer.
-        ValueError: an argument is out of range.
-
-    Source:
-        Fitzgibbon and Felix 2025, On stochastic rounding with few random bits: the variant SRFF,
-        which needs no rounding of the fraction.
-
-    Examples:
-        >>> round_to(
-        ...     np.full(4, 2049.0), FP16, rounding=Rounding.STOCHASTIC, stream=Stream(1)
-        ... )
-        array([2048., 2050., 2050., 2048.])
-    """
-
-    def __init__(self, seed: int, *, calls: int = 0, bits: int = 32) -> None:
-        self.seed = integer("Stream", "seed", seed, most=_MASK64)
-        self.calls = integer("Stream", "calls", calls)
-        self.bits = integer("Stream", "bits", bits, least=1, most=32)
-
-    def __repr__(self) -> str:
-        few = f", bits={self.bits}" if self.bits < 32 else ""
-        return f"Stream({self.seed}, calls={self.calls}{few})"
-
-    def keys(self) -> Keys:
-        """Return the keys of the next call, and count the call.
-
-        Returns:
-            A function of k that returns two 32-bit keys, for the counter-based mixer, of the k-th
-            2^32 elements; the bits above the first key mark the random bits that are left out.
-        """
-        call = _mix64(self.seed + _mix64(self.calls))
-        self.calls += 1
-        dropped = (1 << (32 - self.bits)) - 1
-
-        def of_run(run: int) -> tuple[int, int]:
-            key = _mix64(call + run)
-            return key & 0xFFFFFFFF | dropped << 32, key >> 32
-
-        return of_run
-
-
-def _mix64(z: int) -> int:
-    """Take the SplitMix64 step of Steele, Lea and Flood (2014), a bijection on 64-bit integers."""
-    z = (z + 0x9E3779B97F4A7C15) & _MASK64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK64
-    return z ^ (z >> 31)
-
-
-@dataclass
-class Tally:
-    """Counts of numbers that were exact, overflowed, underflowed, became zero, ... in rounding.
-
-    `COUNTED` defines each counter; total = exact + inexact + nan. Tallies add: `a + b`, `a += b`.
-    """
-
-    total: int = 0
-    exact: int = 0
-    inexact: int = 0
-    underflow: int = 0
-    flushed: int = 0
-    subnormal: int = 0
-    overflow: int = 0
-    nan: int = 0
-    infinite: int = 0
-
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(
-            *(a + b for a, b in zip(astuple(self), astuple(other), strict=True))
-        )
-
-    def as_dict(self) -> dict[str, int]:
-        """Return the counters by name."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, counts: dict[str, int]) -> Tally:
-        """Make a tally from its counters; the inverse of `as_dict`."""
-        return cls(**counts)
-
-    def add_counts(self, total: int, counts: Any) -> None:
-        """Add the eight counts, one per flag bit, that a loop returned for `total` numbers."""
-        inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = np.asarray(
-            counts
-        ).tolist()
-        self.total += total
-        self.exact += total - inexact - nan
-        self.inexact += inexact
-        self.underflow += underflow
-        self.flushed += flushed
-        self.subnormal += subnormal
-        self.overflow += overflow
-        self.nan += nan
-        self.infinite += infinite
-
-
-COUNTED = {
-    "total": "every x",
-    "exact": "r = x, infinities included",
-    "inexact": "x is not NaN and r != x",
-    "underflow": "r != x, and rounded with unbounded exponent x would lie below min_normal",
-    "flushed": "x != 0 and r = 0",
-    "subnormal": "0 < |r| < min_normal",
-    "overflow": "x is finite, and rounded with unbounded exponent it would pass max_finite",
-    "nan": "x is NaN",
-    "infinite": "x is infinite",
-}
-"""Definition of each counter of a `Tally`, with x the input and r the result."""
-
-
-class RoundingRules(TypedDict, total=False):
-    """The options that `round_to`, `tally` and `events` share, all of them keywords."""
-
-    rounding: Rounding
-    overflow: Overflow
-    flush_inputs: bool
-    flush_outputs: bool
-    stream: Stream | None
+from mplab.numbers.steps import narrow
+from mplab.numbers.threads import DIVISIBLE
 
 
 def round_to(
@@ -362,110 +209,12 @@ def events(
     return flags.reshape(source.shape)[()]
 
 
-def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.ndarray:
-    """Convert `x` to float64; raise if an element is neither a value of `fmt` nor NaN.
-
-    Args:
-        function: the function that was called, for the message.
-        argument: the name of `x` in the message.
-        x: as in `round_to`.
-        fmt: the format that the numbers must belong to.
-
-    Raises:
-        TypeError: `x` holds no numbers.
-        ValueError: an element is not a value of `fmt`; nothing is rounded here.
-
-    Examples:
-        >>> require_values("dot", "a", np.array([0.5, 0.1], np.float32), FP4_E2M1)
-        Traceback (most recent call last):
-        ValueError: dot: a must hold values of FP4_E2M1; got 0.10000000149011612, between \
-0.0 (0x0) and 0.5 (0x1). Round first: round_to(a, FP4_E2M1).
-    """
-    fmt = format_of(fmt, function=function)
-    if type(x) is _ARRAY and (entered := _entered(x, fmt)) is not None:
-        return entered
-    array = as_float64(function, x, argument)
-    same = np.asarray(round_to(array, fmt)).view(np.int64) == array.view(np.int64)
-    if not same.all() and not (same := same | np.isnan(array)).all():
-        from mplab.numbers.codes import refusal  # which needs this file
-
-        first = float(array[~same].flat[0])
-        written = x if type(x) is int else first
-        raise ValueError(refusal(function, argument, first, fmt, quoted(written)))
-    return array
-
-
-def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
-    """Return the values of a format in float64; None if some are none, or for the long way."""
-    if x.dtype.char == "f":
-        wide: np.ndarray | None = checked("enter", fmt, x)
-        return wide
-    for at in range(0, x.size, CHUNK):
-        if checked("enter", fmt, x.reshape(-1)[at : at + CHUNK]) is None:
-            return None
-    return x
-
-
-def checked(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any:
-    """Take a step with values of a format in one call; see `mplab.numbers.checked`.
-
-    Args:
-        step: one of the steps there.
-        fmt: the format.
-        *operands: arrays of one dtype, or floats.
-        kinds: the dtypes that the step takes.
-
-    Returns:
-        What the step's ufunc does; None where the caller must go the long way, because an operand
-        is no value, or has no finite result, or is of another kind.
-    """
-    kind: Any = None
-    for x in operands:
-        if type(x) is _ARRAY:
-            found = kinds.get(x.dtype) if x.ndim else None
-        else:
-            found = kinds.get(type(x))
-        if found is None or (found != kind and kind is not None):
-            return None
-        kind = found
-    ready = _CHECKED.get((step, fmt, kind))
-    if ready is None:
-        from mplab.numbers import checked as steps
-
-        ready = _CHECKED[step, fmt, kind] = steps.checked(step, fmt, kind) or ()
-    if not ready:
-        return None
-    call, dtype, misses, _ = ready
-    before = misses[0]
-    first = operands[0]
-    if type(first) is _ARRAY and first.size >= DIVISIBLE:
-        result = _in_threads(call, dtype, operands)
-    else:
-        result = call(*operands)
-    return result if misses[0] == before else None
-
-
-def _in_threads(call: Any, dtype: Any, operands: tuple[Any, ...]) -> np.ndarray:
-    """Call a ufunc on pieces of large arrays of one shape; on others at once."""
-    first = operands[0]
-    if any(np.shape(x) != first.shape or not x.flags.c_contiguous for x in operands):
-        return np.asarray(call(*operands))
-    out = np.empty(first.shape, dtype)
-    flat = [x.reshape(-1) for x in (*operands, out)]
-    parallel(lambda a, b: call(*(x[a:b] for x in flat)), first.size, wrap=first.size)
-    return out
-
-
 # Python finds a global faster than an attribute, and a short call looks for three.
 _ARRAY = np.ndarray
 _EVEN = Rounding.TIES_TO_EVEN
 _IEEE = Overflow.IEEE
 
 _DTYPES = {id(np.dtype(dtype)) for dtype in (np.float32, np.float64)}
-
-_CHECKED: dict[Any, Any] = {}
-"""The ufuncs of steps, found without a function of Python's cache, and so without numba."""
-
 
 _COMPILED: dict[tuple[int, ...], tuple[Any, ...]] = {}
 """Cached ufuncs by identity, each with the objects that must live as long.
@@ -564,111 +313,3 @@ class _Source:
         if self.scalar:
             return shaped[()]
         return shaped if self.dtype.isnative else shaped.astype(self.dtype)
-
-
-def bits_of(array: np.ndarray) -> np.ndarray:
-    """The bits of a contiguous array, shape (n,), which share its memory."""
-    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
-
-
-def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
-    """Convert float64 to float32 without rounding, also where the CPU flushes subnormals."""
-    from mplab.numbers.codes import encode  # which needs this file
-
-    try:
-        return np.asarray(encode(wide, FP32)).view(np.float32)
-    except ValueError:
-        raise ValueError(
-            f"{function}: x must be float64 here; got float32, which cannot hold every result in "
-            f"{fmt.name}. Convert it first."
-        ) from None
-
-
-class LoopOptions(TypedDict):
-    """The options of the loops in `mplab.numbers.kernels`."""
-
-    parameters: RoundingParameters
-    mode: Rounding
-    keys: Keys | None
-
-
-def loop_options(
-    function: str,
-    fmt: Format,
-    dtype: np.dtype[Any],
-    *,
-    rounding: Rounding = Rounding.TIES_TO_EVEN,
-    overflow: Overflow = Overflow.IEEE,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
-    stream: Stream | None = None,
-    tininess: Tininess = Tininess.AFTER,
-) -> LoopOptions:
-    """Check the options of a call, and return those of its loop.
-
-    The parameters are those for float64 if float32 cannot serve; that changes no result.
-    """
-    rules = (overflow, flush_inputs, flush_outputs, tininess)
-    parameters = checked_parameters(function, fmt, dtype, rounding, *rules)
-    keys = checked_keys(function, rounding, stream)
-    if parameters is None:
-        parameters = rounding_parameters(fmt, np.dtype(np.float64), *rules)
-        assert parameters is not None  # float64 holds every format
-    return {"parameters": parameters, "mode": rounding, "keys": keys}
-
-
-def checked_keys(
-    function: str, rounding: Rounding, stream: Stream | None
-) -> Keys | None:
-    """Return the random keys of this call, or None if the mode needs no random bits."""
-    if rounding is not Rounding.STOCHASTIC:
-        if stream is not None:
-            raise ValueError(
-                f"{function}: stream must be None without Rounding.STOCHASTIC; got {stream!r} "
-                f"with {rounding!r}. Leave it out, or pass rounding=Rounding.STOCHASTIC."
-            )
-        return None
-    if not isinstance(stream, Stream):
-        raise ValueError(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got "
-            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
-        )
-    return stream.keys()
-
-
-def checked_parameters(
-    function: str,
-    fmt: Format,
-    dtype: np.dtype[Any],
-    rounding: Rounding,
-    overflow: Overflow,
-    flush_inputs: bool,
-    flush_outputs: bool,
-    tininess: Tininess,
-) -> RoundingParameters | None:
-    """Check the options, and return the parameters of the loops."""
-    if fmt.bits > 32:
-        raise ValueError(
-            f"{function}: fmt must have at most 32 bits, since every step is computed in float64; "
-            f"got {fmt.name}. Compute with Python's floats or NumPy's float64 themselves."
-        )
-    # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
-    options = rounding, overflow, flush_inputs, flush_outputs, tininess
-    for (name, kind), given in zip(_OPTIONS.items(), options, strict=True):
-        if type(given) is not kind:
-            choices = (
-                "True or False" if kind is bool else f"a member of {kind.__name__}"
-            )
-            raise TypeError(
-                f"{function}: {name} must be {choices}; got {quoted(given)}. Pass one."
-            )
-    return rounding_parameters(fmt, dtype, *options[1:])
-
-
-_OPTIONS = {
-    "rounding": Rounding,
-    "overflow": Overflow,
-    "flush_inputs": bool,
-    "flush_outputs": bool,
-    "tininess": Tininess,
-}

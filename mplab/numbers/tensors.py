@@ -14,14 +14,9 @@ from torch import Tensor
 from mplab.numbers import kernels
 from mplab.numbers.formats import Format, FormatLike, Overflow, Rounding, format_of
 from mplab.numbers.inputs import widen
+from mplab.numbers.options import Stream, Tally, bits_of, loop_options
 from mplab.numbers.parameters import RoundingParameters
-from mplab.numbers.rounding import (
-    Stream,
-    Tally,
-    bits_of,
-    loop_options,
-    narrow,
-)
+from mplab.numbers.steps import narrow
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
 

@@ -15,7 +15,8 @@ import numpy as np
 from mplab.numbers.checks import between, integer, one_of, quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
-from mplab.numbers.rounding import checked, round_to
+from mplab.numbers.rounding import round_to
+from mplab.numbers.steps import checked
 from mplab.scaling.loss import in_float32, require_keys
 
 

@@ -27,7 +27,9 @@ from mplab.numbers.formats import (
     Specials,
     format_of,
 )
-from mplab.numbers.rounding import Stream, checked, round_to
+from mplab.numbers.options import Stream
+from mplab.numbers.rounding import round_to
+from mplab.numbers.steps import checked
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling.amax import ScaleRule, largest, scales, two_levels
 

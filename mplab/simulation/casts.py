@@ -20,7 +20,7 @@ from mplab.numbers.formats import (
     Format,
     Rounding,
 )
-from mplab.numbers.rounding import Stream
+from mplab.numbers.options import Stream
 from mplab.scaling.amax import CurrentScaling, DelayedScaling, FixedScaling, ScaleRule
 from mplab.scaling.quantized import fake_quantize, hadamard, scales_of
 from mplab.simulation.rounders import rounding_parameters

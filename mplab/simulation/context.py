@@ -40,7 +40,7 @@ from mplab.numbers.formats import (
     Rounding,
     format_of,
 )
-from mplab.numbers.rounding import Stream, Tally
+from mplab.numbers.options import Stream, Tally
 from mplab.simulation import autocast
 from mplab.simulation.explanation import Explanation, Recorder
 from mplab.simulation.mode import Mode

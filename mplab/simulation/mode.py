@@ -23,7 +23,7 @@ from mplab.numbers.formats import (
     Overflow,
     Rounding,
 )
-from mplab.numbers.rounding import Stream
+from mplab.numbers.options import Stream
 from mplab.simulation.autocast import Casts, fake_mode, included
 from mplab.simulation.low_kernels import check_number, join, rounded_number
 from mplab.simulation.operations import (

@@ -11,7 +11,7 @@ from torch.backends import mha
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from mplab.numbers.formats import FP32
-from mplab.numbers.rounding import Stream, Tally
+from mplab.numbers.options import Stream, Tally
 from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.simulation.linears import convert_linears

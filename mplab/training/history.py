@@ -13,7 +13,7 @@ import numpy as np
 
 from mplab.common.files import replace_file
 from mplab.numbers.checks import quoted
-from mplab.numbers.rounding import Tally
+from mplab.numbers.options import Tally
 from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3

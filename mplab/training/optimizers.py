@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.numbers.formats import FP32, Format, Rounding
-from mplab.numbers.rounding import Stream
+from mplab.numbers.options import Stream
 from mplab.numbers.tensors import round_tensor
 
 

@@ -14,7 +14,7 @@ from mplab import FP16
 from mplab.health import Digest, Health
 from mplab.health.probes import _backward, _register_hook
 from mplab.numbers.formats import Rounding
-from mplab.numbers.rounding import Stream
+from mplab.numbers.options import Stream
 from mplab.simulation import CPU_AUTOCAST, simulated
 
 

@@ -11,9 +11,8 @@ from oracle import round_fraction
 
 from mplab import BF16, FP6_E3M2, FP8_E4M3, FP8_E8M0, FP16, FP32, TF32
 from mplab.numbers import Event, Rounding, Tally, events, round_to, tally
-from mplab.numbers.codes import decode, encode, next_down, next_up, ulp
+from mplab.numbers.codes import decode, encode, next_down, next_up, require_values, ulp
 from mplab.numbers.inputs import as_array
-from mplab.numbers.rounding import require_values
 
 # Decimal, Fraction and strings: one rounding -------------------------------------------
 

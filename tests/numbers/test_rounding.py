@@ -36,8 +36,8 @@ from mplab.arithmetic import add, sum as long_sum
 from mplab.numbers import Stream, Tally, events, round_to, tally
 from mplab.numbers.codes import next_down, next_up, ulp
 from mplab.numbers.formats import Event, Format, Overflow, Rounding, Specials, Tininess
+from mplab.numbers.options import COUNTED
 from mplab.numbers.parameters import rounding_parameters
-from mplab.numbers.rounding import COUNTED
 from mplab.numbers.tensors import round_tensor
 from mplab.simulation import simulated
 

@@ -14,7 +14,8 @@ from turns import compared, in_turn, lap
 
 from mplab.numbers import threads
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, Rounding
-from mplab.numbers.rounding import Stream, Tally, round_to
+from mplab.numbers.options import Stream, Tally
+from mplab.numbers.rounding import round_to
 
 FORMATS = (FP16, BF16, FP8_E4M3, FP8_E5M2)
 

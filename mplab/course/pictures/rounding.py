@@ -10,7 +10,8 @@ from mplab.common.words import number
 from mplab.course.pictures import canvas as c
 from mplab.numbers.codes import ulp
 from mplab.numbers.formats import Format, Rounding
-from mplab.numbers.rounding import Stream, round_to
+from mplab.numbers.options import Stream
+from mplab.numbers.rounding import round_to
 
 
 def mode_words(mode: Rounding) -> str:
