@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.simulation.operations import COMPOSITE, Keywords, Rule
 from mplab.simulation.places import current_node, this_thread
-from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run
+from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run, names_in
 
 _KEYS = {
     "cpu": torch._C.DispatchKey.AutocastCPU,
@@ -220,6 +220,11 @@ def _call(
         mode.cause = cause
 
 
+_COMPARING = names_in(
+    "conv1d conv2d conv3d prelu bilinear scaled_dot_product_attention"
+)
+"""Composite operations that compare the dtypes of their inputs before their parts may cast them."""
+
 _REFUSED = ("aten::binary_cross_entropy",)
 """What autocast refuses on CUDA."""
 
@@ -281,7 +286,7 @@ def _operations_of(policy: Policy) -> list[Any]:
     for operation in _functional_operations():
         base = operation._schema.name.removeprefix("aten::")
         named = base in names or operation.name() in own
-        lowered = every and not _is_composite(operation)
+        lowered = every and (base in _COMPARING or not _is_composite(operation))
         if named or lowered:
             found.append(operation)
     return found
@@ -306,6 +311,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     """A kernel that asks the policy of the calling thread; without one it is torch's own."""
     own = _own_kernel(operation.name(), kind)
     whole = _is_composite(operation)
+    in_parts = whole and operation._schema.name.partition("::")[2] not in _COMPARING
     refused = None
     if operation.name() in _REFUSED:
         refused = _own_kernel(operation.name(), "cuda")
@@ -327,7 +333,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
             return untouched(args, kwargs)
         rules = mode.rules if current_node() is None else mode.running()[0].rules
         rule = rules.get(id(operation)) or rules.of(operation)
-        alone = not rule.listed and (whole or rule.run is Run.WIDEST)
+        alone = not rule.listed and (in_parts or rule.run is Run.WIDEST)
         if alone or _is_off(mode, rule, kind):
             return untouched(args, kwargs)
         if refused is not None and mode.policy.kernels == "cuda":
@@ -388,8 +394,6 @@ def _functional_operations() -> list[Any]:
 
 
 def _is_composite(operation: Any) -> bool:
-    """Whether an operation is run as its parts; attention is not, which compares dtypes first."""
-    if operation._schema.name == "aten::scaled_dot_product_attention":
-        return False
+    """Whether an operation is run as its parts."""
     has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
     return has("CompositeImplicitAutograd") and not has("CPU")
