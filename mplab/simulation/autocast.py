@@ -141,9 +141,11 @@ class Casts:
 
     def cast(self, value: Any, kind: str, dtype: torch.dtype, scalars: bool) -> Any:
         """Cast a tensor of a kind of device, or those in a list; `scalars`: without dimensions."""
-        if isinstance(value, list | tuple):
+        if not isinstance(value, Tensor):
+            if not isinstance(value, list | tuple):
+                return value
             return [self.cast(each, kind, dtype, scalars) for each in value]
-        if not isinstance(value, Tensor) or value.dtype is dtype:
+        if value.dtype is dtype:
             return value
         elsewhere = kind != "cpu" and value.device.type != kind
         if elsewhere or not (scalars or value.dim()):
@@ -181,12 +183,12 @@ def _call(
 ) -> Any:
     """Call an operation as a rule says, below autocast."""
     run = rule.run
-    wide = run is not Run.LOWER
-    dtype = _FLOAT32 if wide else torch.get_autocast_dtype(kind)
     if run is Run.WIDEST and not _holds_float32(args):
         return operation(*args, **kwargs)
-    if _asks(rule, args, kwargs):
+    if run is Run.WIDE and _asks(rule, args, kwargs):
         return operation(*args, **kwargs)
+    low = torch.get_autocast_dtype(kind)
+    dtype = low if run is Run.LOWER else _FLOAT32
     cast = mode.casts.cast
     cause = mode.cause
     mode.cause = CAST
@@ -196,20 +198,24 @@ def _call(
             kwargs = {name: cast(a, kind, dtype, True) for name, a in kwargs.items()}
             mode.cause = rule.reason
         else:  # without the statistics and weights of a norm
-            args = [
-                cast(a, kind, dtype, False) if i in rule.positions else a
-                for i, a in enumerate(args)
-            ]
+            args = list(args)
+            for i in rule.positions:
+                if i < len(args):
+                    args[i] = cast(args[i], kind, dtype, False)
             mode.cause = cause
         out = operation(*args, **kwargs)
         if run is Run.OUTPUT:
-            low = torch.get_autocast_dtype(kind)
             mode.cause = CAST
             if isinstance(out, tuple):
                 first, *others = out
                 return (first.to(low), *others)
             return out.to(low)
-        if rule.listed or wide or not isinstance(out, Tensor) or out.dim():
+        if (
+            rule.listed
+            or run is not Run.LOWER
+            or not isinstance(out, Tensor)
+            or out.dim()
+        ):
             return out
         # it may be a loss
         mode.cause = CAST
@@ -241,7 +247,7 @@ def _holds_float32(args: Any) -> bool:
 def _asks(rule: Rule, args: Any, kwargs: Keywords) -> bool:
     """Whether the program names the dtype of a result that a list makes FP32: then it counts."""
     at = rule.dtype_at
-    if at is None or rule.run is not Run.WIDE:
+    if at is None:
         return False
     return (args[at] if at < len(args) else kwargs.get("dtype")) is not None
 
@@ -253,12 +259,15 @@ class Kernels:
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._replaced: set[Any] = set()
+        self._policies: set[Policy] = set()
 
     def __del__(self) -> None:  # then torch's own kernels are called directly again
         self._library._destroy()  # type: ignore[no-untyped-call]
 
     def replace(self, policy: Policy) -> None:
         """Replace the kernels of the operations that a policy casts for."""
+        if policy in self._policies:
+            return
         kinds = devices(CPU_AUTOCAST)
         with _lock, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*may also be overridden")
@@ -270,6 +279,7 @@ class Kernels:
                     kernel = _kernel(operation, kind)
                     key = _KEYS[kind].name
                     self._library.impl(operation, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+            self._policies.add(policy)
 
 
 @cache
@@ -320,7 +330,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
         if whole:  # its parts may be listed
             return operation._op_dk(COMPOSITE, *args, **kwargs)
         with _Excluding(_OFF):
-            return operation(*args, **kwargs)
+            return operation._op(*args, **kwargs)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         mode = this_thread().innermost
@@ -331,32 +341,34 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
             if own is not None:
                 return own.call_boxed(keys, *args, **kwargs)
             return untouched(args, kwargs)
-        rules = mode.rules if current_node() is None else mode.running()[0].rules
+        rules = mode.rules
+        if current_node() is not None:
+            if _depth() <= mode.depth:  # a backward pass belongs outside autocast
+                return untouched(args, kwargs)
+            rules = mode.running()[0].rules
         rule = rules.get(id(operation)) or rules.of(operation)
         alone = not rule.listed and (in_parts or rule.run is Run.WIDEST)
-        if alone or _is_off(mode, rule, kind):
+        if alone or _is_off(mode, rule):
             return untouched(args, kwargs)
         if refused is not None and mode.policy.kernels == "cuda":
             refused.call_boxed(keys, *args, **kwargs)  # raises, in torch's words
         with _Excluding(_OFF):
-            return _call(mode, operation, rule, kind, args, kwargs)
+            return _call(mode, operation._op, rule, kind, args, kwargs)
 
     return run
 
 
-def _is_off(mode: Any, rule: Rule, kind: str) -> bool:
-    """Whether nothing is cast: in a region switched off by CUDA's name, and in a backward pass.
+def _is_off(mode: Any, rule: Rule) -> bool:
+    """Whether nothing is cast: in a region that the program switched off by CUDA's name.
 
-    A backward pass belongs outside autocast, also if it runs within the simulation; but a region
-    that is entered in it, as a checkpoint does, counts. And what a program does outside modules
-    without gradients, as it clips them, is lowered only by a list.
+    And what a program does outside modules without gradients, as it clips them, is lowered only by
+    a list.
     """
     if mode.policy.kernels == "cuda" and not torch.is_autocast_enabled("cuda"):
         mode.switched_off = True
         return True
-    if not rule.listed and mode.place is mode.outside and not torch.is_grad_enabled():
-        return True
-    return current_node() is not None and _depth() <= mode.depth
+    outside = mode.place is mode.outside and not torch.is_grad_enabled()
+    return outside and not rule.listed
 
 
 def _own_kernel(name: str, kind: str) -> Any:
