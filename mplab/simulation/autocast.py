@@ -192,6 +192,7 @@ def _call(
     cast = mode.casts.cast
     cause = mode.cause
     mode.cause = CAST
+    may_be_a_loss = run is Run.LOWER and not rule.listed
     try:
         if rule.listed:
             args = [cast(a, kind, dtype, True) for a in args]
@@ -203,27 +204,24 @@ def _call(
                 if i < len(args):
                     args[i] = cast(args[i], kind, dtype, False)
             mode.cause = cause
+        mode.discards_scalars = may_be_a_loss
         out = operation(*args, **kwargs)
+        mode.discards_scalars = False
         if run is Run.OUTPUT:
             mode.cause = CAST
             if isinstance(out, tuple):
                 first, *others = out
                 return (first.to(low), *others)
             return out.to(low)
-        if (
-            rule.listed
-            or run is not Run.LOWER
-            or not isinstance(out, Tensor)
-            or out.dim()
-        ):
-            return out
-        # it may be a loss
-        mode.cause = CAST
-        args = [cast(a, kind, _FLOAT32, False) for a in args]
-        mode.cause = "a result without dimensions stays FP32"
-        return operation(*args, **kwargs)
+        if may_be_a_loss and isinstance(out, Tensor) and not out.dim():
+            mode.cause = CAST
+            args = [cast(a, kind, _FLOAT32, False) for a in args]
+            mode.cause = "a result without dimensions stays FP32"
+            return operation(*args, **kwargs)
+        return out
     finally:
         mode.cause = cause
+        mode.discards_scalars = False
 
 
 _COMPARING = names_in(

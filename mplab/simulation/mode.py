@@ -30,7 +30,6 @@ from mplab.simulation.operations import (
     COMPOSITE,
     Keywords,
     Rule,
-    RuleTable,
     Scope,
     rules_in,
 )
@@ -141,6 +140,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         observers: called with each operation that ran, except views.
         cause: why operations run as they do now, if a policy's kernel called them.
+        discards_scalars: whether a result without dimensions will be computed again, in FP32.
 
     Raises:
         ValueError: no such dtype holds the values of `fmt`.
@@ -187,12 +187,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether any tensor of the format was computed."""
         self.counters: dict[tuple[str, str, bool], Counter] = {}
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), self.dtype)
-        self.entered: list[Place] = []
-        self.place = self.outside
-        self.rules: RuleTable = self.outside.rules
+        self.enter(self.outside)
         self.observers: list[Callable[[Ran], None]] = []
         self.casts = Casts()
         self.cause = ""
+        self.discards_scalars = False
         self.switched_off = False  # whether the program did that by CUDA's name
         self.depth = 0
         self.results: list[weakref.ref[Tensor]] = []
@@ -200,17 +199,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.thread = this_thread()
 
     def enter(self, place: Place) -> None:
-        """Enter a layer."""
-        self.entered.append(place)
+        """Run what follows in a layer, or outside."""
         self.place = place
         self.rules = place.rules
-
-    def leave(self) -> None:
-        """Return to the layer that called this one."""
-        if self.entered:
-            self.entered.pop()
-        self.place = self.entered[-1] if self.entered else self.outside
-        self.rules = self.place.rules
 
     def running(self) -> tuple[Place, bool]:
         """The place that an operation belongs to, and whether a backward pass runs it.
@@ -309,7 +300,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(t, Tensor) or t.dtype is not torch.float32:
             return t
         assert self.operands is not None
-        return self.operands(t, torch.empty_like(t), self._counter("cast"))
+        return self.operands(t, torch.empty_like(t), self._counter("cast", t))
 
     def _low(self, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]) -> Any:
         """Run an operation that has low inputs or makes a low tensor."""
@@ -368,8 +359,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounder = self.rounders.get(t.dtype)
         return FP32 if rounder is None else rounder.fmt
 
-    def _counter(self, name: str) -> Counter | None:
-        if not self.tally:
+    def _counter(self, name: str, x: Tensor) -> Counter | None:
+        discarded = self.discards_scalars and not x.dim()
+        if discarded or not self.tally:
             return None
         key = name, *self._where
         counter = self.counters.get(key)
@@ -439,7 +431,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._unrounded.append(x.clone())
         if self.tally or not self._usual or dtype in self._borrowed:
             name = "cast" if rule.converts else rule.name
-            self.rounders[dtype](x, x, self._counter(name))
+            self.rounders[dtype](x, x, self._counter(name, x))
         return x.to(dtype)
 
     def _round_borrowed(self, rule: Rule, out: Any) -> None:
@@ -468,7 +460,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if real.dtype in FORMATS and _is_real(t):
                     if self.observers:
                         self._unrounded.append(t.clone())
-                    self.rounders[real.dtype](t, t, self._counter(rule.name))
+                    self.rounders[real.dtype](t, t, self._counter(rule.name, t))
         return out
 
     def _convert(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
