@@ -58,36 +58,37 @@ def devices(policy: Policy) -> list[str]:
     return found
 
 
+State = list[tuple[str, bool, torch.dtype]]
+"""Of autocast: for each kind of device, whether it is on, and its dtype."""
+
+
+def state(kinds: list[str]) -> State:
+    """What autocast does now."""
+    return [
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in kinds
+    ]
+
+
+def set_state(wanted: State) -> None:
+    """Switch autocast on or off, and set its low dtype."""
+    for kind, enabled, dtype in wanted:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
 @contextmanager
 def switched_on(kinds: list[str], dtype: torch.dtype) -> Iterator[int]:
     """Switch autocast on; give the depth to which its regions are nested."""
-    before = [
-        (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-        for kind in kinds
-    ]
+    before = state(kinds)
     depth = torch.autocast_increment_nesting()
-    set_enabled(kinds, True)
-    set_dtype(kinds, dtype)
+    set_state([(kind, True, dtype) for kind in kinds])
     try:
         yield depth
     finally:
-        for kind, (enabled, own) in zip(kinds, before, strict=True):
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, own)
+        set_state(before)
         if not torch.autocast_decrement_nesting():
             torch.clear_autocast_cache()
-
-
-def set_enabled(kinds: list[str], enabled: bool) -> None:
-    """Switch autocast on or off."""
-    for kind in kinds:
-        torch.set_autocast_enabled(kind, enabled)
-
-
-def set_dtype(kinds: list[str], dtype: torch.dtype) -> None:
-    """Set the low dtype."""
-    for kind in kinds:
-        torch.set_autocast_dtype(kind, dtype)
 
 
 @contextmanager

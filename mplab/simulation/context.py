@@ -186,10 +186,10 @@ class simulated(ContextDecorator):
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
         # the caller's, and the module's own
         self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
-        # The modules that run, and the place and autocast's dtype around each.
-        self._running: list[tuple[nn.Module, Place, torch.dtype]] = []
-        # Whether autocast was on, by kind of device, before each optimizer's step that runs.
-        self._paused: list[list[bool]] = []
+        # The modules that run, and the place and autocast's state around each.
+        self._running: list[tuple[nn.Module, Place, autocast.State]] = []
+        # The state of autocast before each optimizer's step that runs.
+        self._paused: list[autocast.State] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
@@ -360,12 +360,12 @@ class simulated(ContextDecorator):
             self._resume()
 
     def _pause(self) -> None:
-        self._paused.append([torch.is_autocast_enabled(kind) for kind in self._kinds])
-        autocast.set_enabled(self._kinds, False)
+        before = autocast.state(self._kinds)
+        self._paused.append(before)
+        autocast.set_state([(kind, False, dtype) for kind, _, dtype in before])
 
     def _resume(self) -> None:
-        for kind, enabled in zip(self._kinds, self._paused.pop(), strict=True):
-            torch.set_autocast_enabled(kind, enabled)
+        autocast.set_state(self._paused.pop())
         self._mode.casts.forget()  # weights may have changed through .data, unseen
 
     # Layers
@@ -382,20 +382,21 @@ class simulated(ContextDecorator):
             if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
-        dtype = torch.get_autocast_dtype("cpu")
-        self._running.append((module, around, dtype))
-        mode.enter(known[1])
-        if known[1].dtype is not around.dtype:
-            autocast.set_dtype(self._kinds, known[1].dtype)
+        before = autocast.state(self._kinds)
+        place = known[1]
+        self._running.append((module, around, before))
+        mode.enter(place)
+        if place.dtype is not around.dtype:
+            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._mode.thread is not this_thread():
             return
         last = None
         while self._running and last is not module:  # KeyboardInterrupt skips hooks
-            last, around, dtype = self._running.pop()
+            last, around, before = self._running.pop()
             self._mode.enter(around)
-            autocast.set_dtype(self._kinds, dtype)
+            autocast.set_state(before)
 
     def _place(self, module: nn.Module, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in its caller's format."""

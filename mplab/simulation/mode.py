@@ -7,7 +7,7 @@ a dtype that holds its values.
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from mplab.numbers.formats import (
+    FP8_E4M3,
+    FP8_E5M2,
     FP32,
     Format,
     Overflow,
@@ -633,29 +635,26 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
 
 
 def dtypes_for(
-    formats: Iterable[Format], asked: torch.dtype | None, policy: Policy
+    formats: Sequence[Format], asked: torch.dtype | None, policy: Policy
 ) -> dict[Format, torch.dtype]:
     """The dtypes that hold the formats of a simulation: their own, or borrowed ones.
 
     Of formats that torch lacks, or in which it promotes nothing, the first that is free of bfloat16
     and float16. A single format that neither holds is stored in float32.
     """
-    formats = list(formats)
-    found = {FP32: torch.float32} if FP32 in formats else {}
-    own = {its: each for each, its in FORMATS.items() if each.itemsize == 2}
-    if policy.written:
-        own = {its: each for each, its in FORMATS.items()}
-    if asked is None:
-        found |= {fmt: own[fmt] for fmt in formats if fmt in own}
+    found: dict[Format, torch.dtype] = {}
+    own = {its: each for each, its in FORMATS.items()}
+    if not policy.written:  # torch promotes nothing in one byte
+        del own[FP8_E4M3], own[FP8_E5M2]
     usual = (torch.bfloat16, torch.float16) if asked is None else (asked,)
-    for fmt in formats:
-        free = [each for each in usual if each not in found.values()]
+    for fmt in sorted(formats, key=lambda fmt: fmt not in own):
+        first = (own[fmt],) if asked is None and fmt in own else ()
+        free = [each for each in (*first, *usual) if each not in found.values()]
         held = [each for each in free if each in FORMATS and holds(each, fmt)]
-        if fmt in found:
-            continue
+        alone = len(formats) == 1 and not policy.written and asked is None
         if held:
             found[fmt] = held[0]
-        elif len(formats) == 1 and not policy.written and asked is None:
+        elif alone or fmt == FP32:
             found[fmt] = torch.float32
         else:
             one = "no dtype left" if asked is None else f"{asked} does not hold"
