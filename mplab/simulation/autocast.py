@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.simulation.operations import COMPOSITE, Keywords, Rule
 from mplab.simulation.places import current_node, this_thread
-from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run
+from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run, names_in
 
 _KEYS = {
     "cpu": torch._C.DispatchKey.AutocastCPU,
@@ -58,36 +58,37 @@ def devices(policy: Policy) -> list[str]:
     return found
 
 
+State = list[tuple[str, bool, torch.dtype]]
+"""Of autocast: for each kind of device, whether it is on, and its dtype."""
+
+
+def state(kinds: list[str]) -> State:
+    """What autocast does now."""
+    return [
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in kinds
+    ]
+
+
+def set_state(wanted: State) -> None:
+    """Switch autocast on or off, and set its low dtype."""
+    for kind, enabled, dtype in wanted:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+
+
 @contextmanager
 def switched_on(kinds: list[str], dtype: torch.dtype) -> Iterator[int]:
     """Switch autocast on; give the depth to which its regions are nested."""
-    before = [
-        (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-        for kind in kinds
-    ]
+    before = state(kinds)
     depth = torch.autocast_increment_nesting()
-    set_enabled(kinds, True)
-    set_dtype(kinds, dtype)
+    set_state([(kind, True, dtype) for kind in kinds])
     try:
         yield depth
     finally:
-        for kind, (enabled, own) in zip(kinds, before, strict=True):
-            torch.set_autocast_enabled(kind, enabled)
-            torch.set_autocast_dtype(kind, own)
+        set_state(before)
         if not torch.autocast_decrement_nesting():
             torch.clear_autocast_cache()
-
-
-def set_enabled(kinds: list[str], enabled: bool) -> None:
-    """Switch autocast on or off."""
-    for kind in kinds:
-        torch.set_autocast_enabled(kind, enabled)
-
-
-def set_dtype(kinds: list[str], dtype: torch.dtype) -> None:
-    """Set the low dtype."""
-    for kind in kinds:
-        torch.set_autocast_dtype(kind, dtype)
 
 
 @contextmanager
@@ -141,9 +142,11 @@ class Casts:
 
     def cast(self, value: Any, kind: str, dtype: torch.dtype, scalars: bool) -> Any:
         """Cast a tensor of a kind of device, or those in a list; `scalars`: without dimensions."""
-        if isinstance(value, list | tuple):
+        if not isinstance(value, Tensor):
+            if not isinstance(value, list | tuple):
+                return value
             return [self.cast(each, kind, dtype, scalars) for each in value]
-        if not isinstance(value, Tensor) or value.dtype is dtype:
+        if value.dtype is dtype:
             return value
         elsewhere = kind != "cpu" and value.device.type != kind
         if elsewhere or not (scalars or value.dim()):
@@ -181,44 +184,51 @@ def _call(
 ) -> Any:
     """Call an operation as a rule says, below autocast."""
     run = rule.run
-    wide = run is not Run.LOWER
-    dtype = _FLOAT32 if wide else torch.get_autocast_dtype(kind)
     if run is Run.WIDEST and not _holds_float32(args):
         return operation(*args, **kwargs)
-    if _asks(rule, args, kwargs):
+    if run is Run.WIDE and _asks(rule, args, kwargs):
         return operation(*args, **kwargs)
+    low = torch.get_autocast_dtype(kind)
+    dtype = low if run is Run.LOWER else _FLOAT32
     cast = mode.casts.cast
     cause = mode.cause
     mode.cause = CAST
+    may_be_a_loss = run is Run.LOWER and not rule.listed
     try:
         if rule.listed:
             args = [cast(a, kind, dtype, True) for a in args]
             kwargs = {name: cast(a, kind, dtype, True) for name, a in kwargs.items()}
             mode.cause = rule.reason
         else:  # without the statistics and weights of a norm
-            args = [
-                cast(a, kind, dtype, False) if i in rule.positions else a
-                for i, a in enumerate(args)
-            ]
+            args = list(args)
+            for i in rule.positions:
+                if i < len(args):
+                    args[i] = cast(args[i], kind, dtype, False)
             mode.cause = cause
+        mode.discards_scalars = may_be_a_loss
         out = operation(*args, **kwargs)
+        mode.discards_scalars = False
         if run is Run.OUTPUT:
-            low = torch.get_autocast_dtype(kind)
             mode.cause = CAST
             if isinstance(out, tuple):
                 first, *others = out
                 return (first.to(low), *others)
             return out.to(low)
-        if rule.listed or wide or not isinstance(out, Tensor) or out.dim():
-            return out
-        # it may be a loss
-        mode.cause = CAST
-        args = [cast(a, kind, _FLOAT32, False) for a in args]
-        mode.cause = "a result without dimensions stays FP32"
-        return operation(*args, **kwargs)
+        if may_be_a_loss and isinstance(out, Tensor) and not out.dim():
+            mode.cause = CAST
+            args = [cast(a, kind, _FLOAT32, False) for a in args]
+            mode.cause = "a result without dimensions stays FP32"
+            return operation(*args, **kwargs)
+        return out
     finally:
         mode.cause = cause
+        mode.discards_scalars = False
 
+
+_COMPARING = names_in(
+    "conv1d conv2d conv3d prelu bilinear scaled_dot_product_attention"
+)
+"""Composite operations that compare the dtypes of their inputs before their parts may cast them."""
 
 _REFUSED = ("aten::binary_cross_entropy",)
 """What autocast refuses on CUDA."""
@@ -236,7 +246,7 @@ def _holds_float32(args: Any) -> bool:
 def _asks(rule: Rule, args: Any, kwargs: Keywords) -> bool:
     """Whether the program names the dtype of a result that a list makes FP32: then it counts."""
     at = rule.dtype_at
-    if at is None or rule.run is not Run.WIDE:
+    if at is None:
         return False
     return (args[at] if at < len(args) else kwargs.get("dtype")) is not None
 
@@ -248,12 +258,15 @@ class Kernels:
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._replaced: set[Any] = set()
+        self._policies: set[Policy] = set()
 
     def __del__(self) -> None:  # then torch's own kernels are called directly again
         self._library._destroy()  # type: ignore[no-untyped-call]
 
     def replace(self, policy: Policy) -> None:
         """Replace the kernels of the operations that a policy casts for."""
+        if policy in self._policies:
+            return
         kinds = devices(CPU_AUTOCAST)
         with _lock, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "(?s).*may also be overridden")
@@ -265,6 +278,7 @@ class Kernels:
                     kernel = _kernel(operation, kind)
                     key = _KEYS[kind].name
                     self._library.impl(operation, kernel, key, with_keyset=True)  # type: ignore[no-untyped-call]
+            self._policies.add(policy)
 
 
 @cache
@@ -281,7 +295,7 @@ def _operations_of(policy: Policy) -> list[Any]:
     for operation in _functional_operations():
         base = operation._schema.name.removeprefix("aten::")
         named = base in names or operation.name() in own
-        lowered = every and not _is_composite(operation)
+        lowered = every and (base in _COMPARING or not _is_composite(operation))
         if named or lowered:
             found.append(operation)
     return found
@@ -306,6 +320,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     """A kernel that asks the policy of the calling thread; without one it is torch's own."""
     own = _own_kernel(operation.name(), kind)
     whole = _is_composite(operation)
+    in_parts = whole and operation._schema.name.partition("::")[2] not in _COMPARING
     refused = None
     if operation.name() in _REFUSED:
         refused = _own_kernel(operation.name(), "cuda")
@@ -314,7 +329,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
         if whole:  # its parts may be listed
             return operation._op_dk(COMPOSITE, *args, **kwargs)
         with _Excluding(_OFF):
-            return operation(*args, **kwargs)
+            return operation._op(*args, **kwargs)
 
     def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
         mode = this_thread().innermost
@@ -325,32 +340,34 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
             if own is not None:
                 return own.call_boxed(keys, *args, **kwargs)
             return untouched(args, kwargs)
-        rules = mode.rules if current_node() is None else mode.running()[0].rules
+        rules = mode.rules
+        if current_node() is not None:
+            if _depth() <= mode.depth:  # a backward pass belongs outside autocast
+                return untouched(args, kwargs)
+            rules = mode.running()[0].rules
         rule = rules.get(id(operation)) or rules.of(operation)
-        alone = not rule.listed and (whole or rule.run is Run.WIDEST)
-        if alone or _is_off(mode, rule, kind):
+        alone = not rule.listed and (in_parts or rule.run is Run.WIDEST)
+        if alone or _is_off(mode, rule):
             return untouched(args, kwargs)
         if refused is not None and mode.policy.kernels == "cuda":
             refused.call_boxed(keys, *args, **kwargs)  # raises, in torch's words
         with _Excluding(_OFF):
-            return _call(mode, operation, rule, kind, args, kwargs)
+            return _call(mode, operation._op, rule, kind, args, kwargs)
 
     return run
 
 
-def _is_off(mode: Any, rule: Rule, kind: str) -> bool:
-    """Whether nothing is cast: in a region switched off by CUDA's name, and in a backward pass.
+def _is_off(mode: Any, rule: Rule) -> bool:
+    """Whether nothing is cast: in a region that the program switched off by CUDA's name.
 
-    A backward pass belongs outside autocast, also if it runs within the simulation; but a region
-    that is entered in it, as a checkpoint does, counts. And what a program does outside modules
-    without gradients, as it clips them, is lowered only by a list.
+    And what a program does outside modules without gradients, as it clips them, is lowered only by
+    a list.
     """
     if mode.policy.kernels == "cuda" and not torch.is_autocast_enabled("cuda"):
         mode.switched_off = True
         return True
-    if not rule.listed and mode.place is mode.outside and not torch.is_grad_enabled():
-        return True
-    return current_node() is not None and _depth() <= mode.depth
+    outside = mode.place is mode.outside and not torch.is_grad_enabled()
+    return outside and not rule.listed
 
 
 def _own_kernel(name: str, kind: str) -> Any:
@@ -388,8 +405,6 @@ def _functional_operations() -> list[Any]:
 
 
 def _is_composite(operation: Any) -> bool:
-    """Whether an operation is run as its parts; attention is not, which compares dtypes first."""
-    if operation._schema.name == "aten::scaled_dot_product_attention":
-        return False
+    """Whether an operation is run as its parts."""
     has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
     return has("CompositeImplicitAutograd") and not has("CPU")

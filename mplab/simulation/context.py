@@ -186,10 +186,10 @@ class simulated(ContextDecorator):
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
         # the caller's, and the module's own
         self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
-        # The dtypes of autocast around each layer that was entered.
-        self._lowered: list[torch.dtype] = []
-        # Whether autocast was on, by kind of device, before each optimizer's step that runs.
-        self._paused: list[list[bool]] = []
+        # The modules that run, and the place and autocast's state around each.
+        self._running: list[tuple[nn.Module, Place, autocast.State]] = []
+        # The state of autocast before each optimizer's step that runs.
+        self._paused: list[autocast.State] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
@@ -272,22 +272,26 @@ class simulated(ContextDecorator):
         traceback: TracebackType | None,
     ) -> None:
         mode = self._mode
+        if mode.thread.innermost is not mode:
+            raise RuntimeError(
+                "simulated: a context must be left before those around it; got one within which "
+                "another is open. Leave that first."
+            )
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
         above = []
         while _get_current_dispatch_mode() not in (mode, None):
             above.append(_pop_mode())
-        mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
+        mode.__exit__(kind, error, traceback)
         for each in reversed(above):
             _push_mode(each)
         mode.thread.innermost = self._outer
         assert self._open is not None
         self._open.close()
         self._open = None
-        mode.entered = []
-        self._lowered = []
+        self._running = []
         self._paused = []
-        mode.leave()
+        mode.enter(mode.outside)
         mode.casts.forget()
         self._guard_backward()
         if kind is None:
@@ -356,12 +360,12 @@ class simulated(ContextDecorator):
             self._resume()
 
     def _pause(self) -> None:
-        self._paused.append([torch.is_autocast_enabled(kind) for kind in self._kinds])
-        autocast.set_enabled(self._kinds, False)
+        before = autocast.state(self._kinds)
+        self._paused.append(before)
+        autocast.set_state([(kind, False, dtype) for kind, _, dtype in before])
 
     def _resume(self) -> None:
-        for kind, enabled in zip(self._kinds, self._paused.pop(), strict=True):
-            torch.set_autocast_enabled(kind, enabled)
+        autocast.set_state(self._paused.pop())
         self._mode.casts.forget()  # weights may have changed through .data, unseen
 
     # Layers
@@ -378,18 +382,21 @@ class simulated(ContextDecorator):
             if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
-        mode.enter(known[1])
-        if mode.policy.layers:
-            self._lowered.append(torch.get_autocast_dtype("cpu"))
-            if known[1].dtype is not around.dtype:
-                autocast.set_dtype(self._kinds, known[1].dtype)
+        before = autocast.state(self._kinds)
+        place = known[1]
+        self._running.append((module, around, before))
+        mode.enter(place)
+        if place.dtype is not around.dtype:
+            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
-        mode = self._mode
-        if mode.thread is this_thread():
-            mode.leave()
-            if self._lowered:
-                autocast.set_dtype(self._kinds, self._lowered.pop())
+        if self._mode.thread is not this_thread():
+            return
+        last = None
+        while self._running and last is not module:  # KeyboardInterrupt skips hooks
+            last, around, before = self._running.pop()
+            self._mode.enter(around)
+            autocast.set_state(before)
 
     def _place(self, module: nn.Module, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in its caller's format."""

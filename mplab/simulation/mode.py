@@ -7,8 +7,8 @@ a dtype that holds its values.
 
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from mplab.numbers.formats import (
+    FP8_E4M3,
+    FP8_E5M2,
     FP32,
     Format,
     Overflow,
@@ -28,12 +30,8 @@ from mplab.simulation.autocast import Casts, fake_mode, included
 from mplab.simulation.low_kernels import check_number, join, rounded_number
 from mplab.simulation.operations import (
     COMPOSITE,
-    CONVERSIONS,
-    COPIES,
-    TORCH_S,
     Keywords,
     Rule,
-    RuleTable,
     Scope,
     rules_in,
 )
@@ -45,29 +43,10 @@ from mplab.simulation.places import (
     recomputes,
     this_thread,
 )
-from mplab.simulation.policies import Policy, names_in
+from mplab.simulation.policies import Policy
 from mplab.simulation.rounders import Counter, Rounder
 
 _EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
-
-_MEMORY = COPIES | names_in(
-    "cat stack index index_select gather flip roll repeat set resize _local_scalar_dense "
-    "is_same_size embedding"
-)
-"""Operations that move numbers: torch's own kernel runs."""
-
-_PRODUCTS = names_in(
-    "mm bmm addmm baddbmm _addmm_activation convolution _convolution convolution_backward "
-    "mkldnn_convolution mkldnn_convolution_backward"
-)
-"""Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
-times as long, and differs by the order of its sums alone."""
-
-_OPAQUE = names_in(
-    "mkldnn_rnn_layer mkldnn_rnn_layer_backward "
-    "_scaled_mm _scaled_mm_v2 _scaled_grouped_mm"
-)
-"""Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
 
 _NO_KERNEL = (
     "not implemented for",
@@ -111,10 +90,12 @@ _OPERANDS = {
 class _Plan(NamedTuple):
     """What torch does for one signature of an operation."""
 
-    native: bool
+    native: bool = False
     """Whether its own kernel runs: nothing is rounded, or random numbers are drawn."""
     dtypes: tuple[torch.dtype, ...] = ()
     """Of the results that are tensors; the last one stands for any further."""
+    simple: bool = False
+    """Whether all its tensors are low, and a float32 kernel and one rounding do."""
 
 
 class Ran(NamedTuple):
@@ -161,6 +142,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         observers: called with each operation that ran, except views.
         cause: why operations run as they do now, if a policy's kernel called them.
+        discards_scalars: whether a result without dimensions will be computed again, in FP32.
 
     Raises:
         ValueError: no such dtype holds the values of `fmt`.
@@ -207,12 +189,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether any tensor of the format was computed."""
         self.counters: dict[tuple[str, str, bool], Counter] = {}
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), self.dtype)
-        self.entered: list[Place] = []
-        self.place = self.outside
-        self.rules: RuleTable = self.outside.rules
+        self.enter(self.outside)
         self.observers: list[Callable[[Ran], None]] = []
         self.casts = Casts()
         self.cause = ""
+        self.discards_scalars = False
         self.switched_off = False  # whether the program did that by CUDA's name
         self.depth = 0
         self.results: list[weakref.ref[Tensor]] = []
@@ -220,17 +201,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.thread = this_thread()
 
     def enter(self, place: Place) -> None:
-        """Enter a layer."""
-        self.entered.append(place)
+        """Run what follows in a layer, or outside."""
         self.place = place
         self.rules = place.rules
-
-    def leave(self) -> None:
-        """Return to the layer that called this one."""
-        if self.entered:
-            self.entered.pop()
-        self.place = self.entered[-1] if self.entered else self.outside
-        self.rules = self.place.rules
 
     def running(self) -> tuple[Place, bool]:
         """The place that an operation belongs to, and whether a backward pass runs it.
@@ -279,37 +252,33 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         if not _PLAIN.issuperset(types):
             return NotImplemented
-        if isinstance(func, torch._ops.HigherOrderOperator):  # flex_attention, say
-            with self:
-                return func.py_kernels[_EXPLICIT](*args, **kwargs)
-        rule = self.rules.get(id(func)) or self.rules.of(func)
-        place, backward = self.running()
-        if rule.view and not rule.composite:
+        rule = self.rules.get(id(func))
+        if rule is None:
+            if isinstance(func, torch._ops.HigherOrderOperator):  # flex_attention, say
+                with self:
+                    return func.py_kernels[_EXPLICIT](*args, **kwargs)
+            rule = self.rules.of(func)
+        if rule.view:
             out = rule.call(*args, **kwargs)
             if self._guards:
                 self.keep(out)
-            self.thread.note(place)
+            if torch.is_grad_enabled():
+                self.thread.note(self.running()[0])
             return out
-        low = [t for t in args if isinstance(t, Tensor) and t.dtype in FORMATS]
-        if not rule.plain or kwargs:
-            low = [t for t in _tensors((args, kwargs)) if t.dtype in FORMATS]
+        place, backward = self.running()
         self._where = place.name, backward
-        self.casts.spent = self.casts.spent or backward
-        if rule.composite and not self.cause and torch.is_inference_mode_enabled():
-            with self, included():  # it arrives whole; its parts may be listed
-                return func._op_dk(COMPOSITE, *args, **kwargs)
-        if not low and not _asks_for_low(rule, args, kwargs):
-            out = self._wide(rule, args, kwargs)
-        elif not all(map(_is_real, low)):
-            out = rule.call(*args, **kwargs)  # shapes alone; sparse: not simulated
-        elif rule.composite:  # some arrive whole, in inference mode most of them
-            with self:
-                return func._op_dk(COMPOSITE, *args, **kwargs)
-        elif rule.name.startswith("_foreach") and self.policy.kernels == "cpu":
-            with self:  # the CPU runs one operation after the other
-                return func._op_dk(_EXPLICIT, *args, **kwargs)
+        if backward:
+            self.casts.spent = True
+        low = _low_tensors(args, kwargs)
+        if rule.composite:  # some arrive whole, in inference mode most of them
+            listed = not self.cause and torch.is_inference_mode_enabled()
+            if listed or (low and all(map(_is_real, low))):
+                with self, included() if listed else nullcontext():
+                    return func._op_dk(COMPOSITE, *args, **kwargs)
+        if low or _asks_for_low(rule, args, kwargs):
+            out = self._low(rule, args, kwargs, low)
         else:
-            out = self._low(func, rule, args, kwargs, low)
+            out = self._wide(rule, args, kwargs)
         self.thread.note(place)
         return out
 
@@ -333,29 +302,32 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(t, Tensor) or t.dtype is not torch.float32:
             return t
         assert self.operands is not None
-        return self.operands(t, torch.empty_like(t), self._counter("cast"))
+        return self.operands(t, torch.empty_like(t), self._counter("cast", t))
 
-    def _low(
-        self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
-    ) -> Any:
+    def _low(self, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]) -> Any:
         """Run an operation that has low inputs or makes a low tensor."""
+        if not all(map(_is_real, low)):
+            return rule.call(*args, **kwargs)  # shapes alone; sparse: not simulated
+        if rule.name.startswith("_foreach") and self.policy.kernels == "cpu":
+            with self:  # the CPU runs one operation after the other
+                return rule.operation._op_dk(_EXPLICIT, *args, **kwargs)
         by_torch = False
         self._unrounded: list[Tensor] = []
-        if rule.name in CONVERSIONS:
+        if rule.converts:
             out = self._convert(rule, args, kwargs)
         elif self._is_at_hand(rule, low):
-            by_torch = func.namespace in TORCH_S
-            out = self._call_torch(func, rule, args, kwargs, low)
+            by_torch = not rule.own
+            out = self._call_torch(rule, args, kwargs, low)
         else:
-            plan = self._plan(func, rule, args, kwargs, low)
-            if plan.native:
-                out = rule.call(*args, **kwargs)
-                self._round_borrowed(rule, out)
-            elif rule.simple and len(low) == len(rule.positions) and not kwargs:
+            plan = self._plan(rule, args, kwargs, low)
+            if plan.simple:
                 wide = map(self._widened, args)
                 out = self._stored(rule, rule.call(*wide), plan.dtypes)
+            elif plan.native:
+                out = rule.call(*args, **kwargs)
+                self._round_borrowed(rule, out)
             else:
-                out = self._compute(func, rule, args, kwargs, plan.dtypes)
+                out = self._compute(rule, args, kwargs, plan.dtypes)
         if self._guards:
             self.keep(out)
         if not self.has_run:
@@ -389,8 +361,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rounder = self.rounders.get(t.dtype)
         return FP32 if rounder is None else rounder.fmt
 
-    def _counter(self, name: str) -> Counter | None:
-        if not self.tally:
+    def _counter(self, name: str, x: Tensor) -> Counter | None:
+        discarded = self.discards_scalars and not x.dim()
+        if discarded or not self.tally:
             return None
         key = name, *self._where
         counter = self.counters.get(key)
@@ -400,33 +373,38 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # What torch would give ----------------------------------------------------------------
     def _plan(
-        self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
+        self, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> _Plan:
-        """Ask torch's own kernel, once for each signature, for the dtypes or for its error."""
-        if rule.name in _PRODUCTS and _are_alike(low[0].dtype, args):
-            return _Plan(False, (low[0].dtype,))
-        key = (func, _signature(args), _signature(tuple(kwargs.items())))
+        """What to do for a signature of an operation, found at its first call."""
+        key = (rule, *map(_signature, args))
+        if kwargs:
+            key = (*key, *map(_signature, kwargs.items()))
         plan = self._plans.get(key)
         if plan is None:
             if len(self._plans) > _KEPT_SIGNATURES:
                 self._plans.clear()
-            plan = self._plans[key] = self._ask(func, rule, args, kwargs, low)
+            plan = self._plans[key] = self._ask(rule, args, kwargs, low)
         return plan
 
-    def _ask(
-        self, func: Any, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
-    ) -> _Plan:
-        if not low or _draws(func, rule) or func.namespace not in TORCH_S:
+    def _ask(self, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]) -> _Plan:
+        """Ask torch's own kernel for the dtypes of the results, or for its error."""
+        if not low or rule.draws or rule.own:
             return _Plan(native=True)
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        simple = rule.simple and len(low) == len(tensors) and not kwargs
+        if rule.product and {t.dtype for t in tensors} == {low[0].dtype}:
+            return _Plan(dtypes=(low[0].dtype,), simple=simple)
+        apart, apart_by_name = _apart(rule, args, kwargs)
         try:
             with _disable_current_modes():  # nobody else need see this
-                out = rule.call(*_apart(func, args), **_apart_by_name(func, kwargs))
+                out = rule.call(*apart, **apart_by_name)
         except (RuntimeError, NotImplementedError) as error:
-            return _Plan(False, self._assumed(error, low))
+            return _Plan(dtypes=self._assumed(error, low), simple=simple)
         results = list(_tensors(out))
-        native = rule.name in _MEMORY | _OPAQUE or not all(map(_is_real, results))
+        native = rule.moves or not all(map(_is_real, results))
         native = native or (rule.exact and not self._borrowed)
-        return _Plan(native, tuple(t.dtype for t in results))
+        dtypes = tuple(t.dtype for t in results)
+        return _Plan(native, dtypes, simple and not native)
 
     def _assumed(self, error: Exception, low: list[Tensor]) -> tuple[torch.dtype, ...]:
         """The dtype of results where torch has no kernel for that of the inputs."""
@@ -442,7 +420,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Whether torch's own kernel gives the results: here, and rounding as this does."""
         if self.policy.kernels != "cpu" or not self._usual:
             return False
-        if rule.name in _PRODUCTS or (self._borrowed and not low):
+        if rule.product or (self._borrowed and not low):
             return False
         return all(
             t.is_cpu and self.rounders[t.dtype].kernel_dtype is t.dtype for t in low
@@ -454,48 +432,37 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.observers:
             self._unrounded.append(x.clone())
         if self.tally or not self._usual or dtype in self._borrowed:
-            name = "cast" if rule.name in CONVERSIONS else rule.name
-            self.rounders[dtype](x, x, self._counter(name))
+            name = "cast" if rule.converts else rule.name
+            self.rounders[dtype](x, x, self._counter(name, x))
         return x.to(dtype)
 
     def _round_borrowed(self, rule: Rule, out: Any) -> None:
-        for t in _tensors(out) if self._borrowed and rule.name not in _MEMORY else ():
+        for t in _tensors(out) if self._borrowed and not rule.moves else ():
             if t.dtype in self._borrowed and _is_real(t) and not t._is_zerotensor():
                 t.copy_(self._round(rule, t.float(), t.dtype))
 
     def _call_torch(
-        self,
-        func: Any,
-        rule: Rule,
-        args: Any,
-        kwargs: Keywords,
-        low: list[Tensor],
+        self, rule: Rule, args: Any, kwargs: Keywords, low: list[Tensor]
     ) -> Any:
         """Run torch's own low kernel, and count what one rounding of a float32 result does."""
-        moves = rule.exact or rule.name in _MEMORY | _OPAQUE
-        own = func.namespace not in TORCH_S
         looks = self.tally or bool(self.observers)
-        counts = looks and not (moves or own or _draws(func, rule))
+        counts = looks and not (rule.exact or rule.moves or rule.own or rule.draws)
         before, before_named = args, kwargs
-        if counts and _writes(func):
-            before, before_named = _apart(func, args), _apart_by_name(func, kwargs)
+        if counts and rule.writes:
+            before, before_named = _apart(rule, args, kwargs)
         try:
             out = rule.call(*args, **kwargs)
         except (RuntimeError, NotImplementedError) as error:
-            dtypes = self._assumed(error, low)
-            return self._compute(func, rule, args, kwargs, dtypes)
+            return self._compute(rule, args, kwargs, self._assumed(error, low))
         if counts:
-            wide_args = [_map(self._widened, a) for a in before]
-            wide_kwargs = {
-                name: _map(self._widened, a) for name, a in before_named.items()
-            }
-            wide = rule.call(*wide_args, **wide_kwargs)
+            wide = rule.call(
+                *self._all_widened(before), **self._all_widened(before_named)
+            )
             for t, real in zip(_tensors(wide), _tensors(out), strict=True):
                 if real.dtype in FORMATS and _is_real(t):
                     if self.observers:
                         self._unrounded.append(t.clone())
-                    counter = self._counter(rule.name)
-                    self.rounders[real.dtype](t, t, counter)
+                    self.rounders[real.dtype](t, t, self._counter(rule.name, t))
         return out
 
     def _convert(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
@@ -513,17 +480,15 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if changes and dtype in FORMATS:
             as_torch = self._usual and dtype not in self._borrowed
             counts = self.tally and source.dtype not in FORMATS
-            if as_torch and source.dtype is torch.float32:  # counted alone: torch casts
-                if counts:
-                    count = self._counter("cast")
-                    self.rounders[dtype](source, torch.empty_like(source), count)
-            elif counts or not as_torch:
+            if counts or not as_torch:
                 fresh = source.to(torch.float32, copy=True)
                 rounded = self._round(rule, fresh, dtype)
-                if not as_torch:
+                if not as_torch or source.dtype is torch.float32:
                     source = rounded
         if into_tensor:
             return rule.call(args[0], source, *args[2:], **kwargs)
+        if changes and len(kwargs) == 1:
+            return source.to(dtype)  # in half the time
         return rule.call(source, *args[1:], **kwargs)
 
     def _widened(self, t: Any) -> Any:
@@ -533,14 +498,18 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(t, Tensor) or t.dtype not in FORMATS:
             return t
         wide = t.to(torch.float32)
-        rounder = self.rounders[t.dtype]
         if t.dtype in self._borrowed and not t._is_zerotensor():
-            rounder(wide, wide, None)
+            self.rounders[t.dtype](wide, wide, None)
         return wide
+
+    def _all_widened(self, values: Any) -> Any:
+        """All arguments of a call, by position or by name."""
+        if isinstance(values, dict):
+            return {name: _map(self._widened, a) for name, a in values.items()}
+        return [_map(self._widened, a) for a in values]
 
     def _compute(
         self,
-        func: Any,
         rule: Rule,
         args: Any,
         kwargs: Keywords,
@@ -548,16 +517,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run the float32 kernel, round its results, and store them where torch would."""
         into = self._common(rule, args, kwargs)
-        wide_args = [_map(self._widened, a) for a in args]
-        wide_kwargs = {name: _map(self._widened, a) for name, a in kwargs.items()}
+        wide_args = self._all_widened(args)
+        wide_kwargs = self._all_widened(kwargs)
         if into is not None:
             wide_args = round_scalars(rule, wide_args, into)
         out = run_low(rule, wide_args, wide_kwargs, into)
         written: dict[int, Tensor] = {}
-        changed: Any = ()
-        if _writes(func):
-            changed = _written(func, (args, kwargs), (wide_args, wide_kwargs))
-        for old, new in changed:
+        for old, new in _written(rule, (args, kwargs), (wide_args, wide_kwargs)):
             if old is not new:
                 if old.shape != new.shape:  # `out=`
                     old.resize_(new.shape)
@@ -669,29 +635,26 @@ def holds(dtype: torch.dtype, fmt: Format) -> bool:
 
 
 def dtypes_for(
-    formats: Iterable[Format], asked: torch.dtype | None, policy: Policy
+    formats: Sequence[Format], asked: torch.dtype | None, policy: Policy
 ) -> dict[Format, torch.dtype]:
     """The dtypes that hold the formats of a simulation: their own, or borrowed ones.
 
     Of formats that torch lacks, or in which it promotes nothing, the first that is free of bfloat16
     and float16. A single format that neither holds is stored in float32.
     """
-    formats = list(formats)
-    found = {FP32: torch.float32} if FP32 in formats else {}
-    own = {its: each for each, its in FORMATS.items() if each.itemsize == 2}
-    if policy.written:
-        own = {its: each for each, its in FORMATS.items()}
-    if asked is None:
-        found |= {fmt: own[fmt] for fmt in formats if fmt in own}
+    found: dict[Format, torch.dtype] = {}
+    own = {its: each for each, its in FORMATS.items()}
+    if not policy.written:  # torch promotes nothing in one byte
+        del own[FP8_E4M3], own[FP8_E5M2]
     usual = (torch.bfloat16, torch.float16) if asked is None else (asked,)
-    for fmt in formats:
-        free = [each for each in usual if each not in found.values()]
+    for fmt in sorted(formats, key=lambda fmt: fmt not in own):
+        first = (own[fmt],) if asked is None and fmt in own else ()
+        free = [each for each in (*first, *usual) if each not in found.values()]
         held = [each for each in free if each in FORMATS and holds(each, fmt)]
-        if fmt in found:
-            continue
+        alone = len(formats) == 1 and not policy.written and asked is None
         if held:
             found[fmt] = held[0]
-        elif len(formats) == 1 and not policy.written and asked is None:
+        elif alone or fmt == FP32:
             found[fmt] = torch.float32
         else:
             one = "no dtype left" if asked is None else f"{asked} does not hold"
@@ -714,12 +677,6 @@ def _overflow(dtype: torch.dtype, fmt: Format, asked: Overflow) -> Overflow:
     return asked
 
 
-def _draws(func: Any, rule: Rule) -> bool:
-    """Whether an operation draws random numbers, which must not be drawn twice."""
-    random = torch.Tag.nondeterministic_seeded in func.tags
-    return random and "attention" not in rule.name  # without dropout
-
-
 def _is_real(t: Tensor) -> bool:
     """Whether a tensor is dense, has memory, and holds no complex numbers."""
     dense = t.layout is torch.strided and not (t.is_meta or t.is_nested)
@@ -739,23 +696,21 @@ def _tensors(values: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
+def _low_tensors(args: Any, kwargs: Keywords) -> list[Tensor]:
+    """The tensors of low dtypes among arguments; no operation takes lists of lists."""
+    found = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        for t in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(t, Tensor) and t.dtype in FORMATS:
+                found.append(t)
+    return found
+
+
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to a value, or to each in a list or tuple."""
     if isinstance(value, list | tuple):
         return type(value)(_map(function, each) for each in value)
     return function(value)
-
-
-@lru_cache(maxsize=1 << 10)
-def _writes(func: Any) -> tuple[tuple[int, Any], ...]:
-    """The arguments that an operation writes to; schemas of batch norms do not name theirs."""
-    unnamed = () if func._schema.is_mutable else ("running_mean", "running_var")
-    return tuple(
-        (i, argument)
-        for i, argument in enumerate(func._schema.arguments)
-        if argument.name in unnamed
-        or (argument.alias_info is not None and argument.alias_info.is_write)
-    )
 
 
 def _asks_for_low(rule: Rule, args: Any, kwargs: Keywords) -> bool:
@@ -766,48 +721,33 @@ def _asks_for_low(rule: Rule, args: Any, kwargs: Keywords) -> bool:
     return at is not None and at < len(args) and args[at] in FORMATS
 
 
-def _are_alike(dtype: torch.dtype, args: Any) -> bool:
-    """Whether all tensors among the arguments are of a dtype."""
-    return all(a.dtype is dtype for a in args if isinstance(a, Tensor))
-
-
-def _written(func: Any, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:
+def _written(rule: Rule, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:
     """The tensors that an operation writes to, in one call and in another."""
-    for i, argument in _writes(func):
-        found = []
-        for args, kwargs in calls:
-            if i < len(args):
-                found.append(list(_tensors(args[i])))
-            else:
-                found.append(list(_tensors(kwargs.get(argument.name))))
-        yield from zip(*found, strict=True)
+    for i, name in rule.writes:
+        values = [args[i] if i < len(args) else by.get(name) for args, by in calls]
+        yield from zip(*map(_tensors, values), strict=True)
+
+
+def _apart(rule: Rule, args: Any, kwargs: Keywords) -> tuple[list[Any], Keywords]:
+    """The arguments with copies of those that the operation writes to."""
+    apart = list(args)
+    apart_by_name = dict(kwargs)
+    for i, name in rule.writes:
+        if i < len(args):
+            apart[i] = _map(_copy, args[i])
+        elif name in kwargs:
+            apart_by_name[name] = _map(_copy, kwargs[name])
+    return apart, apart_by_name
 
 
 def _copy(t: Any) -> Any:
     return t.clone() if isinstance(t, Tensor) else t
 
 
-def _apart(func: Any, args: Any) -> list[Any]:
-    """The arguments with copies of those that the operation writes to."""
-    apart = list(args)
-    for i, _ in _writes(func):
-        if i < len(args):
-            apart[i] = _map(_copy, args[i])
-    return apart
-
-
-def _apart_by_name(func: Any, kwargs: Keywords) -> Keywords:
-    apart = dict(kwargs)
-    for _, argument in _writes(func):
-        if argument.name in kwargs:
-            apart[argument.name] = _map(_copy, kwargs[argument.name])
-    return apart
-
-
 def _signature(value: Any) -> Any:
     """What may decide the dtypes of results: dtypes, scalars or not, flags; no shape, no number."""
     if isinstance(value, Tensor):
-        return value.dtype, not value.dim()
+        return value.dtype if value.dim() else (value.dtype,)
     if isinstance(value, list | tuple):
         return tuple(map(_signature, value))
     if isinstance(value, int | float | complex) and not isinstance(value, bool):

@@ -33,9 +33,6 @@ EXACT = names_in(
 )
 """Results are values of the inputs, their negatives, 0 or 1: there is nothing to round."""
 
-_UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
-"""Results share the memory of the input, though the schema does not say so."""
-
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
 
@@ -44,6 +41,28 @@ COPIES = CONVERSIONS | names_in(
     "rand_like randn_like empty_strided new_empty_strided zero fill"
 )
 """Make memory rather than compute: no policy casts their inputs."""
+
+_MOVING = COPIES | names_in(
+    "cat stack index index_select gather flip roll repeat set resize _local_scalar_dense "
+    "is_same_size embedding"
+)
+"""Operations that move numbers: torch's own kernel runs."""
+
+_CLOSED = names_in(
+    "mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "_scaled_mm _scaled_mm_v2 _scaled_grouped_mm"
+)
+"""Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
+
+_PRODUCTS = names_in(
+    "mm bmm addmm baddbmm _addmm_activation convolution _convolution convolution_backward "
+    "mkldnn_convolution mkldnn_convolution_backward"
+)
+"""Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
+times as long, and differs by the order of its sums alone."""
+
+_UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
+"""Results share the memory of the input, though the schema does not say so."""
 
 _QUICKER = {
     "aten::addmm": torch.addmm,
@@ -66,10 +85,12 @@ Keywords = dict[str, Any]
 """The arguments of a call that go by name."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Rule:  # fields are read at every operation: slots are read faster than a tuple
     """The properties of an operation from its schema and from a policy."""
 
+    operation: Any
+    """Torch's object for it, an `OpOverload`."""
     name: str
     """Torch's, without the underscore at its end."""
     call: Any
@@ -80,9 +101,19 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """The same among arguments that go by name."""
     written: int | str | None
     """The argument that is written to, if any; no policy lists such an operation."""
+    writes: tuple[tuple[int, str], ...]
+    """All arguments that it writes to; the schemas of batch norms do not name theirs."""
     view: bool
     composite: bool
     """Whether it has no kernel and is run as the operations it is made of."""
+    converts: bool
+    product: bool
+    moves: bool
+    """Whether torch's own kernel runs, which rounds nothing."""
+    draws: bool
+    """Whether it draws random numbers, which must not be drawn twice."""
+    own: bool
+    """Whether it is the program's own, and not torch's."""
     run: Run
     reason: str
     """Why it runs so."""
@@ -91,8 +122,6 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     dtype_at: int | None
     """Where the program may ask for the dtype of the result."""
     exact: bool
-    plain: bool
-    """Whether the tensors are just the first arguments, one each."""
     rounded: tuple[tuple[int, str], ...]
     """Arguments that a low kernel rounds if they are Python numbers."""
     checked: tuple[tuple[int, str], ...]
@@ -177,8 +206,9 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
             (i, a) for i, a in tensors if a.name in ("input", "grad_out", "grad_output")
         ]
     positions = tuple(i for i, a in tensors if not a.kwarg_only)
-    writes = [(i, a) for i, a in tensors if a.alias_info and a.alias_info.is_write]
-    written = [a.name if a.kwarg_only else i for i, a in writes]
+    unnamed = () if schema.is_mutable else ("running_mean", "running_var")
+    writes = [(i, a) for i, a in arguments if a.name in unnamed or _is_written(a)]
+    written = [a.name if a.kwarg_only else i for i, a in tensors if _is_written(a)]
     aliases = [result.alias_info for result in schema.returns]
     single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
     run, reason, listed = run_of(name, scope=scope, written=bool(written))
@@ -199,20 +229,30 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     call = _QUICKER.get(operation.name(), operation._op)
     if own_way is not None and written and isinstance(written[0], str):
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
+    composite = has(COMPOSITE) and not has("CPU")
+    view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
+    random = torch.Tag.nondeterministic_seeded in operation.tags
+    own = library not in TORCH_S
     return Rule(
+        operation=operation,
         name=base,
         call=call,
         positions=positions,
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
-        view=name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases),
-        composite=has(COMPOSITE) and not has("CPU"),
+        writes=tuple((i, a.name) for i, a in writes),
+        view=view and not composite,
+        composite=composite,
+        converts=base in CONVERSIONS,
+        product=base in _PRODUCTS,
+        moves=base in _MOVING | _CLOSED,
+        draws=random and "attention" not in base,  # which draws only for dropout
+        own=own,
         run=run,
         reason=reason,
         listed=listed,
         dtype_at=next((i for i, a in arguments if a.name == "dtype"), None),
         exact=base in EXACT,
-        plain=plain,
         rounded=tuple(numbers if base in kernels.rounding else ()),
         checked=tuple(
             (i, argument)
@@ -221,9 +261,13 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         ),
         own_way=own_way,
         joins=torch.Tag.pointwise in operation.tags,
-        mark=kernels.marks.get(base, "") if library in TORCH_S else _OPAQUE,
-        simple=plain and not (written or own_way or rounds),
+        mark=_OPAQUE if own else kernels.marks.get(base, ""),
+        simple=plain and not (writes or own_way or rounds),
     )
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 class RuleTable(dict[int, Rule]):

@@ -143,7 +143,9 @@ class Policy:
         """Return the policy with other formats for some layers and all layers within them.
 
         Of two choices for one layer the later counts; a choice for a layer within another one
-        takes precedence over the outer layer's.
+        takes precedence over the outer layer's. A layer that is never called, because its parent
+        takes its weights alone, as `nn.MultiheadAttention` does with `out_proj`, runs as the
+        parent.
 
         Args:
             formats: the low format, or FP32, by name such as `"head"`, pattern such as

@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 import torch
-from networks import assert_bits, assert_same_gradients, loss, mlp, round_to
+from networks import Within, assert_bits, assert_same_gradients, loss, mlp, round_to
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -14,8 +14,14 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 import mplab
-from mplab import BF16, FP8_E5M2, FP16, Rounding, Tally
-from mplab.simulation import CPU_AUTOCAST, Fp8Linear, simulated
+from mplab import BF16, FP8_E5M2, FP16, FP32, Rounding, Tally
+from mplab.simulation import (
+    CPU_AUTOCAST,
+    EVERYTHING,
+    KERAS_MIXED,
+    Fp8Linear,
+    simulated,
+)
 
 
 def test_forward_and_backward_may_run_in_two_contexts():
@@ -65,6 +71,48 @@ def test_an_exception_leaves_no_trace():
     assert not _global_optimizer_pre_hooks
     assert not nn.modules.module._global_forward_hooks
     assert_bits(model(x), expected)
+
+
+def test_a_context_is_not_left_before_one_within_it():
+    x = torch.randn(4, 4)
+    outer = simulated(FP16)
+    inner = simulated(BF16)
+    outer.__enter__()
+    inner.__enter__()
+    with pytest.raises(RuntimeError, match="Leave that first"):
+        outer.__exit__(None, None, None)
+    assert x.mm(x).dtype is torch.bfloat16
+    inner.__exit__(None, None, None)
+    assert x.mm(x).dtype is torch.float16
+    outer.__exit__(None, None, None)
+    assert x.mm(x).dtype is torch.float32
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+
+
+class Catches(nn.Module):
+    """A module that catches what its layer raises."""
+
+    def __init__(self):
+        super().__init__()
+        self.broken = Within(self.interrupt)
+
+    def interrupt(self, x):
+        raise KeyboardInterrupt
+
+    def forward(self, x):
+        with pytest.raises(KeyboardInterrupt):
+            self.broken(x)
+        return x
+
+
+def test_after_an_interrupt_that_a_model_catches_its_layer_does_not_go_on():
+    x = torch.randn(4, 4)
+    model = Catches()
+    policy = CPU_AUTOCAST.with_layers({"broken": FP32})
+    with simulated(FP16, policy=policy, model=model) as sim:
+        model(x)
+        assert x.mm(x).dtype is torch.float16
+    assert sorted(sim.by_layer) == ["outside modules"]
 
 
 class Breaks(torch.optim.SGD):
@@ -268,6 +316,15 @@ def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
     with simulated(FP16) as sim:
         torch.randn(2, 4, 3) @ torch.randn(3, 5)
     assert list(sim.by_operation) == ["cast", "mm"]
+
+
+@pytest.mark.parametrize("policy", [KERAS_MIXED, EVERYTHING], ids=repr)
+def test_a_sum_that_is_computed_again_in_fp32_counts_no_rounding(policy):
+    x = torch.randn(4, 4)
+    with simulated(FP16, policy=policy) as sim:
+        Within(torch.sum)(x)
+        Within(lambda x: x.sum(0))(x)
+    assert sim.by_operation["sum"].total == 4
 
 
 def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():

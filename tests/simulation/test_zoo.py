@@ -109,11 +109,6 @@ OWN = {
 }
 
 
-ADDS_OTHERWISE = {"GRU"}
-"""Its `(h - n) * z + n` has h in FP32 and n low, of one shape: which of them two gradients are of
-is not seen, and those of n are added in FP32, or those of h low."""
-
-
 def made(name):
     """A model in training, and what it is called with."""
     torch.manual_seed(0)
@@ -135,16 +130,6 @@ def ends(output):
     return [t for t in leaves if t.requires_grad and t.dim()]
 
 
-class Taken(Recorder):
-    """Leaves out the products with 1 by which the simulation casts, as `IGNORED` does casts."""
-
-    def __call__(self, ran):
-        last = ran.given[-1]
-        is_cast = ran.rule.name == "mul" and type(last) is int and last == 1
-        if not is_cast:
-            super().__call__(ran)
-
-
 def of_autocast(name, fmt):
     """The dtypes of the outputs, and the kernels, forward and backward."""
     observer = Observer()
@@ -163,8 +148,8 @@ def of_simulation(name, fmt):
     """The same."""
     model, args, kwargs = made(name)
     within = simulated(fmt, policy=CPU_AUTOCAST)
-    taken = Taken(within._mode)
-    within._mode.record = taken
+    taken = Recorder(within._mode)
+    within._mode.observers.append(taken)
     with within:
         last = ends(model(*args, **kwargs))
         dtypes = [t.dtype for t in last]
@@ -183,10 +168,6 @@ def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
         of_autocast(name, fmt),
         of_simulation(name, fmt),
     )
-    assert actual[:2] == (dtypes, forward)
-    pairs = list(zip(actual[2], backward, strict=True))
-    differing = {real[0] for ours, real in pairs if ours != real}
-    assert differing == ({"add"} if name in ADDS_OTHERWISE else set())
-    assert [ours[0] for ours, real in pairs] == [real[0] for ours, real in pairs]
+    assert actual == (dtypes, forward, backward)
     assert forward
-    record_property("kernels compared", len(forward) + len(pairs))
+    record_property("kernels compared", len(forward) + len(backward))
