@@ -199,14 +199,6 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Faults of the loop that leave every number finite."""
-    if seen.piled:
-        yield _problem(
-            "gradients-pile-up",
-            f"In {seen.piled} of {len(steps)} steps backward added to the gradients of the update "
-            "before.",
-            "Each update takes the sum of all gradients so far.",
-            "Call optimizer.zero_grad() once between two updates.",
-        )
     if seen.outside and seen.updates:
         yield _watch(
             "outside-optimizer",
@@ -424,12 +416,31 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}.",
             "If they are positions, time steps or indices, compute with them outside autocast.",
         )
-    if seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
-        yield _watch(
+    if seen.angles and seen.angles.error >= 0.5:
+        where, name, largest, error = seen.angles
+        yield _at(
+            "problem" if error > 3 else "watch",
+            "rounded-angles",
+            f"A sine or cosine in {where} had arguments up to {largest:.4g} in {name}, which are "
+            f"off by up to {error:.2g}.",
+            "So large a part of a turn makes the result of the largest ones arbitrary.",
+            "Compute angles in FP32, outside autocast.",
+        )
+    if seen.sums and seen.sums.error > 0.01:
+        where, name, count, error = seen.sums
+        yield _at(
+            "problem" if error > 0.1 else "watch",
+            "low-precision-sum",
+            f"After {count + 1:g} additions in place a sum in {name} was off by {error:.1%} of its "
+            f"norm ({where}).",
+            "Each addition rounds, and parts below half a unit in the last place are lost.",
+            "Keep the sum in FP32; of losses, add loss.item().",
+        )
+    elif seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
+        yield _note(
             "low-precision-loss",
             f"The loss arrives in {seen.low_loss}, and {len(steps)} of them were seen.",
-            "A sum of so many in this format, as `total += loss` makes it, rounds at each addition "
-            f"and stops growing at about {2 ** FORMATS[seen.low_loss].precision} of them.",
+            "A sum of so many in this format, as `total += loss` makes it, rounds each time.",
             "Add loss.item(), a Python float.",
         )
 

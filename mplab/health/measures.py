@@ -1,7 +1,6 @@
 """Measurements of tensors for the hooks, which leave the run unchanged."""
 
 import copyreg
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -258,24 +257,6 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
         ),
     ]
     return torch.stack([part.to(wide) for part in parts])
-
-
-class Used:
-    """A gradient that an update has used, and whether backward passes then added to it.
-
-    Its write counter shows it: zeroing the gradient is one write more than these passes make.
-    """
-
-    def __init__(self, gradient: Tensor) -> None:
-        self.grew = False
-        self._gradient = weakref.ref(gradient)
-        self._writes = gradient._version
-
-    def look(self, gradient: Tensor) -> None:
-        """Look at the parameter's gradient, which a backward pass has just written."""
-        self._writes += 1
-        same = self._gradient() is gradient
-        self.grew = same and gradient._version == self._writes
 
 
 # Updates ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ with numbers of two sizes differ by what the smaller one lost, and the remedy ha
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mplab.health.records import Magnitudes, Step
-from mplab.health.simulations import uncounted
 from mplab.numbers.formats import FORMATS
+from mplab.simulation.mode import Mode
 
 _LARGER = (24, 18, 12, 6)
 """The powers of two by which gradients are multiplied, until one leaves them finite."""
@@ -113,7 +114,7 @@ class Prober:
         refused: why a pass was not repeated; empty if none was refused.
     """
 
-    def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
+    def __init__(self, parameters: Mapping[Tensor, str]) -> None:
         self.found: list[Probe] = []
         self.refused = ""
         self._parameters = parameters
@@ -203,12 +204,34 @@ def _saved_by(kind: type[Node]) -> list[str]:
 
 
 @contextmanager
+def _uncounted() -> Iterator[None]:
+    """Let the simulations that are open compute without counting.
+
+    Raises:
+        RuntimeError: one of them rounds at random, and would draw other numbers later.
+    """
+    stack = _get_current_dispatch_mode_stack()
+    modes = [mode for mode in stack if isinstance(mode, Mode)]
+    for mode in modes:
+        if any(rounder.stream is not None for rounder in mode.rounders.values()):
+            raise RuntimeError("a simulation rounds at random")
+    counting = [mode.tally for mode in modes]
+    try:
+        for mode in modes:
+            mode.tally = False
+        yield
+    finally:
+        for mode, counted in zip(modes, counting, strict=True):
+            mode.tally = counted
+
+
+@contextmanager
 def _aside() -> Iterator[None]:
     """Leave random numbers and the counts of simulations as they are."""
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []),
-        uncounted(),
+        _uncounted(),
     ):
         _running.append(None)
         try:
@@ -221,7 +244,7 @@ def _probe(
     step: int,
     roots: Sequence[Tensor],
     given: Sequence[Tensor | None],
-    parameters: Sequence[tuple[str, Tensor]],
+    parameters: Mapping[Tensor, str],
     exponents: Sequence[int],
 ) -> Probe:
     """Run the pass as it is, and with gradients 2^exponent times as large; the graph stays."""
@@ -229,7 +252,7 @@ def _probe(
         torch.ones_like(t) if g is None else g
         for t, g in zip(roots, given, strict=True)
     ]
-    weights = [p for _, p in parameters]
+    weights = list(parameters)
 
     def gradients(factor: float) -> list[Tensor | None]:
         begin = [start * factor for start in starts]
@@ -247,7 +270,7 @@ def _probe(
         for exponent in exponents:
             other = gradients(2.0**exponent)
             norms = []
-            for (name, p), a, b in zip(parameters, plain, other, strict=True):
+            for (p, name), a, b in zip(parameters.items(), plain, other, strict=True):
                 if a is None or b is None:
                     continue
                 sizes = torch.stack([(a - b).norm(), b.norm()])

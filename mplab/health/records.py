@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from mplab.health.tracing import Origin, RoundedIntegers
+from mplab.health.tracing import Origin, Rounded, RoundedIntegers
 from mplab.numbers.formats import FORMATS
 
 
@@ -191,11 +191,12 @@ class Evidence:
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
         low_loss: the low format in which the loss was told; empty for a wide one.
+        angles: the sine or cosine whose argument was rounded most.
+        sums: the sum that lost most by being added up in a low format.
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
         outside: trainable parameters that the optimizer does not hold.
-        piled: updates whose gradients were added to those of the update before.
         still: parameters whose gradient was zero or missing in every step.
         ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
@@ -212,11 +213,12 @@ class Evidence:
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None
     low_loss: str = ""
+    angles: Rounded | None = None
+    sums: Rounded | None = None
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
     outside: list[str] = field(default_factory=list)
-    piled: int = 0
     still: set[str] = field(default_factory=set)
     ended: str = ""
     error: str = ""

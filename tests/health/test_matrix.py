@@ -57,7 +57,6 @@ FAULTS = {
     },
     "gradient-underflow": {"loss": lambda loss, i: 1e-12 * loss},
     "no-update": {"steps_optimizer": False},
-    "gradients-pile-up": {"zero": False},
     "outside-optimizer": {"forgets": True},
     "weights-at-rest": {"rate": 0.0},
     "tiny-updates": {"rate": 1e-22},

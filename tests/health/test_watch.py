@@ -406,7 +406,7 @@ def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
 
 def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_one():
     """On CUDA a checkpoint runs them in the thread of the backward pass, which counts from 0."""
-    tracer = Tracer(MagicMock())
+    tracer = Tracer(MagicMock(), MagicMock())
     tracer.begin(0)
     model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     for name in ("0", "1"):

@@ -91,7 +91,7 @@ def divided_by_a_thousand(run):
     return (times() - steps / 1000).abs().max()
 
 
-@report("Tencent-Hunyuan/UniRL#438", BF16)
+@report("Tencent-Hunyuan/UniRL#438", BF16, rule="rounded-angles")
 def noise_level_times_a_thousand(run):
     """A noise level is cast to BF16, and then multiplied by 1000.
 
@@ -106,7 +106,7 @@ def noise_level_times_a_thousand(run):
     return time()
 
 
-@report("EleutherAI/gpt-neox#1003")
+@report("EleutherAI/gpt-neox#1003", rule="rounded-angles")
 def rotary_table(run):
     """Angles of up to 2047 are in FP16, whose gaps are 1 there.
 
@@ -219,7 +219,7 @@ def constants_of_adam(run):
     return model.weight.detach().float().norm()
 
 
-@report("deepspeedai/DeepSpeed#2768", BF16)
+@report("deepspeedai/DeepSpeed#2768", BF16, rule="low-precision-sum")
 def accumulated_gradients(run):
     """Gradients of 300 micro-batches are added in BF16, and the sum stops at 256 of them.
 
