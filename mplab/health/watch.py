@@ -179,7 +179,6 @@ class Health(measures.Watch):
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
         self._earlier: dict[str, tuple[float, float]] = {}
-        self._held: set[Tensor] = set()
         self._scaled: set[int] = set()
         self._begin_step()
 
@@ -431,7 +430,6 @@ class Health(measures.Watch):
         own = self._own(optimizer)
         if not own:
             return
-        self._held |= own
         self._updates += 1
         # args begin with the optimizer; a closure computes the gradients within the step
         self._asks = len(args) > 1 or kwargs.get("closure") is not None
@@ -520,9 +518,7 @@ class Health(measures.Watch):
         finally:
             self._in_scaler = False
             self._scaled.add(id(optimizer))
-            own = self._own(optimizer)
-            self._held |= own
-            if own:
+            if self._own(optimizer):
                 self._skipped = bool(self._skipped) or self._updates == before
             if self._unscales.pop(id(optimizer), 0) > 1:
                 self._note(
@@ -616,6 +612,11 @@ class Health(measures.Watch):
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
             record.norm_at_optimizer = total(list(self._received.values()))
             self._measure_weights(record)
+            gone = math.isfinite(record.gradient_norm or 0.0) or record.skipped
+            for p, norm in self._received.items() if not gone else ():
+                if norm.isfinite() and not self._raw.get(p, norm).isfinite():
+                    self.seen.replaced.append(len(self.steps))
+                    break
             for p, norm in self._raw.items():
                 name = self._names[p]
                 # L-BFGS may have had other gradients before
@@ -668,9 +669,6 @@ class Health(measures.Watch):
         if not math.isfinite(record.weight_norm):
             bad = (~torch.isfinite(local(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
-        if self.optimizer is not None:
-            held = self._held | self._own(self.optimizer)
-            self.seen.outside = [n for p, n in self._names.items() if p not in held]
         if self._counting and not self.seen.bad_buffers:
             for name, buffer in self.model.named_buffers():
                 if buffer.is_floating_point() and not largest_of(buffer).isfinite():
