@@ -369,7 +369,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._aside = self._aside or made
             return made
         if made.operation == "_to_copy":
-            return self._judge(made, beside=is_mask(inputs[0]))
+            return self._judge(made, beside=_is_mask(inputs[0]))
         return self._judge(
             made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs))
         )
@@ -473,7 +473,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.sums = Rounded(module, fmt.name, count, error)
 
 
-def is_mask(t: Tensor) -> bool:
+def _is_mask(t: Tensor) -> bool:
     """Whether a tensor looks like an additive mask: it holds -1e9 or less, or FP16's least."""
     if not (t.is_floating_point() and t.numel()):
         return False
@@ -485,7 +485,7 @@ def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
     """Whether an addition of a finite mask went past the least number of the format."""
     read = inputs[name.endswith("_") :]  # what is written in place holds the sum by now
     adds = name in ("add", "add_", "sub", "sub_")
-    added = adds and any(map(is_mask, read))
+    added = adds and any(map(_is_mask, read))
     return added and float(out.detach().max()) < torch.inf
 
 

@@ -43,7 +43,7 @@ from mplab.health.records import (
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer, is_mask
+from mplab.health.tracing import Origin, Tracer
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import FP16, FP32, Format
 from mplab.simulation.fp8 import Fp8Linear
@@ -343,8 +343,11 @@ class Health(measures.Watch):
     def _widened(self, module: str, operation: str, output: Tensor) -> None:
         """Look at a result in the forward pass of a module with others in it."""
         fmt = low_format_of(output)
-        if fmt and module in self._branches and not is_mask(output):
-            found = measures.magnitudes_of(output, largest_of(output), fmt)
+        if fmt and module in self._branches:
+            largest = largest_of(output)
+            if largest == FP16.max_finite or 1e9 < largest < math.inf:
+                return  # a mask
+            found = measures.magnitudes_of(output, largest, fmt)
             self._outputs.append((f"{module} {operation}", (fmt.name, False), found))
 
     def _largest(self, t: Tensor) -> Tensor:
@@ -658,6 +661,7 @@ class Health(measures.Watch):
             words += f", scale {step.scale:g}"
         found = [*step.outputs.items(), *step.gradients.items()]
         room = [(s.headroom, name) for name, s in found if not s.what_if]
+        room = [each for each in room if math.isfinite(each[0])]
         if room:
             least, name = min(room)
             words += f", least room {least:.1f} in {name}"
