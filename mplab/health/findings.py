@@ -379,7 +379,7 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _at(
             "problem" if error > 0.1 else "watch",
             "low-precision-sum",
-            f"After {count + 1:g} additions in place a sum in {name} was off by {error:.1%} of its "
+            f"After {count:g} additions in place a sum in {name} was off by {error:.1%} of its "
             f"norm ({where}).",
             "Each addition rounds, and parts below half a unit in the last place are lost.",
             "Keep the sum in FP32; of losses, add loss.item().",

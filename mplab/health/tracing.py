@@ -124,8 +124,8 @@ class _Sum(NamedTuple):
     """A sum that grows in a low format, and the same in FP32 of its first numbers."""
 
     place: int
-    version: int
     added: int
+    low: Tensor
     wide: Tensor
 
 
@@ -275,6 +275,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._harmlessly():
             if not shapes:
                 known = self._look_before(name, inputs)
+                if name == "add_":
+                    before = _first(args[0])
         out = func(*args, **kwargs)
         with self._harmlessly():
             if shapes or any(t.is_meta for t in tensors_in(out)):
@@ -285,7 +287,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif name in ("sin", "cos"):
                 self._measure_angles(args[0])
             elif name == "add_":
-                self._follow_sum(args[0], args[1], kwargs.get("alpha", 1))
+                self._follow_sum(before, args[0], args[1], kwargs.get("alpha", 1))
         return out
 
     @contextmanager
@@ -450,27 +452,36 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.angles is None or error > self.angles.error:
                 self.angles = Rounded(module, fmt.name, largest, error)
 
-    def _follow_sum(self, total: Tensor, part: Any, factor: float) -> None:
+    def _follow_sum(
+        self, before: Tensor | None, total: Tensor, part: Any, factor: float
+    ) -> None:
         """Add in FP32, too, what is added in place in a low format."""
         fmt = low_format_of(total)
-        alike = is_plain(part) and part.shape == total.shape and part.numel()
-        if fmt is None or not alike or total.is_inference():
+        low = _first(total)
+        if not (fmt and is_plain(part) and part.shape == total.shape):
             return
+        assert before is not None and low is not None
+        part = part.detach().reshape(-1)[:_FOLLOWED].float()
         storage = total.untyped_storage()
         place = total.data_ptr()
-        now, part = (t.detach().reshape(-1)[:_FOLLOWED].float() for t in (total, part))
-        sums = getattr(storage, _SUM, None)
-        # each write makes the version larger by one, after this
-        if sums and sums[:2] == (place, total._version - 1):
-            count, wide = sums.added + 1, sums.wide + factor * part
-        else:
-            count, wide = 0, now.clone()
-        setattr(storage, _SUM, _Sum(place, total._version, count, wide))
-        error = float((now - wide).norm() / wide.norm())
+        known = getattr(storage, _SUM, None)
+        added, wide = 0, before
+        # else something was written since
+        if known and known.place == place and torch.equal(known.low, before):
+            added, wide = known.added, known.wide
+        wide = wide + factor * part
+        setattr(storage, _SUM, _Sum(place, added + 1, low, wide))
+        error = float((low - wide).norm() / wide.norm())
         most = self.sums.error if self.sums else 0.0
-        if count >= _FEW_ADDITIONS and most < error < math.inf:
-            module = self._place()[1]
-            self.sums = Rounded(module, fmt.name, count, error)
+        if added >= _FEW_ADDITIONS and most < error < math.inf:
+            self.sums = Rounded(self._place()[1], fmt.name, added + 1, error)
+
+
+def _first(t: Tensor) -> Tensor | None:
+    """The first numbers of a tensor in a low format, in FP32."""
+    if low_format_of(t) is None or not is_plain(t):
+        return None
+    return t.detach().reshape(-1)[:_FOLLOWED].float()
 
 
 def _is_mask(t: Tensor) -> bool:
