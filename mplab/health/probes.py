@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from mplab.health.measures import several_processes, together
 from mplab.health.records import Magnitudes, Step
 from mplab.numbers.formats import FORMATS
 from mplab.simulation.mode import Mode
@@ -172,8 +173,7 @@ def _exponents(steps: Sequence[Step]) -> tuple[int, ...]:
 
 def _refusal(roots: Sequence[Tensor]) -> str:
     """Why the graph behind these tensors must not run twice; empty if it may."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if several_processes():
         return "several processes"
     seen: set[Node] = set()
     nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
@@ -269,27 +269,26 @@ def _probe(
         plain = gradients(1.0)
         for exponent in exponents:
             other = gradients(2.0**exponent)
-            norms = []
-            for (p, name), a, b in zip(parameters.items(), plain, other, strict=True):
-                if a is None or b is None:
-                    continue
-                sizes = torch.stack([(a - b).norm(), b.norm()])
-                norms.append((p.numel(), name, *sizes.tolist()))
-            size = math.hypot(*(b for *_, b in norms))
-            if math.isfinite(size):
+            pairs = [
+                (p.numel(), name, a, b)
+                for (p, name), a, b in zip(
+                    parameters.items(), plain, other, strict=True
+                )
+                if a is not None and b is not None
+            ]
+            off = together([(a - b).norm() for *_, a, b in pairs])
+            sizes = together([b.norm() for *_, b in pairs])
+            if sizes.isfinite().all():
                 break
-    off = math.hypot(*(a for *_, a, _ in norms))
-    lost = sorted(((n, name) for n, name, a, b in norms if 2 * a > b), reverse=True)
-    total = sum(n for n, *_ in norms)
-    share = sum(n for n, _ in lost) / total
-    names = [name for _, name in lost]
-    finite = math.isfinite(size if exponent < 0 else size + off)
-    error = off / size if size else 0.0
-    return Probe(
-        step,
-        exponent,
-        finite,
-        error,
-        names,
-        share,
+    gone = (2 * off > sizes).tolist()
+    lost = sorted(
+        (pair[:2] for pair, is_gone in zip(pairs, gone, strict=True) if is_gone),
+        reverse=True,
     )
+    share = sum(n for n, _ in lost) / sum(n for n, *_ in pairs)
+    size = float(sizes.norm())
+    error = float(off.norm())
+    finite = math.isfinite(size if exponent < 0 else size + error)
+    names = [name for _, name in lost]
+    error = error / size if size else 0.0
+    return Probe(step, exponent, finite, error, names, share)

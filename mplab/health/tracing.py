@@ -7,18 +7,15 @@ Checking a tensor costs more than computing it, so `mplab.health` traces only a 
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode,
-)
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from mplab.health.measures import is_readable, largest_of, without_modes
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
 from mplab.simulation.places import OUTSIDE, is_plain, low_format_of
@@ -68,12 +65,6 @@ _FEW_ADDITIONS = 4
 
 _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
-
-
-def without_modes() -> AbstractContextManager[Any]:
-    """Below a simulation around the watch, if there is one."""
-    idle = _get_current_dispatch_mode() is None
-    return nullcontext() if idle else _disable_current_modes()
 
 
 class Origin(NamedTuple):
@@ -161,18 +152,10 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    if not is_plain(t) or t.is_meta:
+    largest = float(largest_of(t)) if is_readable(t) else 0.0
+    if math.isfinite(largest):
         return ""
-    if t.is_complex():
-        t = torch.view_as_real(t.detach().resolve_conj())
-    if not (t.is_floating_point() and t.numel()):
-        return ""
-    low, high = (
-        float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float())
-    )
-    if low != low:
-        return "NaN"
-    return "infinity" if low == -torch.inf or high == torch.inf else ""
+    return "NaN" if math.isnan(largest) else "infinity"
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -208,7 +191,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._narrowed = narrowed
         self._widened = widened
         self.updating = False
-        self.asks = False
         self.idle = False
         self.error: Exception | None = None
         self.integers: RoundedIntegers | None = None
@@ -220,6 +202,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Begin a step, and forget the one before."""
         self.step = step
         self.low = False
+        self.asks = False
         self.origins: dict[str, Origin] = {}
         self.casts: dict[int, Format] = {}
         # Of the latest result that is not finite, by phase.
@@ -270,16 +253,15 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         known: list[_Bad] = []
+        before = None
         inputs = list(tensors_in((args, kwargs)))
-        shapes = any(t.is_meta for t in inputs)
         with self._harmlessly():
-            if not shapes:
-                known = self._look_before(name, inputs)
-                if name == "add_":
-                    before = _first(args[0])
+            known = self._look_before(name, inputs)
+            if name == "add_":
+                before = _first(args[0])
         out = func(*args, **kwargs)
         with self._harmlessly():
-            if shapes or any(t.is_meta for t in tensors_in(out)):
+            if any(t.is_meta for t in (*inputs, *tensors_in(out))):
                 return out
             self._look_after(name, inputs, known, out)
             if name == "_to_copy":

@@ -263,7 +263,6 @@ class Health(measures.Watch):
         self._raw: dict[Tensor, Tensor] = {}
         self._received: dict[Tensor, Tensor] = {}
         self._movement = measures.Movement()
-        self._asks = False
         self._updates = 0
         self._unscales: dict[int, int] = {}
         self._in_scaler = False
@@ -303,7 +302,7 @@ class Health(measures.Watch):
     @without_errors
     def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
         """Attribute what follows to a layer; for layers that run beside torch's hooks."""
-        if self._asks:  # a forward pass is no update
+        if self._tracer.asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
         for given in filter(measures.is_readable, args):
@@ -411,7 +410,9 @@ class Health(measures.Watch):
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
-        self._tracer.updating |= self._asks  # after the last gradient comes the update
+        self._tracer.updating |= (
+            self._tracer.asks
+        )  # after the last gradient comes the update
         if p.grad is not None:
             with unseen():
                 self._raw[p] = norm_of(p.grad)
@@ -435,9 +436,8 @@ class Health(measures.Watch):
             return
         self._updates += 1
         # args begin with the optimizer; a closure computes the gradients within the step
-        self._asks = len(args) > 1 or kwargs.get("closure") is not None
-        self._tracer.updating = not self._asks
-        self._tracer.asks = self._asks
+        self._tracer.asks = len(args) > 1 or kwargs.get("closure") is not None
+        self._tracer.updating = not self._tracer.asks
         if self.scaler is not None and not self._in_scaler:
             known = optimizer is self.optimizer or id(optimizer) in self._scaled
             if known:
@@ -451,7 +451,7 @@ class Health(measures.Watch):
         elif self._counting:
             with unseen():
                 self._movement.begin(optimizer)
-        if not self._asks:
+        if not self._tracer.asks:
             self._measure_gradients(optimizer, own)
 
     @without_errors
@@ -460,7 +460,7 @@ class Health(measures.Watch):
         if not own:
             return
         self._tracer.updating = False
-        if self._asks:
+        if self._tracer.asks:
             self._measure_gradients(optimizer, own)
 
     def _measure_gradients(self, optimizer: Any, own: set[Tensor]) -> None:
@@ -623,7 +623,7 @@ class Health(measures.Watch):
             for p, norm in self._raw.items():
                 name = self._names[p]
                 # L-BFGS may have had other gradients before
-                if name in self.seen.still and (self._asks or float(norm)):
+                if name in self.seen.still and (self._tracer.asks or float(norm)):
                     self.seen.still.remove(name)
             record.outputs = self._in_order(self._outputs)
             record.gradients = self._in_order(self._gradients)
@@ -678,7 +678,7 @@ class Health(measures.Watch):
                 if buffer.is_floating_point() and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
         if self._counting:
-            self._movement.tell(record)
+            record.updated, record.unmoved = self._movement.count()
             self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
 
     def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
@@ -737,11 +737,7 @@ class Health(measures.Watch):
 
     def _measure_casts(self) -> None:
         """Record what casts did, and whether a changed weight was used without a new one."""
-        seen = self.seen
         tracer = self._tracer
-        seen.integers = seen.integers or tracer.integers
-        seen.angles = tracer.angles
-        seen.sums = tracer.sums
         if not (self._tracing and self._ran):
             return
         owners = {p.data_ptr(): n.rpartition(".")[0] for p, n in self._names.items()}
@@ -753,7 +749,7 @@ class Health(measures.Watch):
                 fmt.precision < 8 and place not in now and owners.get(place) in ran
             )
         if self._moved and self._cast_once and missing:
-            seen.stale.append(len(self.steps))
+            self.seen.stale.append(len(self.steps))
         self._cast_once |= now
 
     def report(self, *, gather: bool = False) -> Report:
@@ -768,6 +764,9 @@ class Health(measures.Watch):
             passes=self.seen.passes + bool(self._ran),
             updates=self.seen.updates + self._updates,
             unprobed=self._prober.refused,
+            integers=self._tracer.integers,
+            angles=self._tracer.angles,
+            sums=self._tracer.sums,
         )
         found = diagnose(self.steps, seen)
         if gather and measures.several_processes():

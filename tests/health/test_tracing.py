@@ -247,7 +247,7 @@ def test_whole_numbers_of_a_scaled_gradient_are_no_positions():
             scaler.step(optimizer)
             scaler.update()
             health.step(loss)
-    assert health.report().codes == [] and health.seen.integers is None
+    assert health.report().codes == [] and health.report().evidence.integers is None
 
 
 @pytest.mark.parametrize(("numbers", "level"), [
