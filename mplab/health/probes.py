@@ -15,7 +15,10 @@ from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from mplab.health.measures import several_processes, together
+from mplab.health.measures import (
+    several_processes,
+    together,
+)
 from mplab.health.records import Magnitudes, Step
 from mplab.numbers.formats import FORMATS
 from mplab.simulation.mode import Mode
@@ -291,4 +294,11 @@ def _probe(
     finite = math.isfinite(size if exponent < 0 else size + error)
     names = [name for _, name in lost]
     error = error / size if size else 0.0
-    return Probe(step, exponent, finite, error, names, share)
+    return Probe(
+        step,
+        exponent,
+        finite,
+        error,
+        names,
+        share,
+    )

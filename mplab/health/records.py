@@ -7,7 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from mplab.health.tracing import Origin, Rounded, RoundedIntegers
+from mplab.health.tracing import (
+    Origin,
+    Rounded,
+    RoundedIntegers,
+)
 from mplab.numbers.formats import FORMATS
 
 

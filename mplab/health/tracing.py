@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.health.measures import is_readable, largest_of, without_modes
+from mplab.health.measures import (
+    is_readable,
+    largest_of,
+    without_modes,
+)
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
-from mplab.simulation.places import OUTSIDE, is_plain, low_format_of
+from mplab.simulation.places import (
+    OUTSIDE,
+    is_plain,
+    low_format_of,
+)
 
 _CONSTANTS = (
-    "empty",
-    "new_empty",
     "full",
     "fill",
     "masked_fill",
@@ -33,9 +39,19 @@ _CONSTANTS = (
     "lift_fresh",
     "constant_pad_nd",
 )
-"""Operations that may write an infinity because they were told to, or hand out memory as it is."""
+"""Operations that may write an infinity because they were told to."""
 
-_WRITES = ("copy_", "fill_", "zero_")
+_EMPTY = ("empty", "new_empty")
+"""Operations that return memory as it is."""
+
+_BETWEEN = ("c10d", "fsdp")
+"""Where the namespaces of operations between processes come from."""
+
+_WRITES = (
+    "copy_",
+    "fill_",
+    "zero_",
+)
 """Operations that do not read the tensor that they write."""
 
 _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
@@ -55,7 +71,15 @@ _SUM = "_mplab_sum"
 
 _LOW = (torch.float16, torch.bfloat16)
 
-_WIDE_RESULTS = ("mm", "bmm", "addmm", "baddbmm", "pow", "mul", "sum")
+_WIDE_RESULTS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "pow",
+    "mul",
+    "sum",
+)
 """Operations, often in a `forward`, whose results are much larger than their inputs."""
 
 _FOLLOWED = 1 << 14
@@ -247,7 +271,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
         # elsewhere; and operations between processes, whose results have not arrived yet
-        between = "c10d" in func.namespace
+        between = any(name in func.namespace for name in _BETWEEN)
         aside = types or between or self.idle or self.error is not None
         if func.is_view or aside:
             return func(*args, **kwargs)
@@ -269,7 +293,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif name in ("sin", "cos"):
                 self._measure_angles(args[0])
             elif name == "add_":
-                self._follow_sum(before, args[0], args[1], kwargs.get("alpha", 1))
+                self._follow_sum(
+                    before,
+                    args[0],
+                    args[1],
+                    kwargs.get("alpha", 1),
+                )
         return out
 
     @contextmanager
@@ -291,14 +320,22 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
     ) -> None:
         """Mark the memory of results with the origin of their numbers."""
+        if name.startswith(_EMPTY):
+            return
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
         for t in filter(is_plain, results):
             self.low = self.low or t.dtype in _LOW
-            what = "" if name.startswith("empty") else what_of(t)
+            what = what_of(t)
             origin = None
             if what:
-                made = Origin(self.step, phase, module, name, what)
+                made = Origin(
+                    self.step,
+                    phase,
+                    module,
+                    name,
+                    what,
+                )
                 masks = what == "infinity" and _adds_masks(name, inputs, t)
                 origin = self._origin(made, known, inputs, masks)
             storage = t.untyped_storage()
@@ -418,7 +455,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         left = after.to(values.dtype)
         if bool((values == values.round()).all()) and bool((left != values).any()):
             counts = (len(torch.unique(t)) for t in (values, left))
-            self.integers = RoundedIntegers(module, largest, fmt.name, *counts)
+            self.integers = RoundedIntegers(
+                module,
+                largest,
+                fmt.name,
+                *counts,
+            )
 
     def _measure_angles(self, x: Tensor) -> None:
         """Look at the argument of a sine or cosine: half a unit in its last place is an angle."""
@@ -432,7 +474,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if 0 < largest <= fmt.max_finite:
             error = 2.0 ** (math.frexp(largest)[1] - 1 - fmt.precision)
             if self.angles is None or error > self.angles.error:
-                self.angles = Rounded(module, fmt.name, largest, error)
+                self.angles = Rounded(
+                    module,
+                    fmt.name,
+                    largest,
+                    error,
+                )
 
     def _follow_sum(
         self, before: Tensor | None, total: Tensor, part: Any, factor: float
@@ -452,11 +499,25 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known and known.place == place and torch.equal(known.low, before):
             added, wide = known.added, known.wide
         wide = wide + factor * part
-        setattr(storage, _SUM, _Sum(place, added + 1, low, wide))
+        setattr(
+            storage,
+            _SUM,
+            _Sum(
+                place,
+                added + 1,
+                low,
+                wide,
+            ),
+        )
         error = float((low - wide).norm() / wide.norm())
         most = self.sums.error if self.sums else 0.0
         if added >= _FEW_ADDITIONS and most < error < math.inf:
-            self.sums = Rounded(self._place()[1], fmt.name, added + 1, error)
+            self.sums = Rounded(
+                self._place()[1],
+                fmt.name,
+                added + 1,
+                error,
+            )
 
 
 def _first(t: Tensor) -> Tensor | None:

@@ -33,7 +33,12 @@ from mplab.health.measures import (
     unseen,
     without_errors,
 )
-from mplab.health.probes import Prober, listen, register_hook, unlisten
+from mplab.health.probes import (
+    Prober,
+    listen,
+    register_hook,
+    unlisten,
+)
 from mplab.health.records import (
     Casts,
     Evidence,
@@ -45,9 +50,16 @@ from mplab.health.records import (
 from mplab.health.reports import Report
 from mplab.health.tracing import Origin, Tracer
 from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP16, FP32, Format
+from mplab.numbers.formats import (
+    FP16,
+    FP32,
+    Format,
+)
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.places import low_format_of, this_thread
+from mplab.simulation.places import (
+    low_format_of,
+    this_thread,
+)
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
