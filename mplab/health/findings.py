@@ -245,9 +245,12 @@ def _suspected_underflow(
     steps: Sequence[Step], seen: Evidence, layers: dict[str, Magnitudes]
 ) -> Iterator[Finding]:
     """Zeros beside numbers near the format's end, where no backward pass could be repeated."""
+    nothing = all(s.zeros == s.total for s in layers.values()) and any(
+        step.loss and math.isfinite(step.loss) for step in steps
+    )
     for name, s in layers.items():
-        # all are zero: infinity is the least of what is left
-        if 50 * s.zeros >= s.total and (s.footroom < 0 or s.zeros == s.total):
+        # a layer of exact zeros beside others is cut off
+        if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
             over = "larger gradients overflow elsewhere" if seen.probes else ""
             why = seen.unprobed or over or "the run was too short"
             yield _watch(
