@@ -466,7 +466,7 @@ def _positions(how: Treatment) -> Outcome:
     complaint="the logged loss falls smoothly, validation does not",
     observable="logged mean ÷ true mean after 2,000 steps",
     healthy=(0.99, 1.01),
-    finding="low-precision-loss",
+    finding="low-precision-sum",
     cure="add FP32 numbers, or loss.item()",
     remedy=".float() on the finished sum",
     looks_like="a run that learns",
@@ -476,7 +476,7 @@ def _loss_meter(how: Treatment) -> Outcome:
     true = torch.linspace(2.3, 2.7, 2000)
     total = torch.zeros((), dtype=torch.float32 if how == "fixed" else torch.bfloat16)
     means = []
-    with Health(nn.Linear(1, 1), trace_every=10**6) as health:
+    with Health(nn.Linear(1, 1), trace_every=1) as health:
         for number, value in enumerate(true, start=1):
             loss = value if how == "fixed" else value.bfloat16()
             total += loss

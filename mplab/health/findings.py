@@ -104,25 +104,21 @@ _CASTS = ("_to_copy", "cast")
 def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     """Overflow in the backward pass alone, which a lower scale usually cures."""
     count = sum(step.skipped for step in steps) - seen.idle
-    last = next(
-        (i for i, step in enumerate(reversed(steps)) if not step.skipped), len(steps)
-    )
+    went = [i for i, step in enumerate(steps) if not step.skipped]
+    start = went[0] if went else len(steps)
+    last = len(steps) - 1 - went[-1] if went else len(steps)
     scale = steps[-1].scale
-    start = next((i for i, step in enumerate(steps) if not step.skipped), len(steps))
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
     origin = _culprit(steps[-last:], "backward") if last else None
-    never = [p for p in seen.probes if p.exponent < 0 and not p.finite]
+    never = [p.step for p in seen.probes if p.exponent < 0 and not p.finite]
     # an overflow is an infinity first
-    nan = origin is not None and origin.what == "NaN"
-    if (never and last) or (last >= 5 and scale < 1) or (last >= 3 and nan):
+    nan = last >= 3 and origin is not None and origin.what == "NaN"
+    if last and (never or nan or (last >= 5 and scale < 1)):
         shown = (
             f"The last {last} were skipped in a row, down to a scale of {scale:.3g}."
         )
         if never:
-            shown = (
-                f"In step {never[-1].step} the backward pass was also run with gradients "
-                f"2^{-never[-1].exponent} times smaller: they were not finite, either."
-            )
+            shown = f"In step {never[-1]} gradients 2^24 times smaller were no better."
         return _problem(
             "backward-never-finite",
             f"{observed} {shown}",
@@ -199,43 +195,16 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
 
 def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Faults of the loop that leave every number finite."""
-    if seen.piled:
-        yield _problem(
-            "gradients-pile-up",
-            f"In {seen.piled} of {len(steps)} steps backward added to the gradients of the update "
-            "before.",
-            "Each update takes the sum of all gradients so far.",
-            "Call optimizer.zero_grad() once between two updates.",
-        )
-    if seen.outside and seen.updates:
-        yield _watch(
-            "outside-optimizer",
-            f"Trainable, but not among the optimizer's parameters: {_some(seen.outside)}.",
-            "They change only if another optimizer holds them.",
-            "Make the optimizer after the last change of the model, from all its parameters.",
-        )
-    at_rest = seen.still - set(seen.outside)
     lost = seen.no_gradient or next(_underflow(steps, seen), None)
     finite = any(math.isfinite(step.loss) for step in steps)
     if seen.error or len(steps) < 3 or lost or not finite:
         return
-    if at_rest and seen.passes:
+    if seen.still and seen.passes:
         yield _watch(
             "zero-gradients",
-            f"Zero or missing in every step: the gradients of {_some(sorted(at_rest))}.",
+            f"Zero or missing in every step: the gradients of {_some(sorted(seen.still))}.",
             "Nothing trains them: dead, saturated or unused units, zeros as input, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
-        )
-    pushed = seen.updates and any(step.gradient_norm for step in steps)
-    # The norm tells also of steps that were not looked at.
-    moved = len({step.weight_norm for step in steps}) > 1
-    moved = moved or any(step.updated or step.skipped for step in steps)
-    if pushed and not moved:
-        yield _problem(
-            "weights-at-rest",
-            "Gradients came and the optimizer ran, but no weight had an update.",
-            "The learning rate is 0, or the optimizer holds other weights.",
-            "Look at the scheduler, and at optimizer.param_groups.",
         )
 
 
@@ -280,6 +249,7 @@ def _suspected_underflow(
         step.loss and math.isfinite(step.loss) for step in steps
     )
     for name, s in layers.items():
+        # a layer of exact zeros beside others is cut off
         if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
             over = "larger gradients overflow elsewhere" if seen.probes else ""
             why = seen.unprobed or over or "the run was too short"
@@ -347,19 +317,11 @@ def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         if len(told) >= least:
             times = f" This was seen {len(told)} times." if len(told) > 1 else ""
             yield _at(level, code, f"{told[0]}{times}", means, check)
-    replaced = [
-        i
-        for i, step in enumerate(steps)
-        if not (step.skipped or math.isfinite(step.gradient_norm or 0))
-        and step.norm_at_optimizer is not None
-        and math.isfinite(step.norm_at_optimizer)
-    ]
-    # The first norm is of all parameters, the second of those that the optimizer holds.
-    if replaced and not seen.outside:
+    if seen.replaced:
         yield _problem(
             "replaced-gradients",
-            f"Gradients were not finite after backward() in {len(replaced)} steps, first in step "
-            f"{replaced[0]}, and finite at the optimizer.",
+            f"Gradients were not finite after backward() in {len(seen.replaced)} steps, first in "
+            f"step {seen.replaced[0]}, and finite at the optimizer.",
             "Something made numbers of them, as nan_to_num does: momentum and weight decay still "
             "move the weights.",
             "Skip such a step: use a gradient scaler, or leave optimizer.step() out.",
@@ -372,36 +334,15 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     late = moving[-max(1, len(moving) // 3) :]
     unmoved = sum(s.unmoved for s in late)
     updated = sum(s.updated for s in late)
-    if not updated or unmoved <= 0.5 * updated:
+    if seen.wide_weights or unmoved <= 0.5 * updated:
         return
-    observed = (
+    yield _problem(
+        "stagnant-weights",
         f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept their "
-        f"bits (last {len(late)} steps seen)."
-    )
-    if not seen.wide_weights:
-        yield _problem(
-            "stagnant-weights",
-            observed,
-            "Their updates are below half a unit in the last place and round away.",
-            "Keep FP32 master weights, or use stochastic rounding or Kahan summation. A loss "
-            "scale cannot help: the gradients are there.",
-        )
-        return
-    for step in late:
-        raw, left = step.gradient_norm or 0, step.norm_at_optimizer
-        if left and 100 * left < raw:
-            yield _problem(
-                "tiny-updates",
-                observed,
-                f"The gradients' norm fell from {raw:.3g} to {left:.3g} before the optimizer.",
-                "Clip less: the weights are in FP32, and the updates are too small even so.",
-            )
-            return
-    yield _note(
-        "tiny-updates",
-        observed,
-        "The weights are in FP32: the gradients or the learning rate have become small.",
-        "Nothing, if the run has converged or its schedule has ended.",
+        f"bits (last {len(late)} steps seen).",
+        "Their updates are below half a unit in the last place and round away.",
+        "Keep FP32 master weights, or use stochastic rounding or Kahan summation. A loss "
+        "scale cannot help: the gradients are there.",
     )
 
 
@@ -424,12 +365,31 @@ def _numbers(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             f"{name} holds every whole number only up to {2 ** FORMATS[name].precision}.",
             "If they are positions, time steps or indices, compute with them outside autocast.",
         )
-    if seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
-        yield _watch(
+    if seen.angles and seen.angles.error >= 0.5:
+        where, name, largest, error = seen.angles
+        yield _at(
+            "problem" if error > 3 else "watch",
+            "rounded-angles",
+            f"A sine or cosine in {where} had arguments up to {largest:.4g} in {name}, which are "
+            f"off by up to {error:.2g}.",
+            "So large a part of a turn makes the result of the largest ones arbitrary.",
+            "Compute angles in FP32, outside autocast.",
+        )
+    if seen.sums and seen.sums.error > 0.01:
+        where, name, count, error = seen.sums
+        yield _at(
+            "problem" if error > 0.1 else "watch",
+            "low-precision-sum",
+            f"After {count:g} additions in place a sum in {name} was off by {error:.1%} of its "
+            f"norm ({where}).",
+            "Each addition rounds, and parts below half a unit in the last place are lost.",
+            "Keep the sum in FP32; of losses, add loss.item().",
+        )
+    elif seen.low_loss and 4 * len(steps) >= 2 ** FORMATS[seen.low_loss].precision:
+        yield _note(
             "low-precision-loss",
             f"The loss arrives in {seen.low_loss}, and {len(steps)} of them were seen.",
-            "A sum of so many in this format, as `total += loss` makes it, rounds at each addition "
-            f"and stops growing at about {2 ** FORMATS[seen.low_loss].precision} of them.",
+            "A sum of so many in this format, as `total += loss` makes it, rounds each time.",
             "Add loss.item(), a Python float.",
         )
 
@@ -539,17 +499,14 @@ def gathered(steps: Sequence[Step], found: list[Finding]) -> list[Finding]:
     An infinity or NaN in the gradients of one process makes the weights of all NaN, so the others
     see a fault only in the next step. All processes must call this.
     """
-    forward = [any(o.phase == "forward" for o in step.origins) for step in steps]
-    bad = (i for i, s in enumerate(steps) if forward[i] or not math.isfinite(s.loss))
+    bad = (i for i, s in enumerate(steps) if s.origins or not math.isfinite(s.loss))
     mine = (next(bad, math.inf), torch.distributed.get_rank(), found)
     every: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(every, mine)
     merged: dict[str, Finding] = {}
     for _, rank, theirs in sorted(every, key=lambda each: each[:2]):
         for f in theirs:
-            shared = all(f in others for *_, others in every)
-            first = (
-                f if shared else f._replace(observed=f"Rank {rank} first: {f.observed}")
-            )
-            merged.setdefault(f.code, first)
+            if not all(f in others for *_, others in every):
+                f = f._replace(observed=f"Rank {rank} first: {f.observed}")
+            merged.setdefault(f.code, f)
     return _gravest_first(merged.values())

@@ -1,18 +1,19 @@
 """Measurements of tensors for the hooks, which leave the run unchanged."""
 
 import copyreg
-import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import (
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
-from mplab.health.records import Step
-from mplab.health.tracing import without_modes
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
 
@@ -68,6 +69,12 @@ class Watch:
     def __reduce__(self) -> tuple[Any, ...]:
         """Make the hooks of a copied or stored model do nothing: a new watch is stopped."""
         return copyreg.__newobj__, (type(self),)  # type: ignore[attr-defined]
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Below a simulation around the watch, if there is one."""
+    idle = _get_current_dispatch_mode() is None
+    return nullcontext() if idle else _disable_current_modes()
 
 
 @contextmanager
@@ -182,7 +189,8 @@ def largest_of(t: Tensor) -> Tensor:
     if not t.numel():
         return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
-    low, high = torch.aminmax(t if t.itemsize > 1 else t.float())
+    t = t if t.itemsize > 1 else t.float()
+    low, high = torch.aminmax(t)
     wide = torch.promote_types(t.dtype, torch.float32)
     return torch.maximum(-low, high).to(wide)
 
@@ -203,8 +211,8 @@ def norm_of(t: Tensor) -> Tensor:
     """The Euclidean norm of this process's part, in float32, or in float64 if it is."""
     t = local(t)
     t = t.coalesce().values() if t.is_sparse else t
-    dtype = torch.promote_types(t.dtype, torch.float32)
     t = t if t.itemsize > 1 else t.float()
+    dtype = torch.promote_types(t.dtype, torch.float32)
     return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
 
@@ -260,24 +268,6 @@ def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
     return torch.stack([part.to(wide) for part in parts])
 
 
-class Used:
-    """A gradient that an update has used, and whether backward passes then added to it.
-
-    Its write counter shows it: zeroing the gradient is one write more than these passes make.
-    """
-
-    def __init__(self, gradient: Tensor) -> None:
-        self.grew = False
-        self._gradient = weakref.ref(gradient)
-        self._writes = gradient._version
-
-    def look(self, gradient: Tensor) -> None:
-        """Look at the parameter's gradient, which a backward pass has just written."""
-        self._writes += 1
-        same = self._gradient() is gradient
-        self.grew = same and gradient._version == self._writes
-
-
 # Updates ----------------------------------------------------------------------------------
 class Movement:
     """Samples of the weights before their first update in a step, and which of them should move."""
@@ -311,11 +301,13 @@ class Movement:
                 pushed = (some != 0) & torch.isfinite(some)
                 self._pushed[p] = pushed.to(before.device)
 
-    def tell(self, record: Step) -> None:
-        """Write into the record of a step which weights moved."""
+    def count(self) -> tuple[int, int]:
+        """How many weights should have moved, and how many of them kept their bits."""
+        updated = unmoved = 0
         for p, before in self._before.items():
             after = sample(local(p), _COMPARED)
             moved = (after != before) & torch.isfinite(after)
             expected = moved | self._pushed.get(p, moved)
-            record.updated += int(expected.sum())
-            record.unmoved += int((expected & (after == before)).sum())
+            updated += int(expected.sum())
+            unmoved += int((expected & (after == before)).sum())
+        return updated, unmoved

@@ -5,7 +5,7 @@ with numbers of two sizes differ by what the smaller one lost, and the remedy ha
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -13,10 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from mplab.health.measures import (
+    several_processes,
+    together,
+)
 from mplab.health.records import Magnitudes, Step
-from mplab.health.simulations import uncounted
 from mplab.numbers.formats import FORMATS
+from mplab.simulation.mode import Mode
 
 _LARGER = (24, 18, 12, 6)
 """The powers of two by which gradients are multiplied, until one leaves them finite."""
@@ -113,7 +118,7 @@ class Prober:
         refused: why a pass was not repeated; empty if none was refused.
     """
 
-    def __init__(self, parameters: Sequence[tuple[str, Tensor]]) -> None:
+    def __init__(self, parameters: Mapping[Tensor, str]) -> None:
         self.found: list[Probe] = []
         self.refused = ""
         self._parameters = parameters
@@ -171,8 +176,7 @@ def _exponents(steps: Sequence[Step]) -> tuple[int, ...]:
 
 def _refusal(roots: Sequence[Tensor]) -> str:
     """Why the graph behind these tensors must not run twice; empty if it may."""
-    dist = torch.distributed
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    if several_processes():
         return "several processes"
     seen: set[Node] = set()
     nodes = [t.grad_fn for t in roots if t.grad_fn is not None]
@@ -203,12 +207,34 @@ def _saved_by(kind: type[Node]) -> list[str]:
 
 
 @contextmanager
+def _uncounted() -> Iterator[None]:
+    """Let the simulations that are open compute without counting.
+
+    Raises:
+        RuntimeError: one of them rounds at random, and would draw other numbers later.
+    """
+    stack = _get_current_dispatch_mode_stack()
+    modes = [mode for mode in stack if isinstance(mode, Mode)]
+    for mode in modes:
+        if any(rounder.stream is not None for rounder in mode.rounders.values()):
+            raise RuntimeError("a simulation rounds at random")
+    counting = [mode.tally for mode in modes]
+    try:
+        for mode in modes:
+            mode.tally = False
+        yield
+    finally:
+        for mode, counted in zip(modes, counting, strict=True):
+            mode.tally = counted
+
+
+@contextmanager
 def _aside() -> Iterator[None]:
     """Leave random numbers and the counts of simulations as they are."""
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []),
-        uncounted(),
+        _uncounted(),
     ):
         _running.append(None)
         try:
@@ -221,7 +247,7 @@ def _probe(
     step: int,
     roots: Sequence[Tensor],
     given: Sequence[Tensor | None],
-    parameters: Sequence[tuple[str, Tensor]],
+    parameters: Mapping[Tensor, str],
     exponents: Sequence[int],
 ) -> Probe:
     """Run the pass as it is, and with gradients 2^exponent times as large; the graph stays."""
@@ -229,7 +255,7 @@ def _probe(
         torch.ones_like(t) if g is None else g
         for t, g in zip(roots, given, strict=True)
     ]
-    weights = [p for _, p in parameters]
+    weights = list(parameters)
 
     def gradients(factor: float) -> list[Tensor | None]:
         begin = [start * factor for start in starts]
@@ -246,22 +272,28 @@ def _probe(
         plain = gradients(1.0)
         for exponent in exponents:
             other = gradients(2.0**exponent)
-            norms = []
-            for (name, p), a, b in zip(parameters, plain, other, strict=True):
-                if a is None or b is None:
-                    continue
-                sizes = torch.stack([(a - b).norm(), b.norm()])
-                norms.append((p.numel(), name, *sizes.tolist()))
-            size = math.hypot(*(b for *_, b in norms))
-            if math.isfinite(size):
+            pairs = [
+                (p.numel(), name, a, b)
+                for (p, name), a, b in zip(
+                    parameters.items(), plain, other, strict=True
+                )
+                if a is not None and b is not None
+            ]
+            off = together([(a - b).norm() for *_, a, b in pairs])
+            sizes = together([b.norm() for *_, b in pairs])
+            if sizes.isfinite().all():
                 break
-    off = math.hypot(*(a for *_, a, _ in norms))
-    lost = sorted(((n, name) for n, name, a, b in norms if 2 * a > b), reverse=True)
-    total = sum(n for n, *_ in norms)
-    share = sum(n for n, _ in lost) / total
+    gone = (2 * off > sizes).tolist()
+    lost = sorted(
+        (pair[:2] for pair, is_gone in zip(pairs, gone, strict=True) if is_gone),
+        reverse=True,
+    )
+    share = sum(n for n, _ in lost) / sum(n for n, *_ in pairs)
+    size = float(sizes.norm())
+    error = float(off.norm())
+    finite = math.isfinite(size if exponent < 0 else size + error)
     names = [name for _, name in lost]
-    finite = math.isfinite(size if exponent < 0 else size + off)
-    error = off / size if size else 0.0
+    error = error / size if size else 0.0
     return Probe(
         step,
         exponent,

@@ -7,7 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from mplab.health.tracing import Origin, RoundedIntegers
+from mplab.health.tracing import (
+    Origin,
+    Rounded,
+    RoundedIntegers,
+)
 from mplab.numbers.formats import FORMATS
 
 
@@ -153,26 +157,16 @@ class Step:
 
     def scalars(self) -> dict[str, float]:
         """The observed numbers of the step, by name."""
-        numbers: dict[str, float | None] = {
-            "loss": self.loss,
-            "loss_scale": self.scale,
-            "skipped": float(self.skipped),
-            "gradient_norm": self.gradient_norm,
-            "norm_at_optimizer": self.norm_at_optimizer,
-            "weight_norm": self.weight_norm,
-            "nonfinite_weights": float(self.nonfinite_weights),
-            "unmoved": self.unmoved / self.updated if self.updated else None,
-        }
+        numbers = {k: x for k, x in vars(self).items() if isinstance(x, int | float)}
         for kind, found in (("output", self.outputs), ("gradient", self.gradients)):
             for name, sizes in found.items():
                 numbers[f"{kind}_headroom/{name}"] = sizes.headroom
                 numbers[f"{kind}_footroom/{name}"] = sizes.footroom
                 numbers[f"{kind}_zeros/{name}"] = sizes.zeros / max(1, sizes.total)
         for name, cast in self.fp8.items():
-            for what in ("flushed", "saturated") if cast.nonzero else ():
-                numbers[f"{what}/{name}"] = getattr(cast, what) / cast.nonzero
-            numbers[f"snr/{name}"] = cast.snr
-        return {name: float(x) for name, x in numbers.items() if x is not None}
+            for what in ("flushed", "saturated"):
+                numbers[f"{what}/{name}"] = getattr(cast, what) / max(1, cast.nonzero)
+        return {name: float(x) for name, x in numbers.items()}
 
 
 @dataclass
@@ -191,11 +185,12 @@ class Evidence:
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
         low_loss: the low format in which the loss was told; empty for a wide one.
+        angles: the sine or cosine whose argument was rounded most.
+        sums: the sum that lost most by being added up in a low format.
         bad_buffers: buffers that are not finite.
         passes: observed forward passes of the model, or of parts of it.
         updates: observed calls of the optimizer.
-        outside: trainable parameters that the optimizer does not hold.
-        piled: updates whose gradients were added to those of the update before.
+        replaced: steps whose gradients became finite before the optimizer.
         still: parameters whose gradient was zero or missing in every step.
         ended: the exception that ended the run.
         error: an error of the watch itself, which has looked at nothing since.
@@ -212,11 +207,12 @@ class Evidence:
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None
     low_loss: str = ""
+    angles: Rounded | None = None
+    sums: Rounded | None = None
     bad_buffers: list[str] = field(default_factory=list)
     passes: int = 0
     updates: int = 0
-    outside: list[str] = field(default_factory=list)
-    piled: int = 0
+    replaced: list[int] = field(default_factory=list)
     still: set[str] = field(default_factory=set)
     ended: str = ""
     error: str = ""

@@ -1,6 +1,8 @@
 """The health report of a run: tables and sentences."""
 
 import math
+import re
+import textwrap
 from dataclasses import dataclass
 from html import escape
 
@@ -8,6 +10,7 @@ from mplab.common.tables import Table
 from mplab.health.findings import Finding
 from mplab.health.records import (
     Evidence,
+    Magnitudes,
     Step,
     added,
     least_headroom,
@@ -17,6 +20,9 @@ from mplab.health.records import (
 
 _SHOWN = 10
 """The layers that a report lists; `Report.layers` lists all."""
+
+_WIDTH = 21
+"""The longest name that leaves a row within 80 characters."""
 
 _LAYERS = "layer | format | output | room | in time | gradient | room | zero"
 
@@ -61,9 +67,10 @@ class Report:
                 "gradient norm",
                 f"{_number(first.gradient_norm)} to {_number(last.gradient_norm)}",
             ),
-            ("… at the optimizer", _number(last.norm_at_optimizer)),
             ("weight norm", f"{first.weight_norm:.4g} to {last.weight_norm:.4g}"),
         ]
+        if last.norm_at_optimizer is not None:
+            pairs.insert(4, ("… at the optimizer", _number(last.norm_at_optimizer)))
         seen = [s for s in self.steps if s.updated]
         if seen:
             share = seen[-1].unmoved / seen[-1].updated
@@ -93,30 +100,30 @@ class Report:
     def layers(self) -> Table:
         """List all layers, with the least room in powers of two first.
 
-        Of outputs and of the gradients there: the largest magnitude, and the room from it to the
-        largest finite number, before an overflow; how the outputs' room went in time, in whole
-        powers of two, at most 9, where ! is an overflow; the share of gradients that are zero in
-        the format. The format is in brackets where the run is in FP32, and is judged by it.
+        Of outputs and of the gradients there: the largest finite magnitude, and the room from it to
+        the largest finite number, so that the room before an overflow is told; how the outputs'
+        room went in time, in whole powers of two, at most 9, where ! is an overflow; the share of
+        gradients that are zero in the format. The format is in brackets where the run is in FP32,
+        and is judged by it.
         """
         joined = pooled_gradients(self.steps)
         rows = []
         for name, (outputs, gradients) in magnitudes_by_layer(self.steps).items():
             room = least_headroom(outputs), least_headroom(gradients)
             one = joined.get(name)
-            over = any(sizes.headroom < 0 for sizes in (*outputs, *gradients))
             row = (
                 name,
                 f"({outputs[0].fmt})" if outputs[0].what_if else outputs[0].fmt,
-                _number(max(sizes.largest for sizes in outputs)),
+                f"{_largest(outputs):.3g}",
                 _powers(room[0]),
                 _course([sizes.headroom for sizes in outputs]),
-                _number(one.largest if one else None),
+                f"{_largest(gradients):.3g}" if gradients else "–",
                 _powers(room[1]),
                 _share(one.zeros, one.total) if one else "–",
             )
-            rows.append((not over, min(room), row))
-        rows.sort(key=lambda each: each[:2])
-        return Table("", tuple(_LAYERS.split(" | ")), tuple(row for *_, row in rows))
+            rows.append((min(room), row))
+        rows.sort(key=lambda each: each[0])
+        return Table("", tuple(_LAYERS.split(" | ")), tuple(row for _, row in rows))
 
     def _tables(self) -> list[Table]:
         """The layers with the least room, the summary, and the casts in eight bits, if any."""
@@ -124,9 +131,8 @@ class Report:
         count = len(layers.rows)
         tables = [Table("Health of the run", (), tuple(self._summary()))]
         if count:
-            caption = (
-                f"Least room, in powers of two ({min(count, _SHOWN)} of {count} layers)"
-            )
+            shown = f"{min(count, _SHOWN)} of {count} layers; ! is an overflow"
+            caption = f"Least room, in powers of two ({shown})"
             few = [(_short(name), *cells) for name, *cells in layers.rows[:_SHOWN]]
             tables.insert(0, Table(caption, layers.header, tuple(few)))
         rows = self._operand_rows()
@@ -137,11 +143,13 @@ class Report:
     def __repr__(self) -> str:
         lines = []
         for f in self.findings:
-            lines += [
+            told = (
                 f"{f.level.upper()} {f.code}: {f.observed}",
                 f"  {f.means}",
                 f"  {f.check}",
-            ]
+            )
+            for part in told:
+                lines += textwrap.wrap(part, 80, subsequent_indent="  ")
         lines = lines or ["No problems found."]
         return "\n".join([*lines, *map(repr, self._tables())])
 
@@ -157,8 +165,18 @@ class Report:
 
 
 def _short(name: str) -> str:
-    """The end of a name that is too long for a line of 80 characters."""
-    return name if len(name) <= 24 else f"…{name[-23:]}"
+    """The end of a name that is too long for a line of 80 characters, without its class."""
+    if len(name) > _WIDTH:
+        name = re.sub(r" \([^)]*\)", "", name)
+    if len(name) > _WIDTH:
+        end = name[1 - _WIDTH :]
+        name = f"…{end.partition('.')[2] or end}"
+    return name
+
+
+def _largest(seen: list[Magnitudes]) -> float:
+    finite = [sizes.largest for sizes in seen if math.isfinite(sizes.largest)]
+    return max(finite, default=math.inf)
 
 
 def _course(room: list[float]) -> str:
@@ -171,7 +189,7 @@ def _course(room: list[float]) -> str:
 def _powers(x: float) -> str:
     if math.isfinite(x):
         return f"{x:.1f}"
-    return "overflow" if x < 0 else "–"
+    return "none" if x < 0 else "–"
 
 
 def _share(part: int, whole: int) -> str:

@@ -1,26 +1,32 @@
-"""Find the operation that makes the first infinity or NaN: forward, backward or update.
+"""Look at every operation of a step: where an infinity or NaN is made, and what rounding does.
 
-`Tracer` sees every operation below autograd, in whatever format it runs. Checking a tensor costs
-more than computing it, so `mplab.health` traces only a few steps.
+`Tracer` sees the operations below autograd, those of real low dtypes and of a simulation alike.
+Checking a tensor costs more than computing it, so `mplab.health` traces only a few steps.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode,
-)
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from mplab.health.simulations import LOW, low_format_of
+from mplab.health.measures import (
+    is_readable,
+    largest_of,
+    without_modes,
+)
 from mplab.numbers.devices import widest
-from mplab.simulation.places import OUTSIDE, is_plain
+from mplab.numbers.formats import Format
+from mplab.simulation.places import (
+    OUTSIDE,
+    is_plain,
+    low_format_of,
+)
 
 _CONSTANTS = (
     "full",
@@ -36,28 +42,53 @@ _CONSTANTS = (
 """Operations that may write an infinity because they were told to."""
 
 _EMPTY = ("empty", "new_empty")
-"""Operations that return uninitialised memory. A simulation writes casts of their inputs there,
-unseen."""
+"""Operations that return memory as it is."""
 
-_WRITES = ("copy_", "fill_", "zero_")
+_BETWEEN = ("c10d", "fsdp")
+"""Where the namespaces of operations between processes come from."""
+
+_WRITES = (
+    "copy_",
+    "fill_",
+    "zero_",
+)
 """Operations that do not read the tensor that they write."""
 
 _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 """Operations whose further results are logarithms for the backward pass, some of them of zero."""
 
-_ATTRIBUTE = "_mplab_maker"
+_ORIGIN = "_mplab_origin"
+"""Attribute of memory: the origin of its numbers that are not finite, or None."""
 
-_FINITE = "_mplab_finite"
+_CHECKED = "_mplab_checked"
 """Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
+
+_NARROWED = "_mplab_narrowed"
+"""Attribute of memory in FP32 that holds numbers of a low format: that format."""
+
+_SUM = "_mplab_sum"
+"""Attribute of memory to which numbers are added in place: a `_Sum`."""
+
+_LOW = (torch.float16, torch.bfloat16)
+
+_WIDE_RESULTS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "pow",
+    "mul",
+    "sum",
+)
+"""Operations, often in a `forward`, whose results are much larger than their inputs."""
+
+_FOLLOWED = 1 << 14
+"""Up to this many numbers of a sum are also added in FP32."""
+
+_FEW_ADDITIONS = 4
 
 _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
-
-
-def without_modes() -> AbstractContextManager[Any]:
-    """Below a simulation around the watch, if there is one."""
-    idle = _get_current_dispatch_mode() is None
-    return nullcontext() if idle else _disable_current_modes()
 
 
 class Origin(NamedTuple):
@@ -86,6 +117,31 @@ class Origin(NamedTuple):
         part = self.phase if self.phase == "update" else f"{self.phase} pass"
         sizes = f" ({self.sizes})" if self.sizes else ""
         return f"{by} made {what} in the {part} of step {self.step}{sizes}"
+
+
+class Rounded(NamedTuple):
+    """What a low format did to numbers of which each digit counts.
+
+    Attributes:
+        module: where.
+        fmt: the format's name.
+        size: the largest angle, or the number of additions.
+        error: in radians, or as a share of the sum's norm.
+    """
+
+    module: str
+    fmt: str
+    size: float
+    error: float
+
+
+class _Sum(NamedTuple):
+    """A sum that grows in a low format, and the same in FP32 of its first numbers."""
+
+    place: int
+    added: int
+    low: Tensor
+    wide: Tensor
 
 
 class _Bad(NamedTuple):
@@ -120,18 +176,10 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    if not is_plain(t) or t.is_meta:
+    largest = float(largest_of(t)) if is_readable(t) else 0.0
+    if math.isfinite(largest):
         return ""
-    if t.is_complex():
-        t = torch.view_as_real(t.detach().resolve_conj())
-    if not (t.is_floating_point() and t.numel()):
-        return ""
-    low, high = (
-        float(x) for x in torch.aminmax(t.detach() if t.itemsize > 1 else t.float())
-    )
-    if low != low:
-        return "NaN"
-    return "infinity" if low == -torch.inf or high == torch.inf else ""
+    return "NaN" if math.isnan(largest) else "infinity"
 
 
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -140,6 +188,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Args:
         narrowed: called with the phase, the module, the input and the result of each cast to
             eight bits.
+        widened: called with the module, the operation and its result where a forward pass may
+            have made numbers much larger.
 
     Attributes:
         step: the number of the current step.
@@ -149,27 +199,36 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         error: an error of this tracer, which then checks nothing more.
         origins: the first origin of each phase in this step.
         low: whether an operation had a result in FP16 or BF16 in this step.
-        casts: addresses of memory that was cast to a low format in this step.
+        casts: addresses of memory that was cast to a low format in this step, and the formats.
         events: the numbers of the autograd nodes with which modules began, and their names.
         integers: the first whole numbers that a cast changed.
+        angles: the sine or cosine whose argument was rounded most.
+        sums: the sum that lost most by being added up in a low format.
     """
 
-    def __init__(self, narrowed: Callable[[str, str, Tensor, Tensor], None]) -> None:
+    def __init__(
+        self,
+        narrowed: Callable[[str, str, Tensor, Tensor], None],
+        widened: Callable[[str, str, Tensor], None],
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._narrowed = narrowed
+        self._widened = widened
         self.updating = False
-        self.asks = False
         self.idle = False
         self.error: Exception | None = None
         self.integers: RoundedIntegers | None = None
+        self.angles: Rounded | None = None
+        self.sums: Rounded | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
         """Begin a step, and forget the one before."""
         self.step = step
         self.low = False
+        self.asks = False
         self.origins: dict[str, Origin] = {}
-        self.casts: set[int] = set()
+        self.casts: dict[int, Format] = {}
         # Of the latest result that is not finite, by phase.
         self._last: dict[str, Origin] = {}
         self._aside: Origin | None = None
@@ -212,26 +271,34 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
         # elsewhere; and operations between processes, whose results have not arrived yet
-        between = "c10d" in func.namespace
+        between = any(name in func.namespace for name in _BETWEEN)
         aside = types or between or self.idle or self.error is not None
         if func.is_view or aside:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
         known: list[_Bad] = []
+        before = None
         inputs = list(tensors_in((args, kwargs)))
-        shapes = any(t.is_meta for t in inputs)
         with self._harmlessly():
-            if not shapes:
-                known = self._look_before(name, inputs)
+            known = self._look_before(name, inputs)
+            if name == "add_":
+                before = _first(args[0])
         out = func(*args, **kwargs)
         with self._harmlessly():
-            if shapes or any(t.is_meta for t in tensors_in(out)):
+            if any(t.is_meta for t in (*inputs, *tensors_in(out))):
                 return out
             self._look_after(name, inputs, known, out)
             if name == "_to_copy":
                 self._measure_cast(args[0], out)
-                if out.is_floating_point() and out.itemsize == 1:
-                    self._narrowed(*self._place(), args[0], out)
+            elif name in ("sin", "cos"):
+                self._measure_angles(args[0])
+            elif name == "add_":
+                self._follow_sum(
+                    before,
+                    args[0],
+                    args[1],
+                    kwargs.get("alpha", 1),
+                )
         return out
 
     @contextmanager
@@ -245,30 +312,37 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _look_before(self, name: str, inputs: list[Tensor]) -> list[_Bad]:
         """Drop an input that is only written, and list those that are not finite."""
-        unfilled = name.endswith("_") and inputs and self._is_unfilled(inputs[0])
-        if inputs and (unfilled or name in _WRITES):
+        if inputs and name in _WRITES:
             del inputs[0]
         return [bad for t in inputs if (bad := self._known_bad(t))]
 
     def _look_after(
         self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
     ) -> None:
-        """Mark the results of an operation with their maker and the origin of their numbers."""
+        """Mark the memory of results with the origin of their numbers."""
+        if name.startswith(_EMPTY):
+            return
         phase, module = self._place()
         results = list(tensors_in(out))[: 1 if name.startswith(_ONE_RESULT) else None]
-        for t in results:
-            self.low = self.low or t.dtype in LOW
-            empty = name.startswith(_EMPTY)
-            what = "" if empty else what_of(t)
-            if empty and known:
-                what = known[0].what
-            made = Origin(self.step, phase, module, name, what)
-            if is_plain(t):
+        for t in filter(is_plain, results):
+            self.low = self.low or t.dtype in _LOW
+            what = what_of(t)
+            origin = None
+            if what:
+                made = Origin(
+                    self.step,
+                    phase,
+                    module,
+                    name,
+                    what,
+                )
                 masks = what == "infinity" and _adds_masks(name, inputs, t)
-                origin = self._origin(made, known, inputs, masks) if what else None
-                storage = t.untyped_storage()
-                setattr(storage, _ATTRIBUTE, (made, origin))
-                setattr(storage, _FINITE, None if what or empty else self._whole(t))
+                origin = self._origin(made, known, inputs, masks)
+            storage = t.untyped_storage()
+            setattr(storage, _ORIGIN, origin)
+            setattr(storage, _CHECKED, None if what else self._whole(t))
+            if phase == "forward" and name in _WIDE_RESULTS:
+                self._widened(module, name, t)
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
         """The step and version of a check that covered all of a tensor's memory."""
@@ -278,40 +352,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
         return (self.step, t._version) if whole else None
 
-    def _is_unfilled(self, t: Tensor) -> bool:
-        """Whether this is uninitialised memory, which an in-place operation will fill."""
-        made, _ = _made(t)
-        return made is not None and not made.what and made.operation.startswith(_EMPTY)
-
     def _known_bad(self, t: Tensor) -> _Bad | None:
-        """Find an infinity or NaN in an input, and its origin: rounding if it was finite before."""
+        """Find an infinity or NaN in an input, and its origin."""
         if not is_plain(t):
             return None
         storage = t.untyped_storage()
-        looked = getattr(storage, _FINITE, None)
+        looked = getattr(storage, _CHECKED, None)
         if looked and not t.is_inference() and looked == (self.step, t._version):
             return None
         what = what_of(t)
         if not what:
-            setattr(storage, _FINITE, self._whole(t))
+            setattr(storage, _CHECKED, self._whole(t))
             return None
-        made, origin = _made(t)
-        if made is None:
-            return _Bad(what, None)
-        now = made.step == self.step
-        mask = made.operation.startswith(_EMPTY)
-        if now and not made.what:
-            made = made._replace(
-                operation="cast" if mask else made.operation, what=what
-            )
-        elif not now and made.operation == "_to_copy" and what == "infinity":
-            # of a weight, used again
-            made = Origin(self.step, *self._place(), "_to_copy", what)
-        else:
-            return _Bad(what, origin if now else None)
-        origin = self._judge(made, beside=mask)
-        setattr(storage, _ATTRIBUTE, (made, origin))
-        return _Bad(what, origin)
+        return _Bad(what, getattr(storage, _ORIGIN, None))
 
     def _origin(
         self,
@@ -324,6 +377,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
         if spread is not None:
             self._last[made.phase] = spread
+            if spread.step < self.step:  # kept, as autocast keeps its copies of weights
+                self.origins.setdefault(made.phase, spread)
             return spread
         # intended infinities, such as a mask of a whole row, may give a NaN
         passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
@@ -359,8 +414,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         value = float(loss)
         if value - value != 0:
             found = self._last.get("forward") or self._aside
-            _, own = _made(loss)
-            found = own or found
+            if is_plain(loss):
+                found = getattr(loss.untyped_storage(), _ORIGIN, None) or found
             if found is not None:
                 origins["forward"] = found
         return origins
@@ -378,13 +433,19 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return "backward", self.events[found - 1][1] if found else OUTSIDE
 
     def _measure_cast(self, before: Tensor, after: Tensor) -> None:
-        """Record a cast to a low format, and whether a forward pass lost whole numbers by it."""
-        fmt = low_format_of(after)
-        if fmt is None or low_format_of(before) == fmt or not is_plain(before):
+        """Look at a cast to a low format: at one to eight bits, and at whole numbers."""
+        if not (is_plain(before) and is_plain(after)):
             return
-        self.casts.add(before.data_ptr())
-        # scaled gradients of a squared error may be whole numbers by chance
+        fmt = low_format_of(after)
+        given = low_format_of(before)
+        if fmt is None or given == fmt:
+            setattr(after.untyped_storage(), _NARROWED, None if fmt else given)
+            return
+        self.casts[before.data_ptr()] = fmt
         phase, module = self._place()
+        if after.itemsize == 1 and before.numel():
+            self._narrowed(phase, module, before, after)
+        # scaled gradients of a squared error may be whole numbers by chance
         if self.integers is not None or not before.numel() or phase != "forward":
             return
         values = before.detach().to(widest(before))
@@ -394,16 +455,76 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         left = after.to(values.dtype)
         if bool((values == values.round()).all()) and bool((left != values).any()):
             counts = (len(torch.unique(t)) for t in (values, left))
-            self.integers = RoundedIntegers(module, largest, fmt.name, *counts)
+            self.integers = RoundedIntegers(
+                module,
+                largest,
+                fmt.name,
+                *counts,
+            )
+
+    def _measure_angles(self, x: Tensor) -> None:
+        """Look at the argument of a sine or cosine: half a unit in its last place is an angle."""
+        if not (is_plain(x) and x.numel()):
+            return
+        fmt = low_format_of(x) or getattr(x.untyped_storage(), _NARROWED, None)
+        phase, module = self._place()
+        if fmt is None or phase != "forward":
+            return
+        largest = float(x.detach().float().abs().max())
+        if 0 < largest <= fmt.max_finite:
+            error = 2.0 ** (math.frexp(largest)[1] - 1 - fmt.precision)
+            if self.angles is None or error > self.angles.error:
+                self.angles = Rounded(
+                    module,
+                    fmt.name,
+                    largest,
+                    error,
+                )
+
+    def _follow_sum(
+        self, before: Tensor | None, total: Tensor, part: Any, factor: float
+    ) -> None:
+        """Add in FP32, too, what is added in place in a low format."""
+        fmt = low_format_of(total)
+        low = _first(total)
+        if not (fmt and is_plain(part) and part.shape == total.shape):
+            return
+        assert before is not None and low is not None
+        part = part.detach().reshape(-1)[:_FOLLOWED].float()
+        storage = total.untyped_storage()
+        place = total.data_ptr()
+        known = getattr(storage, _SUM, None)
+        added, wide = 0, before
+        # else something was written since
+        if known and known.place == place and torch.equal(known.low, before):
+            added, wide = known.added, known.wide
+        wide = wide + factor * part
+        setattr(
+            storage,
+            _SUM,
+            _Sum(
+                place,
+                added + 1,
+                low,
+                wide,
+            ),
+        )
+        error = float((low - wide).norm() / wide.norm())
+        most = self.sums.error if self.sums else 0.0
+        if added >= _FEW_ADDITIONS and most < error < math.inf:
+            self.sums = Rounded(
+                self._place()[1],
+                fmt.name,
+                added + 1,
+                error,
+            )
 
 
-def _made(t: object) -> tuple[Origin | None, Origin | None]:
-    """The operation that made a tensor's memory, and the origin of numbers that are not finite."""
-    if not is_plain(t):
-        return None, None
-    made: tuple[Origin, Origin | None] | tuple[None, None]
-    made = getattr(t.untyped_storage(), _ATTRIBUTE, (None, None))
-    return made
+def _first(t: Tensor) -> Tensor | None:
+    """The first numbers of a tensor in a low format, in FP32."""
+    if low_format_of(t) is None or not is_plain(t):
+        return None
+    return t.detach().reshape(-1)[:_FOLLOWED].float()
 
 
 def _is_mask(t: Tensor) -> bool:
@@ -424,7 +545,7 @@ def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
 
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
-    return t.requires_grad or t.dtype in LOW
+    return t.requires_grad or t.dtype in _LOW
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:

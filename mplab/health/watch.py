@@ -33,7 +33,12 @@ from mplab.health.measures import (
     unseen,
     without_errors,
 )
-from mplab.health.probes import Prober, listen, register_hook, unlisten
+from mplab.health.probes import (
+    Prober,
+    listen,
+    register_hook,
+    unlisten,
+)
 from mplab.health.records import (
     Casts,
     Evidence,
@@ -43,18 +48,21 @@ from mplab.health.records import (
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.simulations import format_held_by, low_format_of
 from mplab.health.tracing import Origin, Tracer
 from mplab.numbers.checks import integer
-from mplab.numbers.formats import FP16, FP32, Format
+from mplab.numbers.formats import (
+    FP16,
+    FP32,
+    Format,
+)
 from mplab.simulation.fp8 import Fp8Linear
-from mplab.simulation.places import this_thread
+from mplab.simulation.places import (
+    low_format_of,
+    this_thread,
+)
 
 _KEPT = 1 << 16
 """How many results of modules are remembered where `step()` is never called."""
-
-_FINITE = torch.zeros((), dtype=torch.float32)
-"""What `measures.largest_of` gives for a tensor of zeros."""
 
 
 class Health(measures.Watch):
@@ -79,7 +87,9 @@ class Health(measures.Watch):
 
     Of each layer without layers within, the report says how many powers of two its outputs and
     the gradients there were from the ends of their format: headroom to the largest finite number,
-    footroom to the smallest; `mplab.pictures.headroom` draws them.
+    footroom to the smallest; `mplab.pictures.headroom` draws them. A run in FP32 throughout is
+    judged by FP16. In traced steps the products, powers and sums in the `forward` of other modules
+    are measured, too.
 
     Of casts to eight bits, the share that became zero, the share that saturated, and the
     signal-to-noise ratio are measured: of `mplab.simulation.Fp8Linear` each operand, of all others,
@@ -104,7 +114,6 @@ class Health(measures.Watch):
         optimizer: the optimizer that the loop steps. All others that update parameters of the
             model are watched, too, also within the backward pass. Without it, an optimizer that
             never runs is not missed.
-        fmt: the format by which gradients of an FP32 run are judged.
         scaler: `torch.amp.GradScaler` or `mplab.scaling.GradScaler`, whose calls are watched;
             for another scaler, pass `step` the scale and whether it skipped.
         every: look at gradients of outputs, and at updates, in each `every`-th step; in the others
@@ -148,7 +157,6 @@ class Health(measures.Watch):
         model: nn.Module,
         optimizer: torch.optim.Optimizer | None = None,
         *,
-        fmt: Format = FP16,
         scaler: Any = None,
         every: int = 1,
         trace_every: int = 50,
@@ -161,7 +169,6 @@ class Health(measures.Watch):
         self.model = model
         self.optimizer = optimizer
         self.scaler = scaler
-        self.fmt = fmt
         self.every = integer("Health", "every", every, least=1)
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
@@ -170,21 +177,20 @@ class Health(measures.Watch):
             (_shown(name, module), module, leaf)
             for name, module, leaf in measures.watched_modules(model)
         ]
-        self._tracer = Tracer(self._narrowed)
-        self._parameters = [
-            (n, p) for n, p in model.named_parameters() if p.requires_grad
-        ]
-        self._prober = Prober(self._parameters)
+        self._branches = {name for name, _, leaf in self._watched if not leaf}
+        self._tracer = Tracer(self._narrowed, self._widened)
+        self._names: dict[Tensor, str] = {
+            p: name for name, p in model.named_parameters() if p.requires_grad
+        }
+        self._prober = Prober(self._names)
         self.seen.probes = self._prober.found
         self._trace_next = False
         self._tracing = False
         self._moved = False
-        self._cast_once: set[int] = set()
+        self._mixed = False
+        self._cast_once: dict[int, Format] = {}
         self._stopped = False
-        self._used: dict[int, measures.Used] = {}
-        self._places = {id(p): place for place, (_, p) in enumerate(self._parameters)}
         self._earlier: dict[str, tuple[float, float]] = {}
-        self._held: set[int] = set()
         self._scaled: set[int] = set()
         self._begin_step()
 
@@ -202,9 +208,8 @@ class Health(measures.Watch):
             ]
             if isinstance(module, Fp8Linear):
                 module.on_cast = partial(self._cast, shown, module)
-        for place, (_, p) in enumerate(self._parameters):
-            hook = partial(self._accumulated, place)
-            handle = p.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        for p in self._names:
+            handle = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
         self._handles += [
             register_optimizer_step_pre_hook(self._before_update),
@@ -215,7 +220,7 @@ class Health(measures.Watch):
             self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
-        self.seen.still = {name for name, _ in self._parameters}
+        self.seen.still = set(self._names.values())
         self.seen.half_parameters = [
             n for n, p in self.model.named_parameters() if low_format_of(p) == FP16
         ]
@@ -257,7 +262,7 @@ class Health(measures.Watch):
         self._stop_tracing()
 
     def _forget(self) -> None:
-        self._flags: list[tuple[str, str, Tensor, Tensor]] = []
+        self._flags: list[tuple[str, str, Tensor]] = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
         self._casts: measures.Rows = []
@@ -266,12 +271,10 @@ class Health(measures.Watch):
     def _begin_step(self) -> None:
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._forget()
-        self._given: list[Tensor] = []
         self._measured: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
-        self._raw: dict[int, Tensor] = {}
-        self._received: dict[int, Tensor] = {}
+        self._raw: dict[Tensor, Tensor] = {}
+        self._received: dict[Tensor, Tensor] = {}
         self._movement = measures.Movement()
-        self._asks = False
         self._updates = 0
         self._unscales: dict[int, int] = {}
         self._in_scaler = False
@@ -279,7 +282,7 @@ class Health(measures.Watch):
         self._roots: list[Tensor] = []
         self._scale: float | None = None
         self._skipped: bool | None = None
-        self._ran = False
+        self._ran: set[str] = set()
 
         number = len(self.steps)
         traced = number < 2 or number % self.trace_every == 0 or self._trace_next
@@ -311,12 +314,13 @@ class Health(measures.Watch):
     @without_errors
     def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
         """Attribute what follows to a layer; for layers that run beside torch's hooks."""
-        if self._asks:  # a forward pass is no update
+        if self._tracer.asks:  # a forward pass is no update
             self._tracer.updating = False
         self._tracer.enter_module(name)
-        given = [t for t in args if measures.is_readable(t)]
-        with unseen():
-            self._given.append(self._largest(given[0]) if given else _FINITE)
+        for given in filter(measures.is_readable, args):
+            with unseen():
+                self._flags.append(("input", name, self._largest(given)))
+            break
 
     @without_errors
     def leave_layer(
@@ -326,28 +330,36 @@ class Health(measures.Watch):
         self._tracer.leave_module()
         if len(self._flags) > _KEPT and not self.steps:
             self._forget()
-        before = self._given.pop() if self._given else _FINITE
         if isinstance(output, dict):
             output = list(output.values())
         for t in output if isinstance(output, list | tuple) else (output,):
             if measures.is_readable(t):
-                self._ran = True
-                self._watch_output(name, leaf, before, t)
+                self._ran.add(name)
+                self._watch_output(name, leaf, t)
 
-    def _watch_output(
-        self, name: str, leaf: bool, before: Tensor, output: Tensor
-    ) -> None:
-        low = format_held_by(output)
-        what_if = low is None or low == FP32
-        fmt = self.fmt if low is None or what_if else low
+    def _watch_output(self, name: str, leaf: bool, output: Tensor) -> None:
+        low = low_format_of(output)
+        self._mixed = self._mixed or low is not None
+        what_if = not self._mixed
+        fmt = FP16 if what_if else low or FP32
         with unseen():
             largest = self._largest(output)
-            self._flags.append(("forward", name, before.to(output.device), largest))
+            self._flags.append(("forward", name, largest))
             if leaf and self._counting:
                 found = measures.magnitudes_of(output, largest, fmt)
                 self._outputs.append((name, (fmt.name, what_if), found))
         if leaf and (self._counting or self._due) and output.requires_grad:
             register_hook(output, partial(self._gradient, name, fmt, what_if))
+
+    def _widened(self, module: str, operation: str, output: Tensor) -> None:
+        """Look at a result in the forward pass of a module with others in it."""
+        fmt = low_format_of(output)
+        if fmt and module in self._branches:
+            largest = largest_of(output)
+            if largest == FP16.max_finite or 1e9 < largest < math.inf:
+                return  # a mask
+            found = measures.magnitudes_of(output, largest, fmt)
+            self._outputs.append((f"{module} {operation}", (fmt.name, False), found))
 
     def _largest(self, t: Tensor) -> Tensor:
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
@@ -365,7 +377,7 @@ class Health(measures.Watch):
     ) -> None:
         with unseen():
             largest = largest_of(gradient)
-            self._flags.append(("backward", name, largest, largest))
+            self._flags.append(("backward", name, largest))
             if self._counting:
                 found = measures.magnitudes_of(gradient, largest, fmt)
                 self._gradients.append((name, (fmt.name, what_if), found))
@@ -389,12 +401,12 @@ class Health(measures.Watch):
 
     def _narrowed(self, phase: str, module: str, x: Tensor, low: Tensor) -> None:
         """Look at a cast to eight bits in a traced step, after whatever scale the program took."""
-        fmt = format_held_by(low)
-        if fmt is not None and x.numel():
-            counts = measures.casts_of(x, low.float(), torch.ones_like(x), fmt)
-            start = f"{module} {phase} cast"
-            number = sum(name.startswith(start) for name, *_ in self._casts) + 1
-            self._casts.append((f"{start} {number}", (fmt.name, "program"), counts))
+        fmt = low_format_of(low)
+        assert fmt is not None
+        counts = measures.casts_of(x, low.float(), torch.ones_like(x), fmt)
+        start = f"{module} {phase} cast"
+        number = sum(name.startswith(start) for name, *_ in self._casts) + 1
+        self._casts.append((f"{start} {number}", (fmt.name, "program"), counts))
 
     @without_errors
     def _before_backward(self, tensors: Any, starts: Any) -> None:
@@ -409,24 +421,24 @@ class Health(measures.Watch):
         self._tracer.idle = False
 
     @without_errors
-    def _accumulated(self, place: int, p: Tensor) -> None:
-        self._tracer.updating |= self._asks  # after the last gradient comes the update
+    def _accumulated(self, p: Tensor) -> None:
+        self._tracer.updating |= (
+            self._tracer.asks
+        )  # after the last gradient comes the update
         if p.grad is not None:
             with unseen():
-                self._raw[place] = norm_of(p.grad)
-            if place in self._used:
-                self._used[place].look(p.grad)
-        elif place in self._received:  # an optimizer in the backward pass has used it
-            self._raw[place] = self._received[place]
+                self._raw[p] = norm_of(p.grad)
+        elif p in self._received:  # an optimizer in the backward pass has used it
+            self._raw[p] = self._received[p]
 
     # Optimizer and scaler -------------------------------------------------------------------
 
-    def _own(self, optimizer: Any) -> set[int]:
-        """The places of the parameters that an optimizer updates; all, if it updates copies."""
-        held = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        own = {self._places[p] for p in held if p in self._places}
+    def _own(self, optimizer: Any) -> set[Tensor]:
+        """The parameters that an optimizer updates; all, if it updates copies."""
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        own = {p for p in held if p in self._names}
         if not own and optimizer is self.optimizer:
-            return set(self._places.values())
+            return set(self._names)
         return own
 
     @without_errors
@@ -434,14 +446,10 @@ class Health(measures.Watch):
         own = self._own(optimizer)
         if not own:
             return
-        self._held |= own
         self._updates += 1
-        used = [self._used.pop(place) for place in own & self._used.keys()]
-        self.seen.piled += any(one.grew for one in used)
         # args begin with the optimizer; a closure computes the gradients within the step
-        self._asks = len(args) > 1 or kwargs.get("closure") is not None
-        self._tracer.updating = not self._asks
-        self._tracer.asks = self._asks
+        self._tracer.asks = len(args) > 1 or kwargs.get("closure") is not None
+        self._tracer.updating = not self._tracer.asks
         if self.scaler is not None and not self._in_scaler:
             known = optimizer is self.optimizer or id(optimizer) in self._scaled
             if known:
@@ -455,7 +463,7 @@ class Health(measures.Watch):
         elif self._counting:
             with unseen():
                 self._movement.begin(optimizer)
-        if not self._asks:
+        if not self._tracer.asks:
             self._measure_gradients(optimizer, own)
 
     @without_errors
@@ -464,32 +472,28 @@ class Health(measures.Watch):
         if not own:
             return
         self._tracer.updating = False
-        if self._asks:
+        if self._tracer.asks:
             self._measure_gradients(optimizer, own)
-        for place in own:
-            gradient = self._parameters[place][1].grad
-            if gradient is not None:  # one tells for all
-                self._used[place] = measures.Used(gradient)
-                break
 
-    def _measure_gradients(self, optimizer: Any, own: set[int]) -> None:
+    def _measure_gradients(self, optimizer: Any, own: set[Tensor]) -> None:
         """Record the gradients that the optimizer receives, before its first update in a step."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
-            for place, norm in self._norms(own - self._received.keys()).items():
-                self._received[place] = norm if scale is None else norm / scale
+            for p, norm in self._norms(own - self._received.keys()).items():
+                self._received[p] = norm if scale is None else norm / scale
             self._movement.measure_gradients()
 
-    def _norms(self, places: set[int]) -> dict[int, Tensor]:
-        gradients = {place: self._parameters[place][1].grad for place in places}
-        return {k: norm_of(g) for k, g in gradients.items() if g is not None}
+    def _norms(self, own: set[Tensor]) -> dict[Tensor, Tensor]:
+        return {
+            p: norm_of(p.grad) for p in self._names if p in own and p.grad is not None
+        }
 
     @without_errors
     def _before_unscale(self, optimizer: Any) -> None:
         own = self._own(optimizer)
         with unseen():
             now = total(list(self._norms(own).values()))
-            raw = total([norm for place, norm in self._raw.items() if place in own])
+            raw = total([norm for p, norm in self._raw.items() if p in own])
         key = id(optimizer)
         self._unscales[key] = self._unscales.get(key, 0) + 1
         if now is None or raw is None or measures.several_processes():
@@ -529,9 +533,7 @@ class Health(measures.Watch):
         finally:
             self._in_scaler = False
             self._scaled.add(id(optimizer))
-            own = self._own(optimizer)
-            self._held |= own
-            if own:
+            if self._own(optimizer):
                 self._skipped = bool(self._skipped) or self._updates == before
             if self._unscales.pop(id(optimizer), 0) > 1:
                 self._note(
@@ -570,7 +572,7 @@ class Health(measures.Watch):
         self.seen.idle += idle and self._skipped is None and skipped is None
         record = Step(value, float(scale), left)
         self._record(record, self._roots[-1] if loss is None else loss)
-        self.seen.passes += self._ran
+        self.seen.passes += bool(self._ran)
         self.seen.updates += self._updates
         self._moved = bool(self._updates) and not left
         self.steps.append(record)
@@ -625,10 +627,15 @@ class Health(measures.Watch):
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
             record.norm_at_optimizer = total(list(self._received.values()))
             self._measure_weights(record)
-            for place, norm in self._raw.items():
-                name, _ = self._parameters[place]
+            gone = math.isfinite(record.gradient_norm or 0.0) or record.skipped
+            for p, norm in self._received.items() if not gone else ():
+                if norm.isfinite() and not self._raw.get(p, norm).isfinite():
+                    self.seen.replaced.append(len(self.steps))
+                    break
+            for p, norm in self._raw.items():
+                name = self._names[p]
                 # L-BFGS may have had other gradients before
-                if name in self.seen.still and (self._asks or float(norm)):
+                if name in self.seen.still and (self._tracer.asks or float(norm)):
                     self.seen.still.remove(name)
             record.outputs = self._in_order(self._outputs)
             record.gradients = self._in_order(self._gradients)
@@ -637,8 +644,8 @@ class Health(measures.Watch):
                 for name, how, row in measures.read(self._casts)
             )
             record.origins = self._origins(record, loss)
-            self._measure_casts(record)
-        if self._ran and self._parameters and not (self._raw or self._received):
+            self._measure_casts()
+        if self._ran and self._names and not (self._raw or self._received):
             self.seen.no_gradient += 1
 
     def scalars(self) -> dict[str, float]:
@@ -666,38 +673,30 @@ class Health(measures.Watch):
             words += f", scale {step.scale:g}"
         found = [*step.outputs.items(), *step.gradients.items()]
         room = [(s.headroom, name) for name, s in found if not s.what_if]
+        room = [each for each in room if math.isfinite(each[0])]
         if room:
             least, name = min(room)
             words += f", least room {least:.1f} in {name}"
         return words
 
     def _measure_weights(self, record: Step) -> None:
-        norms = [norm_of(p) for _, p in self._parameters]
+        norms = [norm_of(p) for p in self._names]
         record.weight_norm = total(norms) or 0.0
         if not math.isfinite(record.weight_norm):
-            bad = (~torch.isfinite(local(p)) for _, p in self._parameters)
+            bad = (~torch.isfinite(local(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
-        if self.optimizer is not None:
-            held = self._held | self._own(self.optimizer)
-            self.seen.outside = [
-                name
-                for place, (name, _) in enumerate(self._parameters)
-                if place not in held
-            ]
         if self._counting and not self.seen.bad_buffers:
             for name, buffer in self.model.named_buffers():
                 if buffer.is_floating_point() and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
         if self._counting:
-            self._movement.tell(record)
-            self.seen.wide_weights = all(
-                p.element_size() >= 4 and low_format_of(p) is None
-                for _, p in self._parameters
-            )
+            record.updated, record.unmoved = self._movement.count()
+            self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
 
     def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
         """Make the records of each layer and join them, in the model's order."""
-        found = measures.read(rows)
+        # FP32 beside a low format is judged by itself, from the next step on
+        found = [one for one in measures.read(rows) if not (self._mixed and one[1][1])]
         layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
         order = {name: k for k, (name, *_) in enumerate(self._watched)}
         return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
@@ -714,23 +713,25 @@ class Health(measures.Watch):
             )
 
         if self._flags and (self._counting or self._due or not finite):
-            values = together([torch.stack(flag[2:]) for flag in self._flags]).tolist()
+            values = together([size for *_, size in self._flags]).tolist()
             above = "The loss"
             latest = ""
-            sizes = {}
-            for (phase, name, *_), (before, after) in zip(
-                self._flags, values, strict=True
-            ):
-                if phase == "forward":
+            sizes: dict[str, tuple[float, float]] = {}
+            for (phase, name, _), size in zip(self._flags, values, strict=True):
+                before, _ = sizes.get(name, (0.0, 0.0))
+                bad = not math.isfinite(size)
+                if phase == "input":
+                    sizes[name] = size, 0.0
+                elif phase == "forward":
                     latest = name
-                    sizes[name] = before, after
-                if math.isfinite(after):
-                    above = name if phase == "backward" else "The loss"
-                elif phase == "backward":
+                    sizes[name] = before, size
+                    given = f"The data, or an operation before {name},"
+                    if bad:
+                        blame(phase, name if math.isfinite(before) else given)
+                elif bad:
                     blame(phase, above)
                 else:
-                    given = f"The data, or an operation before {name},"
-                    blame(phase, name if math.isfinite(before) else given)
+                    above = name
             if latest and not finite:
                 blame("forward", f"An operation after {latest}, such as the loss,")
             if "forward" in origins:
@@ -740,24 +741,27 @@ class Health(measures.Watch):
             else:
                 self._earlier = sizes
         if finite and not math.isfinite(record.gradient_norm or 0.0):
-            for place, norm in self._raw.items():
+            for p, norm in self._raw.items():
                 if not math.isfinite(float(norm)):
-                    name, _ = self._parameters[place]
-                    blame("backward", f"{name}, or an operation after it,")
+                    blame("backward", f"{self._names[p]}, or an operation after it,")
                     break
         return list(origins.values())
 
-    def _measure_casts(self, record: Step) -> None:
-        """Record whether a changed weight was used without being cast anew."""
-        seen = self.seen
+    def _measure_casts(self) -> None:
+        """Record what casts did, and whether a changed weight was used without a new one."""
         tracer = self._tracer
-        seen.integers = seen.integers or tracer.integers
         if not (self._tracing and self._ran):
             return
-        places = {p.data_ptr() for _, p in self._parameters}
-        now = places & tracer.casts
-        if self._moved and self._cast_once and tracer.low and not now:
-            seen.stale.append(len(self.steps))
+        owners = {p.data_ptr(): n.rpartition(".")[0] for p, n in self._names.items()}
+        now = {place: fmt for place, fmt in tracer.casts.items() if place in owners}
+        ran = {name.partition(" (")[0] for name in self._ran}
+        missing = tracer.low and not now
+        for place, fmt in self._cast_once.items():
+            missing = missing or (
+                fmt.precision < 8 and place not in now and owners.get(place) in ran
+            )
+        if self._moved and self._cast_once and missing:
+            self.seen.stale.append(len(self.steps))
         self._cast_once |= now
 
     def report(self, *, gather: bool = False) -> Report:
@@ -769,9 +773,12 @@ class Health(measures.Watch):
         """
         seen = replace(
             self.seen,
-            passes=self.seen.passes + self._ran,
+            passes=self.seen.passes + bool(self._ran),
             updates=self.seen.updates + self._updates,
             unprobed=self._prober.refused,
+            integers=self._tracer.integers,
+            angles=self._tracer.angles,
+            sums=self._tracer.sums,
         )
         found = diagnose(self.steps, seen)
         if gather and measures.several_processes():

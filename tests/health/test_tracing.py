@@ -1,6 +1,7 @@
 """Where the first infinity comes from: the operation is named, and masks are not blamed."""
 
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
-from mplab import FP16
+from mplab import BF16, FP16
 from mplab.health import Health
 from mplab.simulation import simulated
 
@@ -246,7 +247,7 @@ def test_whole_numbers_of_a_scaled_gradient_are_no_positions():
             scaler.step(optimizer)
             scaler.update()
             health.step(loss)
-    assert health.report().codes == [] and health.seen.integers is None
+    assert health.report().codes == [] and health.report().evidence.integers is None
 
 
 @pytest.mark.parametrize(("numbers", "level"), [
@@ -357,3 +358,102 @@ def test_a_pass_whose_numbers_cannot_be_read_is_passed_over(kind):
             health.step(loss)
     assert not health.seen.error
     assert health.report().findings == []
+
+
+# What rounding does to numbers of which each digit counts -----------------------------------
+
+
+@pytest.mark.parametrize("widened", [False, True])
+@pytest.mark.parametrize(
+    ("largest", "level"), [(100.0, None), (250.0, "watch"), (2000.0, "problem")]
+)
+def test_angles_that_bf16_rounds_are_weighed_by_half_a_unit_of_the_largest(
+    largest, level, widened
+):
+    model = seeded(lambda: nn.Linear(2, 1))
+    angles = torch.linspace(0.3, largest, 64)
+    with Health(model) as health:
+        low = angles.bfloat16()
+        low = low.float() if widened else low
+        waves = torch.stack([low.cos(), low.sin()], -1).float()
+        loss = model(waves).square().mean()
+        loss.backward()
+        health.step(loss)
+    found = [f.level for f in health.report().findings if f.code == "rounded-angles"]
+    assert found == ([level] if level else [])
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_sum_that_stops_growing_in_bf16_is_told_from_one_in_fp32(simulate):
+    """After 256 additions of 1 it stays 256: of 320 that is 20 % less."""
+    for dtype, codes in ((torch.float32, []), (torch.bfloat16, ["low-precision-sum"])):
+        total = torch.zeros(4).to(dtype)
+        rows = torch.zeros(2, 4).to(dtype)
+        with Health(nn.Linear(1, 1)) as health:
+            with simulated(BF16) if simulate else nullcontext():
+                for _ in range(320):
+                    total += torch.ones(4).to(dtype)
+                    for row in rows:  # parts of one memory are sums of their own
+                        row.add_(torch.ones(4).to(dtype) / 320)
+            health.step(1.0)
+        assert health.report().codes == codes
+    assert health.report().findings[0].level == "problem"
+    assert "was off by 20.0%" in health.report().findings[0].observed
+    assert "After 320 additions" in health.report().findings[0].observed
+
+
+def test_a_copy_of_a_weight_in_fp8_that_is_made_once_and_kept_is_named():
+    class Kept(nn.Module):
+        copy = None
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(0.2 * torch.randn(4, 8))
+
+        def forward(self, x):
+            if self.copy is None or not self.training:
+                self.copy = self.weight.detach().to(torch.float8_e4m3fn).float()
+            return F.linear(x, self.copy + (self.weight - self.weight.detach()))
+
+    x, y = regression()
+    for keeps, codes in ((True, ["stale-casts"]), (False, [])):
+        model = seeded(lambda: nn.Sequential(Kept(), nn.Tanh(), nn.Linear(4, 4)))
+        model[0].train(keeps)
+        run = watched(model)
+        report = trained(run, lambda step, m=model: F.mse_loss(m(x), y), 3)
+        assert report.codes == codes
+
+
+class Scores(nn.Module):
+    """Attention by hand, whose scores are large."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x):
+        x = self.project(x)
+        self.scores = x @ x.transpose(1, 2)
+        return self.norm((self.scores.float().softmax(-1).to(x.dtype) @ x).float())
+
+
+@pytest.mark.parametrize("simulate", [False, True])
+def test_a_product_in_a_forward_has_headroom_and_fp32_beside_it_is_judged_by_itself(
+    simulate,
+):
+    model = seeded(Scores)
+    with Health(model) as health, in_half(simulate):
+        for _ in range(2):
+            loss = model(10 * torch.randn(2, 4, 8)).square().mean()
+            loss.backward()
+            health.step(loss.detach())
+    outputs = health.steps[-1].outputs
+    found = outputs["Scores bmm"]
+    assert (found.fmt, found.what_if) == ("FP16", False)
+    assert found.largest == model.scores.abs().max()
+    assert found.headroom < outputs["project (Linear)"].headroom
+    assert outputs["norm (LayerNorm)"][:2] == ("FP32", False)
+    assert health.report().layers().rows[0][0] == "Scores bmm"
+    rows = {row[0]: row for row in health.report().layers().rows}
+    assert rows["norm (LayerNorm)"][1] == "FP32"

@@ -268,3 +268,81 @@ def half_model_with_scaler(run):
         return model(x).float().square().mean()
 
     return run.train(model, loss_of, scaler=run.scaler(16.0))
+
+
+class Given(torch.autograd.Function):
+    """Brings a gradient of its own, whatever comes from the loss."""
+
+    @staticmethod
+    def forward(ctx, x, gradient):
+        ctx.save_for_backward(gradient)
+        return x.new_ones(())
+
+    @staticmethod
+    def backward(ctx, scale):
+        return ctx.saved_tensors[0], None
+
+
+@report("ashawkey/stable-dreamfusion#158", policy=CPU_AUTOCAST)
+def gradient_without_the_scale(run):
+    """A function brings its own gradient and ignores the loss scale, by which it is divided.
+
+    norm that the optimizer gets, over what it should be
+    """
+    model, _ = regression(run)
+    amp = run.scaler(1024.0)
+    x = torch.ones(4, 8)
+    given = torch.ones(4, 1)
+
+    def loss_of(step):
+        with run.autocast():
+            out = model(x)
+        return Given.apply(out.float(), given)
+
+    run.train(model, loss_of, scaler=amp)
+    return model.bias.grad.norm() / 4
+
+
+@report(
+    "nerfstudio-project/nerfacc#307", policy=CPU_AUTOCAST, rule="step-beside-scaler"
+)
+def scaled_and_never_divided(run):
+    """The loss is scaled, and optimizer.step() takes the gradients as they are.
+
+    norm that the optimizer gets, over what it should be
+    """
+    model, loss_of = regression(run)
+    amp = run.scaler(1024.0)
+
+    def update(optimizer):
+        optimizer.step()
+
+    run.train(model, loss_of, scaler=amp, update=update, lr=1e-9)
+    norm = nn.utils.get_total_norm([p.grad for p in model.parameters()])
+    model.zero_grad()
+    loss_of(0).backward()
+    return norm / nn.utils.get_total_norm([p.grad for p in model.parameters()])
+
+
+@report("facebookresearch/fairchem#617", policy=CPU_AUTOCAST)
+def divided_by_the_next_scale(run):
+    """The log divides the scaled loss by the scale after the update, which a skip has halved.
+
+    largest loss in the log, over the true one
+    """
+    model, loss_of = regression(run)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+    amp = run.scaler(2.0**40)
+    ratios = []
+    with run.watch(model, optimizer, amp) as health:
+        for _ in range(6):
+            optimizer.zero_grad()
+            loss = loss_of(0)
+            scaled = amp.scale(loss)
+            scaled.backward()
+            amp.step(optimizer)
+            amp.update()
+            logged = scaled / amp.get_scale()
+            ratios.append(logged / loss)
+            health.step(logged)
+    return max(ratios)

@@ -20,10 +20,10 @@ PAGE = """\
 {all} public bug reports of low-precision training, each rebuilt in some twenty lines that run on \
 a CPU. Each row is measured: the number *in italics* in a run in FP32, in a run in real FP16 or \
 BF16 (torch's autocast or low tensors), and under `mplab.simulation.simulated`; then what \
-`mplab.health.Health` says of the last two, notes aside. ✓: the right finding is among these; ✗: \
-it is not; silent: Health has a rule for this fault, and it did not speak; no rule: it has none, \
-most often because the fault lies outside the model, the optimizer and the loss that it watches: \
-an average of the weights, a table of angles, a counter. \
+`mplab.health.Health` says of the last two, notes aside unless one is the right finding. ✓: the \
+right finding is among these; ✗: it is not; silent: Health has a rule for this fault, and it did \
+not speak; no rule: it has none, most often because the fault lies outside the model, the \
+optimizer and the loss that it watches: an average of the weights, a counter. \
 "ended-by-exception" is right where torch itself raises an error; refused: the simulation says \
 that it cannot run this.
 

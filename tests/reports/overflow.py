@@ -299,3 +299,113 @@ def scale_that_falls_to_nothing(run):
 
     run.train(model, loss_of, scaler=scaler, steps=20, lr=1e-12)
     return scaler.get_scale()
+
+
+@report("huggingface/transformers#10674", rule="overflow-forward")
+def smoothed_over_a_vocabulary(run):
+    """Label smoothing adds the logarithms of 50,000 probabilities, some 600,000 in all.
+
+    loss
+    """
+    head = nn.Linear(4, 50_000)
+
+    def loss_of(step):
+        logarithms = -head(torch.ones(1, 4)).to(run.dtype).log_softmax(-1)
+        smoothed = logarithms.sum(-1) / 50_000
+        return (0.9 * logarithms[:, 0] + 0.1 * smoothed).float().mean()
+
+    return run.train(head, loss_of)
+
+
+@report("facebookresearch/fairscale#263", rule="hidden-infinity")
+def norm_of_large_gradients(run):
+    """The norm to clip by squares gradients of 5,000 in FP16, is infinite, and makes them zero.
+
+    norm that the optimizer gets; 1 was asked for
+    """
+    model = nn.Linear(8, 1, bias=False)
+
+    def update(optimizer):
+        low = model.weight.grad.to(run.dtype)
+        norm = low.square().sum().sqrt().float()
+        model.weight.grad.mul_(1 / norm)
+        optimizer.step()
+
+    run.train(model, lambda step: 5000 * model(torch.ones(4, 8)).mean(), update=update)
+    return model.weight.grad.norm()
+
+
+@report("pytorch/pytorch#69512", rule="hidden-infinity")
+def cosine_of_long_vectors(run):
+    """A cosine multiplies two squared norms of 512 before the root: 262,144, and x/inf is 0.
+
+    cosine of a vector with itself
+    """
+    head = nn.Linear(1, 1)
+    a = torch.randn(512).to(run.dtype)
+
+    def cosine():
+        squares = (a * a).sum()
+        return ((a * a).sum() / (squares * squares).sqrt()).float()
+
+    run.train(head, lambda step: (head(cosine()[None]) - 1).square().mean())
+    return cosine()
+
+
+@report("openai/CLIP#530", policy=CPU_AUTOCAST, rule="overflow-forward")
+def temperature_without_a_bound(run):
+    """A learned temperature grows until its exponential times the similarities overflows.
+
+    loss
+    """
+    project = nn.Linear(8, 8)
+    project.scale = nn.Parameter(torch.tensor(11.5))
+    images = torch.randn(4, 8)
+
+    def loss_of(step):
+        with run.autocast():
+            features = F.normalize(project(images), dim=-1).to(run.dtype)
+            scores = project.scale.exp().to(run.dtype) * (features @ features.T)
+        return F.cross_entropy(scores.float(), torch.arange(4))
+
+    return run.train(project, loss_of, lr=1e-9)
+
+
+@report("pytorch/ao#3356", torch.bfloat16, rule="overflow-forward")
+def scale_of_a_row_of_zeros(run):
+    """The scale of a row is 448 over its largest number; LoRA's second matrix begins at zero.
+
+    loss
+    """
+    first, second = nn.Linear(4, 2, bias=False), nn.Linear(2, 4, bias=False)
+    nn.init.zeros_(second.weight)
+    model = nn.Sequential(first, second)
+
+    def cast(t):
+        if run.dtype == torch.float32:
+            return t
+        scale = 448 / t.abs().amax(-1, keepdim=True)
+        return (t * scale).to(torch.float8_e4m3fn).float() / scale
+
+    def loss_of(step):
+        hidden = F.linear(torch.ones(2, 4), cast(first.weight))
+        return (F.linear(hidden, cast(second.weight)) - 1).square().mean()
+
+    return run.train(model, loss_of)
+
+
+@report("nntrainer/nntrainer#3935", rule="hidden-infinity")
+def squares_over_a_width(run):
+    """RMSNorm adds the squares of 4,096 numbers of 5 in FP16: the sum is inf, the rows are 0.
+
+    features that are 0, of 8,192
+    """
+    norm = nn.Linear(1, 1, bias=False)
+    x = torch.full((2, 4096), 5.0).to(run.dtype)
+
+    def rows():
+        mean = x.square().sum(-1, keepdim=True) / 4096
+        return (x * (mean + 1e-6).rsqrt()).float()
+
+    run.train(norm, lambda step: (norm(rows()[:, :1]) - 1).square().mean())
+    return (rows() == 0).sum()

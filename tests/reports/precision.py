@@ -91,7 +91,7 @@ def divided_by_a_thousand(run):
     return (times() - steps / 1000).abs().max()
 
 
-@report("Tencent-Hunyuan/UniRL#438", BF16)
+@report("Tencent-Hunyuan/UniRL#438", BF16, rule="rounded-angles")
 def noise_level_times_a_thousand(run):
     """A noise level is cast to BF16, and then multiplied by 1000.
 
@@ -106,7 +106,7 @@ def noise_level_times_a_thousand(run):
     return time()
 
 
-@report("EleutherAI/gpt-neox#1003")
+@report("EleutherAI/gpt-neox#1003", rule="rounded-angles")
 def rotary_table(run):
     """Angles of up to 2047 are in FP16, whose gaps are 1 there.
 
@@ -219,7 +219,7 @@ def constants_of_adam(run):
     return model.weight.detach().float().norm()
 
 
-@report("deepspeedai/DeepSpeed#2768", BF16)
+@report("deepspeedai/DeepSpeed#2768", BF16, rule="low-precision-sum")
 def accumulated_gradients(run):
     """Gradients of 300 micro-batches are added in BF16, and the sum stops at 256 of them.
 
@@ -251,3 +251,76 @@ def mean_by_scatter(run):
 
     run.train(model, lambda step: (model(mean()) - 1).square().sum())
     return mean()
+
+
+@report("tenstorrent/tt-metal#53386", BF16, rule="low-precision-sum")
+def gradient_of_a_frequent_word(run):
+    """The gradients of a word that stands 1,000 times in a batch are added in BF16.
+
+    the sum, over what it should be
+    """
+    model = nn.Linear(1, 1)
+
+    def row():
+        table = torch.zeros(4, 1).to(run.dtype)
+        for _ in range(1000):
+            table[2] += torch.ones(1).to(run.dtype)
+        return table[2].float() / 1000
+
+    run.train(model, lambda step: model(row()).square().mean(), steps=1)
+    return row()
+
+
+@report("jax-ml/ml_dtypes#63", BF16, rule="low-precision-sum")
+def mean_of_activations(run):
+    """The mean of activations is a running sum in BF16, which stops at 256.
+
+    the mean of 2,000 numbers of 0.5
+    """
+    model = nn.Linear(1, 1)
+
+    def mean():
+        total = torch.zeros(1).to(run.dtype)
+        for _ in range(2000):
+            total += torch.full((1,), 0.5).to(run.dtype)
+        return total.float() / 2000
+
+    run.train(model, lambda step: (model(mean()) - 1).square().sum(), steps=1)
+    return mean()
+
+
+@report("jax-ml/jax#29323", BF16)
+def counted_tokens(run):
+    """A count of tokens in BF16 stays at a million, whose neighbour is 8,192 away.
+
+    tokens counted in 10 steps of 2,032
+    """
+    model = nn.Linear(1, 1)
+    tokens = torch.tensor(1048576.0).to(run.dtype)
+
+    def loss_of(step):
+        tokens.add_(2032.0)
+        return model(torch.ones(1)).square().sum()
+
+    run.train(model, loss_of, steps=10)
+    return tokens.float() - 1048576
+
+
+@report("linkedin/Liger-Kernel#830", BF16, rule="low-precision-sum")
+def gradient_in_chunks(run):
+    """A loss in chunks adds the gradients of 512 parts to a weight's in BF16.
+
+    the sum, over what it should be
+    """
+    head = nn.Linear(4, 4, bias=False)
+    sums = []
+
+    def loss_of(step):
+        total = torch.zeros(4, 4).to(run.dtype)
+        for _ in range(512):
+            total += torch.full((4, 4), 1.0).to(run.dtype)
+        sums.append(total.float().mean() / 512)
+        return (head(torch.ones(1, 4)) * total.float().mean(0)).mean()
+
+    run.train(head, loss_of, steps=1)
+    return sums[0]

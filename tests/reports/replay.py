@@ -85,9 +85,14 @@ class Run:
         return f"{x:,.0f}" if x.is_integer() else f"{x:.3g}"
 
     def findings(self, rule):
-        """What Health says, notes aside: ✓ with the right finding among others, ✗ without."""
-        found = self.health.report()
-        codes = ["ended-by-exception"] * bool(found.evidence.ended) + found.codes
+        """What Health says: ✓ with the right finding among others, ✗ without.
+
+        Notes count only where one is right.
+        """
+        report = self.health.report()
+        ended = ["ended-by-exception"] * bool(report.evidence.ended)
+        notes = [f.code for f in report.findings if f.level == "note"]
+        codes = ended + report.codes + [rule] * (rule in notes and rule not in ended)
         if not codes:
             return "silent" if rule else "no rule"
         mark = ("✓" if rule in codes else "✗") if rule else "no rule, but says"

@@ -165,3 +165,126 @@ def survival_of_the_certain(run):
 
     run.train(head, loss_of)
     return sum((~p.isfinite()).sum() for p in head.parameters())
+
+
+@report("facebookresearch/xformers#96", rule="overflow-forward")
+def features_of_favor(run):
+    """Attention by random features divides by a sum of exponentials that are 0 in FP16.
+
+    loss
+    """
+    project = nn.Linear(4, 4)
+
+    def loss_of(step):
+        low = project(torch.ones(2, 4)).to(run.dtype)
+        features = (low - 20).exp()
+        return (features / features.sum(-1, keepdim=True)).float().square().mean()
+
+    return run.train(project, loss_of)
+
+
+@report("zhuchen03/FreeLB#8", rule="overflow-forward")
+def norm_of_a_small_gradient(run):
+    """An adversarial step divides a gradient of 1e-5 by its norm, whose squares are 0.
+
+    loss
+    """
+    model = nn.Linear(8, 1)
+
+    def loss_of(step):
+        gradient = torch.full((8,), 1e-5).to(run.dtype)
+        away = gradient / gradient.square().sum().sqrt()
+        return (model(away.float()) - 1).square().mean()
+
+    return run.train(model, loss_of)
+
+
+@report("NVIDIA/apex#211", rule="overflow-forward")
+def cosine_above_one(run):
+    """The squares of numbers near 4e-4 lose digits, and a cosine of 1.2 has no log(1 - c).
+
+    loss
+    """
+    head = nn.Linear(1, 1)
+    a = torch.full((64,), 3.78e-4).to(run.dtype)
+
+    def loss_of(step):
+        squares = (a * a).float()
+        cosine = 0.999 * a.float().square().sum() / squares.sum()
+        return -(1 - cosine).log() + head(torch.ones(1)).square().sum()
+
+    return run.train(head, loss_of)
+
+
+@report("pytorch/pytorch#41663", rule="overflow-forward")
+def noise_of_gumbel(run):
+    """Gumbel noise is -log of an exponential number, which may be 0 in FP16.
+
+    loss
+    """
+    head = nn.Linear(4, 64)
+
+    def loss_of(step):
+        draws = torch.rand(2, 64).square().square().square()
+        noise = -draws.to(run.dtype).log()
+        low = head(torch.ones(2, 4)).to(run.dtype) + noise
+        return (low.softmax(-1).float() ** 2).sum()
+
+    return run.train(head, loss_of)
+
+
+@report("jingyuanli001/RFR-Inpainting#8", policy=CPU_AUTOCAST, rule="overflow-forward")
+def holes_of_a_mask(run):
+    """A partial convolution divides by the known pixels plus 1e-8, which is 0 in FP16.
+
+    loss
+    """
+    layer = nn.Linear(8, 4)
+    known = torch.tensor([0.0, 3.0])[:, None]
+
+    def loss_of(step):
+        with run.autocast():
+            out = layer(torch.ones(2, 8))
+            ratio = 9 / (known.to(out.dtype) + 1e-8)
+            out = out * (ratio * (known > 0))
+        return out.float().square().mean()
+
+    return run.train(layer, loss_of)
+
+
+@report("NVIDIA/apex#654", policy=CPU_AUTOCAST, rule="backward-never-finite")
+def penalty_on_a_gradient(run):
+    """The gradient of a critic is 0 in FP16; the root in its norm has no slope there.
+
+    loss scale after 20 steps
+    """
+    critic = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1))
+    scaler = run.scaler(65536.0)
+
+    def loss_of(step):
+        x = torch.randn(4, 8, requires_grad=True)
+        with run.autocast():
+            score = 1e-8 * critic(x).sum()
+        (slope,) = torch.autograd.grad(score, x, create_graph=True)
+        norm = slope.square().sum(1).sqrt()
+        return (1e6 * norm - 1).square().mean()
+
+    run.train(critic, loss_of, scaler=scaler, steps=20, lr=1e-9)
+    return scaler.get_scale()
+
+
+@report("openai/CLIP#40", rule="half-parameters")
+def pretrained_in_half(run):
+    """The loaded model has FP16 weights; one step of Adam makes NaN of them.
+
+    weights that are not finite, of 32
+    """
+    model = nn.Linear(8, 4, bias=False).to(run.dtype)
+    images = torch.zeros(2, 8).to(run.dtype)
+    images[:, :4] = 1e-4
+
+    def loss_of(step):
+        return model(images).float().square().mean()
+
+    run.train(model, loss_of, optimizer=torch.optim.Adam, steps=2)
+    return (~model.weight.isfinite()).sum()
