@@ -76,7 +76,7 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -
         .read_text("utf-8")
         .format(
             race=_race(),
-            counters=joined("numbers.js", "counters.js"),
+            counters=joined("spelling.js", "numbers.js", "counters.js"),
             digits=digits,
             begin=begin,
             bits=to_live_html(BitExplorer("0.1")),
