@@ -172,20 +172,6 @@ def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
     } == classes
 
 
-BEFORE = """cells => cells.map(cell =>
-    cell.checkVisibility() && getComputedStyle(cell, '::before').content)"""
-
-
-@pytest.mark.browser
-def test_on_a_phone_each_cell_of_a_report_says_its_column(reference, browser):
-    page = browser.new_page(viewport={"width": 360, "height": 900})
-    page.goto((reference / "mplab/health.html").as_uri())
-    table = page.locator(".module-info table").last
-    names = table.locator("th").all_text_contents()[1:]
-    shown = table.locator("tr:last-child td + td").evaluate_all(BEFORE)
-    assert shown == [f'"{name}:\u00a0"' for name in names] != []
-
-
 def test_the_reference_shows_no_answer_of_an_exercise(reference):
     assert "answer=" not in page_of(reference, "mplab.course")
 

@@ -38,11 +38,13 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
-_BESIDE = {
-    "REPORTS.md": "api/mplab/health.html#reports-from-the-field-replayed",
-    "SHEET.md": "api/mplab/scaling.html#what-to-do",
+TEXTS = {
+    "STALLED": "stalled",
+    "REPORTS": "reports",
+    "SHEET": "sheet",
+    "README": "teaching",
 }
-"""Where a page has the files that stand beside a notebook."""
+"""The texts that stand beside the lessons, with the names of their pages."""
 
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
@@ -133,8 +135,8 @@ def markdown_to_html(markdown: str) -> str:
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_DROPPED.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
-    for name, page in _BESIDE.items():
-        html = html.replace(f'href="{name}"', f'href="{page}"')
+    for name, page in TEXTS.items():
+        html = html.replace(f'href="{name}.md', f'href="{page}.html')
     html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
     html = _POWER.sub(
