@@ -383,6 +383,17 @@ def test_a_lesson_s_thumbnail_has_the_paper_of_the_page(opened):
             assert seen.convert("L").getpixel((2, 2)) == paper
 
 
+def test_a_figure_has_its_colours_in_light_and_dark(opened):
+    for scheme, paper in (("light", 255), ("dark", 27)):
+        page = opened("01_first.html", color_scheme=scheme)
+        page.locator(".answer > summary").first.click()
+        with Image.open(
+            BytesIO(page.locator(".output img").first.screenshot())
+        ) as seen:
+            colours = seen.convert("L").getcolors()
+        assert max(colours)[1] == pytest.approx(paper, abs=1) and len(colours) > 9
+
+
 LETTERS = """() => [...document.querySelectorAll('main *')]
     .filter(each => each.getClientRects().length && [...each.childNodes].some(
         node => node.nodeType === Node.TEXT_NODE && node.data.trim()))
