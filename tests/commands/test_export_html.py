@@ -14,7 +14,7 @@ from fronts import offered
 import mplab
 from mplab.commands import main
 from mplab.common.files import course_folder
-from mplab.course.site import export, front_page
+from mplab.course.site import export
 from mplab.course.site.lesson_page import launch_links, lesson_body
 
 pytestmark = pytest.mark.slow
@@ -35,14 +35,6 @@ CELLS = [
     "import time\nfor i in range(3):\n    print('line', i, flush=True)\n    time.sleep(0.3)",
 ]
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def digits():
-    """No network is trained for the first explorer here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front_page, "draw_digits", str)
-        yield
 
 
 @pytest.fixture

@@ -24,8 +24,12 @@ _PIECES = re.compile(rf"(?m)^(?=## |.*{PREDICTION})")
 
 _SUMMARY = "I have written my answer down"
 
-_DROPPED = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>|{PICTURE}")
-"""A notebook folds the text of its answers; a page folds the cells above the text as well."""
+_DROPPED = re.compile(
+    rf"<details><summary>{_SUMMARY}</summary>|</details>|{PICTURE}"
+    r"|\s?Shift\+Enter runs a cell\."
+)
+"""A notebook folds the text of its answers; a page folds the cells above the text as well, and
+nothing runs there."""
 
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
 
@@ -115,9 +119,14 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                 )
                 hidden = True
                 asked = False
-            parts.append(
-                markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
-            )
+            html = markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
+            if (
+                not is_text
+                and re.match("import |from ", piece.source)
+                and len(parts) == 1
+            ):
+                html = f"<details><summary>What is imported</summary>{html}</details>"
+            parts.append(html)
             asked = asked or (is_text and bool(re.search(PREDICTION, piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
