@@ -118,7 +118,7 @@ def test_a_page_is_kept_while_its_lesson_fails(lessons, capfd):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, digits):
+def reference(tmp_path_factory):
     """The folder of the reference."""
     out = tmp_path_factory.mktemp("pages")
     export.export(out, {}, lessons=[])
