@@ -14,7 +14,7 @@ from fronts import offered
 import mplab
 from mplab.commands import main
 from mplab.common.files import course_folder
-from mplab.course.site import export, front_page
+from mplab.course.site import export
 from mplab.course.site.lesson_page import launch_links, lesson_body
 
 pytestmark = pytest.mark.slow
@@ -36,14 +36,6 @@ CELLS = [
     "import time\nfor i in range(3):\n    print('line', i, flush=True)\n    time.sleep(0.3)",
 ]
 LESSONS = sorted(course_folder("lessons").glob("*.ipynb"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def digits():
-    """No network is trained for the first explorer here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(front_page, "draw_digits", str)
-        yield
 
 
 @pytest.fixture
@@ -127,7 +119,7 @@ def test_a_page_is_kept_while_its_lesson_fails(lessons, capfd):
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory, digits):
+def reference(tmp_path_factory):
     """The folder of the reference."""
     out = tmp_path_factory.mktemp("pages")
     export.export(out, {}, lessons=[])
@@ -171,20 +163,6 @@ def test_a_page_shows_what_its_front_offers_and_nothing_else(reference, name):
     assert {
         each for each in shown if '<div class="attr class">' in shown[each]
     } == classes
-
-
-BEFORE = """cells => cells.map(cell =>
-    cell.checkVisibility() && getComputedStyle(cell, '::before').content)"""
-
-
-@pytest.mark.browser
-def test_on_a_phone_each_cell_of_a_report_says_its_column(reference, browser):
-    page = browser.new_page(viewport={"width": 360, "height": 900})
-    page.goto((reference / "mplab/health.html").as_uri())
-    table = page.locator(".module-info table").last
-    names = table.locator("th").all_text_contents()[1:]
-    shown = table.locator("tr:last-child td + td").evaluate_all(BEFORE)
-    assert shown == [f'"{name}:\u00a0"' for name in names] != []
 
 
 def test_the_reference_shows_no_answer_of_an_exercise(reference):

@@ -3,11 +3,12 @@
 import base64
 import email.message
 import io
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
-import numpy as np
 import page as pages
 import pytest
 from drawn import assert_as_it_was
@@ -17,9 +18,8 @@ from PIL import Image
 from mplab.commands import export_html
 from mplab.common.errors import UserError
 from mplab.common.installation import VERSION
-from mplab.course.site import export, front_page, reference
-from mplab.training.digits import PaintedDigits
-from mplab.training.exponents import exponent_histogram
+from mplab.course.site import export, front_page, reference, stalled
+from mplab.training import RECIPES, train
 
 RAN = nbformat.read(Path(__file__).with_name("lesson.json"), as_version=4)
 """A lesson with its outputs; in the last cell are its explorers."""
@@ -30,6 +30,15 @@ GUIDE = """# Guide
 |---|---|---|
 
 [it](01_first.ipynb) [here](#guide) [there](https://x.y) [file](l01/figures.py)"""
+HELP = """# Is it stuck?
+
+Yes.
+
+![A figure](l01/rescue.png)
+
+[there](#1-what-to-do), [a lesson](01_first.ipynb#1.-A-question), [a table](SHEET.md)
+
+## 1. What to do?"""
 ENTRY = b'<nav><h2 id="n"></nav><main><section id="f">def f # 2<sup>\xe2\x88\x923</sup> <b>a</b>\n'
 """A page of the reference."""
 
@@ -64,6 +73,7 @@ def site(tmp_path_factory):
     for number in ("02", "05", "07", "19"):
         pages.write_lesson(folder / f"{number}_m.ipynb", [f"# More {number}", "1"])
     (folder / "README.md").write_text(GUIDE, encoding="utf-8")
+    (folder / "STALLED.md").write_text(HELP, encoding="utf-8")
     (folder / "l01").mkdir()
     (folder / "l01" / "rescue.png").touch()
     urls = email.message.Message()
@@ -75,8 +85,7 @@ def site(tmp_path_factory):
         (out / "api").mkdir()
         (out / "api" / "a.html").write_bytes(ENTRY)
         patch.setattr(reference, "write_reference", lambda *_: None)
-        digits = '<div class="explorer frozen">DIGITS<script></script></div>'
-        patch.setattr(front_page, "draw_digits", iter([digits]).__next__)
+        patch.setattr(front_page, "stalled_explorer", lambda: "<div>STALLED</div>")
         patch.setattr(front_page, "to_live_html", "LIVE {0.entry}".format)
         patch.setattr("nbclient.NotebookClient.execute", execute)
         export.export(out, {}, lessons=[1, 2, 5, 7])
@@ -90,7 +99,7 @@ def site(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["01_first", "05_m", "index", "teaching", "search", "404"]
+    "name", ["01_first", "05_m", "index", "teaching", "stalled", "search", "404"]
 )
 def test_a_page_holds_what_it_held(site, name):
     text = reduced(site / f"{name}.html")
@@ -115,38 +124,27 @@ def test_a_lesson_that_ctrl_c_broke_off_is_not_written(tmp_path, monkeypatch, er
     assert not list(tmp_path.glob("*.html"))
 
 
-GRADIENTS = np.array([2.0**-30] * 3 + [2.0**-10])
-
-
-def test_the_first_explorer_says_what_each_loss_scale_paints(tmp_path, monkeypatch):
-    asked = []
-
-    def measured(*recipes, **how):
-        asked.extend([*((x.name, x.init_scale, x.dynamic) for x in recipes[1:]), how])
-        r2 = {"fp32": 0.9, "2⁰": -0.001, "2²": 0.05, "2⁸": 0.86, "2²⁴": np.nan}
-        images = np.linspace(0, 1, 640).reshape(10, 64)
-        painted = dict.fromkeys(r2, np.full((10, 64), np.nan))
-        return PaintedDigits(
-            images, painted, r2, {"fp32": exponent_histogram(GRADIENTS)}
-        )
-
-    monkeypatch.setattr("mplab.training.digits.measure_painted_digits", measured)
-    monkeypatch.setattr(front_page, "EXPONENTS", (0, 2, 8, 24))
-    monkeypatch.setattr(
-        front_page, "pack", lambda states, moves: "\n".join(map(" ".join, states))
+@pytest.mark.parametrize("power", [0, 8, 24])
+def test_the_recorded_runs_are_those_that_the_library_makes(power):
+    """To a few digits: float32 sums are the machine's."""
+    recorded = stalled.RECORDED["fp16"][str(power)]["loss"]
+    every = stalled.RECORDED["every"]
+    run = train(
+        stalled.RECORDED["task"],
+        replace(RECIPES["fp16-naive"], init_scale=2.0**power, dynamic=False),
+        seed=stalled.RECORDED["seed"],
+        steps=2 * every + 1,
+        record_gradients_at=(),
+        progress=False,
     )
-    path = tmp_path / "digits.html"
-    path.write_text(front_page.draw_digits(), encoding="utf-8")
-    text = re.sub("(?s)<svg.*?</svg>", "", reduced(path))
-    assert_as_it_was(f"{text}\n{asked}\n", __file__, "digits.txt")
+    kept = [math.nan if loss is None else loss for loss in recorded[:3]]
+    assert run.loss[::every] == pytest.approx(kept, rel=0.01, nan_ok=True)
 
 
-def test_the_reference_has_what_a_front_offers_and_lists_rooms_commands_and_reports(
+def test_the_reference_has_what_a_front_offers_and_lists_rooms_and_commands(
     tmp_path, monkeypatch
 ):
     (tmp_path / "peers.txt").write_text("a < b\n")
-    (tmp_path / "REPORTS.md").write_text("# Reports\n\nSome.")
-    (tmp_path / "SHEET.md").write_text("# Formats\n\n## What to do\n\nThis.")
     shown = {
         "mplab": ["FORMATS", "health"],
         "mplab.health": ["Finding"],

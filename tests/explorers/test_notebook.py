@@ -1,9 +1,10 @@
-"""What an explorer owes a notebook: its keys, its cells, and a reader who opens it again."""
+"""What an explorer owes a notebook: its keys, its cells, and a reader who opens it elsewhere."""
 
 from contextlib import contextmanager
 from pathlib import Path
 
 import lab_browser
+import nbconvert
 import nbformat
 import pytest
 from drawn import assert_as_it_was
@@ -43,10 +44,15 @@ def notebook(tmp_path, request):
     """
 
     @contextmanager
-    def opened():
+    def opened(front=lab_browser.LAB):
         lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", SOURCES)
         kept = ARTEFACTS / request.node.name
-        more = {"folder": tmp_path, "artefacts": kept, "snapshots": False}
+        more = {
+            "folder": tmp_path,
+            "artefacts": kept,
+            "snapshots": False,
+            "front": front,
+        }
         with lab_browser.open_lesson("sample.ipynb", **more) as lesson:
             lesson.run_all()
             assert lesson.errors() == []
@@ -63,9 +69,15 @@ def seen(page, selector):
 
 
 @pytest.mark.browser
-def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(notebook):
-    """`d d` after a click on the picture deleted the explorer's cell."""
-    with notebook() as page:
+@pytest.mark.parametrize("front", [lab_browser.LAB, lab_browser.NOTEBOOK_7])
+def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(
+    notebook, front
+):
+    """`d d` after a click on the picture deleted the explorer's cell.
+
+    Notebook 7 took the arrows of sliders, too.
+    """
+    with notebook(front) as page:
         before = page.evaluate(NOTEBOOK)
         for kind in (".mplab-explorer", ".mplab-page"):
             for part in ("svg", "[role=status]", "b"):
@@ -73,6 +85,10 @@ def test_keys_after_a_click_stay_but_ctrl_s_saves_and_escape_goes_to_the_cell(no
                 for key in "ddx":
                     page.keyboard.press(key)
                 assert page.evaluate(NOTEBOOK) == before, f"{kind} {part}"
+        slider = seen(page, ".mplab-page input[type=range]")
+        at = int(slider.input_value())
+        slider.press("ArrowRight")
+        assert int(slider.input_value()) == at + 1
         page.evaluate(COUNT_SAVES)
         controls = ".noUi-handle", "select", ".mplab-page input[type=range]"
         for control in controls:
@@ -91,7 +107,7 @@ def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(
     """JupyterLab showed "Error displaying widget: model not found" in a notebook opened again."""
     with notebook() as page:
         gone = page.get_by_text("The kernel that drew this has ended.")
-        saved = page.get_by_text("This is how the cell left it.")
+        saved = page.get_by_text("This is how the cell left it.").first
         assert not gone.is_visible() and not saved.is_visible()
         page.evaluate(f"() => {SESSION}.session.kernel.restart()")
         gone.wait_for()
@@ -113,12 +129,60 @@ def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(
         assert page.evaluate(NOTEBOOK) == before
 
 
+def shown_saved(page):
+    """The words and pictures of explorers that are seen where no kernel is, and all words."""
+    page.locator(".mplab-saved").last.scroll_into_view_if_needed()
+    saved = page.locator(".mplab-saved").filter(visible=True)
+    saved.last.wait_for()
+    pictures = saved.locator("img, svg").filter(visible=True)
+    return saved.all_inner_texts(), pictures.count(), page.locator("body").inner_text()
+
+
+@pytest.mark.browser
+def test_an_exported_and_an_untrusted_notebook_show_their_explorers(notebook, tmp_path):
+    """They showed `<...BitExplorer object at 0x...>` and `AccumulatorRace(children=(...`."""
+    path = tmp_path / "lessons" / "sample.ipynb"
+    with notebook() as page:
+        page.evaluate(f"async () => {{ await {SAVE}; }}")
+        kept = nbformat.read(path, as_version=4)
+        for cell in kept.cells:
+            cell.source += "  # by somebody else"
+        nbformat.write(kept, path.with_name("other.ipynb"))
+        for front in (lab_browser.LAB, lab_browser.NOTEBOOK_7):
+            other = page.context.new_page()
+            other.goto(page.url.replace(f"{lab_browser.LAB}/sample", f"{front}/other"))
+            other.wait_for_function(lab_browser.OPENED)
+            texts, pictures, words = shown_saved(other)
+            assert ["how the cell left it" in text for text in texts] == [True, True]
+            assert pictures == 2 and " object at " not in words, front
+            assert "NumberLine: run its cell in Jupyter" in words
+        assert_an_export_shows_them(path, page.context.browser)
+
+
+def assert_an_export_shows_them(path, browser):
+    """With scripts one of them moves; without, as on paper, there are still pictures."""
+    html, _ = nbconvert.HTMLExporter().from_filename(path)
+    exported = path.with_suffix(".html")
+    exported.write_text(html, encoding="utf-8")
+    for scripts in (True, False):
+        with browser.new_context(java_script_enabled=scripts) as context:
+            file = context.new_page()
+            file.route("http*://**", lambda route: route.abort())
+            file.goto(exported.as_uri())
+            texts, pictures, words = shown_saved(file)
+            assert len(texts) == 2 and pictures >= 2 and " object at " not in words
+            if scripts:
+                file.locator("input[type=range]").press("ArrowLeft")
+                file.get_by_text("From 0.5 to 1.5").wait_for()
+
+
 def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch):
     shown = []
     monkeypatch.setattr(saved, "display", lambda data, **_: shown.append(data))
     for explorer in (FreezingCup(), explorers.RoundingLab()):
         explorer._ipython_display_()
         assert explorer.model_id in str(shown[-2])
+        assert shown[-2]["text/plain"].endswith(": run its cell in Jupyter to use it.")
         assert "text/plain" not in shown[-1]  # a terminal prints nothing of it
         outputs = [nbformat.v4.new_output("display_data", shown[-1])]
         cell = nbformat.v4.new_code_cell("explorer", outputs=outputs)

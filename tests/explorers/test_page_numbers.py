@@ -237,6 +237,14 @@ TYPED = {
     "-1e-400": Fraction(-1, 10**400),
     "1e4999": Fraction(10**4999),
     "1_000": Fraction(1000),
+    "2⁻²⁴": Fraction(1, 2**24),
+    "-3 × 2⁻²": Fraction(-3, 4),
+    "2^(-149)": Fraction(1, 2**149),
+    "½": Fraction(1, 2),
+    "1,5": Fraction(3, 2),
+    "0,125": Fraction(1, 8),
+    "16,777,217": Fraction(2**24 + 1),
+    "16 777 217": Fraction(2**24 + 1),
     ".5": Fraction(1, 2),
     "5.": Fraction(5),
     "9007199254740993": Fraction(2**53 + 1),
@@ -296,7 +304,8 @@ def _double(number):
 
 
 MISTAKES = (
-    "abc 0x 1/0 1/2/3 2^99999 0x.p3 1e <b> --1 1.2.3 0b2 . 0x1p 2^ nano in e5 +-1"
+    "abc 0x 1/0 1/2/3 2^99999 2^(3 2^3) 1,2,3 0x.p3 1e <b> --1 1.2.3 0b2 . 0x1p 2^ "
+    "nano in e5 +-1"
 )
 WRONG = {
     "cannot be read. Type a number such as": ["", *MISTAKES.split(), "0x1.8p3p1"],

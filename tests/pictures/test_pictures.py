@@ -14,7 +14,7 @@ import pytest
 from coloraide import Color
 from every_figure import FIGURES
 from histories import STEPS, learning as history
-from legible import assert_legible, assert_words_stand_out
+from legible import assert_legible, assert_words_stand_out, words_of
 from matplotlib.figure import Figure
 from PIL import Image
 from tiers import mostly_slow
@@ -186,11 +186,20 @@ def test_jupyter_gets_an_image_with_its_description(name):
         "".join(text.itertext()).strip()
         for text in ElementTree.fromstring(svg).iter(f"{{{SVG}}}text")
     }
-    assert {*picture.get_suptitle().split("\n")} <= words
-    # Each colour is given for both.
-    dark_too = re.sub(r"([a-z-]+):(#\w{6});\1:light-dark\(\2,", "", svg)
-    assert not re.search(r"(?<!light-dark\()(?<!from )#[0-9a-f]{6}\b", dark_too)
+    every = {line for text in words_of(picture) for line in text.split("\n")}
+    assert every and every <= words
+    # Each colour has a name, which is given for both.
+    look, _, shapes = svg.partition("</style>")
+    assert not re.search(r"#[0-9a-f]{6}\b", shapes)
+    for colour in set(re.findall(r"var\(--c(\w{6})\)", shapes)):
+        assert f"--c{colour}:#{colour};" in look
+        assert f"--c{colour}:light-dark(#{colour}," in look
     assert bundle["text/plain"] == picture.alt and "nan" not in bundle["text/plain"]
+
+
+def test_a_figure_on_a_page_keeps_all_digits_of_its_words():
+    picture = pictures.bit_fields(0.1, [FP16])
+    assert ">0.0999755859<" in unquote(picture.address())
 
 
 def test_the_legibility_check_sees_overlap_and_clipping():

@@ -63,6 +63,9 @@ READY = """async () => {
     return true;
 }"""
 
+LAB, NOTEBOOK_7 = "doc/tree", "notebooks"
+"""The front ends that the server offers, as its addresses name them."""
+
 RUN_ALL = "() => { window.jupyterapp.commands.execute('notebook:run-all-cells'); }"
 
 # Code cells with something in them, as plain data.
@@ -190,7 +193,7 @@ def launched(playwright):
 
 
 @contextmanager
-def open_lesson(name, *, folder, artefacts, snapshots=True):
+def open_lesson(name, *, folder, artefacts, snapshots=True, front=LAB):
     """Serve the lessons from the new `folder`, and open the notebook `name` in Chromium.
 
     Leaves the page, its outputs, console, trace and the server's log in `artefacts` on failure,
@@ -206,7 +209,7 @@ def open_lesson(name, *, folder, artefacts, snapshots=True):
         console, foreign = listen(context, page, urlsplit(address).netloc)
         lesson = Lesson(page, console)
         try:
-            page.goto(f"{address}/doc/tree/{quote(name)}?reset&token={token}")
+            page.goto(f"{address}/{front}/{quote(name)}?reset&token={token}")
             page.wait_for_function(OPENED, timeout=1000 * START)
             page.wait_for_function(READY, timeout=1000 * START)
             yield lesson
@@ -262,6 +265,7 @@ def serve(folder):
         "--ServerApp.port_retries=0",
         f"--IdentityProvider.token={token}",
         "--LabApp.expose_app_in_browser=True",
+        "--JupyterNotebookApp.expose_app_in_browser=True",
         *(["--allow-root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []),
     ]
     with open(folder / "server.log", "wb") as log:

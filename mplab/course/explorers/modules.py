@@ -11,7 +11,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from mplab.course.explorers.saved import display_and_save
+from mplab.course.explorers.saved import STILL, Displayed
 from mplab.course.pictures.canvas import FIELDS, Picture, style
 from mplab.course.pictures.formats import bit_fields, number_lines
 from mplab.course.pictures.rounding import rounding_profile
@@ -46,7 +46,7 @@ def module(name: str) -> str:
 
     Neither a widget's module nor a page opened from a disk can load a second file.
     """
-    return joined("numbers.js", "focus.js", "parts.js", name)
+    return joined("spelling.js", "numbers.js", "focus.js", "parts.js", name)
 
 
 def css() -> str:
@@ -59,7 +59,7 @@ def facts(fmt: Format) -> dict[str, Any]:
     return {**asdict(fmt), "specials": fmt.specials.name, "colour": style(fmt).colour}
 
 
-class PageExplorer(anywidget.AnyWidget):
+class PageExplorer(Displayed, anywidget.AnyWidget):
     """An explorer that runs in the page, written in JavaScript.
 
     A subclass defines `_esm`, its module, and a trait for each word or number of its state.
@@ -73,9 +73,6 @@ class PageExplorer(anywidget.AnyWidget):
     _css = css()
     formats: traitlets.List[Any] = traitlets.List().tag(sync=True)
 
-    def _ipython_display_(self) -> None:
-        display_and_save(self, to_saved_html(self))
-
     def __init__(
         self,
         formats: Iterable[Format],
@@ -85,17 +82,20 @@ class PageExplorer(anywidget.AnyWidget):
         self.static_picture = static_picture
         super().__init__(formats=[facts(fmt) for fmt in dict.fromkeys(formats)], **held)
 
+    def still_html(self) -> str:
+        """Write the still picture, if there is one."""
+        picture = self.static_picture()
+        return picture._repr_mimebundle_()["text/html"] if picture else ""
+
+    def saved_html(self) -> str:
+        """Write what needs no kernel: it moves once it is seen, where scripts may run."""
+        return _html(self, f"{self.still_html()}{STILL}", _ONCE_SEEN)
+
 
 def to_live_html(explorer: PageExplorer) -> str:
     """Write an explorer as HTML that needs no kernel; without JavaScript it is a still picture."""
-    picture = explorer.static_picture()
-    static = picture._repr_mimebundle_()["text/html"] if picture else ""
-    return _html(explorer, f"{static}<p>{STATIC_NOTE}</p>", "render({ model, el });")
-
-
-def to_saved_html(explorer: PageExplorer) -> str:
-    """Write an explorer for a saved notebook: it needs no kernel, and begins once it is seen."""
-    return _html(explorer, "", _ONCE_SEEN)
+    still = f"{explorer.still_html()}<p>{STATIC_NOTE}</p>"
+    return _html(explorer, still, "render({ model, el });")
 
 
 _ONCE_SEEN = """new IntersectionObserver((seen, watch) => {

@@ -92,9 +92,9 @@ class RangeMap(Explorer):
         """Draw the histogram at this scale, and say its counts in words."""
         sentence = self._sentence()
         label = f"Histogram over the zones of {self.fmt.name}. {sentence}"
-        return self._histogram().svg(label, width=760, height=262), sentence
+        return self.histogram_chart().svg(label, width=760, height=262), sentence
 
-    def _histogram(self) -> Chart:
+    def histogram_chart(self) -> Chart:
         """Draw bars a binade wide over the zones of the format."""
         histogram = self.layers[self.layer.value]
         low, high = self.window

@@ -14,7 +14,7 @@ import anywidget
 import ipywidgets
 
 from mplab.course.explorers.modules import joined
-from mplab.course.explorers.saved import display_and_save, saved_picture
+from mplab.course.explorers.saved import Displayed, saved_picture
 from mplab.course.pictures.canvas import CARD_STYLE
 
 _ARROW = (
@@ -73,7 +73,7 @@ class Keys(anywidget.AnyWidget):
     _esm = joined("focus.js", "keys.js")
 
 
-class Explorer(ipywidgets.VBox):
+class Explorer(Displayed, ipywidgets.VBox):
     """Base class: a question, controls, a picture, and the same in words.
 
     A subclass defines `draw`, which reads the controls. Any change of a control redraws; the
@@ -102,9 +102,9 @@ class Explorer(ipywidgets.VBox):
             control.observe(self._changed, names="value")
         self.redraw()
 
-    def _ipython_display_(self) -> None:
-        saved = saved_picture(self.question, self.picture.value, self.sentence)
-        display_and_save(self, saved)
+    def saved_html(self) -> str:
+        """Write the picture and the sentence as they are now."""
+        return saved_picture(self.question, self.picture.value, self.sentence)
 
     @abstractmethod
     def draw(self) -> tuple[str, str]:

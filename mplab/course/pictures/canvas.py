@@ -137,6 +137,31 @@ def on_both(text: str) -> str:
     return re.sub(rule, both, text)
 
 
+def _shortened(tag: re.Match[str]) -> str:
+    """Write the places in a tag of SVG with two decimals, and a path in one line."""
+    few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0])
+    return re.sub(r" *\n(?=[LMCQz\"])", "", few)
+
+
+def _on_both_once(svg: str) -> str:
+    """Give an SVG of matplotlib colours for dark pages, each told once, and no idle digits.
+
+    As `on_both` on each shape, with six decimals, it is twice as long.
+    """
+    colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
+    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", svg)
+    short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
+    plain = "".join(f"--c{colour[1:]}:{colour};" for colour in colours)
+    both = "".join(f"--c{colour[1:]}:{on_both(colour)};" for colour in colours)
+    look = (
+        f"svg{{color-scheme:light dark;fill:var(--c000000);{plain}}}"
+        f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}"
+    )
+    # With its type, as matplotlib's own: pages drop the styles that JupyterLab needs.
+    told = f'<style type="text/css">{look}</style>'
+    return re.sub(r"(<svg [^>]*>)", rf"\1{told}", short, count=1)
+
+
 def style(fmt: Format | str) -> Style:
     """Return the palette's entry for a format or its name; black if it has none."""
     return STYLES.get(fmt if isinstance(fmt, str) else fmt.name, REFERENCE)
@@ -233,9 +258,8 @@ class Picture(Figure):
 
         The words of the SVG are text, and its colours are for light and for dark pages.
         """
-        look = '<svg style="color-scheme:light dark" fill="#000000" '
-        drawn = self._drawn("svg", words="none").decode().replace("<svg ", look, 1)
-        svg = f"svg+xml,{quote(on_both(drawn), safe='/:;,=()<>')}"
+        drawn = _on_both_once(self._drawn("svg", words="none").decode())
+        svg = f"svg+xml,{quote(drawn, safe='/:;,=()<>')}"
         png = f"png;base64,{base64.b64encode(self.png()).decode()}"
         return f"data:image/{min(svg, png, key=len)}"
 

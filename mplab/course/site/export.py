@@ -53,7 +53,7 @@ def export(
     require_packages("the reference", "pdoc")
     from mplab.course.site import front_page as front, reference
     from mplab.course.site.frame import first_figure
-    from mplab.course.site.lesson_page import title_of
+    from mplab.course.site.lesson_page import TEXTS, title_of
 
     paths = {
         int(path.name[:2]): path
@@ -83,13 +83,12 @@ def export(
             replace_file(out / picture.relative_to(path.parent), picture.read_bytes())
     reference.write_reference(out / "api", commands)
     guide = _text_of(course_folder("lessons") / "README.md")
-    stamp = _fingerprint()
-    last = _text_of(out / "index.html")
-    kept = front.first_explorer(last) if stamp in last else ""
-    digits = kept or front.draw_digits()
-    first = front.front_page(out, [*titles], guide, digits=digits)
-    others = {"index.html": first + stamp, "teaching.html": front.teaching_page(guide)}
-    for name, html in (others | front.other_pages(out)).items():
+    for source, name in TEXTS.items():
+        text = _text_of(course_folder("lessons") / f"{source}.md")
+        replace_file(out / f"{name}.html", front.text_page(text).encode())
+    first = front.front_page(out, [*titles], guide)
+    replace_file(out / "index.html", first.encode())
+    for name, html in front.other_pages(out).items():
         replace_file(out / name, html.encode())
     if (card := course_folder("lessons") / "l01" / "rescue.png").exists():
         replace_file(out / "card.png", card.read_bytes())

@@ -14,6 +14,7 @@ from typing import Any
 from PIL import Image
 
 from mplab.common.installation import VERSION
+from mplab.course.explorers.modules import joined
 
 FILES = Path(__file__).parent / "page"
 
@@ -41,14 +42,16 @@ def page(
         about: a sentence or two for search engines.
         card: the file beside the page that a link to it shows as its picture.
     """
-    script = (FILES / "site.js").read_text("utf-8")
+    spelling = joined("spelling.js").replace("export ", "")  # a script is no module
+    own = (FILES / "site.js").read_text("utf-8")
+    script = f'"use strict";\n{spelling}{own}'
     return (
         (FILES / "page.html")
         .read_text("utf-8")
         .format(
             title=escape(title),
             about=escape(about or title),
-            card=address() + card,
+            card=card_of(card),
             policy=policy([script, *_MODULE.findall(body)]),
             style=(FILES / "style.css").read_text("utf-8"),
             script=script,
@@ -58,6 +61,12 @@ def page(
             version=VERSION,
         )
     )
+
+
+def card_of(card: str) -> str:
+    """Write which picture a link to the page shows; it needs a whole address."""
+    place = address() and address() + card
+    return f'<meta property="og:image" content="{place}">' if place else ""
 
 
 def repository() -> str:

@@ -3,18 +3,14 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from html import escape
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
+from mplab.common.files import PICTURE
 from mplab.common.words import superscript
-from mplab.course.explorers.freezing import Control, Frozen, pack
 from mplab.course.explorers.modules import BitExplorer, facts, joined, to_live_html
-from mplab.course.explorers.range_map import RangeMap
-from mplab.course.pictures.canvas import percent
 from mplab.course.site.frame import (
     FILES,
     address,
@@ -24,18 +20,13 @@ from mplab.course.site.frame import (
     shrink_pictures,
 )
 from mplab.course.site.lesson_page import (
+    TEXTS,
     beginning,
-    frozen_explorer_html,
     markdown_to_html,
     title_of,
 )
+from mplab.course.site.stalled import stalled_explorer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
-
-EXPONENTS = range(0, 26, 2)
-"""Loss scales of the first explorer, as powers of two."""
-
-_SHOWN = 8
-"""How many digits the first explorer shows."""
 
 _THUMB = 280
 """The width of a card's picture in pixels: all of them stay below 100 kB."""
@@ -52,14 +43,13 @@ _ABOUT = (
 )
 
 
-def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -> str:
+def front_page(out: Path, lessons: Sequence[Path], guide: str) -> str:
     """Make the page that links to the others; a lesson that is not exported has no link.
 
     Args:
         out: the folder of the pages.
         lessons: the notebooks.
         guide: the instructor's guide, whose table has the minutes of each lesson.
-        digits: the first explorer, from `draw_digits`.
     """
     pages = [out / f"{path.stem}.html" for path in lessons]
     begin = ""
@@ -76,8 +66,8 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -
         .read_text("utf-8")
         .format(
             race=_race(),
-            counters=joined("numbers.js", "counters.js"),
-            digits=digits,
+            counters=joined("spelling.js", "numbers.js", "counters.js"),
+            stalled=stalled_explorer(),
             begin=begin,
             bits=to_live_html(BitExplorer("0.1")),
             clone=f"git clone {repository()}\n" if repository() else "",
@@ -86,6 +76,7 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -
         )
     )
     names = {
+        "stalled.html": "Training stalled?",
         "#lessons": "Lessons",
         "#run": "Run it",
         "teaching.html": "Teach with it",
@@ -96,28 +87,57 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str, *, digits: str) -
     return page(title, shrink_pictures(body), ways=ways, kind="front", about=_ABOUT)
 
 
-def teaching_page(guide: str) -> str:
-    """Make a page of the instructor's guide, with links to pages instead of to notebooks."""
+def text_page(text: str) -> str:
+    """Make a page of a text that stands beside the lessons, with links to pages.
+
+    Where the text has a picture, the page has the explorer of loss scales.
+    """
+    before, *rest = re.split(PICTURE, re.sub("^## ", "# ", text), maxsplit=1)
+    html = markdown_to_html(before)
+    if rest:
+        html += stalled_explorer() + markdown_to_html(rest[-1])
+    # Texts name their sections as GitHub does.
     html = re.sub(
-        r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', markdown_to_html(guide)
+        r'(id="|href="#)([^"]*)', lambda found: found[1] + _as_on_github(found[2]), html
     )
-    html = re.sub(r'<a href="(?!\d\d_|#|https?:)[^"]*">(.*?)</a>', r"\1", html)
-    return page("mplab: for teachers", html, ways=_HOME)
+    html = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', html)
+    elsewhere = r'<a href="(?!\d\d_|#|https?:|\w+\.html)[^"]*">(.*?)</a>'
+    title = text.partition("\n")[0].strip("# ")
+    html = re.sub(elsewhere, r"\1", html)
+    return page(f"{title} · mplab", html, ways=_HOME, kind="text")
+
+
+def _as_on_github(anchor: str) -> str:
+    return re.sub(r"[^\w-]", "", anchor).lower()
+
+
+_LONGEST = 200
+"""Letters of a heading."""
 
 
 def other_pages(out: Path) -> dict[str, str]:
     """Make the search page for the pages in `out`, and the page for a wrong address."""
     entries = []
-    for path in sorted(out.glob("[0-9]*.html")) + sorted((out / "api").rglob("*.html")):
+    texts = [out / f"{name}.html" for name in TEXTS.values()]
+    for path in [
+        *texts,
+        *sorted(out.glob("[0-9]*.html")),
+        *sorted((out / "api").rglob("*.html")),
+    ]:
         where = path.relative_to(out).as_posix()
         html = path.read_text("utf-8")
-        name = path.stem if where.startswith("api") else f"Lesson {int(path.stem[:2])}"
+        name = path.stem if where.startswith("api") else path.stem.capitalize()
+        if where[0].isdigit():
+            name = f"Lesson {int(path.stem[:2])}"
         main = html.partition("<main")[2].partition("</main>")[0]
         for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:
             anchor, _, rest = part.partition('"')
-            heading, _, words = _plain(f"<p{rest}").partition(" # ")
-            link = f'<a href="{where}#{anchor}">{name} · {heading if words else anchor}</a>'
-            entries.append(f"<li>{link}<p>{(words or heading)[:6000]}</p></li>")
+            heading, ended, words = f"{_plain('<p' + rest)} ".partition(" # ")
+            if not ended or len(heading) > _LONGEST:  # " # " may be a comment in code
+                words = f"{heading} {words}"
+                heading = anchor
+            link = f'<a href="{where}#{anchor}">{name} · {heading}</a>'
+            entries.append(f"<li>{link}<p>{words[:6000]}</p></li>")
     search = (FILES / "search.html").read_text("utf-8")
     lost = (FILES / "404.html").read_text("utf-8")
     return {
@@ -140,91 +160,28 @@ def _plain(html: str) -> str:
     )
 
 
+_TICKS = range(0, 25, 8)
+"""Of the axis of the race, as powers of two."""
+
+
 def _race() -> str:
     """Write the race of sums as it ends when rounding to nearest: each at 2^precision."""
     runners = (FP8_E5M2, FP8_E4M3, BF16, FP16, FP32)
     rows = "".join(
         f'<li class="stopped" data-format="{fmt.name}" style="--log: {fmt.precision}">'
         f"<b>{fmt.name}</b><span></span>"
-        f"<output>{2**fmt.precision:,} + 1 = {2**fmt.precision:,}</output></li>"
+        f"<strong>{2**fmt.precision:,} + 1 = {2**fmt.precision:,}</strong></li>"
         for fmt in runners
     )
+    ticks = "".join(
+        f'<i style="--log: {octave}">2{superscript(octave)}</i>' for octave in _TICKS
+    )
     given = json.dumps([facts(fmt) for fmt in runners])
-    return (FILES / "race.html").read_text("utf-8").format(rows=rows, facts=given)
-
-
-def draw_digits() -> str:
-    """Train a network in FP32, and in FP16 with each loss scale; show what each of them paints.
-
-    Below the digits lie the gradients of the run in FP32, times the loss scale, over FP16's zones.
-
-    Returns:
-        An explorer with a slider of loss scales, as HTML.
-    """
-    from mplab.training.digits import measure_painted_digits
-    from mplab.training.recipes import RECIPES
-
-    naive = RECIPES["fp16-naive"]
-    scales = {"2" + superscript(exponent): 2.0**exponent for exponent in EXPONENTS}
-    recipes = [
-        replace(naive, name=name, init_scale=scale, dynamic=False)
-        for name, scale in scales.items()
-    ]
-    found = measure_painted_digits(
-        "fp32", *recipes, record_gradients_at=(200,), progress=False
+    return (
+        (FILES / "race.html")
+        .read_text("utf-8")
+        .format(rows=rows, ticks=ticks, facts=given)
     )
-    r2 = found.r2
-    gradients = RangeMap(found.runs["fp32"])
-    fixed = _row_of_digits("images", found.images)
-    fixed += _row_of_digits("FP32", found.painted["fp32"])
-    states = []
-    for exponent, name in zip(EXPONENTS, scales, strict=True):
-        gradients.scale.value = exponent
-        part = gradients.shares
-        share = percent(part.flushed, part.total)
-        lost = f"Between layers, {share} of the gradients become 0 in FP16."
-        painted = fixed + _row_of_digits("FP16", found.painted[name])
-        sentence = f"{_result_sentence(r2[name], r2['fp32'])} {lost}"
-        states.append((painted + gradients.draw()[0], sentence))
-    frozen = Frozen(
-        question="One network, trained in FP16. Which loss scale brings the digits back?",
-        controls=[Control("slider", "loss scale", [*scales], start=0, readout=True)],
-        buttons=[],
-        positions=len(states),
-        start=states[0],
-        packed=pack(states, {}),
-    )
-    return frozen_explorer_html(frozen)
-
-
-def first_explorer(html: str) -> str:
-    """Find the first frozen explorer in the HTML of a page; empty if there is none."""
-    found = re.search(
-        r'<div class="explorer frozen".*?</script></div>', html, re.DOTALL
-    )
-    return found[0] if found else ""
-
-
-def _row_of_digits(words: str, images: np.ndarray) -> str:
-    """Write the first images in one row, with a gap of one pixel between them."""
-    row = np.zeros((8, _SHOWN, 9))
-    row[:, :, :8] = images[:_SHOWN].reshape(_SHOWN, 8, 8).swapaxes(0, 1)
-    ink = np.nan_to_num(row.reshape(8, -1)[:, :-1].clip(0, 1))
-    image = Image.fromarray((255 * (1 - ink)).astype(np.uint8))
-    source = image_address(image, "png", optimize=True)
-    attributes = f'alt="{words}, {_SHOWN} digits" src="{source}"'
-    return f'<p class="digits"><span>{words}</span><img {attributes}></p>'
-
-
-def _result_sentence(r2: float, wide: float) -> str:
-    """Describe what the network trained with this loss scale paints."""
-    if np.isnan(r2):
-        return "Nothing: scaled gradients passed 65,504, and every weight is NaN."
-    if r2 < 0.05:
-        seen = "One picture for all digits: small gradients became 0."
-    else:
-        seen = "As good as FP32." if r2 > 0.95 * wide else "Some digits are told apart."
-    return f"{seen} R² {r2:z.2f}; FP32 has {wide:.2f}."
 
 
 def _card(lesson: Path, exported: Path, guide: str) -> str:

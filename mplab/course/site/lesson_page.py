@@ -24,8 +24,12 @@ _PIECES = re.compile(rf"(?m)^(?=## |.*{PREDICTION})")
 
 _SUMMARY = "I have written my answer down"
 
-_DROPPED = re.compile(rf"<details><summary>{_SUMMARY}</summary>|</details>|{PICTURE}")
-"""A notebook folds the text of its answers; a page folds the cells above the text as well."""
+_DROPPED = re.compile(
+    rf"<details><summary>{_SUMMARY}</summary>|</details>|{PICTURE}"
+    r"|\s?Shift\+Enter runs a cell\."
+)
+"""A notebook folds the text of its answers; a page folds the cells above the text as well, and
+nothing runs there."""
 
 _NOTE = '<p class="note">The cells of this page have run. In JupyterLab you change them.{}</p>'
 
@@ -38,11 +42,13 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
-_BESIDE = {
-    "REPORTS.md": "api/mplab/health.html#reports-from-the-field-replayed",
-    "SHEET.md": "api/mplab/scaling.html#what-to-do",
+TEXTS = {
+    "STALLED": "stalled",
+    "REPORTS": "reports",
+    "SHEET": "sheet",
+    "README": "teaching",
 }
-"""Where a page has the files that stand beside a notebook."""
+"""The texts that stand beside the lessons, with the names of their pages."""
 
 _PAPER = re.compile(r"\barXiv:(\d{4}\.\d{5})")
 
@@ -113,9 +119,14 @@ def lesson_body(notebook: Any, more: str = "") -> str:
                 )
                 hidden = True
                 asked = False
-            parts.append(
-                markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
-            )
+            html = markdown_to_html(piece) if is_text else "".join(_code(piece, frozen))
+            if (
+                not is_text
+                and re.match("import |from ", piece.source)
+                and len(parts) == 1
+            ):
+                html = f"<details><summary>What is imported</summary>{html}</details>"
+            parts.append(html)
             asked = asked or (is_text and bool(re.search(PREDICTION, piece)))
     parts += ["</details>"] * hidden
     found = re.findall(r'<h2 id="([^"]+)">(.*?)<a class="anchor"', "".join(parts))
@@ -133,8 +144,8 @@ def markdown_to_html(markdown: str) -> str:
     html = _ANCHOR.sub(r'<a class="anchor" href="\1" aria-label="link to here">#</a>',
                        markdown2html(_DROPPED.sub("", markdown)))  # fmt: skip
     html = html.replace("before you run the next cell", "before you open what follows")
-    for name, page in _BESIDE.items():
-        html = html.replace(f'href="{name}"', f'href="{page}"')
+    for name, page in TEXTS.items():
+        html = html.replace(f'href="{name}.md', f'href="{page}.html')
     html = html.replace("Replace <code>None</code> and", "Type it below and")
     html = _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', html)
     html = _POWER.sub(

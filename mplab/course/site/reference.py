@@ -54,14 +54,6 @@ def write_reference(folder: Path, commands: Mapping[str, str]) -> None:
         names = [f"mplab.{room}" for room in ROOMS]
         pages = {name: _page(name) for name in ["mplab", *names, *MORE]}
         pages["mplab"].docstring += _lists(pages, commands)
-        reports = course_folder("lessons") / "REPORTS.md"
-        pages["mplab.health"].docstring += f"\n\n{reports.read_text('utf-8')}"
-        sheet = (course_folder("lessons") / "SHEET.md").read_text("utf-8")
-        _, heading, rest = sheet.partition("## What to do\n")
-        cures, _, _ = rest.partition(
-            "\n## "
-        )  # the table of formats is wider than a page
-        pages["mplab.scaling"].docstring += f"\n\n{heading}{cures}"
         pages["mplab"].submodules = [pages[name] for name in names]
         for name, page in pages.items():
             path = folder / f"{name.replace('.', '/')}.html"

@@ -28,11 +28,11 @@ import {
   live,
   modeWords,
   onBoth,
-  raised,
   showChoice,
   slider,
   textField,
 } from "./parts.js";
+import { raised } from "./spelling.js";
 
 // What is shown ---------------------------------------------------------------------------
 
@@ -430,7 +430,7 @@ function build(act, now) {
     line(labelled("number or code", entry), labelled("bits of", format)),
     ...code.parts,
     line(step("next value down", -1), step("next value up", 1), ...rules),
-    element("div", { class: "mplab-wide", tabindex: 0 }, table),
+    element("div", { class: "mplab-wide" }, table),
   ];
   return { parts, below: [inDigits], show };
 }

@@ -87,7 +87,7 @@ function race(root) {
       const size = Number.isFinite(c.sum) ? Math.max(c.sum, 1) : c.f.maxFinite;
       row.style.setProperty("--log", Math.log2(size));
       row.classList.toggle("stopped", c.stopped);
-      row.querySelector("output").textContent = equation(c);
+      row.querySelector("strong").textContent = equation(c);
     }
     const now = raceSentence(counters);
     if (said.textContent !== now) said.textContent = now;
@@ -120,18 +120,21 @@ function race(root) {
     resume();
     requestAnimationFrame(tick);
   };
+  const chosen = () => ways.find(({ checked }) => checked).value;
+  const finish = () => {
+    advance(chosen() === "nearest" ? END : 2 ** 17);
+    [n, running] = [END, false];
+    show();
+  };
   const restart = () => {
-    const way = ways.find(({ checked }) => checked).value;
-    counters = formats.map((f) => new Counter(f, way));
+    counters = formats.map((f) => new Counter(f, chosen()));
     [n, order] = [0, 0];
     if (!still.matches) {
       if (!running) go();
       else resume();
       return;
     }
-    advance(way === "nearest" ? END : 2 ** 17); // the end at once
-    n = END;
-    show();
+    finish();
   };
   button.addEventListener("click", () => {
     said.setAttribute("role", "status"); // silent until somebody asks
@@ -149,6 +152,7 @@ function race(root) {
     if (location.hash === `#race?${way.value}`) way.checked = true;
   }
   root.querySelector(".controls").hidden = false;
+  addEventListener("beforeprint", finish); // on paper a race stands at its end
   restart();
 }
 

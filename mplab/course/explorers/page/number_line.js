@@ -26,12 +26,12 @@ import {
   links,
   live,
   modeWords,
-  raised,
   shape,
   showChoice,
   slider,
   textField,
 } from "./parts.js";
+import { raised } from "./spelling.js";
 
 // Values and what rounds to them ----------------------------------------------------------
 

@@ -51,9 +51,6 @@ export function showChoice(list, names, chosen, words = (name) => name) {
   list.value = chosen;
 }
 
-/** An integer in raised digits. */
-export const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
-
 /** The name of a rounding mode as readers see it. */
 export const modeWords = (name) => name.toLowerCase().replaceAll("_", " ");
 

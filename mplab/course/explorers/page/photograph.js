@@ -16,10 +16,10 @@ import {
   links,
   live,
   modeWords,
-  raised,
   showChoice,
   slider,
 } from "./parts.js";
+import { raised } from "./spelling.js";
 
 // A lake at dusk, whose sun is 300,000 times as bright as its shore ---------------------------
 

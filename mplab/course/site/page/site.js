@@ -1,6 +1,4 @@
 // What a page does by itself: predictions that hide what follows, explorers, the frame.
-"use strict";
-
 const fresh = !history.state; // neither Back nor a reload; folds that close soon set the state
 const answers = [...document.querySelectorAll("details.answer")];
 for (const answer of answers) answer.open = false;
@@ -151,8 +149,6 @@ function element(tag, attributes, ...children) {
   return made;
 }
 
-const raised = (k) => String(k).replace(/./g, (c) => (c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]));
-
 /** Build a control as `Control` in mplab/course/explorers/freezing.py describes it, with its box. */
 function built([kind, name, options, start, readout], group) {
   if (kind === "slider") {
@@ -214,7 +210,7 @@ async function thaw(explorer) {
   function follow() {
     const [, state] = location.hash.split(`#${explorer.id}?`);
     for (const [i, at] of (state?.split(".") ?? []).entries()) {
-      if (Number(at) < sizes[i]) put(controls[i], Number(at));
+      if (/^\d+$/.test(at) && Number(at) < sizes[i]) put(controls[i], Number(at));
     }
     show();
   }
@@ -260,37 +256,20 @@ function computed(text) {
     const base = atom();
     return next("^") ? base ** power() : base;
   }
-  function product() {
-    let value = power();
-    for (let sign = next("*/"); sign; sign = next("*/")) {
-      value = sign === "*" ? value * power() : value / power();
-    }
+  const chain = (part, signs, apply) => () => {
+    let value = part();
+    for (let sign = next(signs); sign; sign = next(signs)) value = apply[sign](value, part());
     return value;
-  }
-  function sum() {
-    let value = product();
-    for (let sign = next("+-"); sign; sign = next("+-")) {
-      value = sign === "+" ? value + product() : value - product();
-    }
-    return value;
-  }
+  };
+  const product = chain(power, "*/", { "*": (a, b) => a * b, "/": (a, b) => a / b });
+  const sum = chain(product, "+-", { "+": (a, b) => a + b, "-": (a, b) => a - b });
   const value = sum();
   return at < tokens.length ? Number.NaN : value;
 }
 
 /** The possible values of a typed number: "2,049" may be a whole number or a fraction. */
 function readings(typed) {
-  const text = typed
-    .replace(/^[\s\w]*=/, "")
-    .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+/g, (word) => `^${word.normalize("NFKC")}`)
-    .replace(/(\d)\s*(?=[¼-¾⅐-⅞])/g, "$1+")
-    .normalize("NFKC")
-    .replace(/\*\*/g, "^")
-    .replace(/[·×]/g, "*")
-    .replace(/[−–]/g, "-")
-    .replace(/⁄/g, "/")
-    .replace(/(\d)[\s_'](?=\d{3}(?!\d))/g, "$1")
-    .replace(/(\d)\s+(?=\d+\s*\/)/g, "$1+");
+  const text = plainly(typed.replace(/^[\s\w]*=/, "")).replace(/(\d)\s+(?=\d+\s*\/)/g, "$1+");
   const both = [text.replace(/,(?=\d{3}(?!\d))/g, ""), text.replace(",", ".")];
   return both.map(computed).filter((value) => !Number.isNaN(value));
 }
@@ -349,8 +328,11 @@ function reveal(there) {
   there.scrollIntoView();
 }
 
+/** What the address names after #, whatever stands there. */
+const fragment = () => new URLSearchParams(`at=${location.hash.slice(1)}`).get("at");
+
 function arrive() {
-  const there = document.getElementById(decodeURIComponent(location.hash.slice(1)).split("?")[0]);
+  const there = document.getElementById(fragment().split("?")[0]);
   if (there) reveal(there);
 }
 
@@ -378,6 +360,9 @@ for (const code of navigator.clipboard ? document.querySelectorAll(".highlight")
   code.append(copy);
 }
 
+for (const cell of document.querySelectorAll(".text td")) // on a phone it says its column
+  cell.dataset.column = cell.closest("table").rows[0].cells[cell.cellIndex].textContent;
+
 // The Tab key stops only at boxes that scroll.
 const sizes = new ResizeObserver((boxes) => {
   for (const { target: box } of boxes) {
@@ -387,36 +372,27 @@ const sizes = new ResizeObserver((boxes) => {
 });
 for (const box of document.querySelectorAll(".scrolled, pre[tabindex]")) sizes.observe(box);
 
-const links = [...document.querySelectorAll(".contents a")];
-const heads = links.map((link) => document.getElementById(link.hash.slice(1)));
-function mark() {
-  const past = heads.findLastIndex((head) => head.getBoundingClientRect().top < 120);
-  for (const [i, link] of links.entries()) {
-    if (i === past) link.setAttribute("aria-current", "true");
-    else link.removeAttribute("aria-current");
-  }
+// The search page holds all sections; those that share most with the question come first.
+const EMPTY = /^(an?|and|are|can|did|do|does|for|from|how|in|is|it|my|of|on|or|the|to|what|why|with)$/;
+const ALIKE = ["stall stuck stop flat plateau stagnat", "fall drop shrink collaps halv",
+  "nan inf infinit overflow diverg", "lost lose vanish underflow flush"].map((line) => line.split(" "));
+
+/** A word as a pattern, whose digits may be raised; short words begin one, numbers are whole. */
+function pattern(word) {
+  const literal = word.replace(/[.*+?${}()|[\]\\]/g, "\\$&");
+  const either = literal.replace(/[-\d]/g, (c) => `[${c}${"⁰¹²³⁴⁵⁶⁷⁸⁹"[c] ?? "−⁻"}]`);
+  if (/^\d/.test(word)) return `(?<![\\d⁰-⁹])${either}(?![\\d⁰-⁹])`;
+  return word.length < 4 ? `(?<![a-z\\d])${either}` : either;
 }
-if (links.length) addEventListener("scroll", mark, { passive: true });
 
-// The search page holds all sections; those without the searched words are hidden.
-const RAISED = "⁻⁰¹²³⁴⁵⁶⁷⁸⁹";
-const lowered = (words) =>
-  words
-    .toLowerCase()
-    .replaceAll("−", "-")
-    .replace(/[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]/g, (c) => "-0123456789"[RAISED.indexOf(c)]);
-
-/** Words as parts, of which those that are searched for are marked. */
-function marked(words, searched) {
-  const literal = searched.map((word) => word.replace(/[.*+?${}()|[\]\\]/g, "\\$&"));
-  const parts = [];
-  let from = 0;
-  for (const { 0: found, index } of lowered(words).matchAll(new RegExp(literal.join("|"), "g"))) {
-    const to = index + found.length;
-    parts.push(words.slice(from, index), element("mark", {}, words.slice(index, to)));
-    from = to;
-  }
-  return [...parts, words.slice(from)];
+/** A pattern for each word of a question that says something, and for words that mean the same. */
+function patterns(question) {
+  const words = plainly(question.toLowerCase()).replace(/[?!,"^]/g, "").split(/\s+/).filter(Boolean);
+  const telling = words.filter((word) => !EMPTY.test(word));
+  return (telling.length ? telling : words).map((word) => {
+    const stem = word.length > 4 ? word.replace(/(e|ing|ed|e?s)$/, "") : word;
+    return (ALIKE.find((line) => line.includes(stem)) ?? [stem]).map(pattern).join("|");
+  });
 }
 
 const field = document.getElementById("search");
@@ -424,29 +400,38 @@ if (field) {
   const list = document.querySelector(".found");
   const entries = [...list.children].map((item) => {
     const [title, text] = item.children;
-    const [name, all] = [title.textContent, text.textContent];
-    return { item, title, text, name, all };
+    return { item, title, text, name: title.textContent, all: text.textContent };
   });
   const look = () => {
-    const words = lowered(field.value).replaceAll("^", "").split(/\s+/).filter(Boolean);
-    const holds = (text) => words.every((word) => lowered(text).includes(word));
-    const hits = entries.filter(({ name, all }) => holds(`${name} ${all}`));
-    for (const { item } of entries) item.hidden = true;
-    for (const { item, title, text, name, all } of hits) {
-      const at = Math.max(0, words.length ? lowered(all).indexOf(words[0]) - 60 : 0);
-      const part = (at ? "… " : "") + all.slice(at, at + 200);
-      title.replaceChildren(...(words.length ? marked(name, words) : [name]));
-      text.replaceChildren(...(words.length ? marked(part, words) : [part]));
-      item.hidden = false;
+    const asked = patterns(field.value);
+    for (const each of entries) Object.assign(each, { covered: 0, score: 0 }).item.hidden = true;
+    for (const words of asked.map((source) => new RegExp(source, "i"))) {
+      const holding = entries.filter(({ name, all }) => words.test(`${name} ${all}`));
+      const rare = Math.log(2 + entries.length / holding.length);
+      for (const each of holding) {
+        each.covered += rare;
+        each.score += rare * (words.test(each.name) ? 2 : 1);
+      }
     }
-    list.append(...hits.toSorted((a, b) => holds(b.name) - holds(a.name)).map(({ item }) => item));
-    document.getElementById("found").textContent = words.length ? `${hits.length} sections` : "";
+    const least = Math.max(...entries.map(({ covered }) => covered)) / 2;
+    const hits = entries.filter(({ covered }) => !asked.length || covered > least);
+    const any = new RegExp(asked.length ? `(${asked.join("|")})` : "(?!)", "i");
+    const marked = (words) =>
+      words.split(any).map((part, i) => (i % 2 ? element("mark", {}, part) : part));
+    for (const { item, title, text, name, all } of hits.toSorted((a, b) => b.score - a.score)) {
+      const at = Math.max(0, all.search(any) - 60);
+      title.replaceChildren(...marked(name));
+      text.replaceChildren(...marked((at ? "… " : "") + all.slice(at, at + 200)));
+      item.hidden = false;
+      list.append(item);
+    }
+    document.getElementById("found").textContent = asked.length ? `${hits.length} sections` : "";
   };
   field.addEventListener("input", () => {
     history.replaceState(history.state, "", `#${encodeURIComponent(field.value)}`); // Back finds it
     look();
   });
-  field.value = decodeURIComponent(location.hash.slice(1));
+  field.value = fragment();
   document.getElementById("asked").hidden = false;
   field.focus();
   look();
