@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mplab.course.grading.dates import read_time
 from mplab.course.grading.tables import (
+    ID_FIELDS,
     CourseTable,
     Student,
     means,
@@ -132,9 +133,6 @@ def participant_number(identifier: str) -> str:
     return found[0] if found else ""
 
 
-_ID_FIELDS = ("id_number", "username", "email")
-
-
 class Matching:
     """Finds the student of a line in a platform's table, by id, log-in, address or name.
 
@@ -159,11 +157,10 @@ class Matching:
     def student(self, line: Mapping[str, str]) -> str | None:
         """Return the student's id; None if nobody or more than one fits."""
         table = self._table
-        texts = [line.get(table.column(field), "") for field in _ID_FIELDS]
-        texts += [line.get(head, "") for head in ("sis user id", "sis login id")]
+        texts = [line.get(table.column(field), "") for field in ID_FIELDS]
         if table.is_canvas:
             texts += [f"number {line.get('id')}", line.get("id", "")]
-        texts += [line.get(table.column("full_name"), ""), line.get("student", "")]
+        texts.append(line.get(table.column("full_name"), ""))
         for text in texts:
             found = self._known.get(normalized_head(text), set())
             if text.strip() and len(found) == 1:
