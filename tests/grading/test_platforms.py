@@ -255,8 +255,8 @@ def test_a_team_of_moodle_comes_in_by_the_worksheet_and_each_member_gets_the_pag
     assert team_owners(course, "a1") == {"s01": "s01", "s02": "s01"}
     pages, others = sent_back(course, ["s01"])
     assert pages == {
-        "Ada Löwe_17_assignsubmission_file/a1.html": "s01",
-        "Bo Li_99_assignsubmission_file/a1.html": "s02",
+        "Ada Löwe_17_assignsubmission_file_/a1.html": "s01",
+        "Bo Li_99_assignsubmission_file_/a1.html": "s02",
     }
     assert others == []
 

@@ -94,16 +94,15 @@ class Label(NamedTuple):
         return f"{self.name}_{self.number}" if self.number else self.name
 
 
-def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:
-    """Write the name of a person's folder for Moodle, where only the number counts.
+def moodle_prefix(name: str, number: str) -> str:
+    """Write the name of a person's folder as every Moodle reads it, where only the number counts.
 
     Args:
         name: of the person.
         number: of the person in this assignment, from the worksheet.
-        old: in the form of Moodle until 4.0.
     """
     plain = "".join(c for c in name if c.isalnum() or c in " .-")
-    return f"{plain}_{number}_assignsubmission_file{'_' * old}/"
+    return f"{plain}_{number}_assignsubmission_file_/"
 
 
 def is_of_platform(text: str) -> bool:
