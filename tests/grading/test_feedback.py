@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import shutil
 
 import nbformat
@@ -152,3 +153,5 @@ def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course)
     assert page.count("The cell does not run") == page.count(told) > 0
     assert "The notebook defines no" in page
     assert "<pre>0.0</pre>" not in page.replace("\n", "")
+    kinds = {*re.findall('<section class="(.*?)"', page)}
+    assert kinds == {"feedback", "markdown", "code"}

@@ -117,7 +117,7 @@ class FeedbackExporter(Exporter):
         if typeset is None:
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
         texts = json.loads(typeset) if typeset else map(cell_as_text, notebook.cells)
-        kinds = [cell.metadata.get("mplab", cell.cell_type) for cell in notebook.cells]
+        kinds = [cell.metadata.get("kind", cell.cell_type) for cell in notebook.cells]
         return _PAGE.generate(
             title=notebook.metadata.title, cells=zip(kinds, texts, strict=True)
         ).decode()
@@ -297,5 +297,5 @@ def with_points(graded: NotebookNode, about: Mapping[str, Any]) -> NotebookNode:
 
 
 def _words(text: str) -> NotebookNode:
-    metadata = {"mplab": "feedback"}
+    metadata = {"kind": "feedback"}
     return v4.new_markdown_cell(f"**Feedback:** {text}", metadata=metadata)
