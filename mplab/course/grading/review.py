@@ -25,9 +25,16 @@ from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.api import Comment, Grade, MissingEntry
+from nbgrader.api import (
+    Comment,
+    Grade,
+    MissingEntry,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import joinedload
 from tornado import httpserver, web
 
 from mplab.course.grading.dates import show_time
@@ -308,9 +315,11 @@ class _Answer(_Handler):
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
         words = self.get_body_argument("comment", "").replace("\r\n", "\n")
-        with self._grades(assignment, notebook, name) as (question, grades):
-            place = _place(grades, student)
-            try:
+        asked = assignment, notebook, name
+        try:
+            # Neither a grader nor another page comes between comparing and writing.
+            with self.course.marking(), self._grades(*asked) as (question, grades):
+                place = _place(grades, student)
                 if len(words) > _COMMENT_CHARACTERS:
                     raise ValueError(
                         f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
@@ -320,34 +329,29 @@ class _Answer(_Handler):
                 comment = words.strip()
                 if question.rubric:
                     comment = with_parts(question.rubric, given, comment)
-                # Neither a grader nor another page comes between comparing and writing.
-                with self.course.marking():
-                    self.database.expire_all()
-                    self._refuse_change(question, grades[place])
-                    marked = [grades[place]]
-                    if self.get_body_argument("same", ""):
-                        same = self._same(question, grades, student)
-                        marked += [each for each in same if each.needs_manual_grade]
-                    for each in marked:
-                        each.manual_score = sum(given)
-                        each.needs_manual_grade = False
-                        if row := _comment(each, question):
-                            row.manual_comment = comment or None
-                        self._sign(question, each.student.id)
-                    self.database.commit()
-                return self._go_on(question, grades, place + 1)
-            except ValueError as wrong:
-                self.set_status(400)
-                error = f"Not saved: {wrong}."
-            except OperationalError as failed:
-                self.set_status(503)
-                cause = " ".join(str(failed.orig).split())
-                error = (
-                    f"Not saved: the gradebook cannot be written ({cause}). Save again."
-                )
-                self.database.rollback()
-            typed = points, words
-            page = self._page(question, grades, student, typed, error)
+                self._refuse_change(question, grades[place])
+                marked = [grades[place]]
+                if self.get_body_argument("same", ""):
+                    same = self._same(question, grades, student)
+                    marked += [each for each in same if each.needs_manual_grade]
+                for each in marked:
+                    each.manual_score = sum(given)
+                    each.needs_manual_grade = False
+                    if row := _comment(each, question):
+                        row.manual_comment = comment or None
+                    self._sign(question, each.student.id)
+                respond = self._go_on(question, grades, place + 1)
+                self.database.commit()
+                return respond
+        except ValueError as wrong:
+            self.set_status(400)
+            error = f"Not saved: {wrong}."
+        except OperationalError as failed:
+            self.set_status(503)
+            cause = " ".join(str(failed.orig).split())
+            error = f"Not saved: the gradebook cannot be written ({cause}). Save again."
+        with self._grades(*asked) as (question, grades):
+            page = self._page(question, grades, student, (points, words), error)
         return partial(self.finish, page)
 
     def _refuse_change(self, question: Question, grade: Any) -> None:
@@ -400,7 +404,12 @@ class _Answer(_Handler):
                 cell = book.find_graded_cell(name, notebook, assignment)
             except (MissingEntry, StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
-            yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
+            # In one question to the database, and not in three for each student.
+            query = book.db.query(Grade).filter(Grade.cell_id == cell.id)
+            whole = joinedload(Grade.notebook).joinedload(SubmittedNotebook.assignment)
+            query = query.options(whole.joinedload(SubmittedAssignment.student))
+            grades = sorted(query, key=lambda grade: str(grade.student.id))
+            yield question, grades
 
     def _seen(self, question: Question, student: str) -> str:
         """Return the digest of an answer as it is now."""
