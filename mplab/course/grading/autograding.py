@@ -324,13 +324,13 @@ def _record_failure(
 def _read_result(
     course: Course, assignment: str, student: str, *, done_before: bool
 ) -> SubmissionResult:
-    record = course.read("journal", assignment, student)
     unknown = "not graded yet: the grader was killed, or its disk full"
+    record = {"remark": unknown, **course.read("journal", assignment, student)}
     return SubmissionResult(
         student,
-        score=record.get("score"),
-        max_score=record.get("max_score"),
-        remark=str(record.get("remark", unknown)),
-        seconds=float(record.get("seconds", 0.0)),
-        done_before=done_before,
+        record.get("score"),
+        record.get("max_score"),
+        record["remark"],
+        record.get("seconds", 0.0),
+        done_before,
     )
