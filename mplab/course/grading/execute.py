@@ -397,7 +397,8 @@ def grade_submission(
     """
     time.sleep(pause)
     with _TURN:
-        return _grade_notebooks(job, student, again=again)
+        shared = _load(job)
+        return _grade_notebooks(job, student, *shared, again=again)
 
 
 @lru_cache(1)
@@ -408,13 +409,20 @@ def _load(job: Job) -> tuple[Course, dict[str, NotebookNode], Limits]:
     return course, course.skeletons(job.assignment), Limits(**course.config().Limits)
 
 
-def _grade_notebooks(job: Job, student: str, *, again: bool) -> GradedNotebooks:
+def _grade_notebooks(
+    job: Job,
+    student: str,
+    course: Course,
+    skeletons: dict[str, NotebookNode],
+    limits: Limits,
+    *,
+    again: bool,
+) -> GradedNotebooks:
     """Read a submission, run it in the sandbox, and write outputs and points into its notebooks.
 
     Raises:
         NoSandbox: there is no sandbox, or it ended through no fault of the submission.
     """
-    course, skeletons, limits = _load(job)
     start = time.perf_counter()
     assignment = job.assignment
     found = digest(course, assignment, student)
