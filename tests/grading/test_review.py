@@ -330,7 +330,7 @@ def test_equal_answers_get_one_mark_from_somebody_with_a_name(course):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 def test_a_save_asks_the_database_no_more_often_for_a_larger_class(course, tmp_path):
-    """For 118 students it took 3,300 questions, and seconds on a busy machine."""
+    """For 118 students it took 840 questions, and seconds on a busy machine."""
     copied = Course(shutil.copytree(course.root, tmp_path / "course"))
     show, save, _ = reading(copied, served(copied), "s01")
     counts = []
