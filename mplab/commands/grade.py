@@ -101,6 +101,11 @@ _COURSE = _option(
 _ASSIGNMENT = _option("assignment", metavar="ASSIGNMENT")
 _JOBS = _option("--jobs", type=int, default=1, help="processes (default: 1)")
 _STUDENT = _option("--student", action="append", default=[], help="only this id")
+_PEOPLE = _option(
+    "--people",
+    type=Path,
+    help="whose names are that are nobody's in the roster: a CSV name,id",
+)
 _TRUST = _option(
     "--trust-submissions",
     action="store_true",
@@ -206,11 +211,7 @@ def _due(course: Course, options: argparse.Namespace) -> int:
         default=[],
         help="the platform's list: Moodle's grading worksheet, Canvas's JSON, or a CSV id,time",
     ),
-    _option(
-        "--people",
-        type=Path,
-        help="whose names are that are nobody's in the roster: a CSV name,id",
-    ),
+    _PEOPLE,
 )
 def _collect(course: Course, options: argparse.Namespace) -> int:
     from mplab.course.grading import collecting, exchanging
@@ -359,6 +360,7 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
     _COURSE,
     _ASSIGNMENT,
     _JOBS,
+    _PEOPLE,
     _TRUST,
     _PUBLISH,
     _option(
@@ -387,7 +389,7 @@ def _watch(course: Course, options: argparse.Namespace) -> int:
     while True:
         messages = []
         try:
-            collected = collecting.collect(course, name, place)
+            collected = collecting.collect(course, name, place, people=options.people)
             messages += [f"look at: {problem}" for problem in collected.problems]
             lines = autograding.autograde(
                 course,

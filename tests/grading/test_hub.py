@@ -231,7 +231,7 @@ def students_get_their_own_feedback(room):
             {"format": "text", "type": "file"},
         )
         page = room.hub.server(name, "GET", path, params=text)["content"]
-        assert re.search(r"Score: ([\d.]+)", page)[1] == score
+        assert re.search(r"Feedback:</strong> ([\d.]+) of", page)[1] == score
         assert len(list((room.homes / name).rglob("a1.html"))) == 1  # nobody else's
 
 

@@ -64,13 +64,10 @@ def course(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "message", ["", "a: 1 of 2", "✘ a: 0 of 1\n    b", "\u2028\n✔ x: 1 of 1"]
 )
-@pytest.mark.parametrize("old", [False, True])
-def test_what_is_written_into_a_check_is_read_again(message, old):
+def test_what_is_written_into_a_check_is_read_again(message):
     outcomes = [Outcome("a: b", 2.0, 0.0, message), Outcome("c", 0.5, 0.5, "")]
     cell = nbformat.v4.new_code_cell("")
     write_outcomes(cell, outcomes)
-    if old:
-        del cell.metadata["mplab"]
     text = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
     read = read_outcomes(nbformat.v4.reads(text).cells[0])
     line = one_line(message)

@@ -16,7 +16,7 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
     box = tmp_path / "in"
     box.mkdir()
     page = "feedback/{}/a1/a1.html"
-    late = iter([("s01", True), ("s02", False), ("s01", False), (None, None)])
+    late = iter([("s01", True), ("Bo", False), ("s01", False), (None, None)])
 
     def arrives(seconds):
         assert seconds == 20
@@ -27,7 +27,10 @@ def test_what_arrives_is_graded_and_its_page_written_until_the_teacher_ends_it(
 
     monkeypatch.setattr(grade, "time", SimpleNamespace(sleep=arrives))
     trust = [] if WALLS else ["--trust-submissions"]
-    words = ["watch", "a1", "--from", str(box), "--course", str(course.root), *trust]
+    people = tmp_path / "people.csv"
+    people.write_text("name,id\nBo,s02\n")
+    words = ["watch", "a1", "--from", str(box), "--people", str(people), *trust]
+    words += ["--course", str(course.root)]
     assert grade.main(words) == 130
     # The newest counts.
     assert [g.score for g in grades(course, ["a1"])][:3] == [

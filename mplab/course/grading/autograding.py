@@ -48,7 +48,7 @@ from mplab.course.grading.journal import (
     submitted_students,
     superseded,
 )
-from mplab.course.grading.sandbox import NoSandbox, require_sandbox
+from mplab.course.grading.sandbox import require_sandbox
 from mplab.numbers.formats import FP16
 from mplab.numbers.rounding import round_to
 
@@ -69,13 +69,6 @@ class SubmissionResult(NamedTuple):
     remark: str
     seconds: float
     done_before: bool
-
-
-class _Attempt(NamedTuple):
-    """A submission to grade, and the number of attempts before."""
-
-    student: str
-    number: int = 0
 
 
 _Workers = tuple[Executor, Callable[[], int]]
@@ -121,7 +114,14 @@ def autograde(
     course.skeletons(assignment)  # raises if it has not been released
     course.extensions(assignment)  # raises if its table is broken
     with _lock(course):
-        chosen = _submissions_to_grade(course, assignment, students, log)
+        present, strangers = submitted_students(course, assignment)
+        for name in strangers:
+            log(f"{name[:80]!a}: not graded: no student of the roster has this id")
+        for name, other in superseded(course, assignment).items():
+            log(
+                f"{name}: not graded: {other} of the same team handed in later, or stands first"
+            )
+        chosen = select_students(course, assignment, students, present)
         todo = chosen
         if not force:
             todo = [name for name in chosen if not is_graded(course, assignment, name)]
@@ -159,23 +159,6 @@ def _lock(course: Course) -> Iterator[None]:
                 "what it has graded is not graded again."
             ) from error
         yield
-
-
-def _submissions_to_grade(
-    course: Course,
-    assignment: str,
-    students: Sequence[str],
-    log: Callable[[str], None],
-) -> list[str]:
-    """List the ids with a submission: all, or only the named ones."""
-    present, strangers = submitted_students(course, assignment)
-    for name in strangers:
-        log(f"{name[:80]!a}: not graded: no student of the roster has this id")
-    for name, other in superseded(course, assignment).items():
-        log(
-            f"{name}: not graded: {other} of the same team handed in later, or stands first"
-        )
-    return select_students(course, assignment, students, present)
 
 
 # The workers -----------------------------------------------------------------------------
@@ -233,72 +216,74 @@ def _grade_all(
     job: Job,
     log: Callable[[str], None],
 ) -> None:
-    """Grade the submissions, and record each result as it arrives."""
-    queue = deque(map(_Attempt, students))
-    suspects = deque[_Attempt]()
-    while queue:
-        with workers(jobs) as (executor, capacity):
-            suspects += _grade_queue(executor, capacity, queue, course, job, log)
-    while suspects:  # one at a time: the one that kills its worker harms no other
-        with workers(1) as (executor, _):
-            suspects += _grade_queue(executor, lambda: 1, suspects, course, job, log)
+    """Grade the submissions, and record each result as it arrives.
+
+    What fails is tried again after the others, and one at a time: a submission that kills its
+    worker harms no other.
+    """
+    errors: dict[str, Exception] = {}
+    for number in range(len(_PAUSES)):
+        queue = deque(errors if number else students)
+        errors = {}
+        while queue:
+            with workers(1 if number else jobs) as (executor, capacity):
+                room = (lambda: 1) if number else capacity
+                errors |= _grade_queue(executor, room, queue, number, course, job, log)
+    for student, error in errors.items():
+        _record_failure(course, job.assignment, student, error)
 
 
 def _grade_queue(
     executor: Executor,
     capacity: Callable[[], int],
-    queue: deque[_Attempt],
+    queue: deque[str],
+    number: int,
     course: Course,
     job: Job,
     log: Callable[[str], None],
-) -> deque[_Attempt]:
+) -> dict[str, Exception]:
     """Grade until the queue is empty, or the executor breaks because a worker died.
 
+    Args:
+        executor: runs the submissions.
+        capacity: how many it holds at once.
+        queue: the students that are left.
+        number: how often they have been tried.
+        course: the course.
+        job: of all submissions.
+        log: called with each line about the progress.
+
     Returns:
-        The submissions to try again alone: those that the executor held when it broke, and those
-        whose sandbox was killed, for instance by a machine short of memory.
+        The students to try again, with what failed.
     """
-    alone = deque[_Attempt]()
-    running: dict[Future[GradedNotebooks], _Attempt] = {}
+    failed: dict[str, Exception] = {}
+    running: dict[Future[GradedNotebooks], str] = {}
     logged = time.monotonic()
-
-    def retry(attempt: _Attempt, again: deque[_Attempt], error: Exception) -> None:
-        student, number = attempt
-        if number + 1 < len(_PAUSES):
-            again.append(_Attempt(student, number + 1))
-        else:
-            _record_failure(course, job.assignment, student, error)
-
+    pause = _PAUSES[number]
     while queue or running:
         try:
             for _ in range(min(len(queue), capacity() - len(running))):
-                student, number = queue[0]
-                future = executor.submit(
-                    grade_submission, job, student, _PAUSES[number], number > 0
-                )
+                work = job, queue[0], pause, number > 0
+                future = executor.submit(grade_submission, *work)
                 running[future] = queue.popleft()
             for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:
                 try:
                     _save_result(course, job.assignment, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
-                except NoSandbox as error:
-                    retry(running[future], alone, error)
                 except Exception as error:  # technical: a refusal comes as a result
-                    retry(running[future], queue, error)
+                    failed[running[future]] = error
                 del running[future]
         except BrokenExecutor as error:
-            retried = ", ".join(attempt.student for attempt in running.values())
-            log(f"a worker ended early; graded again: {retried}")
-            for attempt in running.values():
-                retry(attempt, alone, error)
-            return alone
+            lost = running.values()
+            log(f"a worker ended early; graded again: {', '.join(lost)}")
+            return failed | dict.fromkeys(lost, error)
         if time.monotonic() - logged > _LOG_SECONDS:
             logged = time.monotonic()
-            left = [attempt.student for attempt in [*running.values(), *queue]]
+            left = [*running.values(), *queue]
             more = ", …" if len(left) > 5 else ""
             log(f"{plural(len(left), 'submission')} left: {', '.join(left[:5])}{more}")
-    return alone
+    return failed
 
 
 # The gradebook ---------------------------------------------------------------------------
@@ -339,13 +324,13 @@ def _record_failure(
 def _read_result(
     course: Course, assignment: str, student: str, *, done_before: bool
 ) -> SubmissionResult:
-    record = course.read("journal", assignment, student)
     unknown = "not graded yet: the grader was killed, or its disk full"
+    record = {"remark": unknown, **course.read("journal", assignment, student)}
     return SubmissionResult(
         student,
-        score=record.get("score"),
-        max_score=record.get("max_score"),
-        remark=str(record.get("remark", unknown)),
-        seconds=float(record.get("seconds", 0.0)),
-        done_before=done_before,
+        record.get("score"),
+        record.get("max_score"),
+        record["remark"],
+        record.get("seconds", 0.0),
+        done_before,
     )

@@ -18,9 +18,9 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -184,12 +184,12 @@ def collect(
         )
     table = read_people(people, {s.id for s in roster}) if people else {}
     listed = read_list(times, roster, zone)
-    problems = [*listed.remarks]
+    problems = listed.remarks
     if listed.names:
-        course.write("platform", assignment, "list", listed.record())
-    teams = course.teams(assignment)
-    problems += _other_teams(teams, listed.teams)
-    known = People(roster, teams, listed, table)
+        numbers = {who: number for number, who in listed.people.items()}
+        record = {"numbers": numbers, "teams": listed.teams}
+        course.write("platform", assignment, "list", record)
+    known = People(roster, course.teams(assignment), listed, table)
     sources: dict[str, str] = {}
     with ExitStack() as stack:
         files = _without_top(list(_files(place, stack)), place, known)
@@ -207,7 +207,18 @@ def collect(
                     f"{owner}: {len(remarks) - _LINES} more of the same kind"
                 )
     empty = [owner for owner, source in sources.items() if source == _NOTHING]
-    problems += _about_times(sources, listed, zone)
+    unknown = [owner for owner, source in sources.items() if source == _UNKNOWN]
+    if unknown and times:
+        problems.append(f"no time in the platform's list: {', '.join(unknown)}")
+    elif unknown:
+        problems.append(
+            f"when {len(unknown)} came in is not known: a platform's names and the dates of a "
+            "download do not say it; --times takes the platform's list"
+        )
+    if listed.names:
+        problems.append(f"the times of the worksheet are read as times in {zone}")
+    if listed.drafts:
+        problems.append(f"drafts, not submitted: {', '.join(listed.drafts)}")
     return Collected(sorted(found.deliveries), problems, [*found.left_out, *empty])
 
 
@@ -227,37 +238,6 @@ def _write_people(
     )
 
 
-def _other_teams(
-    ours: Mapping[str, Sequence[str]], theirs: Mapping[str, Sequence[str]]
-) -> list[str]:
-    """Say which teams of the platform's list are others than those of `teams.csv`."""
-    known = {frozenset(members) for members in ours.values()}
-    others = [name for name, members in theirs.items() if {*members} not in known]
-    if not others:
-        return []
-    return [f"teams.csv counts; the platform's list has others: {', '.join(others)}"]
-
-
-def _about_times(
-    sources: Mapping[str, str], listed: PlatformList, zone: tzinfo
-) -> list[str]:
-    """Say whose clock it was, and when nobody's."""
-    unknown = [owner for owner, source in sources.items() if source == _UNKNOWN]
-    lines = []
-    if unknown and listed.times:
-        lines.append(f"no time in the platform's list: {', '.join(unknown)}")
-    elif unknown:
-        lines.append(
-            f"when {len(unknown)} came in is not known: a platform's names and the dates of a "
-            "download do not say it; --times takes the platform's list"
-        )
-    if listed.names:
-        lines.append(f"the times of the worksheet are read as times in {zone}")
-    if listed.drafts:
-        lines.append(f"drafts, not submitted: {', '.join(listed.drafts)}")
-    return lines
-
-
 # Whose is it? --------------------------------------------------------------------------------
 def _without_top(files: list[_File], place: Path, people: People) -> list[_File]:
     """Remove a single folder on top, as some platforms and file managers add it.
@@ -266,12 +246,8 @@ def _without_top(files: list[_File], place: Path, people: People) -> list[_File]
     """
     name = place.name
     tops = {file.path.parts[0] for file in files}
-    clones = name.endswith("-submissions")
-    if (
-        len(tops) == 1
-        and all(len(file.path.parts) > 1 for file in files)
-        and not clones
-    ):
+    packed = len(tops) == 1 and all(len(file.path.parts) > 1 for file in files)
+    if packed and not name.endswith("-submissions"):
         (top,) = tops
         if not (is_of_platform(top) or _EXCHANGE.fullmatch(top) or people.whose(top)):
             files = [f._replace(path=f.path.relative_to(top)) for f in files]
@@ -279,9 +255,8 @@ def _without_top(files: list[_File], place: Path, people: People) -> list[_File]
     title = name.removesuffix("-submissions")
     if title == name:
         return files
-    paths = [str(file.path).removeprefix(f"{title}-") for file in files]
-    pairs = zip(files, paths, strict=True)
-    return [file._replace(path=PurePosixPath(path)) for file, path in pairs]
+    paths = [PurePosixPath(str(f.path).removeprefix(f"{title}-")) for f in files]
+    return [f._replace(path=path) for f, path in zip(files, paths, strict=True)]
 
 
 class _Found(NamedTuple):
@@ -319,8 +294,7 @@ def _deliveries(
             label = None
         if label and label.kind != "file":
             if label.kind != ".txt":  # which Blackboard adds to each
-                kind = "a link" if label.kind == "link" else "text"
-                words = f"left out: {kind} typed on {label.platform}, no notebook"
+                words = f"left out: {label.kind} typed on {label.platform}"
                 remarks.append(f"{shown_name(top)}: {words}")
             continue
         try:
@@ -488,8 +462,10 @@ def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
             refused = partial(_refuse, "its path leads out of the zip")
             yield _File(PurePosixPath(name.name or "?"), refused)
         else:
-            opener = partial(_open_entry, archive, info)
-            yield _File(name, opener, _zip_time(info), "download")
+            time = None
+            with suppress(ValueError):  # it is no date
+                time = datetime(*info.date_time, tzinfo=UTC)
+            yield _File(name, partial(_open_entry, archive, info), time, "download")
 
 
 def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
@@ -503,14 +479,6 @@ def _open_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> IO[bytes]:
             "it is packed by an unusual method; pack it as an ordinary zip"
         )
     return archive.open(info)
-
-
-def _zip_time(info: zipfile.ZipInfo) -> datetime | None:
-    """Return an entry's date, as if it were in UTC; None if it is no date."""
-    try:
-        return datetime(*info.date_time, tzinfo=UTC)
-    except ValueError:
-        return None
 
 
 class _DeliveryReader:
@@ -648,9 +616,9 @@ def _bring_in(
         )
     clock = next(iter(counts.files.values())).clock
     label = counts.label
-    stamp = listed.times.get(("id", owner))
+    stamp = listed.times.get(owner)
     if label and not counts.team:
-        stamp = stamp or listed.times.get(("number", label.number))
+        stamp = stamp or listed.times.get(f"number {label.number}")
         stamp = stamp or stated_time(label.time, course.zone())
     source = "list"
     if not stamp:

@@ -10,32 +10,27 @@ from mplab.course.grading.tables import normalized_head, normalized_name
 
 _LANGUAGES = ("en", "de", "fr", "es", "it", "nl", "pt")
 
-_FORMS = (
-    # 24. November 2026 · 24 de noviembre de 2026 · 24 November 2026
-    r"(?P<day>\d{1,2})\.?\s+(?:de\s+)?(?P<month>[^\W\d_]+)\.?,?\s+(?:de\s+)?(?P<year>\d{4})",
-    # November 24, 2026
-    r"(?P<month>[^\W\d_]+)\s+(?P<day>\d{1,2}),?\s+(?P<year>\d{4})",
-    # 2026年11月24日
-    r"(?P<year>\d{4})\s*年\s*(?P<month>\d{1,2})\s*月\s*(?P<day>\d{1,2})\s*日",
-)
-"""A date with its month in words, or with the year first: none can be misread."""
+_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 
-_CLOCK = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?\s*([ap]\.?m)?")
-
-_OFFSET = re.compile(r"\s*(?:[+-]\d|z|utc|gmt)")
+_CHINESE = re.compile(r"(\d{4})\s*年\s*(\d{1,2})\s*月\s*(\d{1,2})\s*日\D*")
+"""A date with the names of its parts, and a weekday."""
 
 
 @cache
-def _months() -> dict[str, int]:
-    """Return the number of each month by its name in a language, without accents."""
+def _words() -> dict[str, str]:
+    """Return the English names of months; weekdays and "of" are left out, in any language."""
     from babel import Locale
 
-    numbers = {}
+    words = {"de": "", "as": ""}
+    english = Locale("en").months["format"]["abbreviated"]
     for language in _LANGUAGES:
+        locale = Locale(language)
         for width in ("wide", "abbreviated"):
-            for number, name in Locale(language).months["format"][width].items():
-                numbers[normalized_name(name)] = number
-    return numbers
+            for number, name in locale.months["format"][width].items():
+                words[normalized_name(name)] = english[number]
+            for name in locale.days["format"][width].values():
+                words.setdefault(normalized_name(name), "")  # "mar" is a month, too
+    return words
 
 
 def read_time(text: str, zone: tzinfo) -> datetime:
@@ -52,22 +47,11 @@ def read_time(text: str, zone: tzinfo) -> datetime:
     """
     from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
 
-    text = normalized_head(text)
-    for form in _FORMS:
-        found = re.search(form, text)
-        if found is None:
-            continue
-        word = found["month"]
-        month = int(word) if word.isdigit() else _months().get(normalized_name(word))
-        clock = _CLOCK.search(text, found.end()) or _CLOCK.search(text)
-        if month is None or clock is None or _OFFSET.match(text, clock.end()):
-            continue
-        hour = int(clock[1])
-        if clock[3]:
-            hour = hour % 12 + 12 * (clock[3][0] == "p")
-        day = datetime(int(found["year"]), month, int(found["day"]))
-        time = day.replace(hour=hour, minute=int(clock[2]), tzinfo=zone)
-        return time.astimezone(UTC)
+    def english(word: re.Match[str]) -> str:
+        return _words().get(normalized_name(word[0]), word[0])
+
+    text = _CHINESE.sub(r"\1-\2-\3 ", normalized_head(text))
+    text = _WORD.sub(english, text)
     if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
         raise ValueError(f"{text!r} may begin with the day or with the month")
     end = datetime.now().replace(hour=23, minute=59, second=0, microsecond=0)

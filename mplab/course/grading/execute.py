@@ -10,7 +10,6 @@ import atexit
 import copy
 import logging
 import multiprocessing.util
-import re
 import signal
 import threading
 import time
@@ -53,11 +52,6 @@ from mplab.course.grading.submissions import (
     marked,
     read_submission,
 )
-
-_OUTCOME_TEXT = re.compile(
-    r"^[✔✘] (.*): ([\d.e+-]+) of ([\d.e+-]+)$(?:\n    (.*))?", re.MULTILINE
-)
-"""An outcome in the text of a check: courses graded before version 1 have no other record."""
 
 _COMPILE = """
 try:
@@ -273,18 +267,6 @@ def _run_in_one_kernel(
     return ""
 
 
-def show_notebook(
-    notebook: NotebookNode,
-    sessions: Callable[[], AbstractContextManager[Session]],
-    seconds: float,
-) -> None:
-    """Run the cells before the first check, and write their outputs."""
-    shown = copy.copy(notebook)
-    ends = [i for i, cell in enumerate(notebook.cells) if graded_name(cell) is not None]
-    shown.cells = notebook.cells[: ends[0] if ends else None]
-    run_notebook(shown, sessions, {}, lambda _, __: 0, seconds=seconds)
-
-
 def _outputs(session: Session, source: str) -> list[NotebookNode]:
     """Run a cell and return its outputs, with a note if it was stopped."""
     before = session.interrupts
@@ -338,14 +320,8 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
 
 def read_outcomes(cell: NotebookNode) -> list[Outcome]:
     """Read the outcomes that `write_outcomes` wrote into a cell; none from any other cell."""
-    record = cell.metadata.get("mplab")
-    if record is not None:
-        return [Outcome(**part) for part in record["outcomes"]]
-    text = cell.outputs[0].get("text", "") if cell.get("outputs") else ""
-    return [
-        Outcome(part, float(points), float(earned), message or "")
-        for part, earned, points, message in _OUTCOME_TEXT.findall(text)
-    ]
+    record = cell.metadata.get("mplab", {"outcomes": []})
+    return [Outcome(**part) for part in record["outcomes"]]
 
 
 def one_line(message: str) -> str:
@@ -484,20 +460,17 @@ def _grade_notebooks(
             limits=limits,
         )
         sessions = partial(sandbox.session, course.files(assignment))
-        several = len(notebooks) > 1
-        for _, notebook in sorted(notebooks.items()) if several and not again else ():
-            # before any check of another one
-            show_notebook(notebook, sessions, limits.total_seconds)
         for _, notebook in sorted(notebooks.items()):
             result = run_notebook(
                 notebook,
                 sessions,
                 exercises.graded,
                 partial(seed_for, course.key(), assignment, student),
-                asked=several or again,
+                asked=again,
                 seconds=limits.total_seconds,
             )
             remarks.append(result.remark)
+            again = True  # what another one shows could be a hidden input of this one
     seconds = time.perf_counter() - start
     remark = " ".join(filter(None, remarks))
     return GradedNotebooks(student, found, notebooks, remark, seconds)

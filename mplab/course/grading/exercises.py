@@ -128,9 +128,8 @@ def load_assignment(path: Path) -> Assignment:
             raise TypeError(f"it must define GRADED, a dictionary; got {graded!r}")
         broken = {name: _broken_rule(entry) for name, entry in graded.items()}
     except Exception as error:
-        where = f"{path}{_line_of(error, path)}"
         raise ValueError(
-            f"{where}: {type(error).__name__}: {error}. Fix the assignment file."
+            f"{path} must run to its end; got\n{traceback.format_exc()}"
         ) from error
     for name, problem in broken.items():
         if problem:
@@ -138,17 +137,6 @@ def load_assignment(path: Path) -> Assignment:
     return Assignment(
         graded, str(getattr(module, "WARM", "")), getattr(module, "RUBRIC", {})
     )
-
-
-def _line_of(error: Exception, path: Path) -> str:
-    """Name the line of a file where an error arose; empty if none is known."""
-    ran = [
-        f.lineno
-        for f in traceback.extract_tb(error.__traceback__)
-        if f.filename == str(path)
-    ]
-    line = ran[-1] if ran else getattr(error, "lineno", None)
-    return f", line {line}" if line else ""
 
 
 def _broken_rule(entry: Graded) -> str | None:

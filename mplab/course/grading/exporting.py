@@ -85,8 +85,7 @@ def _grade(
 ) -> Grade:
     points = float(assignment.max_score)
     record = course.read("journal", assignment.name, owner)
-    remark = record.get("remark", "").rstrip(".")
-    remarks = [remark] if remark else []
+    remarks = [*filter(None, [record.get("remark", "").rstrip(".")])]
     score = None
     by_hand = False
     parts = ""
@@ -126,19 +125,17 @@ def _parts(submission: Any) -> str:
         for comment in row.comments:
             if comment.name not in waiting:
                 parts, _ = read_parts(comment.manual_comment or "")
-                for name, points in parts.items():
-                    texts.append(f"{comment.name}: {name}: {points}")
+                texts += [f"{comment.name}: {name}: {n}" for name, n in parts.items()]
     return "; ".join(texts)
 
 
 def write_grades(found: Sequence[Grade], path: Path) -> None:
     """Write grades as CSV, a line for each."""
-    head = ["assignment", *Student._fields[:4], "score", "max_score", "remark", "parts"]
-    rows: list[Sequence[str | float | None]] = [head]
+    fields = ("score", "max_score", "remark", "parts")
+    rows: list[Sequence[Any]] = [["assignment", *Student._fields[:4], *fields]]
     for grade in found:
-        points = (grade.score, grade.max_score)
-        words = (grade.remark, grade.parts)
-        rows.append([grade.assignment, *grade.student[:4], *points, *words])
+        cells = [getattr(grade, field) for field in fields]
+        rows.append([grade.assignment, *grade.student[:4], *cells])
     write_table(path, rows)
 
 
@@ -181,8 +178,14 @@ def fill_in_grades(
         name = line.get("student", line.get("lastname", "")).strip()
         head = table.columns[place] if name == "Points Possible" else maximum
         if most := line.get(head, "").strip():
-            _check_maximum(most, assignment, points, f"{into}, line {number}")
             sign = "," if "," in most else "."
+            if (
+                float(most.replace(",", ".")) != points
+            ):  # it would take points for others
+                raise ValueError(
+                    f"{into}, line {number}: the maximum must be that of {assignment}, "
+                    f"{points:g}; got {most}. Set it on the platform, and download the file again."
+                )
         listed = participant_number(line.get(identifier, ""))
         who = match.student(line) or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
@@ -219,17 +222,4 @@ def _grade_column(table: CourseTable, into: Path, wanted: str) -> int:
         "--into must be Moodle's grading worksheet, or Canvas's gradebook with a column "
         f"{wanted}; got {into}, whose assignments are {', '.join(possible) or 'none'}. Name the "
         "column with --column."
-    )
-
-
-def _check_maximum(text: str, assignment: str, points: float, where: str) -> None:
-    """Refuse a file whose maximum is another: the platform would take points for others."""
-    try:
-        if float(text.replace(",", ".")) == points:
-            return
-    except ValueError:
-        pass
-    raise ValueError(
-        f"{where}: the maximum must be that of {assignment}, {points:g}; got {text}. Set it on "
-        "the platform, and download the file again."
     )

@@ -1,12 +1,10 @@
-"""Make nbgrader's feedback pages, with nothing of a student's that a browser would run.
+"""Make feedback pages, with nothing of a student's that a browser would run.
 
-A page is rendered in a process of its own with a time limit, because some texts take a Markdown
-parser or a highlighter hours. Such a page is shown as plain text.
+A page is typeset in a process of its own with a time limit, because some texts take a Markdown
+parser hours. Such a page is shown as plain text.
 """
 
-import html
 import json
-import logging
 import multiprocessing.connection
 import re
 import resource
@@ -18,13 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import nbgrader
-from jinja2 import pass_context
-from nbconvert.exporters import HTMLExporter
 from nbconvert.exporters.exporter import Exporter, ResourcesDict
-from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
-from nbformat import NotebookNode, from_dict, read as read_notebook, v4, writes
-from traitlets import Float, List, Unicode
+from nbformat import NotebookNode, read as read_notebook, reads, v4, writes
+from tornado.template import Template
+from traitlets import Float, Unicode
 
 from mplab.common.files import replace_file
 from mplab.course.grading.folder import Course
@@ -34,24 +29,13 @@ from mplab.course.grading.journal import (
     team_owners,
 )
 from mplab.course.grading.platforms import moodle_prefix, read_label
-from mplab.course.grading.sanitise import rendered_markdown, sanitise
+from mplab.course.grading.sanitise import cell_as_html, cell_as_text, shown
 from mplab.course.grading.submissions import mark_of, marked
-
-POLICY = (
-    '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
-    "style-src 'unsafe-inline'; img-src data:; font-src data:; base-uri 'none'; "
-    "form-action 'none'\">"
-)
 
 NOT_READ = -1.0
 """The points of an answer that a person still has to read; the page says so in words."""
 
-_NBGRADER = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader"
-
-_BOOTSTRAP = "static/node_modules/bootstrap/dist/css"
-
-_STYLE = "<style>pre { white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere }</style>"
-"""Wraps lines, because hints are sentences and would run out of their box."""
+_PAGE = Template((Path(__file__).parent / "page" / "feedback.html").read_text("utf-8"))
 
 _WAIT = 10.0  # times the limit: on a busy machine a process gets less than a second each second
 
@@ -59,9 +43,6 @@ _PAGE_MEMORY = 2 << 30
 
 _PAGE_BYTES = 64 << 20
 """All pasted pictures and outputs that a submission may have fit in."""
-
-_PLAIN_LENGTH = 100_000
-"""Characters of a cell or an output on a page of plain text: a million take nbconvert seconds."""
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """Forks from a process without threads, unlike a server."""
@@ -107,95 +88,44 @@ def _limited(
     resource.setrlimit(resource.RLIMIT_CPU, (whole, whole))
     resource.setrlimit(resource.RLIMIT_AS, (_PAGE_MEMORY, _PAGE_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # It would warn of missing alternative texts.
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)
     sender.send_bytes(work(*arguments).encode())
 
 
-class _Typesetter(HTMLExporter):
-    """The exporter that runs in the process of a page."""
-
-    template_name: Any = Unicode("feedback").tag(config=True)
-    extra_template_basedirs: Any = List([str(_NBGRADER / "templates")]).tag(config=True)
-    extra_template_paths: Any = List([str(_NBGRADER / _BOOTSTRAP)]).tag(config=True)
-    default_preprocessors: Any = List([])
-
-    @pass_context
-    def markdown2html(self, context: Any, source: str) -> str:
-        cell = context.get("cell") or {}  # in a macro, as for a comment, there is none
-        return rendered_markdown(source, cell.get("attachments"))
-
-
-class FeedbackExporter(_Typesetter):
+class FeedbackExporter(Exporter):
     """Exports a graded notebook to HTML for its author; the page may load or run nothing.
 
-    The notebook is rebuilt, sanitised, and rendered in bounded time.
+    nbgrader's own command uses it, too, by the settings of a course.
     """
 
     seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(
         config=True
     )
-    default_preprocessors: Any = List([CSSHTMLHeaderPreprocessor]).tag(config=True)
     plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
+    file_extension: Any = Unicode(".html")
 
     def from_notebook_node(
         self, nb: NotebookNode, resources: Any = None, **kwargs: Any
     ) -> tuple[Any, ResourcesDict]:
-        """Convert to a page.
+        """Convert to a page."""
+        nb, resources = super().from_notebook_node(nb, resources, **kwargs)
+        return self.page(with_points(nb, resources["nbgrader"])), resources
 
-        Raises:
-            RuntimeError: not even a page of plain text was ready in time.
-        """
-        nb, resources = Exporter.from_notebook_node(self, nb, resources, **kwargs)
-        text = json.dumps(sanitise(nb, late_outputs=False))
-        words = json.loads(json.dumps(resources, default=str))
+    def page(self, notebook: NotebookNode) -> str:
+        """Write the page of a notebook that has its points below its cells."""
+        typeset = in_process(self.seconds, _PAGE_BYTES, _typeset, writes(notebook))
         self.plain = ""
-        for plain in (False, True):
-            page = in_process(self.seconds, _PAGE_BYTES, _typeset, text, words, plain)
-            if page is not None:
-                return _with_policy(page), resources
+        if typeset is None:
             self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-        raise RuntimeError(
-            f"{type(self).__name__}: a page must be written in {self.seconds:g} seconds; it "
-            "was not, not even as plain text. Look at the notebook."
-        )
+        texts = json.loads(typeset) if typeset else map(cell_as_text, notebook.cells)
+        kinds = [cell.metadata.get("kind", cell.cell_type) for cell in notebook.cells]
+        return _PAGE.generate(
+            title=notebook.metadata.title, cells=zip(kinds, texts, strict=True)
+        ).decode()
 
 
-def _typeset(notebook: str, resources: Any, plain: bool) -> str:
-    """Render a page; called in a process of its own."""
-    exporter = _Typesetter()
-    # nbconvert's own takes time quadratic in the number of brackets.
-    exporter.filters = {"strip_files_prefix": lambda text: text}
-    if plain:
-        names = ("markdown2html", "highlight_code", "ansi2html")
-        exporter.filters |= dict.fromkeys(names, _as_it_stands)
-    page, _ = exporter.from_notebook_node(from_dict(json.loads(notebook)), resources)
-    return str(page)
-
-
-def _as_it_stands(text: str, metadata: Any = None) -> str:
-    """Show text as it stands; a filter for nbconvert."""
-    rest = len(text) - _PLAIN_LENGTH
-    end = f"\n[{rest:,} more characters: see the notebook]" if rest > 0 else ""
-    return f"<pre>{html.escape(text[:_PLAIN_LENGTH])}{end}</pre>"
-
-
-def _with_policy(page: str) -> str:
-    """Put the content security policy first in the head, and remove all scripts.
-
-    The template's table of contents calls every check "Test cell"; each gets its name instead.
-    """
-    head, _, body = page.partition("</head>")
-    before, found, head = head.partition("<head>")
-    if not found:
-        raise RuntimeError(
-            "FeedbackExporter: the template has no <head> for the policy."
-        )
-    # MathJax's; only the head has any, which comes from the template alone.
-    head = re.sub(r"<script\b.*?</script>", "", head, flags=re.DOTALL)
-    body = re.sub(r'(<a href="#([\w.-]+)">)Test cell(?=</a>)', r"\1\2", body)
-    body = body.replace(f"Score: {NOT_READ} / ", "not read yet, of ")
-    return f"{before}<head>{POLICY}{head}{_STYLE}</head>{body}"
+def _typeset(notebook: str) -> str:
+    """Write the cells of a notebook as HTML, in JSON; in a process of its own."""
+    return json.dumps([cell_as_html(cell) for cell in reads(notebook, 4).cells])
 
 
 # Of a class ------------------------------------------------------------------------------
@@ -276,43 +206,31 @@ def write_zip(
     path = feedback / f"{assignment}.zip"
     feedback.mkdir(exist_ok=True)
     names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
-    owners = {student: student for student in students}
+    present = {*students}
     for member, owner in team_owners(course, assignment).items():
         if owner in students:
-            owners[member] = owner
+            present.add(member)
+    numbers = course.read("platform", assignment, "list").get("numbers", {})
     others = []
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for student, owner in owners.items():
-            name = names.get(student) or student
-            found = _place_in_upload(course, assignment, student, owner, name)
-            if not found:
+        for student in sorted(present):
+            received = course.read("received", assignment, student)
+            label = read_label(received.get("label", ""))
+            canvas = label and label.platform == "Canvas"
+            if label and (canvas or not received.get("team")):
+                prefix = label.prefix
+            elif student in numbers:
+                prefix = moodle_prefix(names.get(student, student), numbers[student])
+            else:
                 others.append(student)
                 continue
-            prefix, pattern = found
-            for page in (feedback / student / assignment).glob(pattern):
+            pages = "*.ipynb" if canvas else "*.html"
+            for page in (feedback / student / assignment).glob(pages):
                 archive.write(page, f"{prefix}{page.name}")
-    count = len(owners) - len(others)
+    count = len(present) - len(others)
     if not count:
         path.unlink()
-    return path, count, sorted(others)
-
-
-def _place_in_upload(
-    course: Course, assignment: str, student: str, owner: str, name: str
-) -> tuple[str, str] | None:
-    """Return what stands before the name of a file in an upload, and which files go there."""
-    received = course.read("received", assignment, student)
-    label = read_label(received.get("label", ""))
-    if label and label.platform == "Canvas":
-        return label.prefix, "*.ipynb"
-    if label and not received.get("team"):
-        return label.prefix, "*.html"
-    numbers = course.read("platform", assignment, "list").get("numbers", {})
-    if student not in numbers:
-        return None
-    first = course.read("received", assignment, owner)
-    old = first.get("label", "").endswith("_file_")
-    return moodle_prefix(name, numbers[student], old=old), "*.html"
+    return path, count, others
 
 
 def _write_page(course: Course, assignment: str, student: str) -> Page:
@@ -348,8 +266,9 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                     "max_score": row.max_score,
                     "late_penalty": row.late_submission_penalty or 0,
                 }
-                page, _ = exporter.from_notebook_node(notebook, {"nbgrader": about})
-                replace_file(pages / path.name, _with_points(notebook, about))
+                told = with_points(notebook, about)
+                replace_file(pages / path.name, writes(told).encode())
+                page = exporter.page(told)
                 replace_file(pages / f"{row.name}.html", page.encode())
                 if exporter.plain and not remark:
                     remark = f"plain text: {exporter.plain}"
@@ -358,22 +277,25 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
     return Page(student, True, remark, waiting)
 
 
-def _with_points(graded: NotebookNode, about: Mapping[str, Any]) -> bytes:
-    """Write a graded notebook for its author, with points and comments below its cells."""
+def with_points(graded: NotebookNode, about: Mapping[str, Any]) -> NotebookNode:
+    """Return what a graded notebook's author may see, with points and comments below its cells."""
     points = about["score"] - about["late_penalty"]
-    found = sanitise(graded, late_outputs=False)
+    found = shown(graded, late_outputs=False)
     cells = [_words(f"{points:g} of {about['max_score']:g} points.")]
     for cell in found.cells:
         cells.append(cell)
         mark = mark_of(cell)
         if "score" in mark:
             given = "not read yet" if mark.score == NOT_READ else f"{mark.score:g}"
-            cells.append(_words(f"{given} of {mark.points:g} points."))
+            words = f"{mark.grade_id}: {given} of {mark.points:g} points."
+            cells.append(_words(words))
         if mark.get("comment"):
             cells.append(_words(mark.comment))
     found.cells = cells
-    return writes(found).encode()
+    found.metadata.title = about["notebook"]
+    return found
 
 
 def _words(text: str) -> NotebookNode:
-    return v4.new_markdown_cell(f"**Feedback:** {text}")
+    metadata = {"kind": "feedback"}
+    return v4.new_markdown_cell(f"**Feedback:** {text}", metadata=metadata)

@@ -31,7 +31,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from nbformat import NotebookNode, read as read_notebook
 
 from mplab.common.files import course_folder, replace_file
-from mplab.course.grading.exercises import Assignment, load_assignment, public_table
+from mplab.course.grading.exercises import Assignment, load_assignment
 from mplab.course.grading.tables import (
     Roster,
     Student,
@@ -196,8 +196,8 @@ class Course:
 
         Kinds: `received`, when it came in and what `collect` stored; `journal`, the result of
         grading it; `answers`, digests of the answers that the points in the gradebook are for;
-        `marks`, who gave points by hand, and when;
-        `platform` (of no student: "list" and "due"), numbers, teams and date of the assignment.
+        `marks`, who gave points by hand, and when; `platform` (of no student, but of the "list"),
+        numbers and teams of the assignment.
         """
         return self.root / ".mplab" / kind / assignment / f"{student}.json"
 
@@ -292,13 +292,19 @@ def create_course(
         The course, with the assignments that come with mplab.
 
     Raises:
-        ValueError: the id or the exchange is invalid, or the course has another one already.
+        ValueError: the id or the exchange is invalid, or given for a course that is there.
     """
     root = root.resolve()
     name = re.sub(r"[^A-Za-z0-9_-]", "_", root.name) or "course"
     if course_id is not None and not _ASSIGNMENT.fullmatch(course_id):
         raise ValueError(
             f"--course-id must be of ASCII letters, digits, _ and -; got {course_id}."
+        )
+    settings = root / "nbgrader_config.py"
+    if settings.exists() and (course_id or exchange):
+        raise ValueError(
+            "--course-id and --exchange are for a new course. Change "
+            f"c.CourseDirectory.course_id and c.Exchange.root in {settings}."
         )
     place = None if exchange is None else _make_exchange(exchange.absolute())
     root.mkdir(parents=True, mode=0o700, exist_ok=True)
@@ -312,15 +318,7 @@ def create_course(
         "EXCHANGE", where
     )
     config = config.replace('"TIME_ZONE"', repr(_machine_zone()))
-    settings = root / "nbgrader_config.py"
     _write_once(settings, config.encode())
-    known = Course(root).config()
-    there = known.CourseDirectory.course_id, str(known.Exchange.root)
-    if (course_id or there[0], str(place or there[1])) != there:
-        raise ValueError(
-            f"--course-id and --exchange must be those of the course, {there[0]} and {there[1]}. "
-            f"Change c.CourseDirectory.course_id and c.Exchange.root in {settings}."
-        )
     _write_once(root / "README.md", (_FILES / "README.md").read_bytes())
     _write_once(root / "roster.csv", (",".join(Student._fields[:4]) + "\n").encode())
     for folder in sorted((course_folder("lessons") / "assignments").glob("*/")):
@@ -389,9 +387,3 @@ def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
         return
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
-
-
-def write_public_checks(course: Course, name: str) -> None:
-    """Write `checks.json`, for `mplab.check`, beside the source notebook; both are released."""
-    table = public_table(course.assignment(name).graded)
-    (course.root / "source" / name / "checks.json").write_text(table, "utf-8")

@@ -120,7 +120,6 @@ def set_due(course: Course, assignment: str, text: str) -> str:
     with course.gradebook() as book:
         naive = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
         book.update_or_create_assignment(assignment, duedate=naive)
-    course.write("platform", assignment, "due", {"time": str(naive)})
     return due_words(course, assignment)
 
 
@@ -128,13 +127,9 @@ def due_words(course: Course, assignment: str) -> str:
     """Say when an assignment is due; empty if nobody has set it."""
     with course.gradebook() as book:
         dates = {row.name: row.duedate for row in book.assignments}
-    naive = dates.get(assignment)
-    if naive is None:
+    if (due := dates.get(assignment)) is None:
         return ""
-    words = f"{assignment} is due {show_time(naive, course.zone())}"
-    if course.read("platform", assignment, "due").get("time") != str(naive):
-        words += ", by nbgrader, which reads a time without an offset as UTC"
-    return words
+    return f"{assignment} is due {show_time(due, course.zone())}"
 
 
 def renew_penalties(course: Course, assignment: str) -> None:

@@ -5,9 +5,8 @@ The grader is that of `mplab grade autograde`: a student gets the same cases and
 
 import json
 import shutil
-import stat
 import tempfile
-from datetime import datetime, timedelta
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from nbformat import NotebookNode
 
 from mplab.common.files import replace_file
 from mplab.course.grading.collecting import collect
-from mplab.course.grading.dates import lateness_in_words
 from mplab.course.grading.execute import (
     GradedNotebooks,
     Job,
@@ -31,12 +29,10 @@ from mplab.course.grading.sandbox import NoSandbox, account_problem, sandbox_pro
 from mplab.course.grading.tables import is_student_id
 
 
-def student_of(
-    about: dict[str, Any], roster: list[list[str]]
-) -> tuple[str, dict[str, Any]]:
-    """Find the student whose hidden cases a submission gets: id, and entry in Gradescope's users.
+def student_of(about: dict[str, Any], roster: list[list[str]]) -> str:
+    """Find the id of the student whose hidden cases a submission gets.
 
-    The id is that of the roster's student with this number or e-mail address; otherwise it is the
+    It is that of the roster's student with this number or e-mail address; otherwise it is the
     number, the address or Gradescope's own number. In a group, the first id counts.
     """
     found = []
@@ -45,29 +41,7 @@ def student_of(
         mine = {words[0], words[1].casefold()} - {""}
         known = [line[0] for line in roster if mine & set(line)]
         found.append((*known, *(word for word in words if is_student_id(word)))[0])
-    return min(zip(found, about["users"], strict=True), key=lambda pair: pair[0])
-
-
-def lateness(about: dict[str, Any], user: dict[str, Any]) -> str:
-    """Say how late a submission is by Gradescope's times, extensions included; empty if it is not.
-
-    Examples:
-        >>> lateness(
-        ...     {
-        ...         "created_at": "2026-11-30T13:30:00+01:00",
-        ...         "assignment": {"due_date": "2026-11-30T12:00:00+01:00"},
-        ...     },
-        ...     {},
-        ... )
-        'Handed in 90 minutes after the due date.'
-    """
-    due = {**about["assignment"], **(user.get("assignment") or {})}.get("due_date")
-    if not due:
-        return ""
-    late = datetime.fromisoformat(about["created_at"]) - datetime.fromisoformat(due)
-    if late <= timedelta(0):
-        return ""
-    return f"Handed in {lateness_in_words(late)} after the due date."
+    return min(found)
 
 
 def run(place: str | Path) -> dict[str, Any]:
@@ -87,16 +61,11 @@ def run(place: str | Path) -> dict[str, Any]:
     settings = json.loads((shipped / "settings.json").read_bytes())
     about = json.loads((place / "submission_metadata.json").read_bytes())
     name = settings["name"]
-    student, user = student_of(about, settings["roster"])
+    student = student_of(about, settings["roster"])
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         course = Course(Path(shutil.copytree(shipped, Path(folder, "course"))))
         (course.root / "roster.csv").write_text(f"id\n{student}\n")
-        shutil.copytree(
-            place / "submission",
-            Path(folder, "in", student),
-            symlinks=True,
-            ignore=_others_than_files,
-        )
+        copy_submission(place / "submission", Path(folder, "in", student))
         problems = collect(course, name, Path(folder, "in")).problems
         (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
         account = sandbox_problem() is not None
@@ -104,7 +73,7 @@ def run(place: str | Path) -> dict[str, Any]:
         notes = [problem.removeprefix(f"{student}: ") for problem in problems]
         found = _graded(course, job, student)
         tests = _tests(course, name, found.notebooks, settings["visibility"])
-    lines = [found.remark, *notes, lateness(about, user)]
+    lines = [found.remark, *notes]
     results = {
         "score": sum(test["score"] for test in tests),
         "max_score": sum(test["max_score"] for test in tests),
@@ -124,11 +93,10 @@ def run(place: str | Path) -> dict[str, Any]:
     return results
 
 
-def _others_than_files(folder: str, names: list[str]) -> list[str]:
-    """The pipes, sockets and devices in a folder, of which reading one would not end."""
-    kinds = {name: Path(folder, name).lstat().st_mode for name in names}
-    kept = (stat.S_ISREG, stat.S_ISDIR, stat.S_ISLNK)
-    return [n for n, mode in kinds.items() if not any(kind(mode) for kind in kept)]
+def copy_submission(submission: Path, to: Path) -> None:
+    """Copy a submission; pipes, sockets and devices, of which reading one would not end, stay."""
+    with suppress(shutil.Error):  # which says so in the end
+        shutil.copytree(submission, to, symlinks=True)
 
 
 def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:

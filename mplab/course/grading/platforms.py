@@ -1,6 +1,7 @@
 """The names that platforms give to submissions: read, written, and matched with people."""
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -93,16 +94,15 @@ class Label(NamedTuple):
         return f"{self.name}_{self.number}" if self.number else self.name
 
 
-def moodle_prefix(name: str, number: str, *, old: bool = False) -> str:
-    """Write the name of a person's folder for Moodle, where only the number counts.
+def moodle_prefix(name: str, number: str) -> str:
+    """Write the name of a person's folder as every Moodle reads it, where only the number counts.
 
     Args:
         name: of the person.
         number: of the person in this assignment, from the worksheet.
-        old: in the form of Moodle until 4.0.
     """
     plain = "".join(c for c in name if c.isalnum() or c in " .-")
-    return f"{plain}_{number}_assignsubmission_file{'_' * old}/"
+    return f"{plain}_{number}_assignsubmission_file_/"
 
 
 def is_of_platform(text: str) -> bool:
@@ -176,25 +176,25 @@ class People:
         self._listed = listed
         self._table = {normalized_head(name): who for name, who in table.items() if who}
         self._numbered = {s.number: s.id for s in roster if s.number}
-        self._named: dict[str, set[str]] = {}
-        self._logins: dict[str, set[str]] = {}
+        self._named = defaultdict[str, set[str]](set)
+        self._logins = defaultdict[str, set[str]](set)
         for student in roster:
             first = student.first_name
             last = student.last_name
-            for names, own in (
-                (self._named, (first + last, last + first)),
-                (self._logins, (student.id, student.email)),
-            ):
-                for name in own:
-                    names.setdefault(normalized_name(name), set()).add(student.id)
-        self._teams: dict[str, list[Sequence[str]]] = {}
+            for name in (first + last, last + first):
+                self._named[normalized_name(name)].add(student.id)
+            for name in (student.id, student.email):
+                self._logins[normalized_name(name)].add(student.id)
+        self._teams = defaultdict[str, list[Sequence[str]]](list)
         for team, members in teams.items():
-            self._teams.setdefault(normalized_name(team), []).append(members)
+            self._teams[normalized_name(team)].append(members)
 
     def in_table(self, *names: str) -> str | None:
         """Return whose one of these names is in the table."""
-        found = (self._table.get(normalized_head(escape_formula(n))) for n in names)
-        return next(filter(None, found), None)
+        for name in names:
+            if who := self._table.get(normalized_head(escape_formula(name))):
+                return who
+        return None
 
     def whose(self, name: str) -> str | None:
         """Find the student whose id or address a name is, or begins with; None if there is none.
@@ -236,49 +236,30 @@ class People:
         """
         if who := self.in_table(label.key, label.name):
             return Owner(who)
-        who = self._listed.people.get(label.number)
-        if normalized_name(label.name) in _PARTICIPANT:
-            if who is None:
-                raise RejectedSubmission(
-                    "it is anonymous, and nothing says who has this number: give the platform's "
-                    "list with --times, made by somebody who sees the names"
-                )
-            return Owner(who)
-        parts = [label.name]
-        if separator := _IN_FRONT.get(label.platform):
-            parts = label.name.split(separator)
+        whole = normalized_name(label.name)
+        parts = label.name.split(_IN_FRONT.get(label.platform, "/"))
         names = {normalized_name("".join(parts[i:])) for i in range(len(parts))} - {""}
         known = self._logins if label.platform == "Blackboard" else self._named
         named = {who for name in names for who in known.get(name, ())}
-        teams = self._teams.get(normalized_name(label.name), [])
+        who = self._listed.people.get(label.number)
+        there = self._listed.names.get(label.number, "")
+        same = whole in _PARTICIPANT or normalized_name(there) in names
+        if who and (same or who in named):
+            return Owner(who)
         if label.platform == "Canvas":
             if who := self._numbered.get(label.number):
                 by = f"handed in under {shown_name(label.name)}, by {who}'s number"
                 return Owner(who) if who in named else Owner(who, True, by)
             named -= {*self._numbered.values()}  # theirs is another
-        moodle = label.platform == "Moodle"
-        if moodle and not (label.number or teams or named):
-            raise RejectedSubmission(
-                "it was handed in by people in no group, and Moodle does not say who"
-            )
-        if moodle and self._listed.names:
-            there = self._listed.names.get(label.number, "")
-            if who and (who in named or normalized_name(there) in names):
-                return Owner(who)
-            if not teams:
-                raise RejectedSubmission(
-                    f"the worksheet calls number {label.number} {shown_name(there)}"
-                    if there
-                    else f"neither number {label.number} nor a team of this name stands in the "
-                    "worksheet: is it that of this assignment?"
-                )
-            named = set()
+        if label.platform == "Moodle" and self._listed.names:
+            named = set()  # theirs is another, too
+        teams = self._teams.get(whole, [])
         if not named and len(teams) == 1:
             return Owner(teams[0][0], team=True)
         if len(named) != 1:
             raise RejectedSubmission(
-                "several students have this name"
-                if named
-                else "no student of the roster and no team has this name and number"
+                f"the worksheet calls number {label.number} {shown_name(there)}"
+                if there
+                else "there is not one student or team of this name and number"
             )
         return Owner(named.pop())

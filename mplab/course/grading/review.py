@@ -7,7 +7,7 @@ and the page's policy lets a browser run and fetch nothing else.
 
 import asyncio
 import hashlib
-import html
+import itertools
 import json
 import os
 import re
@@ -24,16 +24,29 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
 import nbformat
-from nbgrader.api import Comment, Grade, MissingEntry
+from nbformat import NotebookNode
+from nbgrader.api import (
+    Comment,
+    Grade,
+    MissingEntry,
+    SubmittedAssignment,
+    SubmittedNotebook,
+)
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import joinedload
 from tornado import httpserver, web
 
 from mplab.course.grading.dates import show_time
 from mplab.course.grading.feedback import in_process
 from mplab.course.grading.folder import Course
 from mplab.course.grading.gradebook import due_words, read_parts, with_parts
-from mplab.course.grading.sanitise import rendered_markdown, sanitise
+from mplab.course.grading.sanitise import (
+    cell_as_html,
+    outputs_as_html,
+    preformatted,
+    rendered_markdown,
+)
 from mplab.course.grading.submissions import answers_before, mark_of, marked
 
 _PAGE = Path(__file__).parent / "page"
@@ -50,8 +63,6 @@ _READING = 300.0
 """Seconds for which an answer that somebody opened is not given to somebody else."""
 
 _NO_NOTEBOOK = nbformat.writes(nbformat.v4.new_notebook())
-
-_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 _COMMENT_CHARACTERS = 10_000
 
@@ -136,40 +147,20 @@ def questions(course: Course, assignment: str) -> list[Question]:
 
 def _typeset(notebook: str, question: Question) -> str:
     """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
-    graded = nbformat.from_dict(json.loads(notebook))
-    cells = marked(sanitise(graded, late_outputs=True))
+    cells = marked(nbformat.reads(notebook, as_version=4))
     parts = []
     model = ""
+    if check := cells.get(question.name):
+        check.outputs = check.get("outputs", [])[:1]  # the second is nbgrader's number
     if (answer := cells.get(question.answer)) is not None:
-        source = _source(answer.cell_type, answer.source, answer.get("attachments"))
-        parts = [source, *_outputs(answer)]
+        parts = [cell_as_html(answer)]
         if question.model:
-            model = _source(answer.cell_type, question.model)
+            kind = answer.cell_type
+            model = cell_as_html(NotebookNode(cell_type=kind, source=question.model))
     if question.name != question.answer and question.name in cells:
-        parts += _outputs(cells[question.name])
+        parts += outputs_as_html(cells[question.name])
     text = rendered_markdown(question.text)
     return json.dumps({"question": text, "answer": "".join(parts), "model": model})
-
-
-def _source(kind: str, source: str, attachments: Any = None) -> str:
-    if kind == "code":
-        return _preformatted(source)
-    return rendered_markdown(source, attachments)
-
-
-def _outputs(cell: Any) -> Iterator[str]:
-    for output in cell.get("outputs", []):
-        data = output.get("data", {})
-        for kind in ("image/png", "image/jpeg"):
-            if kind in data:  # `sanitise` has seen that it is base64
-                yield f'<p><img alt="output" src="data:{kind};base64,{data[kind].strip()}">'
-                break
-        text = output.get("text") or "\n".join(output.get("traceback", []))
-        yield _preformatted(_COLOUR.sub("", text or data.get("text/plain", "")))
-
-
-def _preformatted(text: str) -> str:
-    return f"<pre>{html.escape(text)}</pre>" if text else ""
 
 
 _Respond = Callable[[], Any]
@@ -201,21 +192,14 @@ class _Handler(web.RequestHandler):
         self.opened: dict[str, tuple[str, float]] = self.settings["opened"]
 
     def find_reader(self, name: str = "") -> str:
-        """Return a name for the user of this browser, by which people are told apart.
-
-        Args:
-            name: that they want from now on, if nobody else has it.
-        """
+        """Return what the user of this browser is called, from now on by this name if given."""
         if self.current_user:  # of a Hub
             return str(self.current_user["name"])
         cookie = f"{self.settings['cookie']}-reader"
-        known = self.settings["readers"]
-        key = self.get_cookie(cookie) or secrets.token_hex(8)
-        self.set_cookie(cookie, key, httponly=True, samesite="Strict")
-        if name and name not in known.values():
-            self.opened.pop(known.get(key), None)
-            known[key] = name
-        return str(known.setdefault(key, f"person {len(known) + 1}"))
+        known = unquote(self.get_cookie(cookie, ""))[:40]
+        name = name or known or f"person {next(self.settings['people'])}"
+        self.set_cookie(cookie, quote(name), httponly=True, samesite="Strict")
+        return name
 
     def being_read(self) -> dict[str, str]:
         """Return the answers that people have opened and may still read, by the person."""
@@ -255,17 +239,12 @@ class _Handler(web.RequestHandler):
         self.finish(f"{status_code}. {text.get(status_code, 'That did not work.')}\n")
 
 
-class _Nothing(_Handler):
-    """Any other address."""
-
-    def get(self) -> None:
-        raise web.HTTPError(404)
-
-
 class _File(_Handler):
-    """The page's own style and script."""
+    """The page's own style and script; at any other address there is nothing."""
 
     def get(self, name: str) -> None:
+        if name not in _FILES:
+            raise web.HTTPError(404)
         self.set_header("Content-Type", _FILES[name])
         self.finish((_PAGE / name).read_bytes())
 
@@ -328,7 +307,7 @@ class _Answer(_Handler):
             if not student:
                 return self._go_on(question, grades, 0)
             page = self._page(question, grades, student)
-        self._open(question.address(student))
+        self.opened[self.reader] = question.address(student), time.monotonic()
         return partial(self.finish, page)
 
     @_in_thread
@@ -336,9 +315,11 @@ class _Answer(_Handler):
         """Record points and comment, and go to the next answer that waits."""
         points = self.get_body_arguments("points")
         words = self.get_body_argument("comment", "").replace("\r\n", "\n")
-        with self._grades(assignment, notebook, name) as (question, grades):
-            place = _place(grades, student)
-            try:
+        asked = assignment, notebook, name
+        try:
+            # Neither a grader nor another page comes between comparing and writing.
+            with self.course.marking(), self._grades(*asked) as (question, grades):
+                place = _place(grades, student)
                 if len(words) > _COMMENT_CHARACTERS:
                     raise ValueError(
                         f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
@@ -348,31 +329,29 @@ class _Answer(_Handler):
                 comment = words.strip()
                 if question.rubric:
                     comment = with_parts(question.rubric, given, comment)
-                # Neither a grader nor another page comes between comparing and writing.
-                with self.course.marking():
-                    self.database.expire_all()
-                    self._refuse_change(question, grades[place])
-                    marked = [grades[place]]
-                    if self.get_body_argument("same", ""):
-                        same = self._same(question, grades, student)
-                        marked += [each for each in same if each.needs_manual_grade]
-                    for each in marked:
-                        _write_points(each, question, sum(given), comment)
-                        self._sign(question, each.student.id)
-                    self.database.commit()
-                return self._go_on(question, grades, place + 1)
-            except ValueError as wrong:
-                self.set_status(400)
-                error = f"Not saved: {wrong}."
-            except OperationalError as failed:
-                self.set_status(503)
-                cause = " ".join(str(failed.orig).split())
-                error = (
-                    f"Not saved: the gradebook cannot be written ({cause}). Save again."
-                )
-                self.database.rollback()
-            typed = points, words
-            page = self._page(question, grades, student, typed, error)
+                self._refuse_change(question, grades[place])
+                marked = [grades[place]]
+                if self.get_body_argument("same", ""):
+                    same = self._same(question, grades, student)
+                    marked += [each for each in same if each.needs_manual_grade]
+                for each in marked:
+                    each.manual_score = sum(given)
+                    each.needs_manual_grade = False
+                    if row := _comment(each, question):
+                        row.manual_comment = comment or None
+                    self._sign(question, each.student.id)
+                respond = self._go_on(question, grades, place + 1)
+                self.database.commit()
+                return respond
+        except ValueError as wrong:
+            self.set_status(400)
+            error = f"Not saved: {wrong}."
+        except OperationalError as failed:
+            self.set_status(503)
+            cause = " ".join(str(failed.orig).split())
+            error = f"Not saved: the gradebook cannot be written ({cause}). Save again."
+        with self._grades(*asked) as (question, grades):
+            page = self._page(question, grades, student, (points, words), error)
         return partial(self.finish, page)
 
     def _refuse_change(self, question: Question, grade: Any) -> None:
@@ -390,9 +369,6 @@ class _Answer(_Handler):
                 "stands beside the fields. If yours shall count, save again"
             )
 
-    def _open(self, address: str) -> None:
-        self.opened[self.reader] = (address, time.monotonic())
-
     def _go_on(self, question: Question, grades: list[Any], place: int) -> _Respond:
         """Go to the next answer that waits; else to the list.
 
@@ -408,7 +384,7 @@ class _Answer(_Handler):
             reading.pop(self.reader, None)
             free = [each for each in addresses if each not in reading.values()]
             address = next(iter(free or addresses), "")
-            self._open(address)
+            self.opened[self.reader] = address, time.monotonic()
             self.redirect(self.root + address, status=303)
 
         return hand_out
@@ -428,7 +404,12 @@ class _Answer(_Handler):
                 cell = book.find_graded_cell(name, notebook, assignment)
             except (MissingEntry, StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
-            yield question, sorted(cell.grades, key=lambda grade: str(grade.student.id))
+            # In one question to the database, and not in three for each student.
+            query = book.db.query(Grade).filter(Grade.cell_id == cell.id)
+            whole = joinedload(Grade.notebook).joinedload(SubmittedNotebook.assignment)
+            query = query.options(whole.joinedload(SubmittedAssignment.student))
+            grades = sorted(query, key=lambda grade: str(grade.student.id))
+            yield question, grades
 
     def _seen(self, question: Question, student: str) -> str:
         """Return the digest of an answer as it is now."""
@@ -438,10 +419,8 @@ class _Answer(_Handler):
     def _same(self, question: Question, grades: list[Any], student: str) -> list[Any]:
         """Return the others who gave the same answer."""
         seen = self._seen(question, student)
-        others = [grade for grade in grades if grade.student.id != student]
-        return [
-            g for g in others if seen and self._seen(question, g.student.id) == seen
-        ]
+        others = [grade for grade in grades if seen and grade.student.id != student]
+        return [g for g in others if self._seen(question, g.student.id) == seen]
 
     def _sign(self, question: Question, student: str) -> None:
         """Record who gave the points of an answer, and when."""
@@ -449,12 +428,6 @@ class _Answer(_Handler):
         place = (question.assignment, student)
         signed = {question.name: [self.reader, now]}
         self.course.write("marks", *place, self.course.read("marks", *place) | signed)
-
-    def _given_by(self, question: Question, student: str) -> tuple[str, str]:
-        """Return who gave the points of an answer, and when."""
-        signed = self.course.read("marks", question.assignment, student)
-        who, when = signed.get(question.name, ("A person", ""))
-        return who, when
 
     def _bank(self, comment: Any) -> list[str]:
         """Return the comments on this question so far."""
@@ -485,9 +458,9 @@ class _Answer(_Handler):
         if typeset is None:
             cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
             parts = {
-                "question": _preformatted(question.text),
-                "answer": _preformatted(cell.source if cell else ""),
-                "model": _preformatted(question.model),
+                "question": preformatted(question.text),
+                "answer": preformatted(cell.source if cell else ""),
+                "model": preformatted(question.model),
             }
         else:
             parts = json.loads(typeset)
@@ -498,6 +471,7 @@ class _Answer(_Handler):
         elif not grade.needs_manual_grade:
             given = {"Points": f"{grade.score:g}"}
         now = {} if grade.needs_manual_grade else given
+        signed = self.course.read("marks", question.assignment, student)
         near = [question.address(grade.student.id) for grade in grades]
         names = (grade.student.first_name, grade.student.last_name)
         return self.render_string(
@@ -522,7 +496,7 @@ class _Answer(_Handler):
             grade=grade,
             has_comment=comment is not None,
             bank=self._bank(comment),
-            given_by=self._given_by(question, student),
+            given_by=signed.get(question.name, ("A person", "")),
             same=self._same(question, grades, student),
             marks=[g for g in grade.notebook.grades if g.name != question.name],
         )
@@ -556,14 +530,6 @@ def _comment(grade: Any, question: Question) -> Any:
     return next((c for c in grade.notebook.comments if c.name == question.answer), None)
 
 
-def _write_points(grade: Any, question: Question, score: float, words: str) -> None:
-    """Write points given by a person, which take the place of the check's."""
-    grade.manual_score = score
-    grade.needs_manual_grade = False
-    if comment := _comment(grade, question):
-        comment.manual_comment = words or None
-
-
 def application(
     course: Course, token: str, host: str, port: int, *, hub: bool = False
 ) -> web.Application:
@@ -573,8 +539,8 @@ def application(
     """
     part = "([^/]+)"
     root = "/"
-    pages: dict[str, Any] = {"": _List, f"({'|'.join(_FILES)})": _File}
-    pages |= {f"{part}/{part}/{part}/([^/]*)": _Answer, ".*": _Nothing}
+    pages: dict[str, Any] = {"": _List, f"{part}/{part}/{part}/([^/]*)": _Answer}
+    pages["(.*)"] = _File
     if hub:
         from jupyterhub.services.auth import HubOAuthCallbackHandler, HubOAuthenticated
 
@@ -593,7 +559,7 @@ def application(
         hosts=[f"{name}:{port}" for name in (host, "localhost")],
         cookie=f"mplab-{port}",
         opened={},
-        readers={},
+        people=itertools.count(1),
         cookie_secret=token,
         template_path=str(_PAGE),
         xsrf_cookies=True,

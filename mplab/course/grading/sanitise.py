@@ -1,16 +1,16 @@
 """Sanitise a student's notebook, so that a browser runs, fetches and obeys nothing in it.
 
-Everything shown is rebuilt: the cells' text, nbgrader's marks, and the outputs' text and
-pictures. Markdown passes one sanitiser, and formulas become pictures, so that a page needs no
-script of its own.
+Outputs are rebuilt from their text and pictures. Markdown passes one sanitiser, and formulas
+become pictures, so that a page needs no script of its own.
 """
 
 import base64
+import copy
 import html
 import io
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,9 +20,9 @@ from nbformat import NotebookNode, v4
 from pygments.token import STANDARD_TYPES  # type: ignore[import-untyped]
 
 from mplab.course.grading.submissions import (
-    as_attachments,
     image_kind,
     images_in,
+    mark_of,
     plain_text,
 )
 
@@ -73,79 +73,43 @@ _CLASSES = {
 
 _OUTPUT_CHARACTERS = 20_000
 
-_GRADE_ID = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII)
-
-_MARKS = ("schema_version", "locked", "solution", "grade", "task", "points", "score")
-
 _PICTURES = ("image/png", "image/jpeg")
 
 _FORMULA_CHARACTERS = 2_000
 
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+
 _DPI = 288  # of formulas: sharp on paper, too
 
 
-def sanitise(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
-    """Rebuild a notebook from the text, numbers and pictures that may be shown.
+def shown(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
+    """Return what may be shown of a graded notebook, whose cells and outputs have been rebuilt.
 
     Args:
-        notebook: a graded notebook, with anything in it.
+        notebook: a graded notebook.
         late_outputs: show the outputs of a student's cells after the first check. A check passes
-            hidden inputs to the answers, so a later cell can show them.
-
-    Returns:
-        Text, numbers and pictures only. Half of a surrogate pair, which no file in UTF-8 can
-        hold, is replaced, and so is a zero byte.
+            hidden inputs to the answers, so a later cell can show them. Without them, the cell that
+            brings the public cases is left out, too: it is folded and silent.
     """
-    cells = []
+    found = copy.deepcopy(notebook)
+    found.cells = []
     checked = False
-    for number, cell in enumerate(notebook.cells):
-        source = plain_text(cell.get("source"))
-        mark = _shown_mark(cell)
-        if mark and not late_outputs and _is_folded(cell):
+    for cell in copy.deepcopy(notebook.cells):
+        mark = mark_of(cell)
+        outputs = cell.get("outputs")
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden")
+        if folded and mark and not (outputs or late_outputs):
             continue
-        if cell.get("cell_type") != "code":
-            rebuilt = v4.new_markdown_cell(source)
-            images = images_in(cell.get("attachments"))
-            if images:
-                rebuilt.attachments = as_attachments(images)
-        else:
-            check = bool(mark.get("grade")) and not mark.get("solution")
-            hidden = checked and not check and not late_outputs
-            outputs = [o for o in cell.get("outputs", []) if isinstance(o, dict)]
-            if check:
-                outputs = outputs[:1]  # the second is the number that nbgrader reads
-            shown = [rebuild_output(output) for output in outputs]
-            if hidden:
-                shown = _withheld(shown if mark else [])
-            rebuilt = v4.new_code_cell(source, outputs=shown)
-            checked |= check
-        rebuilt.id = f"cell-{number}"
-        if mark:
-            rebuilt.metadata["nbgrader"] = NotebookNode(mark)
-        cells.append(rebuilt)
-    return v4.new_notebook(cells=cells)
-
-
-def _is_folded(cell: Mapping[str, Any]) -> bool:
-    """Whether a cell of the release is folded and silent, as that which brings the public cases."""
-    folded = cell.get("metadata", {}).get("jupyter")
-    hidden = isinstance(folded, dict) and folded.get("source_hidden") is True
-    return hidden and not cell.get("outputs")
-
-
-def _shown_mark(cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nbgrader marks of a cell that a page shows; none if its id is unusual."""
-    given = cell.get("metadata", {}).get("nbgrader")
-    if not isinstance(given, dict) or not _GRADE_ID.fullmatch(
-        str(given.get("grade_id"))
-    ):
-        return {}
-    mark = {
-        name: given[name] for name in _MARKS if isinstance(given.get(name), int | float)
-    }
-    if isinstance(given.get("comment"), str):
-        mark["comment"] = plain_text(given["comment"])
-    return {**mark, "grade_id": given["grade_id"]}
+        if cell.cell_type == "code":
+            if mark.get("grade") and not mark.get("solution"):
+                cell.outputs = outputs[
+                    :1
+                ]  # the second is the number that nbgrader reads
+                checked = True
+            elif checked and not late_outputs:
+                cell.outputs = _withheld(outputs if mark else [])
+        found.cells.append(cell)
+    return found
 
 
 def _bounded(value: Any) -> str:
@@ -196,6 +160,35 @@ def _withheld(outputs: list[NotebookNode]) -> list[NotebookNode]:
     if raised:
         text = f"This cell raised an exception. {text}"
     return [v4.new_output("stream", text=text)]
+
+
+def cell_as_html(cell: NotebookNode) -> str:
+    """Write a cell as HTML: its source and its outputs."""
+    if cell.cell_type == "code":
+        return cell_as_text(cell)
+    return rendered_markdown(cell.source, cell.get("attachments"))
+
+
+def cell_as_text(cell: NotebookNode) -> str:
+    """Write a cell as HTML that shows its source as it is."""
+    return preformatted(cell.source) + "".join(outputs_as_html(cell))
+
+
+def outputs_as_html(cell: NotebookNode) -> Iterator[str]:
+    """Write the outputs of a cell as HTML."""
+    for output in cell.get("outputs", []):
+        data = output.get("data", {})
+        for kind in _PICTURES:
+            if image_kind(data.get(kind)) == kind:
+                yield f'<p><img alt="output" src="data:{kind};base64,{data[kind]}">'
+                break
+        text = output.get("text") or "\n".join(output.get("traceback", []))
+        yield preformatted(_COLOUR.sub("", text or data.get("text/plain", "")))
+
+
+def preformatted(text: str) -> str:
+    """Write text as HTML that stands as it is."""
+    return f"<pre>{html.escape(text)}</pre>" if text else ""
 
 
 def clean(markup: str) -> str:

@@ -49,10 +49,10 @@ def statistics(
     for grade in found:
         people.setdefault(_state(grade), []).append(grade.student.id)
     exercises = course.assignment(assignment).graded
-    results: dict[tuple[str, str], tuple[float, Counter[tuple[str, str]]]] = {}
+    results: dict[tuple[str, str, float], Counter[tuple[str, str]]] = {}
     for name, exercise in exercises.items():
         for part in exercise.parts:
-            results[name, part.name] = part.points, Counter()
+            results[name, part.name, part.points] = Counter()
     owners = {g.owner: None for g in found if g.score is not None and not g.refused}
     for owner in owners:  # a dictionary keeps their order
         folder = course.root / "autograded" / owner / assignment
@@ -62,14 +62,13 @@ def statistics(
                 if checked not in exercises:
                     continue
                 for outcome in read_outcomes(cell):
-                    key = checked, outcome.part
+                    key = checked, outcome.part, outcome.points
                     kind = _classify(outcome, exercises[checked])
-                    _, times = results.setdefault(key, (outcome.points, Counter()))
-                    times[kind] += 1
+                    results.setdefault(key, Counter())[kind] += 1
     counts = []
-    for key, (points, times) in results.items():
+    for key, times in results.items():
         for kind, number in times.most_common():
-            counts.append(Count(*key, points, *kind, number))
+            counts.append(Count(*key, *kind, number))
     return people, counts
 
 

@@ -18,13 +18,13 @@ _WORDS = {
     "last_name": "last_name|Last name|Surname|Nachname|Nom de famille|Nom|Apellido(s)|Cognome|"
     "Achternaam|Apelido|Sobrenome|姓|LastName",
     "full_name": "Full name|Vollständiger Name|Nom complet|Nombre completo|Nome|Volledige naam|"
-    "Nome completo|全名",
+    "Nome completo|全名|Student",
     "id_number": "ID number|ID-Nummer|Numéro d'identification|Número de ID|"
-    "Codice identificativo|Nummer (ID)|Número de identificação (ID)|学号",
+    "Codice identificativo|Nummer (ID)|Número de identificação (ID)|学号|SIS User ID",
     "email": "email|Email address|E-Mail-Adresse|Adresse de courriel|Dirección de correo|"
     "Indirizzo email|E-mailadres|E-mail|电子邮件地址",
     "username": "Username|Anmeldename|Nom d'utilisateur|Nombre de usuario|Gebruikersnaam|"
-    "Nome de utilizador|用户名",
+    "Nome de utilizador|用户名|SIS Login ID",
     "identifier": "Identifier|ID|Identifiant|Identificador|Identificativo|Identificatie|标识符",
     "status": "Status|Statut|Estado|Stato|状态",
     "group": "Group|Gruppe|Groupe|Grupo|Gruppo|Groep|小组",
@@ -43,10 +43,9 @@ _WORDS = {
     "draft": "Draft (not submitted)|Entwurf (nicht abgegeben)|Brouillon (non remis)|"
     "Borrador (no enviado)|Bozza (non consegnato)|Concept (nog niet ingestuurd)|"
     "Trabalho em curso (não submetido)|草稿(未提交)|Rascunho (não enviado)",
-    "canvas": "Student|Section|SIS User ID|SIS Login ID",
-    "ours": "id|number|team|assignment|hours|time|name",
+    "ours": "id|number|team|assignment|hours|time|name|Section",
 }
-"""The heads of columns and two other words: ours, Canvas's, and Moodle's in nine languages."""
+"""The heads of columns and two other words: ours, Moodle's in nine languages, and Canvas's."""
 
 
 def normalized_head(text: str) -> str:
@@ -74,7 +73,8 @@ def means(text: str, field: str) -> bool:
 
 _KNOWN = {head for heads in _FIELDS.values() for head in heads}
 
-_CANVAS_IDS = ("sis user id", "sis login id", "id")
+ID_FIELDS = ("id_number", "username", "email")
+"""The fields that may tell who a line is about, in the order of preference."""
 
 _TEST_STUDENT = re.compile("[0-9a-f]{40}")
 """The log-in of the student that Canvas makes for trying a course, in any language."""
@@ -153,21 +153,15 @@ def _read_text(path: Path) -> _Text:
         encoding = "cp1252"
         text = content.decode(encoding)
     body = re.sub(r"\A\ufeff?(?:[ \t]*sep=[^\r\n]*(?:\r\n?|\n|\Z))?", "", text)
-    separator = _separator_of(re.split(r"[\r\n]", body, maxsplit=1)[0])
-    return _Text(text.removesuffix(body), body, encoding, separator)
+    first, *_ = re.split(r"[\r\n]", body, maxsplit=1)
 
-
-def _separator_of(first_line: str) -> str:
-    """Return the separator of a table: the one that gives the most known heads.
-
-    It is not counted, because names hold commas.
-    """
-
-    def known(separator: str) -> int:
-        heads = next(csv.reader([first_line], delimiter=separator), [])
+    def known_heads(separator: str) -> int:
+        heads = next(csv.reader([first], delimiter=separator), [])
         return sum(normalized_head(head) in _KNOWN for head in heads)
 
-    return max(",;\t:", key=known)
+    # Separators are not counted, because names hold commas.
+    separator = max(",;\t:", key=known_heads)
+    return _Text(text.removesuffix(body), body, encoding, separator)
 
 
 def read_table(path: Path, *needed: str) -> CourseTable:
@@ -295,13 +289,9 @@ def read_roster(path: Path) -> Roster:
     """
     table = read_table(path)
     canvas = table.is_canvas
-    fields = ("id_number", "username", "email")
-    if canvas:
-        possible = [head for head in _CANVAS_IDS if head in table.columns]
-    elif "id" in table.columns and not table.column("modified"):
-        possible = ["id"]
-    else:
-        possible = [table.column(field) for field in fields if table.column(field)]
+    possible = [*filter(None, map(table.column, ID_FIELDS))]
+    if "id" in table.columns and not table.column("modified"):
+        possible = [*possible, "id"] if canvas else ["id"]
     if not possible and (table.columns or table.lines):
         raise ValueError(
             f"{path} must begin with the line {','.join(Student._fields[:4])}, or be Canvas's "
@@ -353,13 +343,10 @@ def _student(
     first = cell(table.column("first_name"))
     last = cell(table.column("last_name"))
     email = cell(table.column("email"))
-    number = cell("number")
     if canvas:
-        email = email or cell("sis login id")
-        number = cell("id")
-    whole = cell("student") if canvas else ""
-    if not ((first and last) or whole):
-        whole = cell(table.column("full_name"))
+        email = email or cell(table.column("username"))
+    number = cell("id" if canvas else "number")
+    whole = "" if first and last else cell(table.column("full_name"))
     if "," in whole:
         last, first = (part.strip() for part in whole.split(",", 1))
     elif whole:

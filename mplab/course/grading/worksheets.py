@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mplab.course.grading.dates import read_time
 from mplab.course.grading.tables import (
+    ID_FIELDS,
     CourseTable,
     Student,
     means,
@@ -16,24 +17,14 @@ from mplab.course.grading.tables import (
     read_table,
 )
 
-_UNREADABLE = (
-    OSError,
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-)
-"""What a list that is none may raise."""
-
 
 @dataclass
 class PlatformList:
     """What a platform's list says about an assignment.
 
     Args:
-        times: when each submission came in, in UTC, by ("id", student's id) or
-            ("number", the platform's number).
+        times: when each submission came in, in UTC, by the student's id; of somebody who is not in
+            the roster, by the word "number" and the platform's number.
         people: the students' ids by the numbers of this assignment.
         names: full names by these numbers, as the platform has them; empty without numbers.
         teams: the members of each team, by its name.
@@ -41,17 +32,12 @@ class PlatformList:
         remarks: what a person should know.
     """
 
-    times: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    times: dict[str, datetime] = field(default_factory=dict)
     people: dict[str, str] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     teams: dict[str, list[str]] = field(default_factory=dict)
     drafts: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-
-    def record(self) -> dict[str, object]:
-        """Return what later steps need, as JSON."""
-        numbers = {who: number for number, who in self.people.items()}
-        return {"numbers": numbers, "teams": self.teams}
 
 
 def read_list(
@@ -72,20 +58,17 @@ def read_list(
     found = PlatformList()
     for path in paths:
         try:
-            if not path.is_file():
-                raise ValueError("there is no such file")
             if path.suffix.lower() == ".json":
                 _read_canvas(path, roster, zone, found)
                 continue
             table = read_table(path)
-            if table.remark:
-                found.remarks.append(table.remark)
+            found.remarks += filter(None, [table.remark])
             if table.is_worksheet:
                 _read_moodle(table, roster, zone, found)
             else:  # it is read again, because now these columns are needed
                 for _, line in read_table(path, "id", "time").lines:
-                    _add_time(found, "id", line["id"].strip(), line["time"], zone)
-        except _UNREADABLE as error:
+                    _add_time(found, line["id"].strip(), line["time"], zone)
+        except Exception as error:  # a list that is none may raise anything
             raise ValueError(
                 "--times must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
                 f"CSV with the columns id,time; got {path} ({error}). Write times as "
@@ -94,9 +77,9 @@ def read_list(
     return found
 
 
-def _add_time(found: PlatformList, kind: str, of: str, text: str, zone: tzinfo) -> None:
+def _add_time(found: PlatformList, of: str, text: str, zone: tzinfo) -> None:
     if text.strip() not in ("", "-"):
-        found.times[kind, of] = read_time(text, zone)
+        found.times[of] = read_time(text, zone)
 
 
 def _read_canvas(
@@ -104,14 +87,10 @@ def _read_canvas(
 ) -> None:
     ids = {student.number: student.id for student in roster if student.number}
     for row in json.loads(path.read_text(encoding="utf-8-sig")):
-        given = [row[key] for key in ("user_id", "anonymous_id") if row.get(key)]
-        if not given:
-            raise ValueError("a line has neither user_id nor anonymous_id")
-        who = ids.get(str(row.get("user_id")))
-        for number in map(str, given):
-            _add_time(found, "number", number, row["submitted_at"] or "", zone)
-            if who:
-                found.people[number] = who
+        number = str(row.get("anonymous_id") or row["user_id"])
+        if who := ids.get(str(row.get("user_id"))):
+            found.people[number] = who
+        _add_time(found, who or f"number {number}", row["submitted_at"] or "", zone)
 
 
 def _read_moodle(
@@ -130,17 +109,13 @@ def _read_moodle(
                 f"line {line_number}: {cells['identifier']!r} ends in no number"
             )
         who = match.student(line)
-        found.names[number] = cells["full_name"]
-        _add_time(found, "number", number, cells["modified"], zone)
+        name = found.names[number] = cells["full_name"]
+        _add_time(found, who or f"number {number}", cells["modified"], zone)
         if who is None:
-            if cells["full_name"]:
-                found.remarks.append(
-                    f"the worksheet's {cells['full_name']} is nobody of the roster"
-                )
+            if name:
+                found.remarks.append(f"the worksheet's {name} is nobody of the roster")
             continue
         found.people[number] = who
-        if ("number", number) in found.times:
-            found.times["id", who] = found.times["number", number]
         if cells["group"] and not means(cells["group"], "no_group"):
             found.teams.setdefault(cells["group"], []).append(who)
         if means(cells["status"].partition(" -")[0], "draft"):
@@ -168,35 +143,26 @@ class Matching:
 
     def __init__(self, table: CourseTable, roster: Sequence[Student]) -> None:
         self._table = table
-        self._keys: dict[str, dict[str, str | None]] = {}
-        for kind, key in (
-            ("id", lambda s: s.id),
-            ("email", lambda s: s.email),
-            ("number", lambda s: s.number),
-            ("name", lambda s: f"{s.first_name} {s.last_name}"),
-            ("sortable", lambda s: f"{s.last_name}, {s.first_name}"),
-        ):
-            keys: dict[str, str | None] = {}
-            for student in roster:
-                text = normalized_head(key(student))
-                keys[text] = None if text in keys else student.id
-            self._keys[kind] = keys
+        self._known: dict[str, set[str]] = {}
+        for student in roster:
+            for text in (
+                student.id,
+                student.email,
+                f"number {student.number}",
+                f"{student.first_name} {student.last_name}",
+                f"{student.last_name}, {student.first_name}",
+            ):
+                self._known.setdefault(normalized_head(text), set()).add(student.id)
 
     def student(self, line: Mapping[str, str]) -> str | None:
         """Return the student's id; None if nobody or more than one fits."""
         table = self._table
-        for column, kinds in (
-            (table.column("id_number"), ("id",)),
-            ("sis user id", ("id",)),
-            (table.column("username"), ("id", "email")),
-            ("sis login id", ("id", "email")),
-            (table.column("email"), ("email", "id")),
-            ("id" if table.is_canvas else "", ("number", "id")),
-            (table.column("full_name"), ("name",)),
-            ("student", ("sortable", "name")),
-        ):
-            text = normalized_head(line.get(column, ""))
-            for kind in kinds:
-                if text and (who := self._keys[kind].get(text)):
-                    return who
+        texts = [line.get(table.column(field), "") for field in ID_FIELDS]
+        if table.is_canvas:
+            texts += [f"number {line.get('id')}", line.get("id", "")]
+        texts.append(line.get(table.column("full_name"), ""))
+        for text in texts:
+            found = self._known.get(normalized_head(text), set())
+            if text.strip() and len(found) == 1:
+                return next(iter(found))
         return None
