@@ -20,7 +20,11 @@ from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
-from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    _get_current_dispatch_mode,
+    _pop_mode,
+    _push_mode,
+)
 
 from mplab.health import measures
 from mplab.health.findings import diagnose, gathered
@@ -220,9 +224,15 @@ class Health(measures.Watch):
             self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
+        with unseen():
+            self._finite = {
+                name
+                for name, buffer in self.model.named_buffers()
+                if measures.is_readable(buffer) and largest_of(buffer).isfinite()
+            }
         self.seen.still = set(self._names.values())
         self.seen.half_parameters = [
-            n for n, p in self.model.named_parameters() if low_format_of(p) == FP16
+            n for p, n in self._names.items() if low_format_of(p) == FP16
         ]
         self._begin_step()
         return self
@@ -259,7 +269,7 @@ class Health(measures.Watch):
         if self.scaler is not None:
             for name in ("scale", "unscale_", "step"):
                 self.scaler.__dict__.pop(name, None)
-        self._stop_tracing()
+        self._stop_tracing(anywhere=True)
 
     def _forget(self) -> None:
         self._flags: list[tuple[str, str, Tensor]] = []
@@ -304,10 +314,17 @@ class Health(measures.Watch):
             self._tracer.__enter__()  # type: ignore[no-untyped-call]
             self._tracing = True
 
-    def _stop_tracing(self) -> None:
+    def _stop_tracing(self, *, anywhere: bool = False) -> None:
+        above = []
+        ends = (self._tracer, None)
+        if anywhere and self._tracing:  # modes that were entered later stay
+            while _get_current_dispatch_mode() not in ends:
+                above.append(_pop_mode())
         if self._tracing and _get_current_dispatch_mode() is self._tracer:
             self._tracer.__exit__(None, None, None)  # type: ignore[no-untyped-call]
             self._tracing = False
+        for mode in reversed(above):
+            _push_mode(mode)
 
     # Modules --------------------------------------------------------------------------------
 
@@ -492,13 +509,18 @@ class Health(measures.Watch):
     def _before_unscale(self, optimizer: Any) -> None:
         own = self._own(optimizer)
         with unseen():
-            now = total(list(self._norms(own).values()))
-            raw = total([norm for p, norm in self._raw.items() if p in own])
+            norms = self._norms(own)
+            pairs = [
+                (norm, self._raw[p]) for p, norm in norms.items() if p in self._raw
+            ]
+            now = total([norm for norm, _ in pairs])
+            raw = total([before for _, before in pairs])
         key = id(optimizer)
         self._unscales[key] = self._unscales.get(key, 0) + 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        if self._unscales[key] == 1 and now < 0.999 * raw < math.inf:
+        shrunk = now < 0.999 * raw < math.inf
+        if self._unscales[key] == 1 and shrunk and _are_clipped(pairs):
             scale = float(self.scaler.get_scale())
             self._note(
                 "clip-before-unscale",
@@ -687,7 +709,7 @@ class Health(measures.Watch):
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self._counting and not self.seen.bad_buffers:
             for name, buffer in self.model.named_buffers():
-                if buffer.is_floating_point() and not largest_of(buffer).isfinite():
+                if name in self._finite and not largest_of(buffer).isfinite():
                     self.seen.bad_buffers.append(name)
         if self._counting:
             record.updated, record.unmoved = self._movement.count()
@@ -810,3 +832,16 @@ def _told(
 def _shown(name: str, module: nn.Module) -> str:
     kind = type(module).__name__
     return f"{name} ({kind})" if name else kind
+
+
+def _are_clipped(norms: list[tuple[Tensor, Tensor]]) -> bool:
+    """Whether gradients with these norms, now and before, were scaled to a total norm.
+
+    Then all have the same share left. A mask leaves another for each parameter; an average over
+    micro-batches, processes or tokens leaves the inverse of a whole number.
+    """
+    shares = [float(now / before) for now, before in norms if before > 0]
+    if not shares or not min(shares) or max(shares) > 1.01 * min(shares):
+        return False
+    parts = round(1 / shares[0])
+    return parts > 1 << 16 or abs(parts * shares[0] - 1) > 1e-6

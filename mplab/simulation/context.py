@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ContextDecorator, ExitStack, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,7 @@ class simulated(ContextDecorator):
     what torch gives them. A low operation that torch has no kernel for is computed. Casts to
     float8_e4m3fn saturate, as torch's do since 2.12. `torch.compile` runs eagerly inside, if it was
     used before. The layers of the last 131,072 autograd nodes are known, for the counts by layer.
+    After a KeyboardInterrupt, leave the context: the layer that it hit is not left before.
 
     Args:
         fmt: the low format, or its name or dtype; it must fit in float32.
@@ -112,7 +113,8 @@ class simulated(ContextDecorator):
     Exactness:
         On the CPU under `CPU_AUTOCAST` or as written, in FP16 and BF16 rounded to nearest, each
         result is that of torch's own low kernel, except matrix products and convolutions, which
-        are float32's rounded once: they differ from torch's by the order of their sums. There the
+        are float32's rounded once: they differ from torch's by the order of their sums; and except
+        the gradient of `prod`, which torch computes by another formula under any mode. There the
         results are bit-exact with `torch.autocast("cpu")` in all programs of
         tests/simulation/test_autocast.py, and what was lost is counted by one rounding of the
         float32 result.
@@ -262,6 +264,7 @@ class simulated(ContextDecorator):
             self._outer = mode.thread.innermost
             _below_others(mode)
             mode.thread.innermost = mode
+            mode.leave = WeakMethod(self.__exit__)
             self._open = stack.pop_all()
         return self
 
@@ -271,22 +274,22 @@ class simulated(ContextDecorator):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._open is None:  # left with the context around it
+            return
         mode = self._mode
-        if mode.thread.innermost is not mode:
-            raise RuntimeError(
-                "simulated: a context must be left before those around it; got one within which "
-                "another is open. Leave that first."
-            )
+        within = mode.thread.innermost
+        while mode.thread.innermost not in (mode, None):
+            leave = mode.thread.innermost.leave()
+            leave(kind, error, traceback)
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
         above = []
         while _get_current_dispatch_mode() not in (mode, None):
             above.append(_pop_mode())
-        mode.__exit__(kind, error, traceback)
+        mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         for each in reversed(above):
             _push_mode(each)
         mode.thread.innermost = self._outer
-        assert self._open is not None
         self._open.close()
         self._open = None
         self._running = []
@@ -294,6 +297,11 @@ class simulated(ContextDecorator):
         mode.enter(mode.outside)
         mode.casts.forget()
         self._guard_backward()
+        if kind is None and within is not mode:
+            raise RuntimeError(
+                "simulated: a context must be left before those around it; got one within which "
+                "another was open. Both are left now: leave the inner one first."
+            )
         if kind is None:
             self._warn_of_choices()
             if mode.switched_off and not mode.has_run:
@@ -341,9 +349,10 @@ class simulated(ContextDecorator):
         mode = self._mode
         if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
-        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        positional = len(args) > 1
+        closure = args[1] if positional else kwargs.get("closure")
         self._pause()
-        if closure is None:
+        if not callable(closure):
             return None
 
         def simulated_closure() -> Any:
@@ -353,7 +362,9 @@ class simulated(ContextDecorator):
             finally:
                 self._pause()
 
-        return (args[0],), {**kwargs, "closure": simulated_closure}
+        if positional:
+            return (args[0], simulated_closure, *args[2:]), kwargs
+        return args, {**kwargs, "closure": simulated_closure}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if self._paused:

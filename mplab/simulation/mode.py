@@ -191,6 +191,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), self.dtype)
         self.enter(self.outside)
         self.observers: list[Callable[[Ran], None]] = []
+        self.leave: Any = None  # weakly: leaves the context of this mode
         self.casts = Casts()
         self.cause = ""
         self.discards_scalars = False
@@ -271,7 +272,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.casts.spent = True
         low = _low_tensors(args, kwargs)
         if rule.composite:  # some arrive whole, in inference mode most of them
-            listed = not self.cause and torch.is_inference_mode_enabled()
+            listed = not self.cause and _inference_in_autocast()
             if listed or (low and all(map(_is_real, low))):
                 with self, included() if listed else nullcontext():
                     return func._op_dk(COMPOSITE, *args, **kwargs)
@@ -392,7 +393,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return _Plan(native=True)
         tensors = [a for a in args if isinstance(a, Tensor)]
         simple = rule.simple and len(low) == len(tensors) and not kwargs
-        if rule.product and {t.dtype for t in tensors} == {low[0].dtype}:
+        alike = {t.dtype for t in tensors} == {low[0].dtype}
+        if rule.product and alike and "out" not in kwargs:
             return _Plan(dtypes=(low[0].dtype,), simple=simple)
         apart, apart_by_name = _apart(rule, args, kwargs)
         try:
@@ -711,6 +713,17 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(_map(function, each) for each in value)
     return function(value)
+
+
+def _inference_in_autocast() -> bool:
+    """Whether the program is in inference mode and has autocast on.
+
+    Below a mode autocast is always off, so the state at the entry to the dispatcher is asked.
+    """
+    if not torch.is_inference_mode_enabled():
+        return False
+    with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]
+        return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 
 
 def _asks_for_low(rule: Rule, args: Any, kwargs: Keywords) -> bool:

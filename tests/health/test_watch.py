@@ -398,6 +398,74 @@ def test_our_scaler_is_watched_as_torch_s(options, code):
     assert seen[0] == seen[1]
 
 
+def averaged(model):
+    for p in model.parameters():
+        p.grad.div_(4)
+
+
+def masked(model):
+    model[0].weight.grad[: len(model[0].weight) // 2] = 0
+
+
+def cancelled(model):
+    model[0].weight.grad = None
+
+
+@pytest.mark.parametrize("change", [averaged, masked, cancelled])
+def test_gradients_that_are_averaged_masked_or_taken_away_are_not_clipped(change):
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    batches = regression()
+    with Health(model, optimizer, scaler=scaler) as health:
+        for _ in range(6):
+            x, y = batches
+            optimizer.zero_grad()
+            scaler.scale(F.mse_loss(model(x), y)).backward()
+            change(model)
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+            health.step()
+    assert "clip-before-unscale" not in health.report().codes
+
+
+class Adapted(nn.Module):
+    """A frozen FP16 base with a mask of infinities, and a small FP32 layer beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(4, 4).half().requires_grad_(False)
+        self.adapter = nn.Linear(4, 4)
+        mask = torch.full((4, 4), -math.inf).triu_(1)
+        self.register_buffer("mask", mask)
+
+    def forward(self, x):
+        scores = (x @ x.T)[:4, :4] + self.mask
+        return self.base(x.half()).float() + self.adapter(x) + scores.softmax(1)
+
+
+def test_masks_of_infinities_and_frozen_low_weights_are_no_faults():
+    model = seeded(Adapted)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with Health(model, optimizer) as health:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(4, 4)).square().mean().backward()
+            optimizer.step()
+            health.step()
+    assert {"nonfinite-buffers", "half-parameters"}.isdisjoint(health.report().codes)
+
+
+def test_a_watch_that_is_closed_within_another_leaves_no_tracer():
+    models = [seeded(mlp), seeded(mlp)]
+    first, second = (Health(m, torch.optim.SGD(m.parameters())) for m in models)
+    first.__enter__()
+    with second:
+        first.close()
+    assert torch.utils._python_dispatch._get_current_dispatch_mode() is None
+
+
 def test_a_step_that_is_told_of_after_the_watch_was_closed_starts_no_tracing():
     model = nn.Linear(2, 1)
     with Health(model) as health:

@@ -73,20 +73,78 @@ def test_an_exception_leaves_no_trace():
     assert_bits(model(x), expected)
 
 
-def test_a_context_is_not_left_before_one_within_it():
+def nothing_is_left(x):
+    assert x.mm(x).dtype is torch.float32
+    assert not torch.is_autocast_enabled("cpu")
+    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    assert not nn.modules.module._global_forward_hooks
+
+
+def test_a_context_takes_with_it_those_that_are_open_within_it_and_says_so():
     x = torch.randn(4, 4)
     outer = simulated(FP16)
     inner = simulated(BF16)
     outer.__enter__()
     inner.__enter__()
-    with pytest.raises(RuntimeError, match="Leave that first"):
+    with pytest.raises(RuntimeError, match="leave the inner one first"):
         outer.__exit__(None, None, None)
-    assert x.mm(x).dtype is torch.bfloat16
+    nothing_is_left(x)
     inner.__exit__(None, None, None)
-    assert x.mm(x).dtype is torch.float16
-    outer.__exit__(None, None, None)
-    assert x.mm(x).dtype is torch.float32
-    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    nothing_is_left(x)
+
+
+def test_an_error_beside_an_open_generator_is_the_program_s_and_leaves_nothing():
+    def steps():
+        with simulated(BF16):
+            yield
+
+    running = steps()
+    with pytest.raises(ZeroDivisionError), simulated(FP16):
+        next(running)
+        raise ZeroDivisionError
+    nothing_is_left(torch.randn(4, 4))
+    running.close()
+    nothing_is_left(torch.randn(4, 4))
+
+
+@pytest.mark.parametrize("policy", ["as-written", CPU_AUTOCAST])
+def test_inference_mode_casts_what_autocast_casts_and_nothing_else(policy):
+    x = torch.randn(3, 4)
+    layer = nn.Linear(4, 4)
+    low = copy.deepcopy(layer).bfloat16()
+
+    def results(enabled):
+        with torch.inference_mode(), torch.autocast("cpu", enabled=enabled):
+            return [layer(x), low(x.bfloat16()), x @ x.T]
+
+    for enabled in (False, True):
+        wanted = results(enabled)
+        with simulated(BF16, policy=policy):
+            found = results(enabled)
+        for got, want in zip(found, wanted, strict=True):
+            assert got.dtype is want.dtype
+
+
+def test_a_product_refuses_an_out_of_another_dtype_as_torch_does():
+    x = torch.randn(4, 4).bfloat16()
+    for out in (torch.empty(4, 4), torch.empty(4, 4, dtype=torch.float64)):
+        with simulated(BF16, policy="as-written") as sim:
+            with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
+                torch.mm(x, x, out=out)
+            x.mm(x)
+        assert sim.by_operation["mm"].total == 16
+
+
+class Told(torch.optim.SGD):
+    def step(self, epoch):
+        self.told = epoch
+
+
+def test_an_optimizer_may_take_something_else_than_a_closure():
+    optimizer = Told(mlp(6, 5, 3).parameters())
+    with simulated(FP16):
+        optimizer.step(3)
+    assert optimizer.told == 3
 
 
 class Catches(nn.Module):
