@@ -272,9 +272,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.casts.spent = True
         low = _low_tensors(args, kwargs)
         if rule.composite:  # some arrive whole, in inference mode most of them
-            listed = not self.cause and _inference_in_autocast()
-            if listed or (low and all(map(_is_real, low))):
-                with self, included() if listed else nullcontext():
+            whole = not self.cause and torch.is_inference_mode_enabled()
+            if whole or (low and all(map(_is_real, low))):
+                with self, included() if whole and _is_cast() else nullcontext():
                     return func._op_dk(COMPOSITE, *args, **kwargs)
         if low or _asks_for_low(rule, args, kwargs):
             out = self._low(rule, args, kwargs, low)
@@ -715,13 +715,11 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _inference_in_autocast() -> bool:
-    """Whether the program is in inference mode and has autocast on.
+def _is_cast() -> bool:
+    """Whether the program has autocast on.
 
-    Below a mode autocast is always off, so the state at the entry to the dispatcher is asked.
+    Below a mode it is always off, so the state at the entry to the dispatcher is asked.
     """
-    if not torch.is_inference_mode_enabled():
-        return False
     with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]
         return any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
 

@@ -151,6 +151,7 @@ def markdown_to_html(markdown: str) -> str:
     html = _POWER.sub(
         lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html
     )
+    html = html.replace("<pre>", '<pre tabindex="0">')  # so that keys scroll it
     return re.sub(
         "(?s)<table>.*?</table>",
         r'<div class="scrolled" tabindex="0">\g<0></div>',
