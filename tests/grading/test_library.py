@@ -164,8 +164,15 @@ def test_attributes_of_a_format_and_what_is_named_do_not_count():
 
 def a_step():
     layer = torch.nn.Linear(3, 1)
-    with torch.autocast("cpu", torch.bfloat16):
-        layer(torch.ones(2, 3)).sum().backward()
+    optimizer = torch.optim.SGD(layer.parameters())
+
+    def closure():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = layer(torch.ones(2, 3)).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
 
 
 def test_operations_of_torch_do_not_count_while_a_simulation_lives_or_runs():
@@ -181,6 +188,14 @@ def test_operations_of_torch_do_not_count_while_a_simulation_lives_or_runs():
 
     assert called(simulating, uses=("simulated",)) == []
     assert set(called(simulating)) == {"simulated"}
+
+
+def test_an_import_within_an_answer_does_not_count():
+    def imports():
+        with pytest.raises(ModuleNotFoundError):
+            import this_is_nowhere  # noqa: F401
+
+    assert called(imports) == []
 
 
 def test_a_profile_that_was_on_goes_on_after_it():

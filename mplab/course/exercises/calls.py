@@ -21,8 +21,8 @@ _SANDBOX = os.path.join(LIBRARY, "course", "grading", "kernel.py")
 _WRAPPER = "on_tensors.<locals>.call"
 """The decorator of functions that take tensors, too: the name of its `function` counts."""
 
-_FREE = {"<module>", "__getattr__"}
-"""Functions that run on `import mplab` and on the first use of a room."""
+_FREE = {"<module>", "__getattr__", "_ShortNames"}
+"""Functions that run on `import mplab`, on the first use of a room, and on any import."""
 
 _CALLED_BY_TORCH = {
     "_kernel.<locals>.run",
@@ -30,6 +30,9 @@ _CALLED_BY_TORCH = {
     "Kernels.__del__",
     "simulated._before_module",
     "simulated._after_module",
+    "simulated._before_step",
+    "simulated._before_step.<locals>.simulated_closure",
+    "simulated._after_step",
 }
 """Of the simulation: torch and Python call them while an object `simulated` lives."""
 
