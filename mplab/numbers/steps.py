@@ -46,9 +46,7 @@ def checked(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any
         if found is None or (found != kind and kind is not None):
             return None
         kind = found
-    ready = _CHECKED.get((step, fmt, kind))
-    if ready is None:
-        ready = _ready(step, fmt, kind)
+    ready = _ready(step, fmt, kind)
     if not ready:
         return None
     call, dtype, misses, _ = ready
@@ -73,11 +71,13 @@ def _in_threads(call: Any, dtype: Any, operands: tuple[Any, ...]) -> np.ndarray:
 
 
 def _ready(step: str, fmt: Format, kind: str) -> Any:
-    """Make the ufunc of a step, or () where there is none, and keep it."""
-    from mplab.numbers import checked as loops
+    """Return the ufunc of a step, made at its first use; () where there is none."""
+    ready = _CHECKED.get((step, fmt, kind))
+    if ready is None:
+        from mplab.numbers import checked as loops
 
-    made = _CHECKED[step, fmt, kind] = loops.checked(step, fmt, kind) or ()
-    return made
+        ready = _CHECKED[step, fmt, kind] = loops.checked(step, fmt, kind) or ()
+    return ready
 
 
 def narrow(function: str, wide: np.ndarray, fmt: Format) -> np.ndarray:
