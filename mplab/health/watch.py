@@ -225,11 +225,8 @@ class Health(measures.Watch):
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         with unseen():
-            self._finite = {
-                name
-                for name, buffer in self.model.named_buffers()
-                if measures.is_readable(buffer) and largest_of(buffer).isfinite()
-            }
+            infinite = (n for n, size in self._buffers().items() if size.isinf())
+            self._masks = set(infinite)
         self.seen.still = set(self._names.values())
         self.seen.half_parameters = [
             n for p, n in self._names.items() if low_format_of(p) == FP16
@@ -708,12 +705,18 @@ class Health(measures.Watch):
             bad = (~torch.isfinite(local(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self._counting and not self.seen.bad_buffers:
-            for name, buffer in self.model.named_buffers():
-                if name in self._finite and not largest_of(buffer).isfinite():
-                    self.seen.bad_buffers.append(name)
+            self.seen.bad_buffers = [
+                name
+                for name, size in self._buffers().items()
+                if size.isnan() or (size.isinf() and name not in self._masks)
+            ]
         if self._counting:
             record.updated, record.unmoved = self._movement.count()
             self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
+
+    def _buffers(self) -> dict[str, Tensor]:
+        buffers = self.model.named_buffers()
+        return {name: largest_of(b) for name, b in buffers if measures.is_readable(b)}
 
     def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
         """Make the records of each layer and join them, in the model's order."""

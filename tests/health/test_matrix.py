@@ -85,7 +85,7 @@ def run(
 ):  # fmt: skip
     layers = nn.Linear(8, 16), nn.Tanh(), Within(within), nn.Linear(16, 4)
     model = seeded(lambda: nn.Sequential(*layers)).to(dtype)
-    model.register_buffer("kept", torch.tensor([buffer]))
+    model.register_buffer("kept", torch.zeros(1))
     x, y = (t.to(dtype) for t in regression())
     low = dtype is torch.float32
     parameters = list(model.parameters())
@@ -134,6 +134,7 @@ def run(
                     stepper.step()
             if steps_optimizer:
                 scaler.update()
+            model.kept.fill_(buffer)
             health.step(total)
         if ends:
             raise Ended

@@ -445,8 +445,7 @@ class Adapted(nn.Module):
         return self.base(x.half()).float() + self.adapter(x) + scores.softmax(1)
 
 
-def test_masks_of_infinities_and_frozen_low_weights_are_no_faults():
-    model = seeded(Adapted)
+def trained(model):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     with Health(model, optimizer) as health:
         for _ in range(3):
@@ -454,7 +453,18 @@ def test_masks_of_infinities_and_frozen_low_weights_are_no_faults():
             model(torch.randn(4, 4)).square().mean().backward()
             optimizer.step()
             health.step()
-    assert {"nonfinite-buffers", "half-parameters"}.isdisjoint(health.report().codes)
+    return health.report().codes
+
+
+def test_masks_of_infinities_and_frozen_low_weights_are_no_faults():
+    codes = trained(seeded(Adapted))
+    assert {"nonfinite-buffers", "half-parameters"}.isdisjoint(codes)
+
+
+def test_a_buffer_that_holds_nan_from_the_first_step_is_a_fault():
+    model = seeded(Adapted)
+    model.mask[0, 0] = math.nan
+    assert "nonfinite-buffers" in trained(model)
 
 
 def test_a_watch_that_is_closed_within_another_leaves_no_tracer():
