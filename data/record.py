@@ -32,7 +32,7 @@ from parts.tensorcores import tensorcores
 
 from mplab.common.files import replace_file
 from mplab.common.installation import VERSION, environment
-from mplab.course.hardware.recordings import (
+from mplab.lessons.recordings import (
     FORM,
     SCHEMA,
     Recording,

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mplab.course.hardware.rooflines import seconds_of
 from mplab.health import Health
 from mplab.health.digest import numbers_of
+from mplab.lessons.l11.rooflines import seconds_of
 from mplab.numbers.formats import (
     BF16,
     FORMATS,

@@ -2,8 +2,8 @@
 
 This module offers the formats and `round_to`, which rounds to any of them. The other rooms, such
 as `mplab.simulation` and `mplab.training`, are imported on first use. `mplab.course` holds the
-tools of the course; `mplab.pictures`, `mplab.explorers`, `mplab.hardware` and `mplab.grading` are
-short names for rooms in it.
+tools of the course; `mplab.pictures`, `mplab.explorers` and `mplab.grading` are short names for
+rooms in it.
 
 - Round to a format, and count overflows and other events: `mplab.round_to`, `mplab.tally`,
   `mplab.events`; for tensors `mplab.numbers.tensors.round_tensor`.
@@ -13,10 +13,6 @@ short names for rooms in it.
   `mplab.arithmetic.sum`, `mplab.arithmetic.FloatArray`.
 - Solve a linear system in a format and refine its solution: `mplab.arithmetic.lu`,
   `mplab.arithmetic.refine`.
-- Multiply FP64 matrices on units for low formats: `mplab.arithmetic.matmul_fp64`,
-  `mplab.arithmetic.emulation_bound`.
-- Integrate a differential equation whose state is stored in a format: `mplab.arithmetic.integrate`,
-  `mplab.arithmetic.step_is_lost`.
 - Update weights that are stored in a format: `mplab.arithmetic.Weights` (round to nearest,
   stochastic, Kahan, FP32 master).
 - Multiply matrices as a matrix unit does, bit for bit: `mplab.arithmetic.mma`.
@@ -35,8 +31,9 @@ short names for rooms in it.
 - Find where two runs diverge: `mplab.health.Digest` around each loop, then `mplab.health.compare`.
 - Compare whole runs: `mplab.training.train`, `mplab.training.Recipe`, `mplab.training.gather`,
   `mplab.training.load_runs`.
-- Show what a training step keeps in memory, and where its time goes: `mplab.training.memory`,
-  `mplab.training.stage_times`.
+- What a single lesson adds lies in its folder: FP64 products on low units in
+  `mplab.lessons.l17.emulation`, differential equations in `mplab.lessons.l16.integration`, the
+  memory and the stages of a training step in `mplab.lessons.l11.stages`.
 """
 
 import sys
@@ -46,6 +43,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from mplab.common.fronts import require_unmoved
 from mplab.common.installation import VERSION as __version__  # noqa: F401
 from mplab.numbers import *  # noqa: F403
 from mplab.numbers import __all__ as _numbers
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
         check,
         explorers as explorers,
         grading as grading,
-        hardware as hardware,
         pictures as pictures,
     )
 
@@ -70,7 +67,7 @@ _ROOMS = (
     "health",
     "course",
 )
-_OF_THE_COURSE = ("hardware", "pictures", "explorers", "grading")
+_OF_THE_COURSE = ("pictures", "explorers", "grading")
 
 
 class _ShortNames:
@@ -104,6 +101,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"mplab.course.{name}")
     if name == "check":  # imports all exercises
         return import_module("mplab.course").check
+    require_unmoved("mplab", name)
     raise AttributeError(f"module 'mplab' has no attribute {name!r}")
 
 

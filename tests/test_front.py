@@ -22,11 +22,9 @@ FRONTS = {
         add subtract multiply divide sqrt fma remainder raised Rules
         exp exp2 log log2 sin cos tanh
         matmul dot sum cumsum norm mean variance softmax Accumulation ORDERS
-        roundings linear_bound probabilistic_bound
         Factors lu solve_triangular Refinement refine backward_error condition
-        Weights update_trajectory Descent fit_by_gradient_descent METHODS
-        ARCHITECTURES MatrixUnit mma unit_of FloatArray slice_bits split matmul_fp64
-        emulation_bound integrate step_is_lost distinct_sums reveal_order
+        Weights METHODS
+        ARCHITECTURES MatrixUnit mma unit_of FloatArray distinct_sums
     """,
     "scaling": """
         LossScaler DoublingScaler FlooredScaler KerasScaler NudgedScaler GradScaler
@@ -45,17 +43,14 @@ FRONTS = {
         AS_WRITTEN
     """,
     "training": """
-        train TASKS RECIPES Task Split Recipe Watcher History headroom memory stage_times
-        gather load_runs ExponentHistogram exponent_histogram
+        train TASKS RECIPES Task Split Recipe Watcher History gather
+        load_runs ExponentHistogram exponent_histogram
     """,
     "health": "Health Report Finding Digest Comparison compare",
-    "hardware": """
-        Recording first load PROBES Roofline measured recorded matmul_errors
-    """,
     "pictures": """
         Picture RunningSum Window bit_fields by_seed code_table decimal_digits follow
-        gradient_exponents headroom health loss_curves loss_meter loss_scale memory
-        number_lines parting precision_map recorded_runs results_table
+        gradient_exponents headroom health loss_curves loss_meter loss_scale
+        number_lines parting precision_map results_table
         rounding_profile running_sums scaling_windows sensitivity
     """,
     "explorers": """
@@ -98,7 +93,7 @@ def test_the_door_offers_the_numbers_the_check_of_an_exercise_and_the_rooms():
 
 @pytest.mark.parametrize(
     "name",
-    ["hardware.recordings", "pictures.canvas", "explorers.chart", "grading.exercises"],
+    ["pictures.canvas", "explorers.chart", "grading.exercises"],
 )
 def test_short_names_of_rooms_of_the_course_give_the_same_modules(name):
     """Notebooks and assignments from before the course had a room of its own say these."""
@@ -107,6 +102,19 @@ def test_short_names_of_rooms_of_the_course_give_the_same_modules(name):
     file = import_module(f"mplab.{name}")
     assert file is import_module(f"mplab.course.{name}")
     assert file.__spec__.name == file.__name__  # so that it can be reloaded
+
+
+@pytest.mark.parametrize(
+    ("front", "name"),
+    [
+        ("mplab", "hardware"),
+        ("mplab.arithmetic", "split"),
+        ("mplab.training", "memory"),
+    ],
+)
+def test_a_name_that_moved_to_a_lesson_says_where(front, name):
+    with pytest.raises(ImportError, match=rf"{name} is in mplab\.lessons\.l\d\d"):
+        exec(f"from {front} import {name}")
 
 
 def test_what_is_not_offered_gives_python_s_own_error():
@@ -166,7 +174,7 @@ def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_with
     assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH
 
 
-TORCH = ["simulation", "training.train", "health", "hardware.PROBES"]
+TORCH = ["simulation", "training.train", "health"]
 TORCH += ["scaling.GradScaler", "scaling.quantize", "pictures.precision_map"]
 
 

@@ -19,6 +19,7 @@ from mplab import (
     arithmetic,
     scaling,
 )
+from mplab.lessons.l16.integration import integrate
 from mplab.numbers.tensors import round_tensor
 
 HALF = torch.ones(2, dtype=torch.float16)
@@ -262,7 +263,7 @@ def test_words_that_choose_between_results_are_known_or_refused():
         lambda: arithmetic.sum(X, order=None, **TERMS),
         lambda: arithmetic.variance(X, method="one pass", **TERMS),
         lambda: arithmetic.Weights(X, FP16, method="stochastc"),
-        lambda: arithmetic.integrate(abs, 1.0, 0.1, 3, FP16, scheme="rk5"),
+        lambda: integrate(abs, 1.0, 0.1, 3, FP16, scheme="rk5"),
         lambda: arithmetic.refine(np.eye(2), X, factor_format=FP16, method="gmress"),
         lambda: arithmetic.mma(TWO, TWO, architecture="hoper"),
         lambda: scaling.scale_for(1.0, FP8_E4M3, rule="RCEIL"),

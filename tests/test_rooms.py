@@ -28,14 +28,12 @@ TABLE = {
     "training": "common numbers scaling simulation",
     "health": "common numbers simulation",
     "course/exercises": "common numbers",
-    "course/hardware": "common numbers arithmetic",
-    "course/pictures": "common numbers arithmetic scaling simulation training health "
-    "course/hardware",
+    "course/pictures": "common numbers arithmetic scaling simulation training health",
     "course/explorers": "common numbers training course/pictures",
     "course/grading": "common numbers course/exercises",
     "course/site": "common numbers training course/exercises course/pictures course/explorers",
     "commands": "common numbers arithmetic scaling simulation training health course/exercises "
-    "course/hardware course/pictures course/explorers course/grading course/site",
+    "course/pictures course/explorers course/grading course/site",
 }
 """The rooms, and those that each may import, lazily or not: first the library's, then those of the
 course. Beside them stands `__init__.py`."""
@@ -220,11 +218,12 @@ def test_a_lesson_s_code_lies_in_a_folder_that_merges_with_the_learner_s():
 
 
 def test_the_library_imports_lessons_only_where_it_finds_them():
-    """A lesson stands on the library; `course.exercises.lessons` looks for the exercises of all."""
+    """A lesson stands on the library; commands show what lessons hold, and exercises are found."""
     asking = [
         p for p in FILES if any("mplab.lessons" in name for name in read(p).imported)
     ]
-    assert {name_of(path) for path in asking} <= {"course.exercises.lessons"}
+    names = {name_of(path) for path in asking} - {"course.exercises.lessons"}
+    assert {room_of(name) for name in names} <= {LAST}
 
 
 def test_only_commands_read_a_command_line():

@@ -38,9 +38,7 @@ LEARNERS_NEED |= {
 }
 EXTRA_OF = {
     **dict.fromkeys(["common", "numbers", "arithmetic", "course/exercises"], ()),
-    **dict.fromkeys(
-        ["scaling", "simulation", "training", "health", "course/hardware"], ("torch",)
-    ),
+    **dict.fromkeys(["scaling", "simulation", "training", "health"], ("torch",)),
     **dict.fromkeys(["course/pictures", "course/explorers", "lessons"], ("lab",)),
     "course/site": ("docs",),
     "commands": ("docs", "grade"),

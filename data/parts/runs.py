@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab.course.hardware.probes import tf32
+from mplab.lessons.l06.probes import tf32
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 from mplab.training.exponents import exponent_histogram
 from mplab.training.loop import train

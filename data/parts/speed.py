@@ -9,11 +9,11 @@ import torch
 from parts.part import Found, Setting, attempt
 from torch import Tensor
 
-from mplab.course.hardware.probes import tf32
-from mplab.course.hardware.rooflines import seconds_of
+from mplab.lessons.l06.probes import tf32
+from mplab.lessons.l11.rooflines import seconds_of
+from mplab.lessons.l11.stages import stage_times
 from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, TF32, Format
 from mplab.numbers.tensors import round_tensor
-from mplab.training.stages import stage_times
 from mplab.training.tasks import TASKS
 
 

@@ -15,7 +15,7 @@ from parts.part import Found, Setting, attempt
 
 from mplab.arithmetic.architectures import ARCHITECTURES, unit_of
 from mplab.arithmetic.matrix_units import mma
-from mplab.course.hardware.probes import PROBES, on_cuda, partner, product
+from mplab.lessons.l06.probes import PROBES, on_cuda, partner, product
 from mplab.numbers.codes import encode
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format
 from mplab.numbers.rounding import round_to

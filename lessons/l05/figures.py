@@ -9,12 +9,11 @@ from mplab import FP16, FP32, Format, Rounding, round_to
 from mplab.arithmetic import (
     Accumulation,
     cumsum,
-    linear_bound,
     matmul,
-    probabilistic_bound,
     sum,
 )
 from mplab.course.pictures import canvas as c
+from mplab.lessons.l05.bounds import linear_bound, probabilistic_bound
 
 _DASHES = {"sequential": "solid", "pairwise": "dotted", "kahan": "dashed"}
 

@@ -3,10 +3,10 @@
 from fractions import Fraction
 
 from mplab import FP8_E4M3, FP16, Format
-from mplab.arithmetic.matrix_steps import AlignedNumber, StepBits, step_bits
 from mplab.course.explorers.chart import LINE, Drawing, Scale
 from mplab.course.explorers.widget import Explorer, choice, slider, tick
 from mplab.course.pictures.canvas import BAND, FACES, INK, power_of_two
+from mplab.lessons.l06.matrix_steps import AlignedNumber, StepBits, step_bits
 
 UNITS: dict[str, tuple[str, Format]] = {
     "Hopper, E4M3": ("hopper", FP8_E4M3),

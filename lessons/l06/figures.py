@@ -11,11 +11,10 @@ from matplotlib.patches import Rectangle
 from mplab import FP8_E4M3, FP16, FP32, Rounding, round_to
 from mplab.arithmetic import mma
 from mplab.arithmetic.architectures import Input, MatrixUnit, unit_of
-from mplab.arithmetic.matrix_steps import StepBits, step_bits
 from mplab.common.words import number
-from mplab.course.hardware import recordings
 from mplab.course.pictures import canvas
-from mplab.course.pictures.recordings import Where
+from mplab.lessons import recordings
+from mplab.lessons.l06.matrix_steps import StepBits, step_bits
 
 
 # Long products ---------------------------------------------------------------------------
@@ -269,7 +268,7 @@ def _frame(axes: Axes, count: int, high: int, bottom: int, low: int) -> None:
 
 # The matrix unit -------------------------------------------------------------------------
 @canvas.in_house_style
-def recorded_units(*, where: Where = None) -> canvas.Picture | None:
+def recorded_units(*, where: recordings.Where = None) -> canvas.Picture | None:
     """Draw how many random sums of the recorded device each model of a unit gives bit for bit.
 
     Args:

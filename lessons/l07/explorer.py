@@ -3,11 +3,11 @@
 import numpy as np
 
 from mplab import BF16, FP8_E4M3, FP16, Format, next_down, next_up, round_to
-from mplab.arithmetic import update_trajectory
 from mplab.common.words import number
 from mplab.course.explorers.chart import Chart, Drawing, Scale
 from mplab.course.explorers.widget import Explorer, choice, slider, stops
 from mplab.course.pictures.canvas import percent, power_of_two, style
+from mplab.lessons.l07.descent import update_trajectory
 
 FORMATS: dict[str, Format] = {"BF16": BF16, "FP16": FP16, "E4M3": FP8_E4M3}
 

@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from mplab import BF16, FP32, Format, round_to, ulp
-from mplab.arithmetic import Descent
 from mplab.common.words import number
 from mplab.course.pictures import canvas as c
+from mplab.lessons.l07.descent import Descent
 
 _WITH = {
     "nearest": "rounded to nearest",
@@ -22,7 +22,7 @@ def weight_paths(paths: np.ndarray, *, update: float) -> c.Picture:
     """BF16 weights over many equal updates, beside where the updates should have led.
 
     Args:
-        paths: from `mplab.arithmetic.update_trajectory`, shape (steps + 1, weights).
+        paths: from `mplab.lessons.l07.descent.update_trajectory`, shape (steps + 1, weights).
         update: what every step added.
 
     Returns:
@@ -79,7 +79,7 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     """Loss, and share of weights that moved, of regressions with weights in low precision.
 
     Args:
-        runs: from `mplab.arithmetic.fit_by_gradient_descent`, of equal length.
+        runs: from `mplab.lessons.l07.descent.fit_by_gradient_descent`, of equal length.
 
     Returns:
         A figure of two panels whose title says which weights stop, and at which loss.
@@ -144,7 +144,7 @@ def stochastic_spread(paths: np.ndarray, *, update: float) -> c.Picture:
     """Many BF16 weights that took the same updates, each rounded by its own coin.
 
     Args:
-        paths: from `mplab.arithmetic.update_trajectory` with method "stochastic", shape
+        paths: from `mplab.lessons.l07.descent.update_trajectory` with method "stochastic", shape
             (steps + 1, weights), all from one start.
         update: what every step added.
 

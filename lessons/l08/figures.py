@@ -8,10 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from mplab import FP16, FP32, Format
-from mplab.course.hardware import recordings
 from mplab.course.pictures import canvas as c
-from mplab.course.pictures.recordings import Where
 from mplab.course.pictures.training import summed
+from mplab.lessons import recordings
 from mplab.training import History
 from mplab.training.exponents import (
     ExponentHistogram,
@@ -151,7 +150,9 @@ def _last_row(run: History) -> str:
 
 
 @c.in_house_style
-def recorded_gradients(*, fmt: Format = FP16, where: Where = None) -> c.Picture | None:
+def recorded_gradients(
+    *, fmt: Format = FP16, where: recordings.Where = None
+) -> c.Picture | None:
     """Exponents of the larger network's gradients in FP32, a row for each layer.
 
     Args:

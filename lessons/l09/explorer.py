@@ -63,7 +63,7 @@ class ScalerTimeline(Explorer):
 
     Args:
         source: a run with a dynamic loss scale, whose own rule is then shown; or what
-            `mplab.training.headroom` measured, on which any rule can be tried; or the
+            `mplab.lessons.l09.limits.headroom` measured, on which any rule can be tried; or the
             limits alone. Left out, a run made up to show all cases.
 
     Attributes:

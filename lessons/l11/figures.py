@@ -1,24 +1,35 @@
-"""Matrix products, the larger network, and the time of a step: errors, speed and memory."""
+"""Matrix products, the larger network, recorded runs, and a step: errors, speed and memory."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from mplab.course.hardware import recordings
-from mplab.course.hardware.rooflines import ProductError, Roofline
 from mplab.course.pictures import canvas as c
-from mplab.course.pictures.recordings import NAMES, Where
-from mplab.course.pictures.training import look_of
+from mplab.course.pictures.training import METRICS, by_seed, look_of
+from mplab.lessons import recordings
+from mplab.lessons.l11.rooflines import ProductError, Roofline
+from mplab.lessons.l11.stages import STAGES, Memory, Times
 from mplab.training import RECIPES
-from mplab.training.stages import STAGES, Times
+
+NAMES = {
+    "fp32": "FP32",
+    "fp32-tf32": "FP32 with TF32 products",
+    "fp32-checkpointed": "FP32 with checkpoints",
+    "amp-bf16-checkpointed": "BF16 with checkpoints",
+    "amp-fp16-naive": "FP16 without scaling",
+    "amp-fp16": "FP16 with loss scaling",
+    "amp-bf16": "BF16",
+    "amp-fp8-current": "FP8 with current scaling",
+}
+"""Recipes as the lessons call them."""
 
 
 def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     """The error of products by size and format.
 
     Args:
-        rows: what `mplab.hardware.matmul_errors` measured.
+        rows: what `mplab.lessons.l11.rooflines.matmul_errors` measured.
 
     Returns:
         A figure whose title gives the error at the largest size.
@@ -41,7 +52,7 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
 
 # The larger network ----------------------------------------------------------------------
 @c.in_house_style
-def recorded_network(*, where: Where = None) -> c.Picture | None:
+def recorded_network(*, where: recordings.Where = None) -> c.Picture | None:
     """Speed and memory of the larger network by recipe, as multiples of FP32's.
 
     Args:
@@ -99,7 +110,7 @@ def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
     """Share of a step's time by stage, one bar for each recipe.
 
     Args:
-        rows: what `mplab.training.stage_times` measured.
+        rows: what `mplab.lessons.l11.stages.stage_times` measured.
 
     Returns:
         A figure whose title names the longest stage of each; its key lists the stages of these
@@ -202,3 +213,118 @@ def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
             f"{name} {own[size] / wide[size]:.2g} times as fast at size {size}"
         )
     return f"Products, against FP32: {', '.join(parts)} ({roof.where})"
+
+
+# Recorded runs ---------------------------------------------------------------------------
+def recorded_runs(
+    task: str,
+    *,
+    recipes: Sequence[str] = ("fp32", "amp-fp16-naive", "amp-fp16", "amp-bf16"),
+    where: recordings.Where = None,
+) -> c.Picture | None:
+    """Draw the metric that recorded runs of a task reached, with a row for each recipe.
+
+    Args:
+        task: a name in `mplab.training.TASKS`.
+        recipes: the recipes shown, the first to compare with; runs with TF32 products are left out.
+        where: a folder; None for the recordings that came with the package.
+
+    Returns:
+        The figure of `by_seed`, with the seeds recorded for all these recipes; None if there are
+        none.
+    """
+    recording = recordings.first("training", where=where)
+    if recording is None:
+        return None
+    by_recipe: dict[str, dict[int, dict[str, float]]] = {}
+    for row in recording.data.get("runs", []):
+        if row["task"] == task and not row["tf32"] and "problem" not in row:
+            by_recipe.setdefault(row["recipe"], {})[row["seed"]] = row["metrics"]
+    found = {name: by_recipe[name] for name in recipes if name in by_recipe}
+    if len(found) < 2:
+        return None
+    first, *others = found.values()
+    common = sorted(set(first).intersection(*others))
+    if not common:
+        return None
+    metric = next(iter(first[common[0]]))
+    results = {
+        NAMES.get(name, name): [float(runs[seed][metric]) for seed in common]
+        for name, runs in found.items()
+    }
+    return by_seed(results, metric=METRICS.get(metric, metric), source=recording.words)
+
+
+# The memory of a step --------------------------------------------------------------------
+_COMPONENTS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "low copies of weights",
+)
+
+
+@c.in_house_style
+def plot_memory(rows: Sequence[Memory]) -> c.Picture:
+    """Draw the memory of a training step by component, one bar for each recipe.
+
+    Args:
+        rows: what `stages.memory` measured, FP32 first. For a simulated recipe the bar shows
+            what its format takes in hardware; the simulator itself keeps FP32.
+
+    Returns:
+        A figure whose title says what mixed precision saves, and what it does not.
+    """
+    unit, size = _unit(max(sum(_parts(row)) for row in rows))
+    picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
+    table = np.array([_parts(row) for row in rows]) / size
+    axes = picture.subplots()
+    c.bars(axes, [_recipe_words(row) for row in rows], table, _COMPONENTS)
+    picture.legend(loc="outside lower center", ncols=3, frameon=False)
+    axes.set_xlabel(f"memory ({unit})")
+    details = "; ".join(
+        f"{_recipe_words(row)}: "
+        + ", ".join(
+            f"{part} {count}"
+            for part, count in zip(_COMPONENTS, _parts(row), strict=True)
+        )
+        for row in rows
+    )
+    return c.titled(picture, _memory_claim(rows), f"Stacked bars, bytes. {details}.")
+
+
+def _memory_claim(rows: Sequence[Memory]) -> str:
+    first = rows[0]
+    others = [row for row in rows[1:] if not row.checkpointed]
+    if not others:
+        return f"{first.recipe} takes {sum(_parts(first)):,} bytes"
+    same = all(row.parameters == first.parameters for row in others)
+    saved = min(others, key=lambda row: sum(_parts(row)[3:]))
+    ratio = sum(_parts(saved)[3:]) / max(1, sum(_parts(first)[3:]))
+    words = "keeps every parameter in FP32" if same else "changes the parameters"
+    return (
+        f"Mixed precision {words}; activations with the copies of weights take "
+        f"{ratio:.2f}× those of {first.recipe} ({_recipe_words(saved)})"
+    )
+
+
+def _parts(row: Memory) -> list[int]:
+    """Return bytes by component."""
+    return [
+        row.parameters,
+        row.gradients,
+        row.optimizer,
+        row.activations,
+        row.copies,
+    ]
+
+
+def _recipe_words(row: Memory) -> str:
+    words = f"{row.recipe} (in hardware)" if row.simulated else row.recipe
+    return f"{words}, checkpointed" if row.checkpointed else words
+
+
+def _unit(most: float) -> tuple[str, float]:
+    units = ("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10)
+    return next((unit for unit in units if most >= unit[1]), ("bytes", 1.0))

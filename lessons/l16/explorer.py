@@ -7,7 +7,6 @@ import numpy as np
 import traitlets
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format
-from mplab.arithmetic import integrate, step_is_lost
 from mplab.common.words import number, superscript
 from mplab.course.explorers.chart import Chart, Scale
 from mplab.course.explorers.modules import PageExplorer, module
@@ -15,6 +14,7 @@ from mplab.course.explorers.widget import Explorer, choice, slider
 from mplab.course.pictures.canvas import style
 from mplab.lessons.l16 import figures
 from mplab.lessons.l16.figures import HOT, RATE, ROOM, cooling, temperatures
+from mplab.lessons.l16.integration import integrate, step_is_lost
 
 FORMATS = {fmt.name: fmt for fmt in (FP16, BF16, FP8_E4M3, FP8_E5M2)}
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab import Format, round_to, values
-from mplab.arithmetic import integrate, step_is_lost
 from mplab.common.words import number
 from mplab.course.pictures import canvas as c
+from mplab.lessons.l16.integration import integrate, step_is_lost
 
 HOT, ROOM, RATE = 90.0, 20.0, 0.1
 """A cup of coffee: degrees at the start, degrees of the room, and the share of the difference that

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import numpy as np
 
 from mplab import FP16, FP32
-from mplab.arithmetic import mma, slice_bits, split
+from mplab.arithmetic import mma
 from mplab.common.words import plural, superscript
 from mplab.course.explorers.chart import Chart, Scale
 from mplab.course.explorers.widget import Explorer, choice, slider
 from mplab.course.pictures.canvas import GOOD, INK, power_of_two
+from mplab.lessons.l17.emulation import slice_bits, split
 from mplab.lessons.l17.figures import KINDS
 
 SUMS, LONGEST = 8, 12

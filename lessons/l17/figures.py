@@ -9,8 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format
-from mplab.arithmetic import emulation_bound, mma, slice_bits, split
+from mplab.arithmetic import mma
 from mplab.course.pictures import canvas as c
+from mplab.lessons.l17.emulation import emulation_bound, slice_bits, split
 
 _LOOKS = {**c.STYLES, "INT8": c.NEUTRAL[0], "moduli": c.NEUTRAL[1]}
 

@@ -1,26 +1,11 @@
-"""Computing in a format: operations, sums, updates, time steps, linear systems, matrix units."""
+"""Computing in a format: operations, sums, updates, linear systems, matrix units."""
 
 from mplab.arithmetic.architectures import (
     ARCHITECTURES as ARCHITECTURES,
     MatrixUnit as MatrixUnit,
     unit_of as unit_of,
 )
-from mplab.arithmetic.bounds import (
-    linear_bound as linear_bound,
-    probabilistic_bound as probabilistic_bound,
-    roundings as roundings,
-)
-from mplab.arithmetic.emulation import (
-    emulation_bound as emulation_bound,
-    matmul_fp64 as matmul_fp64,
-    slice_bits as slice_bits,
-    split as split,
-)
 from mplab.arithmetic.float_array import FloatArray as FloatArray
-from mplab.arithmetic.integration import (
-    integrate as integrate,
-    step_is_lost as step_is_lost,
-)
 from mplab.arithmetic.linear import (
     Factors as Factors,
     Refinement as Refinement,
@@ -49,7 +34,6 @@ from mplab.arithmetic.operations import (
     subtract as subtract,
     tanh as tanh,
 )
-from mplab.arithmetic.orders import reveal_order as reveal_order
 from mplab.arithmetic.reductions import (
     ORDERS as ORDERS,
     Accumulation as Accumulation,
@@ -63,10 +47,10 @@ from mplab.arithmetic.reductions import (
     sum as sum,
     variance as variance,
 )
-from mplab.arithmetic.updates import (
-    METHODS as METHODS,
-    Descent as Descent,
-    Weights as Weights,
-    fit_by_gradient_descent as fit_by_gradient_descent,
-    update_trajectory as update_trajectory,
-)
+from mplab.arithmetic.updates import METHODS as METHODS, Weights as Weights
+from mplab.common.fronts import require_unmoved as _require_unmoved
+
+
+def __getattr__(name: str) -> None:
+    _require_unmoved(__name__, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

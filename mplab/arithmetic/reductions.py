@@ -2,7 +2,7 @@
 
 Long sums show the effect of a format: the same numbers give other results in another accumulator
 or in another order. Terms are values of FP32 or of any narrower format, so that float64 holds
-each product exactly. `mplab.arithmetic.bounds` bounds the error.
+each product exactly. `mplab.lessons.l05.bounds` bounds the error.
 """
 
 import math

@@ -20,7 +20,7 @@ _PACKAGES = {
     "numpy": "mplab needs it",
     "ml_dtypes": "mplab needs it",
     "numba": "mplab needs it",
-    "torch": "no simulation, training, health or hardware, and no lessons with networks",
+    "torch": "no simulation, training or health, and no lessons with networks",
     "tqdm": "no progress bars, so no training with one",
     "matplotlib": "no figures and no explorers",
     "ipywidgets": "no explorers",

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Sequence
 
-from mplab.course.hardware.probes import PROBES, on_cuda, report
+from mplab.lessons.l06.probes import PROBES, on_cuda, report
 
 
 def main(argv: Sequence[str] | None = None) -> int:

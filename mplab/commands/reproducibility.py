@@ -21,8 +21,6 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic import (
-    emulation,
-    integration,
     linear,
     matrix_units,
     operations,
@@ -30,6 +28,9 @@ from mplab.arithmetic import (
     updates,
 )
 from mplab.arithmetic.architectures import ARCHITECTURES
+from mplab.lessons.l07.descent import update_trajectory
+from mplab.lessons.l16.integration import integrate
+from mplab.lessons.l17 import emulation
 from mplab.numbers import codes
 from mplab.numbers.formats import (
     BF16,
@@ -247,13 +248,13 @@ def _linear_algebra() -> Iterator[tuple[str, str]]:
         solution = linear.solve_triangular(np.tril(a), b, fmt, lower=True)
         yield f"solve_triangular {fmt.name}", _digest(solution)
         for method in updates.METHODS:
-            path = updates.update_trajectory(1.0, -2e-5, 300, fmt, method=method)
+            path = update_trajectory(1.0, -2e-5, 300, fmt, method=method)
             yield f"update_trajectory {fmt.name} {method}", _digest(path)
         yield (
             f"distinct_sums {fmt.name}",
             _digest(reductions.distinct_sums(b, fmt, orders=50)),
         )
-        decay = integration.integrate(lambda y: -y, 1.0, 2.0**-6, 200, fmt)
+        decay = integrate(lambda y: -y, 1.0, 2.0**-6, 200, fmt)
         yield f"integrate {fmt.name}", _digest(decay)
 
 

@@ -3,9 +3,7 @@ from .exponents import (
     exponent_histogram as exponent_histogram,
 )
 from .history import History as History
-from .limits import headroom as headroom
 from .loop import Watcher as Watcher, train as train
 from .recipes import RECIPES as RECIPES, Recipe as Recipe
 from .runs import gather as gather, load_runs as load_runs
-from .stages import memory as memory, stage_times as stage_times
 from .tasks import TASKS as TASKS, Split as Split, Task as Task

@@ -12,7 +12,7 @@ from matrix_oracle import block, chained, one_step
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, TF32, Format, Rounding
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma, unit_of
-from mplab.course.hardware import probes
+from mplab.lessons.l06 import probes
 
 # The model again, in integers -----------------------------------------------------------
 

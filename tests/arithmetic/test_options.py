@@ -7,6 +7,11 @@ import pytest
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP16, Format, arithmetic, scaling
+from mplab.lessons.l05 import bounds
+from mplab.lessons.l07 import descent
+from mplab.lessons.l16.integration import integrate
+from mplab.lessons.l17 import emulation
+from mplab.lessons.l19.orders import reveal_order
 
 X = np.ones(4)
 TWO = np.eye(2)
@@ -14,7 +19,7 @@ TERMS = {"accumulator_format": FP16}
 
 
 def of_weights(**options):
-    return arithmetic.update_trajectory(1.0, 0.5, 2, BF16, **options)
+    return descent.update_trajectory(1.0, 0.5, 2, BF16, **options)
 
 
 INTEGERS = {  # the call, and the integers among TRIED that it takes
@@ -22,20 +27,20 @@ INTEGERS = {  # the call, and the integers among TRIED that it takes
     "Stream(seed)": (mplab.Stream, {0, 1}),
     "Stream(calls)": (lambda n: mplab.Stream(1, calls=n), {0, 1}),
     "Stream(bits)": (lambda n: mplab.Stream(1, bits=n), {1}),
-    "roundings(n)": (arithmetic.roundings, {0, 1}),
-    "linear_bound(n)": (lambda n: arithmetic.linear_bound(n, FP16), {0, 1}),
+    "roundings(n)": (bounds.roundings, {0, 1}),
+    "linear_bound(n)": (lambda n: bounds.linear_bound(n, FP16), {0, 1}),
     "probabilistic_bound(n)": (
-        lambda n: arithmetic.probabilistic_bound(n, FP16),
+        lambda n: bounds.probabilistic_bound(n, FP16),
         {0, 1},
     ),
-    "slice_bits(k)": (lambda n: arithmetic.slice_bits(n, FP16, 24), {1}),
+    "slice_bits(k)": (lambda n: emulation.slice_bits(n, FP16, 24), {1}),
     "slice_bits(accumulator_bits)": (
-        lambda n: arithmetic.slice_bits(1, FP16, n),
+        lambda n: emulation.slice_bits(1, FP16, n),
         {0, 1},
     ),
-    "split(slices)": (lambda n: arithmetic.split(X, n, 4), {1}),
-    "split(bits)": (lambda n: arithmetic.split(X, 2, n), {1}),
-    "matmul_fp64(slices)": (lambda n: arithmetic.matmul_fp64(TWO, TWO, slices=n), {1}),
+    "split(slices)": (lambda n: emulation.split(X, n, 4), {1}),
+    "split(bits)": (lambda n: emulation.split(X, 2, n), {1}),
+    "matmul_fp64(slices)": (lambda n: emulation.matmul_fp64(TWO, TWO, slices=n), {1}),
     "mma(promote_every)": (
         lambda n: arithmetic.mma(
             TWO, TWO, architecture=arithmetic.MatrixUnit(1, 24), promote_every=n
@@ -56,19 +61,19 @@ INTEGERS = {  # the call, and the integers among TRIED that it takes
         {0, 1},
     ),
     "integrate(steps)": (
-        lambda n: arithmetic.integrate(lambda y: y, 1.0, 0.1, n, FP16),
+        lambda n: integrate(lambda y: y, 1.0, 0.1, n, FP16),
         {0, 1},
     ),
     "update_trajectory(steps)": (
-        lambda n: arithmetic.update_trajectory(1.0, 0.5, n, BF16),
+        lambda n: descent.update_trajectory(1.0, 0.5, n, BF16),
         {0, 1},
     ),
     "update_trajectory(seed)": (lambda n: of_weights(seed=n), {0, 1}),
     "fit_by_gradient_descent(steps)": (
-        lambda n: arithmetic.fit_by_gradient_descent(BF16, steps=n),
+        lambda n: descent.fit_by_gradient_descent(BF16, steps=n),
         {1},
     ),
-    "reveal_order(n)": (lambda n: arithmetic.reveal_order(np.sum, n), {1}),
+    "reveal_order(n)": (lambda n: reveal_order(np.sum, n), {1}),
     "scale_for(margin)": (
         lambda n: scaling.scale_for(1.0, FP8_E4M3, margin=n),
         {-1, 0, 1},
@@ -99,7 +104,7 @@ def test_an_integer_option_is_an_integer_in_its_range(name):
 
 NUMBERS = {
     "probabilistic_bound(confidence)": (
-        lambda c: arithmetic.probabilistic_bound(4, FP16, confidence=c),
+        lambda c: bounds.probabilistic_bound(4, FP16, confidence=c),
         (0.5, 1, np.float32(2.72)),
         (0, -1, -0.0, nan, inf, "1", None),
     ),

@@ -20,7 +20,8 @@ from tiers import mostly_full
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP8_E4M3FNUZ, FP8_E5M2, FP8_E8M0, FP16, FP32
-from mplab.arithmetic import bounds, loops, reductions
+from mplab.arithmetic import loops, reductions
+from mplab.lessons.l05 import bounds
 from mplab.numbers import Overflow, Rounding, Stream, threads
 from mplab.numbers.parameters import rounding_parameters
 

@@ -7,12 +7,8 @@ import pytest
 from exact_arithmetic import nearest
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, Format, round_to
-from mplab.arithmetic import (
-    METHODS,
-    Weights,
-    fit_by_gradient_descent,
-    update_trajectory,
-)
+from mplab.arithmetic import METHODS, Weights
+from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 
 FORMATS = [BF16, FP16, FP8_E4M3]
 every_format = pytest.mark.parametrize("fmt", FORMATS, ids=lambda fmt: fmt.name)

@@ -23,7 +23,7 @@ ROOMS = {path.parent.name for path in Path(mplab.__file__).parent.glob("*/__init
 FRONTS = [
     "mplab",
     *(f"mplab.{room}" for room in sorted(ROOMS - {"commands", "common", "lessons"})),
-    *(f"mplab.{room}" for room in ("hardware", "pictures", "explorers", "grading")),
+    *(f"mplab.{room}" for room in ("pictures", "explorers", "grading")),
 ]
 
 CELLS = [

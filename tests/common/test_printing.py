@@ -15,6 +15,8 @@ NUMBERS = """
 import numpy as np
 from mplab import *
 from mplab import arithmetic
+from mplab.lessons.l07.descent import fit_by_gradient_descent
+from mplab.lessons.l19.orders import reveal_order
 from mplab.numbers.formats import FORMATS
 
 for fmt in FORMATS.values():
@@ -23,7 +25,7 @@ print(tally(np.array([1e-9, 7e4]), FP16), Stream(1), list(Rounding), Event.OVERF
 a = np.array([[4.0, 1.0], [1.0, 3.0]])
 print(arithmetic.lu(a, FP16), arithmetic.refine(a, [1.0, 2.0], factor_format=FP16))
 print(arithmetic.FloatArray(a, FP16), arithmetic.ARCHITECTURES)
-print(arithmetic.reveal_order(np.sum, 9), arithmetic.fit_by_gradient_descent(FP16, steps=9))
+print(reveal_order(np.sum, 9), fit_by_gradient_descent(FP16, steps=9))
 """
 ROOMS = (
     NUMBERS
@@ -32,7 +34,9 @@ import copy
 import torch
 from torch import nn
 from mplab import check
-from mplab import hardware, health, pictures, scaling, simulation, training
+from mplab import health, pictures, scaling, simulation, training
+from mplab.lessons.l06.probes import PROBES
+from mplab.lessons.l11 import rooflines, stages
 from mplab.lessons.l13.clinic import CASES
 import histories
 
@@ -45,8 +49,8 @@ print(scaling.quantize(inputs, FP8_E4M3, block=(1, 4)), scaling.LossScaler())
 
 runs = [histories.learning(seed=seed) for seed in (0, 1)]
 print(training.RECIPES, training.TASKS, runs, pictures.results_table(runs))
-print(training.memory("regression", "fp16-naive"), training.stage_times("regression", "fp32"))
-print(hardware.recorded(), hardware.PROBES)
+print(stages.memory("regression", "fp16-naive"), stages.stage_times("regression", "fp32"))
+print(rooflines.recorded(), PROBES)
 
 print([case.broken().report for case in CASES.values()])
 with health.Health(model) as watch:

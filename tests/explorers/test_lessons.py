@@ -15,10 +15,11 @@ from positions import assert_every_position_differs, assert_texts_within, positi
 from tiers import mostly_slow
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
-from mplab.arithmetic import mma, refine, update_trajectory
+from mplab.arithmetic import mma, refine
 from mplab.course.pictures.canvas import FACES, GOOD, INK
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06.explorer import UNITS, MatrixStep
+from mplab.lessons.l07.descent import update_trajectory
 from mplab.lessons.l07.explorer import UpdateStagnation
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l10.explorer import OPERATIONS, PolicyExplorer

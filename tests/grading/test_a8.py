@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Format, round_to
-from mplab.arithmetic import condition, integrate, slice_bits, split
+from mplab.arithmetic import condition
+from mplab.lessons.l16.integration import integrate
+from mplab.lessons.l17.emulation import slice_bits, split
 
 pytestmark = pytest.mark.slow
 

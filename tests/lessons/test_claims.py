@@ -25,7 +25,7 @@ from mplab import (
     tally,
     ulp,
 )
-from mplab.arithmetic import backward_error, integrate, refine, step_is_lost
+from mplab.arithmetic import backward_error, refine
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l05.explorer import LENGTHS, AccumulatorRace
 from mplab.lessons.l06 import figures as l06
@@ -36,6 +36,7 @@ from mplab.lessons.l15.explorer import Refiner
 from mplab.lessons.l16 import figures as l16
 from mplab.lessons.l16.explorer import FreezingCup
 from mplab.lessons.l16.figures import cycle
+from mplab.lessons.l16.integration import integrate, step_is_lost
 from mplab.training import RECIPES, TASKS, train
 from mplab.training.exponents import pooled, shares
 

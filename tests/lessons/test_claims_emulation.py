@@ -7,8 +7,9 @@ import pytest
 from prose import prose, source
 
 from mplab import BF16, FP8_E4M3, FP16, round_to
-from mplab.arithmetic import matmul_fp64, mma, slice_bits, split
+from mplab.arithmetic import mma
 from mplab.lessons.l17 import figures as l17
+from mplab.lessons.l17.emulation import matmul_fp64, slice_bits, split
 from mplab.lessons.l17.explorer import SliceSums, _filled
 from mplab.lessons.l17.figures import emulation_error
 

@@ -11,9 +11,10 @@ from torch import nn
 
 import mplab
 from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, scaling, ulp
-from mplab.arithmetic import cumsum, fit_by_gradient_descent, refine, update_trajectory
+from mplab.arithmetic import cumsum, refine
 from mplab.common.files import course_folder
 from mplab.lessons.l05 import figures as l05
+from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19

@@ -5,8 +5,7 @@ import pytest
 from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, round_to
-from mplab.arithmetic import bounds
-from mplab.lessons.l05 import figures
+from mplab.lessons.l05 import bounds, figures
 
 pytestmark = pytest.mark.slow
 

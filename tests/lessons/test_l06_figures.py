@@ -9,8 +9,8 @@ from matrix_oracle import block
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Rounding, round_to
 from mplab.arithmetic import MatrixUnit, mma
-from mplab.arithmetic.matrix_steps import step_bits
 from mplab.lessons.l06 import figures
+from mplab.lessons.l06.matrix_steps import step_bits
 
 pytestmark = pytest.mark.slow
 

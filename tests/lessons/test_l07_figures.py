@@ -5,8 +5,8 @@ import pytest
 from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP16, FP32, round_to, ulp
-from mplab.arithmetic import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l07 import figures
+from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,9 @@ import pytest
 from legible import assert_legible, words_of
 
 from mplab import BF16, FP8_E4M3, FP16, encode, next_down, round_to
-from mplab.arithmetic import integrate
 from mplab.lessons.l16 import figures
 from mplab.lessons.l16.figures import FreezingPoints, SimulationErrors, cycle
+from mplab.lessons.l16.integration import integrate
 
 pytestmark = pytest.mark.slow
 

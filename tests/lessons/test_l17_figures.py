@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from legible import assert_legible, words_of
 
-from mplab.arithmetic import emulation_bound, split
 from mplab.lessons.l17 import figures
+from mplab.lessons.l17.emulation import emulation_bound, split
 from mplab.lessons.l17.figures import KINDS, SlicesNeeded
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import torch
 from legible import assert_legible, words_of
 
 from mplab import FP16, round_to
-from mplab.arithmetic import reveal_order
 from mplab.lessons.l19 import figures
 from mplab.lessons.l19.figures import Decoder, RunsApart
+from mplab.lessons.l19.orders import reveal_order
 from mplab.training import TASKS
 
 pytestmark = pytest.mark.slow

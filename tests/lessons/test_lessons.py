@@ -188,7 +188,7 @@ def test_a_cell_that_draws_a_recording_says_so_where_there_is_none():
     lonely = [
         c for c in drawing if "No recording in this copy: data/record.py" not in c
     ]
-    assert len(drawing) >= 5 and lonely in ([], ["recorded = hardware.recorded()"])
+    assert len(drawing) >= 5 and lonely in ([], ["recorded = rooflines.recorded()"])
 
 
 @every_lesson

@@ -6,11 +6,11 @@ import pytest
 from legible import assert_legible
 from record import store
 
-from mplab import FP8_E5M2, FP16, hardware, pictures
-from mplab.course.hardware import Recording
+from mplab import FP8_E5M2, FP16
 from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l08 import figures as l08
 from mplab.lessons.l11 import figures as l11
+from mplab.lessons.recordings import Recording, first
 
 ABOUT = dict.fromkeys(
     ("driver", "torch", "numpy", "python", "mplab", "command"), "1"
@@ -77,7 +77,7 @@ BLOCKS = {
     "FP8_E4M3": {"blocks": 1000, "differing": {"hopper": 1}},
 }
 FIGURES = {
-    "training": partial(pictures.recorded_runs, "digits-autoencoder"),
+    "training": partial(l11.recorded_runs, "digits-autoencoder"),
     **{"larger": l11.recorded_network, "exponents": l08.recorded_gradients},
     "tensorcores": l06.recorded_units,
 }
@@ -126,7 +126,7 @@ def test_runs_are_compared_on_the_seeds_that_all_recipes_have(tmp_path):
         "−0.400 to −0.300 with FP16 without scaling and 0.000 with FP16 with loss"
         in claim
     )
-    two = pictures.recorded_runs(
+    two = l11.recorded_runs(
         "digits-autoencoder", recipes=("fp32", "amp-fp16"), where=tmp_path
     )
     assert "on each of 3 seeds: 0.000 with FP16 with loss scaling" in two.claim
@@ -173,9 +173,9 @@ def test_only_models_without_a_wrong_bit_are_named(tmp_path):
 def test_lessons_show_a_complete_recording_of_a_device_before_any_other(tmp_path):
     data = {"runs": [{"recipe": FP16.name}]}
     saved(tmp_path, "exponents", data, device="CPU", cuda=False, rehearsal=True)
-    assert hardware.first("exponents", where=tmp_path).name == "exponents-cpu"
+    assert first("exponents", where=tmp_path).name == "exponents-cpu"
     saved(tmp_path, "exponents", data, device="A100", complete=False)
-    assert hardware.first("exponents", where=tmp_path).name == "exponents-a100"
+    assert first("exponents", where=tmp_path).name == "exponents-a100"
     saved(tmp_path, "exponents", data)
-    assert hardware.first("exponents", where=tmp_path).name == "exponents-nvidia-h200"
-    assert hardware.first("speed", where=tmp_path) is None
+    assert first("exponents", where=tmp_path).name == "exponents-nvidia-h200"
+    assert first("speed", where=tmp_path) is None

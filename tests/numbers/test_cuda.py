@@ -11,9 +11,11 @@ from tiers import mostly_full
 
 from mplab import FP8_E5M2
 from mplab.commands.main import main
-from mplab.course.hardware import load, probes
-from mplab.course.hardware.probes import product
-from mplab.training import RECIPES, TASKS, stages, train
+from mplab.lessons.l06 import probes
+from mplab.lessons.l06.probes import product
+from mplab.lessons.l11 import stages
+from mplab.lessons.recordings import load
+from mplab.training import RECIPES, TASKS, train
 
 
 @pytest.fixture

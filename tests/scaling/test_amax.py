@@ -21,7 +21,8 @@ from mplab import (
     FP16,
     FP32,
 )
-from mplab.arithmetic import emulation_bound, matmul_fp64, refine, split
+from mplab.arithmetic import refine
+from mplab.lessons.l17.emulation import emulation_bound, matmul_fp64, split
 from mplab.numbers import decode, round_to
 from mplab.scaling import (
     CurrentScaling,

@@ -561,7 +561,7 @@ def test_a_backward_pass_in_a_thread_of_its_own_leaves_the_graph_as_it_is():
         with simulated(FP16, model=model) as sim:
             loss = model(x).square().sum()
             thread = sim._mode.thread
-            # As mplab.training.limits looks for the best.
+            # As mplab.lessons.l09.limits looks for the best.
             for scale in (
                 1.0,
                 2.0**-12,

@@ -15,7 +15,6 @@ from mplab.scaling import DelayedScaling
 from mplab.simulation import CUDA_AUTOCAST
 from mplab.simulation.explanation import Explanation, Row
 from mplab.training import ExponentHistogram
-from mplab.training.stages import Memory
 
 TINY = Format("E2M1", exponent_bits=2, precision=2)
 THREE = ("right", "a known mistake", "wrong otherwise")
@@ -128,16 +127,6 @@ FIGURES = {
         }
     ),
     "one seed": lambda: pictures.by_seed({"FP32": [0.5], "BF16": [0.5]}, source="here"),
-    "memory": lambda: pictures.memory(
-        [
-            Memory("fp32", False, 400, 400, 800, 3000, 0, None, False),
-            Memory("bf16", True, 400, 400, 800, 1500, 200, None, False),
-            Memory("bf16", True, 400, 400, 800, 300, 200, None, True),
-        ]
-    ),
-    "memory of one": lambda: pictures.memory(
-        [Memory("fp32", False, 400, 400, 800, 3000, 0, None, False)]
-    ),
     "map": lambda: pictures.precision_map(
         Explanation("Net", FP16, CUDA_AUTOCAST, tuple(rows()))
     ),

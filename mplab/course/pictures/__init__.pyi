@@ -6,9 +6,7 @@ from .formats import (
     number_lines as number_lines,
 )
 from .monitoring import headroom as headroom, health as health, parting as parting
-from .performance import memory as memory
 from .precision import precision_map as precision_map, sensitivity as sensitivity
-from .recordings import recorded_runs as recorded_runs
 from .rounding import (
     RunningSum as RunningSum,
     loss_meter as loss_meter,

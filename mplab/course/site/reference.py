@@ -21,7 +21,6 @@ ROOMS = (
     "simulation",
     "training",
     "health",
-    "hardware",
     "pictures",
     "explorers",
     "grading",  # commands is for the shell

@@ -104,7 +104,7 @@ def cheapest_plan(n, p, held, q):
 def unit_dot(x, y, p, held, q):
     b, m, _ = cheapest_plan(len(x), p, held, q)
     count = math.ceil(q / b)
-    (xs, ex, _), (ys, ey, _) = (mplab.arithmetic.split(v, count, b) for v in (x, y))
+    (xs, ex, _), (ys, ey, _) = (mplab.lessons.l17.emulation.split(v, count, b) for v in (x, y))
     base = int(ex[0]) + int(ey[0]) - 2 * b * count
     total, top = 0, 0
     for s in range(1, count + 1):

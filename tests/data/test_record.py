@@ -31,9 +31,8 @@ from mplab import (
     round_to,
 )
 from mplab.arithmetic import mma
-from mplab.course.hardware import load
-from mplab.course.hardware.probes import partner
-from mplab.course.hardware.recordings import SCHEMA, digest_of
+from mplab.lessons.l06.probes import partner
+from mplab.lessons.recordings import SCHEMA, digest_of, load
 from mplab.simulation import CPU_AUTOCAST
 
 CPU = torch.device("cpu")

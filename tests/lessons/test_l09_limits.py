@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from mplab import FP16
+from mplab.lessons.l09.limits import headroom
 from mplab.scaling import simulate_scaler
-from mplab.training import RECIPES, Split, Task, headroom, train
+from mplab.training import RECIPES, Split, Task, train
 
 
 def task(*, inputs=1.0, factor=1.0):

@@ -10,10 +10,10 @@ from legible import assert_legible
 from record import Request, store
 
 from mplab import FP16, FP32, TF32
-from mplab.course.hardware import Recording, Roofline, rooflines
-from mplab.course.hardware.rooflines import Product, ProductError
-from mplab.lessons.l11 import figures as l11
+from mplab.lessons.l11 import figures as l11, rooflines
 from mplab.lessons.l11.explorer import SpeedUp
+from mplab.lessons.l11.rooflines import Product, ProductError, Roofline
+from mplab.lessons.recordings import Recording
 
 
 def made():
@@ -65,7 +65,7 @@ def test_a_recording_of_speed_is_read_with_its_words(tmp_path, monkeypatch):
     asked = Request(torch.device("cpu"), tmp_path, ["speed"])
     origin = asked.provenance(seconds=1.0) | {"date": "2026-01-01 00:00 UTC"}
     data = {"copy": {"bytes_per_second": 2e12}, "matmul": rows}
-    monkeypatch.setattr("mplab.course.hardware.recordings.folder", lambda: tmp_path)
+    monkeypatch.setattr("mplab.lessons.recordings.folder", lambda: tmp_path)
     assert rooflines.recorded() is None
     store(Recording("speed", origin, data, complete=False), tmp_path)
     roof = rooflines.recorded()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from record import Request, store
 
-from mplab.course.hardware import Recording, first, load
+from mplab.lessons.recordings import Recording, first, load
 
 
 def small(**changes):

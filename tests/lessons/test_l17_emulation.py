@@ -21,7 +21,7 @@ from mplab import (
     Rounding,
 )
 from mplab.arithmetic import ARCHITECTURES, MatrixUnit, mma
-from mplab.arithmetic.emulation import (
+from mplab.lessons.l17.emulation import (
     _unit_bits,
     emulation_bound,
     matmul_fp64,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from mplab import BF16, FP32
-from mplab.arithmetic import mma, reveal_order, sum as long_sum
+from mplab.arithmetic import mma, sum as long_sum
+from mplab.lessons.l19.orders import reveal_order
 
 
 def evaluated(tree, x):

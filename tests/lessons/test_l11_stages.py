@@ -10,9 +10,9 @@ from legible import assert_legible
 from torch import nn
 from torch.nn import functional as F
 
-from mplab import pictures
-from mplab.training import RECIPES, TASKS, Split, memory, stage_times
-from mplab.training.stages import STAGES, kept_bytes
+from mplab.lessons.l11.figures import plot_memory
+from mplab.lessons.l11.stages import STAGES, kept_bytes, memory, stage_times
+from mplab.training import RECIPES, TASKS, Split
 from mplab.training.tasks import Block
 
 AUTOENCODER = "digits-autoencoder"
@@ -138,6 +138,6 @@ def test_no_steps_have_no_times():
 def test_the_figure_is_legible_and_refutes_the_misconception():
     rows = [memory(CNN, recipe) for recipe in ("fp32", "amp-bf16", "fp16-scaled")]
     rows.append(memory(CNN, "amp-bf16", checkpointed=True))
-    picture = pictures.memory(rows)
+    picture = plot_memory(rows)
     assert_legible(picture)
     assert "keeps every parameter in FP32" in picture.claim

@@ -29,11 +29,11 @@ STAGES = ("data", "forward", "backward", "unscale", "optimizer", "scaler")
 
 
 # Memory ----------------------------------------------------------------------------------
-class _Copies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Copies(TorchDispatchMode):
     """Collect the memory of the copies that autocast makes of parameters, by address."""
 
     def __init__(self, parameters: set[int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.parameters = parameters
         self.pieces: dict[int, Any] = {}
 
@@ -196,7 +196,7 @@ class _Whole(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The part's output."""
-        return checkpoint(self.part, x, use_reentrant=False)  # type: ignore[no-any-return]
+        return checkpoint(self.part, x, use_reentrant=False)
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class _Clock:
     def _now(self) -> Any:
         if not self.cuda:
             return time.perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 

@@ -282,7 +282,7 @@ def _omitted(left: _Slices, right: _Slices) -> np.ndarray:
 def _by_slices(left: _Slices, right: _Slices) -> Any:
     """Sum the products of slices, as Python integers in units of the smallest products.
 
-    float64 holds their sums, as every unit's accumulator does: tests/arithmetic/test_emulation.py
+    float64 holds their sums, as every unit's accumulator does: tests/lessons/test_l17_emulation.py
     multiplies slices by `mma` on each unit, and finds the same.
     """
     total = np.array(0, object)

@@ -18,7 +18,8 @@ from mplab import (
     round_to,
     values,
 )
-from mplab.arithmetic import METHODS, FloatArray, Weights, integrate, step_is_lost
+from mplab.arithmetic import METHODS, FloatArray, Weights
+from mplab.lessons.l16.integration import integrate, step_is_lost
 
 ROOM = 20.0
 

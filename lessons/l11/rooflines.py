@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from mplab.common.words import plural
-from mplab.course.hardware.recordings import first
+from mplab.lessons.recordings import first
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import BF16, FP16, FP32, Format
 
@@ -60,7 +60,7 @@ def lap(call: Callable[[], object], repeats: int, device: str | torch.device) ->
         for _ in range(repeats):
             call()
         return (perf_counter() - start) / repeats
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     begin.record()
     for _ in range(repeats):
         call()

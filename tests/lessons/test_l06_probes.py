@@ -9,7 +9,7 @@ import torch
 from mplab import FP16, FP32
 from mplab.arithmetic import MatrixUnit, mma
 from mplab.commands.main import main
-from mplab.course.hardware import probes
+from mplab.lessons.l06 import probes
 
 
 def rejected(question, model):

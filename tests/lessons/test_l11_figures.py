@@ -4,7 +4,7 @@ import pytest
 from legible import assert_legible
 
 from mplab.lessons.l11 import figures
-from mplab.training.stages import STAGES, Times
+from mplab.lessons.l11.stages import STAGES, Times
 
 
 def times(recipe):
