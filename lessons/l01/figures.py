@@ -14,12 +14,12 @@ from mplab.course.pictures.training import (
     run_name,
     summed,
 )
-from mplab.training import History
-from mplab.training.digits import (
+from mplab.lessons.l01.digits import (
     PaintedDigits,
     measure_painted_digits as measure_painted_digits,
     paint as paint,
 )
+from mplab.training import History
 from mplab.training.exponents import (
     exponent_of,
     pooled,
