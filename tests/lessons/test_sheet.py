@@ -5,6 +5,8 @@ import re
 import make_sheet
 import nbformat
 import pytest
+import torch
+from torch import nn
 
 from mplab.common.files import course_folder
 
@@ -45,3 +47,48 @@ def test_what_to_do_names_a_lesson_that_speaks_of_the_format_and_of_what_to_watc
         assert formats and all(name in text for name in formats), what
         words = re.findall(r"[a-z]{5,}", watch)
         assert sum(word[:5] in text.lower() for word in words) >= len(words) / 2
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+def warmed_losses(seed, dtype, steps_of_warm_up):
+    torch.manual_seed(seed)
+    blocks = [Block() for _ in range(8)]
+    model = nn.Sequential(nn.Linear(4, 64), *blocks, nn.Linear(64, 1))
+    x = torch.randn(128, 4)
+    y = x.sum(1, keepdim=True).sin()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / steps_of_warm_up)
+    )
+    scaler = torch.amp.GradScaler("cpu", enabled=dtype is torch.float16)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype, enabled=dtype is not torch.float32):
+            output = model(x)
+        loss = (output.float() - y).square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        warm_up.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Detected call of")  # a step that the scaler skipped
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_warm_up_cures_a_jump_in_the_first_steps_in_any_format(seed, dtype):
+    cold = warmed_losses(seed, dtype, 1)
+    warm = warmed_losses(seed, dtype, 50)
+    assert max(cold) > 300 and max(warm) < 1
+    assert cold[-1] > 5 * warm[-1]
