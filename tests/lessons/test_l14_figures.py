@@ -5,7 +5,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from legible import assert_legible, words_of
 
 from mplab import BF16, FP16, FP32
 from mplab.lessons.l14 import figures
@@ -69,37 +68,3 @@ def test_where_rounding_leaves_nothing_to_find_there_is_no_error():
         assert np.isnan(errors[-1]).any()
         assert np.isnan(medians(errors[-1:] + np.nan)[0])
     assert np.isinf(np.median(found.conditions[-1]))
-
-
-@every_problem
-@pytest.mark.parametrize("fmt", [FP32, FP16, BF16])
-def test_formulas_are_legible_and_name_both(name, fmt):
-    picture = figures.plot_formula_errors(
-        figures.measure_formula_errors(name, fmt, draws=8)
-    )
-    assert_legible(picture)
-    assert {"condition × u", *PROBLEMS[name].formulas} <= words_of(picture)
-    assert PROBLEMS[name].asks in picture.claim
-
-
-def test_blame_counts_what_lies_above_the_line():
-    found = figures.measure_formula_errors("small root", FP32)
-    picture = assert_legible(figures.blame(found))
-    limit = np.minimum(4 * found.conditions * FP32.unit_roundoff, 1)
-    bad, good = (int(np.sum(errors > limit)) for errors in found.errors.values())
-    assert bad > 100 and good == 0
-    said = picture.claim.replace("\N{NO-BREAK SPACE}", " ")
-    assert f"{bad} of 832 errors of b − √(b² − c) and 0 of 832" in said
-
-
-def test_the_best_step_of_a_difference_quotient_is_the_root_of_u():
-    curves = [figures.measure_derivative_errors(fmt) for fmt in (FP32, FP16, BF16)]
-    for curve in curves:
-        u = curve.fmt.unit_roundoff
-        assert 0.5 <= curve.best / math.sqrt(u) <= 4
-        assert math.sqrt(u) / 4 <= curve.errors.min() <= math.sqrt(u)
-        assert curve.errors[-1] == 1  # here h no longer moves x, or only by a tie
-    picture = assert_legible(figures.plot_derivative_errors(curves))
-    assert picture.claim.startswith(
-        "The best step and its error: FP32: 0.0002 at 2⁻¹¹;"
-    )

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from legible import assert_legible, words_of
 
 from mplab.lessons.l18 import figures
 
@@ -69,21 +68,3 @@ def test_quiet_weights_stop_to_nearest_and_go_on_at_random(seed):
     assert 0.2 < curves["to nearest"][-1] < 0.4
     assert curves["stochastic"][-1] < 0.02
     assert curves["to nearest"][0] == curves["stochastic"][0] == 1
-
-
-@pytest.mark.parametrize(
-    ("measure", "claim"),
-    [
-        ("scale", "4,096 normally distributed numbers, at worst: least with NVFP4"),
-        (
-            "outlier",
-            "a product of matrices, at worst: least with NVFP4 (13.6%), most with MXFP4 (22.1%).",
-        ),
-        ("quiet", "15 quiet weights, at the end: least with stochastic"),
-    ],
-)
-def test_errors_are_legible_and_name_every_way(measure, claim):
-    found = getattr(figures, f"measure_{measure}_errors")()
-    picture = assert_legible(figures.plot_four_bit_errors(found))
-    assert picture.claim.startswith(f"The error of {claim}")
-    assert {*found.curves, found.axis, "relative error"} <= words_of(picture)

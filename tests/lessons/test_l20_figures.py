@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from legible import assert_legible, words_of
+from legible import assert_legible
 from prose import source
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -155,13 +155,6 @@ def test_the_muon_of_torch_says_about_the_same(capsys):
         if "cosine" in line
     )
     assert real == pytest.approx(ours, abs=0.08)
-
-
-@pytest.mark.parametrize("what", ["rests", "moves", "growth"])
-def test_figures_are_legible_and_name_their_lines(what):
-    found = getattr(figures, f"measure_{what}")()
-    picture = assert_legible(getattr(figures, f"plot_{what}")(found))
-    assert {*(found.sums if what == "growth" else found.curves)} <= words_of(picture)
 
 
 def test_the_figure_of_directions_is_legible():
