@@ -92,7 +92,7 @@ def rules(*kinds):
 
 
 def formulas(problem, fmt):
-    return l14.measure_formula_errors(problem, fmt, draws=8)
+    return l14.measure_formula_errors(problem, fmt, draws=8, seed=1)
 
 
 def costs(taken, method="classic"):
@@ -216,7 +216,13 @@ FIGURES = {
         until=20,
     ),
     "16 freezing": freezing,
+    "16 frozen": lambda: l16.plot_freezing_points(
+        [l16.measure_freezing_points(fmt) for fmt in (FP8_E4M3, FP16, BF16)]
+    ),
     "16 steps": of_steps,
+    "16 errors": lambda: l16.plot_simulation_errors(
+        [l16.measure_step_errors(BF16, seed=1)]
+    ),
     "16 orbits": lambda: l16.orbits(
         {"one": CYCLE, "two": np.arange(15.0).reshape(5, 3)}
     ),
