@@ -465,6 +465,17 @@ def test_a_buffer_that_holds_nan_from_the_first_step_is_a_fault():
     assert "nonfinite-buffers" in trained(model)
 
 
+def test_a_buffer_that_becomes_infinite_under_the_watch_is_a_fault():
+    model = seeded(Adapted)
+    model.register_buffer("kept", torch.zeros(1))
+
+    def overflow(*_):
+        model.kept.fill_(math.inf)
+
+    model.register_forward_hook(overflow)
+    assert "nonfinite-buffers" in trained(model)
+
+
 def test_a_watch_that_is_closed_within_another_leaves_no_tracer():
     models = [seeded(mlp), seeded(mlp)]
     first, second = (Health(m, torch.optim.SGD(m.parameters())) for m in models)
