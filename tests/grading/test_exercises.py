@@ -9,7 +9,6 @@ import corpus
 import numpy as np
 import pytest
 from cases import run_script
-from tiers import mostly_full
 
 import mplab
 from mplab.common.files import course_folder
@@ -23,7 +22,6 @@ pytestmark = pytest.mark.slow
 ASSIGNMENTS = course_folder("lessons") / "assignments"
 FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
 # Which simulates for 40 s.
-SHORT = [folder for folder in FOLDERS if folder.name != "a8"]
 every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
 
 
@@ -283,16 +281,6 @@ def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, kno
             given, wanted = exercise.outcomes(wrong), exercise.outcomes(exercise.answer)
             assert bool(verdict) == all(equal(*p, exercise) for p in zip(given, wanted))  # noqa: B905
             assert verdict or verdict.message.endswith(sentence)
-
-
-@pytest.mark.parametrize("seed", mostly_full(range(3), [0]))
-@pytest.mark.parametrize("folder", mostly_full(FOLDERS, SHORT), ids=lambda f: f.name)
-def test_each_misconception_loses_points_and_the_reference_none(folder, seed):
-    for name, entry in load_assignment(folder / "exercises.py").graded.items():
-        right = answering(entry.exercise.answer)
-        assert sum(earned(right, entry, seed)[0]) == entry.points, name
-        for wrong, _ in entry.exercise.misconceptions:
-            assert sum(earned(answering(wrong), entry, seed)[0]) < entry.points, name
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,9 @@ import csv
 import io
 import os
 import shutil
-import signal
 import stat
 import subprocess
 import sys
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -95,42 +93,6 @@ def test_the_way_from_release_to_export(course, capsys):
     (course.root / "roster.csv").write_text("id\ns01\n")  # who left keeps their name
     assert run(course, "export") == 0
     assert table(course.root / "grades.csv")[2][1:5] == ["s02", "Bo", "Ek", "'=1+1"]
-
-
-@pytest.mark.slow
-@with_walls
-def test_a_grader_killed_in_the_middle_loses_nothing_and_repeats_nothing(course):
-    students = ["s01", "s02", "s03", "s04"]
-    for student in students:
-        submit(course, student, notebook(course, extra="import time; time.sleep(0.3)"))
-    program = "import sys; from mplab.commands import grade; grade.main(sys.argv[1:])"
-    command = [
-        sys.executable,
-        "-c",
-        program,
-        "autograde",
-        "a1",
-        "--course",
-        str(course.root),
-    ]
-    process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)  # fmt: skip
-    end = time.monotonic() + 120
-    while not course.read("journal", "a1", "s01") and time.monotonic() < end:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = {s: course.root / f".mplab/journal/a1/{s}.json" for s in students}
-    before = {s: path.stat().st_mtime_ns for s, path in done.items() if path.exists()}
-    assert 1 <= len(before) < 4
-    time.sleep(0.5)  # the kernel ends the processes of the one that was killed
-    lines = autograded(course)
-    assert [line.score for line in lines] == [16.0] * 4
-    assert {line.student for line in lines if line.done_before} == set(before)
-    assert {s: done[s].stat().st_mtime_ns for s in before} == before
-    assert scores(course) == dict.fromkeys(students, 16.0)
-    again = autograded(course, force=True, jobs=2)
-    assert [line.score for line in again] == [16.0] * 4
 
 
 @with_walls

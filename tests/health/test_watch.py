@@ -18,10 +18,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, pictures, tally
-from mplab.course.pictures import monitoring
 from mplab.health import Digest, Health
 from mplab.health.measures import casts_of
-from mplab.health.records import Magnitudes
 from mplab.health.reports import _course
 from mplab.health.tracing import Tracer
 from mplab.lessons.l13.clinic import CASES
@@ -378,7 +376,7 @@ def test_an_optimizer_that_skips_by_itself_is_seen_to_skip():
 
 @pytest.mark.parametrize(("options", "code"), [
     ({}, None), ({"clip": "after"}, None), ({"clip": "before"}, "clip-before-unscale"),
-    ({"beside": True}, "step-beside-scaler"),
+    ({"beside": True}, "step-beside-scaler"), ({"twice": True}, "unscaled-twice"),
 ], ids=str)  # fmt: skip
 def test_our_scaler_is_watched_as_torch_s(options, code):
     seen = []
@@ -467,6 +465,17 @@ def test_a_buffer_that_holds_nan_from_the_first_step_is_a_fault():
     assert "nonfinite-buffers" in trained(model)
 
 
+def test_a_buffer_that_becomes_infinite_under_the_watch_is_a_fault():
+    model = seeded(Adapted)
+    model.register_buffer("kept", torch.zeros(1))
+
+    def overflow(*_):
+        model.kept.fill_(math.inf)
+
+    model.register_forward_hook(overflow)
+    assert "nonfinite-buffers" in trained(model)
+
+
 def test_a_watch_that_is_closed_within_another_leaves_no_tracer():
     models = [seeded(mlp), seeded(mlp)]
     first, second = (Health(m, torch.optim.SGD(m.parameters())) for m in models)
@@ -505,20 +514,6 @@ def test_modules_that_run_again_in_another_thread_do_not_name_the_nodes_of_this_
     assert tracer.events == before == sorted(before, key=lambda event: event[0])
     again()
     assert len(tracer.events) == len(before) + 2
-
-
-def test_of_many_layers_the_figure_shows_those_that_lose_most_and_says_so():
-    def shares(zeros):
-        return Magnitudes("FP16", False, 1.0, 0.01, 100, zeros)
-
-    layers = {f"layer {k}": shares(k % 20) for k in range(40)}
-    shown = monitoring._worst(layers)
-    assert list(shown) == [f"layer {k}" for k in (*range(14, 20), *range(34, 40))]
-    axes = pictures.Picture(height=5).add_subplot()
-    monitoring._draw_layers(axes, shown, of=len(layers))
-    assert "the 12 outputs of 40 with most" in axes.get_title()
-    few = dict(list(layers.items())[:5])
-    assert monitoring._worst(few) == few
 
 
 # What a watch was not given ---------------------------------------------------------------

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from legible import assert_legible, words_of
+from legible import assert_legible
 
-from mplab import BF16, FP8_E4M3, FP16
+from mplab import BF16, FP16
 from mplab.arithmetic import refine
 from mplab.lessons.l15 import figures
 from mplab.lessons.l15.figures import RefinementCosts
@@ -62,32 +62,6 @@ def test_the_reach_ends_before_the_first_system_that_fails():
     assert costs_of([[1.0, 2.0], [2.0, nan], [3.0, 3.0]]).reach == 1
     assert costs_of([[1.0, 2.0], [2.0, 2.0], [3.0, 3.0]]).reach == 16
     assert costs_of([[1.0, nan], [2.0, 2.0]]).reach == 0
-
-
-def test_the_limits_are_legible_and_say_how_far_each_format_reaches():
-    curves = [
-        figures.measure_refinement_costs(fmt, size=8, draws=2)
-        for fmt in (FP16, BF16, FP8_E4M3)
-    ]
-    picture = assert_legible(figures.plot_refinement_costs(curves))
-    for curve in curves:
-        power = str(int(np.log2(curve.reach))).translate(
-            str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-        )
-        assert f"{curve.fmt.name} up to 2{power}" in picture.claim
-    nowhere = figures.plot_refinement_costs([costs_of([[np.nan], [1.0]])])
-    assert (
-        nowhere.claim == "Every system converges within 50 corrections: FP16 nowhere."
-    )
-
-
-def test_where_more_than_n_inner_steps_are_taken_the_title_says_so():
-    curve = costs_of([[4.0], [4.5], [8.0]], method="gmres")
-    picture = assert_legible(figures.plot_refinement_costs([curve]))
-    assert picture.claim == "More than n/2 = 4 inner steps a correction: FP16 from 2²."
-    assert "n = 8" in words_of(picture)
-    cheap = figures.plot_refinement_costs([costs_of([[4.0], [4.0]], method="gmres")])
-    assert "FP16 nowhere" in cheap.claim
 
 
 def test_refinements_are_legible_and_say_who_converged():

@@ -6,7 +6,6 @@ from fractions import Fraction
 from functools import cache
 
 import cases
-import gfloat.formats
 import ml_dtypes
 import numpy as np
 import pytest
@@ -232,19 +231,6 @@ def test_every_nan_encodes_as_the_one_nan_of_the_format(name, dtype):
         assert (encode(nans, fmt) == fmt.nan_code).all()
         assert np.isnan(next_up(nans, fmt)).all()
         assert np.isnan(ulp(nans, fmt)).all()
-
-
-GFLOAT = {f"Binary8p{p}se": gfloat.formats.format_info_p3109(8, p) for p in range(1, 8)}
-GFLOAT["MXINT8"] = gfloat.formats.format_info_ocp_int8
-
-
-@pytest.mark.parametrize("name", GFLOAT)
-def test_gfloat_reads_every_code_of_p3109_and_of_mxint8_as_decode_does(name):
-    theirs = [gfloat.decode_float(GFLOAT[name], code).fval for code in range(256)]
-    cases.assert_same_bits(decode(np.arange(256), FORMATS[name]), np.array(theirs))
-    # P3109: 1 lies in the middle of the codes.
-    at_one = {"MXINT8": 64}.get(name, 1 << 6)
-    assert encode(1.0, FORMATS[name]) == at_one
 
 
 def test_the_least_code_of_two_s_complement_is_read_but_no_number_gets_it():

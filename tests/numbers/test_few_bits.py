@@ -1,6 +1,5 @@
 """Stochastic rounding with few random bits, as hardware has them."""
 
-import gfloat.formats
 import numpy as np
 import pytest
 import torch
@@ -26,27 +25,6 @@ def test_a_stream_of_few_bits_takes_the_first_of_the_thirty_two(bits):
         )
         assert_same_bits(round_to(x, fmt, stream=stream, **STOCHASTIC), want, x)
     assert repr(stream) == f"Stream(7, calls=3{f', bits={bits}' if bits < 32 else ''})"
-
-
-def test_few_bits_are_the_srff_of_gfloat():
-    """Which it calls StochasticFastest."""
-    theirs = gfloat.formats.format_info_ocp_e4m3
-    x = np.random.default_rng(0).uniform(-500, 500, 1600)
-    x = (x * 2.0 ** np.arange(-20, 0).repeat(80)).astype(np.float32).astype(np.float64)
-    expected = [
-        gfloat.round_float(
-            theirs,
-            number,
-            gfloat.RoundMode.StochasticFastest,
-            srbits=random,
-            srnumbits=3,
-        )
-        for number, random in zip(
-            x.tolist(), (random_array(5, 0, x.size) >> 29).tolist(), strict=True
-        )
-    ]
-    got = round_to(x, FP8_E4M3, stream=Stream(5, bits=3), **STOCHASTIC)
-    assert_same_bits(got, np.array(expected), x)
 
 
 def test_few_bits_reach_sums_and_simulations():

@@ -69,12 +69,6 @@ POWERS_OF_TWO = mplab.Format(
 )
 
 
-def test_the_two_versions_of_the_mixer_in_the_oracle_agree():
-    for seed, call in ((0, 0), (1, 5), (2**64 - 1, 2**20)):
-        one = [random_bits(seed, call, i) for i in range(300)]
-        assert random_array(seed, call, 300).tolist() == one
-
-
 @pytest.mark.parametrize("seed", [0, 9, 2**32, 2**64 - 1])
 def test_each_run_of_2_to_the_32_elements_has_keys_of_its_own(seed):
     stream = Stream(seed, calls=4)
@@ -122,33 +116,6 @@ def test_each_stochastic_call_takes_the_next_bits(call):
 
 
 # Statistics of the random bits: deterministic, so the bands of five standard errors hold for good.
-
-
-def test_each_byte_of_the_random_bits_is_uniform():
-    count = 1 << 20
-    for seed, call in ((0, 0), (1, 0), (1, 1), (2**63, 7)):
-        words = random_array(seed, call, count)
-        for byte in range(4):
-            bins = np.bincount((words >> (8 * byte)) & 255, minlength=256)
-            chi_square = ((bins - count / 256) ** 2 / (count / 256)).sum()
-            assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)
-
-
-def test_neighbours_calls_and_seeds_are_uncorrelated():
-    count = 1 << 20
-    first = random_array(1, 0, count)
-    others = [first[lag:] for lag in (1, 2, 3, 64, 4096)]
-    others += [
-        random_array(1, 1, count),
-        random_array(2, 0, count),
-        random_array(0, 0, count),
-    ]
-    for other in others:
-        one = first[: other.size]
-        correlation = np.corrcoef(one, other)[0, 1]
-        assert abs(correlation) < 5 / math.sqrt(other.size)
-        differing = np.bitwise_count(one ^ other).mean()
-        assert abs(differing - 16) < 5 * math.sqrt(8 / other.size)
 
 
 def walsh(x):

@@ -34,7 +34,7 @@ class Loop:
         self.scaler = scaler or theirs
         self.health = Health(model, self.optimizer, scaler=self.scaler, **watch)
 
-    def run(self, steps, *, low=torch.float16, beside=False, clip=""):
+    def run(self, steps, *, low=torch.float16, beside=False, twice=False, clip=""):
         with self.health:
             for _ in range(steps):
                 self.optimizer.zero_grad()
@@ -45,6 +45,9 @@ class Loop:
                 self.scaler.scale(loss).backward()
                 if clip == "before":
                     nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+                if twice:  # as for each of several micro-batches
+                    self.scaler.unscale_(self.optimizer)
+                    self.scaler.update()
                 if clip:
                     self.scaler.unscale_(self.optimizer)
                 if clip == "after":
