@@ -137,19 +137,26 @@ def on_both(text: str) -> str:
     return re.sub(rule, both, text)
 
 
+_IDLE = re.compile(
+    r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->|(?<=>)\s+(?=<)"
+    r'|(?<=<g) id="\w+"'
+)
+"""Parts of an SVG of matplotlib that no browser shows; nothing refers to the names of groups."""
+
+
 def _shortened(tag: re.Match[str]) -> str:
-    """Write the places in a tag of SVG with two decimals, and a path in one line."""
-    few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0])
-    return re.sub(r" *\n(?=[LMCQz\"])", "", few)
+    """Write the places in a tag of SVG with two decimals, and the rest without idle signs."""
+    few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0]).replace("'", "")
+    return re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few).replace('"', "'")
 
 
 def _on_both_once(svg: str) -> str:
-    """Give an SVG of matplotlib colours for dark pages, each told once, and no idle digits.
+    """Give an SVG of matplotlib colours for dark pages, each told once, and only what is seen.
 
     As `on_both` on each shape, with six decimals, it is twice as long.
     """
     colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
-    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", svg)
+    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", _IDLE.sub("", svg))
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
     plain = "".join(f"--c{colour[1:]}:{colour};" for colour in colours)
     both = "".join(f"--c{colour[1:]}:{on_both(colour)};" for colour in colours)
@@ -158,7 +165,7 @@ def _on_both_once(svg: str) -> str:
         f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}"
     )
     # With its type, as matplotlib's own: pages drop the styles that JupyterLab needs.
-    told = f'<style type="text/css">{look}</style>'
+    told = f"<style type='text/css'>{look}</style>"
     return re.sub(r"(<svg [^>]*>)", rf"\1{told}", short, count=1)
 
 
@@ -259,7 +266,7 @@ class Picture(Figure):
         The words of the SVG are text, and its colours are for light and for dark pages.
         """
         drawn = _on_both_once(self._drawn("svg", words="none").decode())
-        svg = f"svg+xml,{quote(drawn, safe='/:;,=()<>')}"
+        svg = "svg+xml," + quote(drawn, safe="/:;,=()<>'")
         png = f"png;base64,{base64.b64encode(self.png()).decode()}"
         return f"data:image/{min(svg, png, key=len)}"
 
