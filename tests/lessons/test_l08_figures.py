@@ -38,6 +38,8 @@ def test_the_scatter_names_who_loses_most_and_who_falls_farthest():
     ]
     for mark in ([60, 0.8], [60, 0.7], [40, 0.8], [40, 0.1]):
         assert any(np.allclose(mark, found) for found in marks)
+    beside = {text.get_text(): text.get_position()[0] for text in picture.axes[0].texts}
+    assert set(beside) == {"A", "B"} and max(map(abs, beside.values())) < 20  # points
 
 
 def test_the_scatter_says_so_where_both_are_one():
