@@ -49,10 +49,10 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
             axes.plot(share, value, look.marker, color=look.colour, markersize=8)
     axes.axhline(0, color=c.REFERENCE.colour, linewidth=0.8)
     largest = 100 * max(share for share, _, _ in facts.values())
-    for name, (share, wide, low) in facts.items():
+    for name, (share, *scores) in facts.items():
         side, far = ("left", 9) if 200 * share < largest else ("right", -9)
-        place = 100 * share, (wide + low) / 2
-        how = {"textcoords": "offset points", "ha": side, "va": "center"}
+        place = 100 * share, sum(scores) / 2
+        how: Any = {"textcoords": "offset points", "ha": side, "va": "center"}
         axes.annotate(name, place, (far, 0), **how)
     axes.set_xlim(-3, min(100, largest + 6))
     axes.set_ylim(min(-0.05, *(low - 0.05 for _, _, low in facts.values())), 1)

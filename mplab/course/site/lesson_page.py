@@ -42,6 +42,9 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
+_ASIDE = re.compile(r"(?<=[.?!>] )\((?:(?!</p)[^()]){40,240}[.?!]\)")
+"""Sentences in brackets, which a wide page shows beside the text."""
+
 TEXTS = {
     "STALLED": "stalled",
     "REPORTS": "reports",
@@ -151,6 +154,7 @@ def markdown_to_html(markdown: str) -> str:
     html = _POWER.sub(
         lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html
     )
+    html = _ASIDE.sub(r'<span class="aside">\g<0></span>', html)
     html = html.replace("<pre>", '<pre tabindex="0">')  # so that keys scroll it
     return re.sub(
         "(?s)<table>.*?</table>",

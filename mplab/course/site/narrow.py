@@ -63,7 +63,8 @@ def make_narrow(picture: Any) -> None:
     picture.set_figheight(height + 0.2 * (picture.get_suptitle().count("\n") - lines))
     for key in [*picture.legends]:
         names = [text.get_text() for text in key.get_texts()]
-        picture.legend(key.legend_handles, names, loc="outside lower center", ncols=2)
+        place = {"loc": "outside lower center", "ncols": 2, "frameon": False}
+        picture.legend(key.legend_handles, names, **place)
         key.remove()
     for axes in picture.axes:
         notes, above = _wrap(axes)
