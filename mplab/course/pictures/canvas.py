@@ -147,22 +147,36 @@ _IDLE = re.compile(
 def _shortened(tag: re.Match[str]) -> str:
     """Write the places in a tag of SVG with two decimals, and the rest without idle signs."""
     few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0]).replace("'", "")
-    return re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few).replace('"', "'")
+    few = re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few)
+    return re.sub(r"(?<=\d) (?=[-\d])", ",", few).replace('"', "'")
+
+
+_LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
 
 
 def _on_both_once(svg: str) -> str:
-    """Give an SVG of matplotlib colours for dark pages, each told once, and only what is seen.
+    """Give an SVG of matplotlib colours for dark pages; each colour and each look is told once.
 
-    As `on_both` on each shape, with six decimals, it is twice as long.
+    As `on_both` on each shape, with six decimals and all spaces, it is five times as long.
     """
     colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
     named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", _IDLE.sub("", svg))
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
+    looks: dict[tuple[str | Any, ...], str] = {}
+
+    def by_name(look: re.Match[str]) -> str:
+        return f" class='{looks.setdefault(look.groups(''), f'k{len(looks)}')}'"
+
+    short = _LOOK.sub(by_name, short)
+    rules = "".join(
+        f".{name}{{{clip and f'clip-path:{clip};'}{rest}}}"
+        for (clip, rest), name in looks.items()
+    )
     plain = "".join(f"--c{colour[1:]}:{colour};" for colour in colours)
     both = "".join(f"--c{colour[1:]}:{on_both(colour)};" for colour in colours)
     look = (
         f"svg{{color-scheme:light dark;fill:var(--c000000);{plain}}}"
-        f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}"
+        f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}{rules}"
     )
     # With its type, as matplotlib's own: pages drop the styles that JupyterLab needs.
     told = f"<style type='text/css'>{look}</style>"
