@@ -168,8 +168,11 @@ def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(
         assert "FP8_E4M3 0x3A" in pages.status(page)
         page.get_by_role("slider", name="exponent").press("ArrowRight")
         assert "FP8_E4M3 0x42" in pages.status(page)
-        page.get_by_role("slider", name="trailing significand").press("Home")
+        trailing = page.get_by_role("slider", name="trailing significand")
+        trailing.press("Home")
         assert "FP8_E4M3 0x40" in pages.status(page)
+        said = trailing.get_attribute("aria-valuetext")
+        assert said == "0 of 7: the value is 2"
         page.get_by_role("button", name="next value down").press("Enter")
         assert "FP8_E4M3 0x3F" in pages.status(page)
         page.get_by_role("button", name="next value up").click()

@@ -178,9 +178,7 @@ def _on_both_once(svg: str) -> str:
         f"svg{{color-scheme:light dark;fill:var(--c000000);{plain}}}"
         f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}{rules}"
     )
-    # With its type, as matplotlib's own: pages drop the styles that JupyterLab needs.
-    told = f"<style type='text/css'>{look}</style>"
-    return re.sub(r"(<svg [^>]*>)", rf"\1{told}", short, count=1)
+    return re.sub(r"(<svg [^>]*>)", rf"\1<style>{look}</style>", short, count=1)
 
 
 def style(fmt: Format | str) -> Style:

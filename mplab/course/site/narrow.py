@@ -33,7 +33,7 @@ def wide_and_narrow(picture: Picture) -> dict[str, Any]:
     wide = picture._repr_mimebundle_()["text/html"]
     png = picture.png()
     if max(len(axes.texts) for axes in picture.axes) > 60:
-        html = f'<div class="scrolled" tabindex="0">{wide}</div>'
+        html = f'<div class="scrolled">{wide}</div>'
     else:
         make_narrow(picture)
         source = f'<source media="(max-width: 600px)" srcset="{picture.address()}">'

@@ -361,7 +361,11 @@ function codeControls(act, now) {
       sliders.replaceChildren(...fields.map(({ field, control }) => labelled(field.name, control)));
     }
     showBits(bits.firstChild, f, bitAt);
-    for (const { field, control } of fields) control.value = fieldOf(state.code, field);
+    const value = shown(exact(decode(state.code, f)));
+    for (const { field, control } of fields) {
+      control.value = fieldOf(state.code, field);
+      control.ariaValueText = `${control.value} of ${control.max}: the value is ${value}`;
+    }
   }
   return { parts: [bits, sliders], show };
 }

@@ -406,7 +406,7 @@ const sizes = new ResizeObserver((boxes) => {
     box.tabIndex = scrolls ? 0 : -1;
   }
 });
-for (const box of document.querySelectorAll(".scrolled, pre[tabindex]")) sizes.observe(box);
+for (const box of document.querySelectorAll(".scrolled, pre")) sizes.observe(box);
 
 // The search page holds all sections; those that share most with the question come first.
 const EMPTY = /^(an?|and|are|can|did|do|does|for|from|how|in|is|it|my|of|on|or|the|to|what|why|with)$/;
