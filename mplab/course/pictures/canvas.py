@@ -139,7 +139,7 @@ def on_both(text: str) -> str:
 
 _IDLE = re.compile(
     r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->|(?<=>)\s+(?=<)"
-    r'|(?<=<g) id="\w+"'
+    r'|(?<=<g) id="[\w.]+"| transform="rotate\(-0 [^"]*"'
 )
 """Parts of an SVG of matplotlib that no browser shows; nothing refers to the names of groups."""
 
@@ -150,6 +150,8 @@ def _shortened(tag: re.Match[str]) -> str:
     few = re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few)
     return re.sub(r"(?<=\d) (?=[-\d])", ",", few).replace('"', "'")
 
+
+_BARE = re.compile(r"(?s)<g>((?:(?!<g[ >]|</g>).)*)</g>")
 
 _LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
 
@@ -162,6 +164,8 @@ def _on_both_once(svg: str) -> str:
     colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
     named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", _IDLE.sub("", svg))
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
+    for _ in range(4):  # groups in groups
+        short = _BARE.sub(r"\1", short)
     looks: dict[tuple[str | Any, ...], str] = {}
 
     def by_name(look: re.Match[str]) -> str:
