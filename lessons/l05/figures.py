@@ -101,9 +101,9 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     last = {curve.name: float(curve.errors[-1]) for curve in curves}
     unit_roundoff = bounds_of.unit_roundoff
     far = [
-        f"{name} is off by about {c.power_of_two(2.0 ** round(np.log2(x)))}"
-        for name, x in last.items()
-        if x > unit_roundoff
+        f"{name} is off by {_share(error)}"
+        for name, error in last.items()
+        if error > unit_roundoff
     ]
     near = [name for name, error in last.items() if error <= unit_roundoff]
     if near:
@@ -112,6 +112,13 @@ def plot_sum_errors(curves: Sequence[ErrorCurve], *, bounds_of: Format) -> c.Pic
     every = "; ".join(f"{name} {error:.2g}" for name, error in last.items())
     quantities = "number of terms n", "error / sum of |terms|"
     return c.line_chart(lines, *quantities, claim, f"At the end: {every}.", log="xy")
+
+
+def _share(error: float) -> str:
+    """Write an error as a percentage; one near 0 as a power of two, as on the axis."""
+    if 0 < error < 0.001:
+        return f"about {c.power_of_two(2.0 ** round(np.log2(error)))}"
+    return c.percent(error, 1)
 
 
 def stagnation(formats: Sequence[Format]) -> c.Picture:
@@ -210,10 +217,10 @@ def plot_product_errors(found: ProductErrors) -> c.Picture:
     narrow = next(f for _, f in found.errors if f != FP32)
     limit = "1" if found.below == 1 else c.power_of_two(found.below)
     claim = (
-        f"Operands from 0 to {limit}: after "
-        f"{int(found.lengths[-1]):,} products, an {narrow.name} sum is off by "
-        f"{last[f'exact products, {narrow.name} sum']:.2g}; {narrow.name} products in an FP32 "
-        f"sum, by {last[f'{narrow.name} products, FP32 sum']:.2g}."
+        f"Operands from 0 to {limit}: after {int(found.lengths[-1]):,} products, an "
+        f"{narrow.name} sum is off by {_share(last[f'exact products, {narrow.name} sum'])}; "
+        f"an FP32 sum of exact products by {_share(last['exact products, FP32 sum'])}, and of "
+        f"{narrow.name} products by {_share(last[f'{narrow.name} products, FP32 sum'])}."
     )
     quantities = "products added", "error / sum of |products|"
     return c.line_chart(lines, *quantities, claim, f"At the end: {listing}.", log="xy")

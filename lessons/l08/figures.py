@@ -36,7 +36,6 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
     """
     picture = c.Picture(height=3.9)
     axes = picture.subplots()
-    ends = []
     facts = {}
     for name, (wide, low) in runs.items():
         lost, total = summed(low.flushed[min(low.flushed)])
@@ -47,12 +46,14 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
         for fmt, value in zip((FP32, FP16), found, strict=True):
             look = c.style(fmt)
             axes.plot(share, value, look.marker, color=look.colour, markersize=8)
-        ends.append(c.End(axes, share, sum(found) / 2, name, c.INK))
     axes.axhline(0, color=c.REFERENCE.colour, linewidth=0.8)
     largest = 100 * max(share for share, _, _ in facts.values())
-    axes.set_xlim(
-        -3, min(100, largest + 6)
-    )  # names stand at the right, near their marks
+    for name, (share, *scores) in facts.items():
+        side, far = ("left", 9) if 200 * share < largest else ("right", -9)
+        place = 100 * share, sum(scores) / 2
+        how: Any = {"textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(name, place, (far, 0), **how)
+    axes.set_xlim(-3, min(100, largest + 6))
     axes.set_ylim(min(-0.05, *(low - 0.05 for _, _, low in facts.values())), 1)
     axes.set_xlabel("gradients flushed at the first step (%)")
     axes.set_ylabel("test R² (FP32 ●, FP16 ■)")
@@ -60,9 +61,7 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
         f"{name}: {c.percent(share, 1)}, {wide:.2f} in FP32 and {low:.2f} in FP16"
         for name, (share, wide, low) in facts.items()
     )
-    c.titled(picture, _outcome_claim(facts), f"Scatter chart of pairs. {words}.")
-    c.label_ends(picture, ends)
-    return picture
+    return c.titled(picture, _outcome_claim(facts), f"Scatter chart of pairs. {words}.")
 
 
 def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:

@@ -32,7 +32,7 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
         rows: what `mplab.lessons.l11.rooflines.matmul_errors` measured.
 
     Returns:
-        A figure whose title gives the error at the largest size.
+        A figure whose title gives the error at the largest size, as the axis does.
     """
     lines = []
     for name in dict.fromkeys(row.fmt for row in rows):
@@ -41,11 +41,13 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
         x, y = [row.size for row in here], [row.error for row in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     largest = max(row.size for row in rows)
-    last = ", ".join(
-        f"{row.fmt} {row.error:.1g}" for row in rows if row.size == largest
-    )
+    last = [
+        f"{c.power_of_two(2.0 ** round(np.log2(row.error)))} in {row.fmt}"
+        for row in rows
+        if row.size == largest
+    ]
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
-    claim = f"Relative errors of products of size {largest}: {last}"
+    claim = f"Products of size {largest} are off by about {c.listed(last)}"
     quantities = "size of the matrices", "relative error of the product"
     return c.line_chart(lines, *quantities, claim, f"{details}.", log="xy")
 
@@ -107,33 +109,33 @@ def _bars(axes: Axes, names: Sequence[str], values: Sequence[float]) -> None:
 # The time of a step ----------------------------------------------------------------------
 @c.in_house_style
 def plot_stage_times(rows: Sequence[Times]) -> c.Picture:
-    """Share of a step's time by stage, one bar for each recipe.
+    """The time of a step by stage, one bar for each recipe.
 
     Args:
         rows: what `mplab.lessons.l11.stages.stage_times` measured.
 
     Returns:
-        A figure whose title names the longest stage of each; its key lists the stages of these
-        recipes: without a loss scale there is no unscaling and no scaler.
+        A figure whose title gives the time and the longest stage of each; its key lists the
+        stages of these recipes: without a loss scale there is no unscaling and no scaler.
     """
     picture = c.Picture(height=1.5 + 0.5 * len(rows), width=8.6)
-    table = np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
-    shares = 100 * table / table.sum(1, keepdims=True)
+    table = 1e3 * np.array([[_seconds(row, stage) for stage in STAGES] for row in rows])
+    whole = table.sum(1)
+    shares = 100 * table / whole[:, None]
     names = [row.recipe + (" (simulator)" if row.simulated else "") for row in rows]
     axes = picture.subplots()
-    c.bars(axes, names, shares, STAGES)
+    c.bars(axes, names, table, STAGES)
     picture.legend(loc="outside lower center", ncols=len(STAGES), frameon=False)
-    axes.set_xlim(0, 100)
-    axes.set_xlabel("share of a step's time (%)")
+    axes.set_xlim(0, max(whole))
+    axes.set_xlabel("time of a step (ms)")
     for place, row in enumerate(rows):
-        words = f"{1e3 * sum(row.seconds.values()):.3g} ms a step\n{row.throughput:,.0f} examples/s"
+        words = f"{whole[place]:.3g} ms\n{row.throughput:,.0f} examples/s"
         axes.text(1.01, place, words, transform=axes.get_yaxis_transform(), va="center")
-    largest = [
-        f"{STAGES[int(part.argmax())]} in {name} ({part.max():.0f}% of "
-        f"{1e3 * sum(row.seconds.values()):.3g} ms)"
-        for name, part, row in zip(names, shares, rows, strict=True)
+    longest = [
+        f"{time:.3g} ms in {name}, {part.max():.0f}% of it {STAGES[int(part.argmax())]}"
+        for name, part, time in zip(names, shares, whole, strict=True)
     ]
-    claim = f"The longest stage of a step: {c.listed(largest)}"
+    claim = f"A step takes {'; '.join(longest)}"
     details = "; ".join(
         f"{name}: "
         + ", ".join(f"{s} {v:.0f}%" for s, v in zip(STAGES, row, strict=True) if v)
@@ -189,30 +191,41 @@ def plot_roofline(roof: Roofline | None) -> c.Picture | None:
     every = "; ".join(f"{p.fmt} {p.size}: {p.per_second:.3g}/s" for p in roof.products)
     details = f"{roof.where[0].upper()}{roof.where[1:]}. {every}."
     quantities = "operations per byte", "billion operations per second"
+
+    def finish(axes: Axes) -> None:
+        axes.set_ylim(bottom, top)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+
     return c.line_chart(
         lines,
         *quantities,
         claim,
         details,
         log="xy",
-        finish=lambda axes: axes.set_ylim(bottom, top),
+        finish=finish,
     )
 
 
 def _roofline_claim(roof: Roofline, names: Sequence[str]) -> str:
     if "FP32" not in names or len(names) == 1:
         return f"Speed of products, {roof.where}"
-    parts = []
-    for name in names:
-        if name == "FP32":
-            continue
-        own = {p.size: p.per_second for p in roof.products if p.fmt == name}
-        wide = {p.size: p.per_second for p in roof.products if p.fmt == "FP32"}
-        size = max(own.keys() & wide.keys())
-        parts.append(
-            f"{name} {own[size] / wide[size]:.2g} times as fast at size {size}"
-        )
-    return f"Products, against FP32: {', '.join(parts)} ({roof.where})"
+    speeds = {
+        name: {p.size: p.per_second for p in roof.products if p.fmt == name}
+        for name in names
+    }
+    size = max(set.intersection(*map(set, speeds.values())))
+    wide = speeds.pop("FP32")[size]
+    paces = c.listed(
+        f"{_pace(own[size] / wide)} in {name}" for name, own in speeds.items()
+    )
+    return f"Beside FP32, products of size {size} {paces} ({roof.where})"
+
+
+def _pace(ratio: float) -> str:
+    if ratio < 1:
+        return f"take {1 / ratio:.2g} times as long"
+    return f"are {ratio:.2g} times as fast"
 
 
 # Recorded runs ---------------------------------------------------------------------------

@@ -45,7 +45,14 @@ FIRST = [
     f"{TIMELINE}\nx",
     "explorers.BitExplorer('0.1', FP16)",
 ]
-SECOND = ["# And a second?\n\nWords, 2⁻²⁴ and 2^−25. Another.", "1 + 1"]
+SENTENCES = [
+    line
+    for path in sorted(course_folder("lessons").glob("*.ipynb"))
+    for cell in nbformat.read(path, as_version=4).cells
+    for line in cell.source.splitlines()
+    if 'class="drag"' in line
+]
+SECOND = ["# And a second?\n\nWords, 2⁻²⁴ and 2^−25. Another.", "1 + 1", *SENTENCES]
 
 
 @pytest.fixture(scope="module")
@@ -124,12 +131,9 @@ def test_what_follows_a_prediction_is_hidden_until_asked_up_to_the_next(opened):
 
 def test_on_paper_and_without_scripts_everything_is_open(opened):
     page = opened("01_first.html")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    assert page.evaluate("[...document.querySelectorAll('.answer')].every(d => d.open)")
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert not page.evaluate(
-        "[...document.querySelectorAll('.answer')].some(d => d.open)"
-    )
+    assert not page.get_by_text("Words after it.").is_visible()
+    page.emulate_media(media="print")
+    assert page.get_by_text("Words after it.").is_visible()
     still = opened("01_first.html", width=360, java_script_enabled=False)
     assert still.get_by_text("Words after it.").is_visible()
     frozen = still.locator(".frozen").first
@@ -417,6 +421,24 @@ def test_on_a_phone_figures_and_explorers_are_as_wide_as_the_column_and_legible(
         assert page.evaluate(WIDER) == [], name
         assert min(page.evaluate(LETTERS)) >= 9, name
         assert page.evaluate(SHORT) == [], name
+
+
+def test_a_number_in_a_sentence_is_dragged_or_moved_by_keys_and_said(opened):
+    page = opened("02_second.html")
+    sentences = page.locator("p:has(.drag)")
+    still = opened("02_second.html", java_script_enabled=False)
+    written = still.locator("p:has(.drag)").all_inner_texts()
+    assert sentences.all_inner_texts() == written and len(written) == 3
+    slider = sentences.nth(1).get_by_role("slider", name="significant bits")
+    slider.press("ArrowRight")
+    assert slider.get_attribute("aria-valuetext") == "9: stops at 512"
+    slider.hover()
+    page.mouse.down()
+    x, y = (slider.bounding_box()[side] for side in "xy")
+    page.mouse.move(x + 30, y + 40)
+    page.mouse.up()
+    said = "With 11 significant bits, a sum of terms of 1 stops at 2,048."
+    assert sentences.nth(1).inner_text() == said
 
 
 def test_a_link_to_a_state_opens_the_fold_and_shows_it_and_back_finds_it_open(

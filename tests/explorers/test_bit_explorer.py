@@ -105,30 +105,16 @@ def test_two_s_complement_is_read_as_an_integer(tmp_path):
 
 
 @pytest.mark.parametrize("fmt", [FP32, FP16, FP8_E4M3], ids=lambda fmt: fmt.name)
-def test_a_value_is_said_in_full_as_a_sum_of_powers_and_beside_the_double(
-    fmt, tmp_path
-):
+def test_a_value_is_said_in_full_and_beside_the_double(fmt, tmp_path):
     (told,) = explored(SMALL, [fmt], tmp_path)
     for words, tells in zip(SMALL, told, strict=True):
         said = dict(tells["digits"])
         value = Fraction(float(tells["value"]))
         assert Fraction(said[f"{fmt.name} in full"].replace("−", "-")) == value
-        assert float.fromhex(said[f"{fmt.name} in hexadecimal"]) == value
-        if value:
-            assert sum_of(said[f"{fmt.name} as a sum"]) == value
         double = float(words)
         code = int(np.float64(double).view(np.uint64))
         full = said[f"nearest double (FP64) 0x{code:016X}"].replace("−", "-")
         assert Fraction(full) == Fraction(double)
-
-
-def sum_of(words):
-    """What a sum of powers of two in raised digits comes to."""
-    plain = words.translate(str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789"))
-    sign = -1 if plain.startswith("−") else 1
-    powers = plain.strip("−()").split(" + ")
-    assert all(power.startswith("2") for power in powers)
-    return sign * sum(Fraction(2) ** int(power[1:]) for power in powers)
 
 
 def test_a_permalink_names_every_code_of_every_format_and_nothing_else(tmp_path):
@@ -182,8 +168,11 @@ def test_bits_sliders_and_steps_reach_codes_by_keyboard_and_by_mouse(
         assert "FP8_E4M3 0x3A" in pages.status(page)
         page.get_by_role("slider", name="exponent").press("ArrowRight")
         assert "FP8_E4M3 0x42" in pages.status(page)
-        page.get_by_role("slider", name="trailing significand").press("Home")
+        trailing = page.get_by_role("slider", name="trailing significand")
+        trailing.press("Home")
         assert "FP8_E4M3 0x40" in pages.status(page)
+        said = trailing.get_attribute("aria-valuetext")
+        assert said == "0 of 7: the value is 2"
         page.get_by_role("button", name="next value down").press("Enter")
         assert "FP8_E4M3 0x3F" in pages.status(page)
         page.get_by_role("button", name="next value up").click()

@@ -34,6 +34,14 @@ def test_the_key_names_the_stages_that_the_recipes_have(recipes, stages):
     )
 
 
+def test_the_slower_step_has_the_longer_bar():
+    slow = Times("amp-bf16", "cpu", False, {"forward": 0.03, "backward": 0.01}, 100)
+    picture = figures.plot_stage_times([times("fp32"), slow])
+    assert picture.claim.endswith("; 40 ms in amp-bf16, 75% of it forward")
+    ends = [bar.get_x() + bar.get_width() for bar in picture.axes[0].patches]
+    assert picture.axes[0].get_xlim()[1] == max(ends) == pytest.approx(40)
+
+
 def test_a_stage_keeps_its_colour_whatever_the_key_leaves_out():
     def colours(*recipes):
         picture = figures.plot_stage_times([times(recipe) for recipe in recipes])

@@ -191,7 +191,8 @@ def test_jupyter_gets_an_image_with_its_description(name):
     # Each colour has a name, which is given for both.
     look, _, shapes = svg.partition("</style>")
     assert not re.search(r"#[0-9a-f]{6}\b", shapes)
-    for colour in set(re.findall(r"var\(--c(\w{6})\)", shapes)):
+    assert re.findall(r"class='k\d+'", shapes) and "style=" not in shapes
+    for colour in set(re.findall(r"var\(--c(\w{6})\)", look)):
         assert f"--c{colour}:#{colour};" in look
         assert f"--c{colour}:light-dark(#{colour}," in look
     assert bundle["text/plain"] == picture.alt and "nan" not in bundle["text/plain"]

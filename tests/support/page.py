@@ -39,11 +39,11 @@ def serious(page):
 
 
 def write_lesson(path, cells):
-    """Write a lesson; cells that start as a heading, in bold or with "Words" are text."""
+    """Write a lesson; cells that start as a heading, in bold or with a W are text."""
     new = nbformat.v4
     made = [
         new.new_markdown_cell(each)
-        if each.startswith(("#", "**", "Words"))
+        if each.startswith(("#", "**", "W"))
         else new.new_code_cell(each)
         for each in cells
     ]

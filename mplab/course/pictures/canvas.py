@@ -137,29 +137,52 @@ def on_both(text: str) -> str:
     return re.sub(rule, both, text)
 
 
+_IDLE = re.compile(
+    r"(?s)^.*?(?=<svg)|<metadata>.*?</metadata>|<!--.*?-->|(?<=>)\s+(?=<)"
+    r'|(?<=<g) id="[\w.]+"| transform="rotate\(-0 [^"]*"'
+)
+"""Parts of an SVG of matplotlib that no browser shows; nothing refers to the names of groups."""
+
+
 def _shortened(tag: re.Match[str]) -> str:
-    """Write the places in a tag of SVG with two decimals, and a path in one line."""
-    few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0])
-    return re.sub(r" *\n(?=[LMCQz\"])", "", few)
+    """Write the places in a tag of SVG with two decimals, and the rest without idle signs."""
+    few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0]).replace("'", "")
+    few = re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few)
+    return re.sub(r"(?<=\d) (?=[-\d])", ",", few).replace('"', "'")
+
+
+_BARE = re.compile(r"(?s)<g>((?:(?!<g[ >]|</g>).)*)</g>")
+
+_LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
 
 
 def _on_both_once(svg: str) -> str:
-    """Give an SVG of matplotlib colours for dark pages, each told once, and no idle digits.
+    """Give an SVG of matplotlib colours for dark pages; each colour and each look is told once.
 
-    As `on_both` on each shape, with six decimals, it is twice as long.
+    As `on_both` on each shape, with six decimals and all spaces, it is five times as long.
     """
     colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
-    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", svg)
+    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", _IDLE.sub("", svg))
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
+    for _ in range(4):  # groups in groups
+        short = _BARE.sub(r"\1", short)
+    looks: dict[tuple[str | Any, ...], str] = {}
+
+    def by_name(look: re.Match[str]) -> str:
+        return f" class='{looks.setdefault(look.groups(''), f'k{len(looks)}')}'"
+
+    short = _LOOK.sub(by_name, short)
+    rules = "".join(
+        f".{name}{{{clip and f'clip-path:{clip};'}{rest}}}"
+        for (clip, rest), name in looks.items()
+    )
     plain = "".join(f"--c{colour[1:]}:{colour};" for colour in colours)
     both = "".join(f"--c{colour[1:]}:{on_both(colour)};" for colour in colours)
     look = (
         f"svg{{color-scheme:light dark;fill:var(--c000000);{plain}}}"
-        f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}"
+        f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}{rules}"
     )
-    # With its type, as matplotlib's own: pages drop the styles that JupyterLab needs.
-    told = f'<style type="text/css">{look}</style>'
-    return re.sub(r"(<svg [^>]*>)", rf"\1{told}", short, count=1)
+    return re.sub(r"(<svg [^>]*>)", rf"\1<style>{look}</style>", short, count=1)
 
 
 def style(fmt: Format | str) -> Style:
@@ -259,7 +282,7 @@ class Picture(Figure):
         The words of the SVG are text, and its colours are for light and for dark pages.
         """
         drawn = _on_both_once(self._drawn("svg", words="none").decode())
-        svg = f"svg+xml,{quote(drawn, safe='/:;,=()<>')}"
+        svg = "svg+xml," + quote(drawn, safe="/:;,=()<>'")
         png = f"png;base64,{base64.b64encode(self.png()).decode()}"
         return f"data:image/{min(svg, png, key=len)}"
 

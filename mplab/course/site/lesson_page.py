@@ -42,6 +42,9 @@ _POWER = re.compile(
     r"(?s)<pre.*?</pre>|<code.*?</code>|(?<=\w)\^(?:\(([^)]*)\)|([\w−]+))"
 )
 
+_ASIDE = re.compile(r"(?<=[.?!>] )\((?:(?!</p)[^()]){40,240}[.?!]\)")
+"""Sentences in brackets, which a wide page shows beside the text."""
+
 TEXTS = {
     "STALLED": "stalled",
     "REPORTS": "reports",
@@ -151,10 +154,10 @@ def markdown_to_html(markdown: str) -> str:
     html = _POWER.sub(
         lambda m: f"<sup>{m[1] or m[2]}</sup>" if m[0][0] == "^" else m[0], html
     )
-    html = html.replace("<pre>", '<pre tabindex="0">')  # so that keys scroll it
+    html = _ASIDE.sub(r'<span class="aside">\g<0></span>', html)
     return re.sub(
         "(?s)<table>.*?</table>",
-        r'<div class="scrolled" tabindex="0">\g<0></div>',
+        r'<div class="scrolled">\g<0></div>',
         html,
     )
 
@@ -183,7 +186,7 @@ def _code(cell: Any, frozen: dict[str, Any]) -> Iterator[str]:
 
 def _coloured(code: str) -> str:
     colours = Highlight2HTML(pygments_lexer="ipython3")  # type: ignore[no-untyped-call]
-    return str(colours(code)).replace("<pre>", '<pre tabindex="0">')
+    return str(colours(code))
 
 
 def _shown(output: Any, frozen: dict[str, Any]) -> str:
@@ -198,12 +201,12 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
     if "text/html" in data:
         if data["text/html"].startswith(SAVED):  # the page has it alive or frozen
             return ""
-        html = re.sub(r"<style>.*?</style>", "", data["text/html"])
-        if html.startswith("<table"):
-            return f'<div class="scrolled" tabindex="0">{html}</div>'
-        return html.replace("<pre ", '<pre tabindex="0" ')  # so that keys scroll it
+        html: str = data["text/html"]
+        if "<table" in html:
+            return f'<div class="scrolled">{html}</div>'
+        return html
     words = output.get("text") or data.get("text/plain", "")
-    return f'<pre tabindex="0">{escape(words)}</pre>' if words else ""
+    return f"<pre>{escape(words)}</pre>" if words else ""
 
 
 # Explorers -------------------------------------------------------------------------------

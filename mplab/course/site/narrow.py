@@ -33,7 +33,7 @@ def wide_and_narrow(picture: Picture) -> dict[str, Any]:
     wide = picture._repr_mimebundle_()["text/html"]
     png = picture.png()
     if max(len(axes.texts) for axes in picture.axes) > 60:
-        html = f'<div class="scrolled" tabindex="0">{wide}</div>'
+        html = f'<div class="scrolled">{wide}</div>'
     else:
         make_narrow(picture)
         source = f'<source media="(max-width: 600px)" srcset="{picture.address()}">'
@@ -63,7 +63,8 @@ def make_narrow(picture: Any) -> None:
     picture.set_figheight(height + 0.2 * (picture.get_suptitle().count("\n") - lines))
     for key in [*picture.legends]:
         names = [text.get_text() for text in key.get_texts()]
-        picture.legend(key.legend_handles, names, loc="outside lower center", ncols=2)
+        place = {"loc": "outside lower center", "ncols": 2, "frameon": False}
+        picture.legend(key.legend_handles, names, **place)
         key.remove()
     for axes in picture.axes:
         notes, above = _wrap(axes)

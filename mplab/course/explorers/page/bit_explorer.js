@@ -6,7 +6,6 @@ import {
   encode,
   exact,
   formatNamed,
-  hexadecimal,
   inFull,
   inHex,
   isCode,
@@ -141,28 +140,11 @@ export function sentence({ f, code, number, mode, saturate }) {
   return words;
 }
 
-/** The powers of two that the bits of a value's significand stand for, the largest first. */
-export function sumOfPowers(value) {
-  const { negative, n, d } = exact(value);
-  const lowest = 1 - d.toString(2).length;
-  const bits = [...n.toString(2)];
-  const powers = bits.flatMap((bit, i) =>
-    bit === "1" ? [`2${raised(lowest + bits.length - 1 - i)}`] : [],
-  );
-  const words = powers.join(" + ");
-  if (!negative) return words;
-  return powers.length === 1 ? `−${words}` : `−(${words})`;
-}
-
-/** Lines of a name and words: the value in full and as a sum, and the number as a double. */
+/** Lines of a name and words: the value in full, and the number as a double. */
 export function digits({ f, code, number }) {
   const value = decode(code, f);
   const lines = [];
-  if (Number.isFinite(value)) {
-    lines.push([`${f.name} in full`, inFull(exact(value))]);
-    if (value) lines.push([`${f.name} as a sum`, sumOfPowers(value)]);
-    lines.push([`${f.name} in hexadecimal`, hexadecimal(value)]);
-  }
+  if (Number.isFinite(value)) lines.push([`${f.name} in full`, inFull(exact(value))]);
   const nearest = double(number);
   const past = number.d && !Number.isFinite(nearest) ? ": past the range" : "";
   const bits = bitsOf(nearest).toString(16).toUpperCase().padStart(16, "0");
@@ -348,7 +330,6 @@ function showBits(root, f, bitAt) {
     bit.textContent = value;
     bit.setAttribute("aria-pressed", String(value === 1));
     bit.setAttribute("aria-label", `bit ${weight}, ${name}: ${value}`);
-    bit.title = `bit ${weight}, ${name}: ${value}`;
     if (!root.contains(document.activeElement)) bit.tabIndex = i ? -1 : 0;
   }
 }
@@ -380,7 +361,11 @@ function codeControls(act, now) {
       sliders.replaceChildren(...fields.map(({ field, control }) => labelled(field.name, control)));
     }
     showBits(bits.firstChild, f, bitAt);
-    for (const { field, control } of fields) control.value = fieldOf(state.code, field);
+    const value = shown(exact(decode(state.code, f)));
+    for (const { field, control } of fields) {
+      control.value = fieldOf(state.code, field);
+      control.ariaValueText = `${control.value} of ${control.max}: the value is ${value}`;
+    }
   }
   return { parts: [bits, sliders], show };
 }

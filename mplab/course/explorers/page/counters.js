@@ -129,12 +129,9 @@ function race(root) {
   const restart = () => {
     counters = formats.map((f) => new Counter(f, chosen()));
     [n, order] = [0, 0];
-    if (!still.matches) {
-      if (!running) go();
-      else resume();
-      return;
-    }
-    finish();
+    if (still.matches) finish();
+    else if (running) resume();
+    else go();
   };
   button.addEventListener("click", () => {
     said.setAttribute("role", "status"); // silent until somebody asks

@@ -164,9 +164,7 @@ export function plainModel(state) {
   return {
     inPage: true,
     get: (name) => state[name],
-    set: (name, value) => {
-      state[name] = value;
-    },
+    set: (name, value) => Object.assign(state, { [name]: value }),
     on: () => {},
     save_changes: () => {},
   };

@@ -249,15 +249,8 @@ function begin(model, formats) {
 /** anywidget's entry: show an explorer in an element, and follow the reader and the model. */
 function render(place) {
   const question = "Which bits decide where a number goes?";
-  const functions = {
-    begin,
-    build,
-    sentence,
-    plain,
-    changed,
-    ...links("rounding", plain, changed),
-  };
-  return live(place, { question, ...functions });
+  const functions = { begin, build, sentence, plain, changed };
+  return live(place, { question, ...functions, ...links("rounding", plain, changed) });
 }
 
 export default { render };

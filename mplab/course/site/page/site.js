@@ -2,14 +2,6 @@
 const fresh = !history.state; // neither Back nor a reload; folds that close soon set the state
 const answers = [...document.querySelectorAll("details.answer")];
 for (const answer of answers) answer.open = false;
-let closed = [];
-addEventListener("beforeprint", () => {
-  closed = answers.filter((answer) => !answer.open);
-  for (const answer of closed) answer.open = true;
-});
-addEventListener("afterprint", () => {
-  for (const answer of closed) answer.open = false;
-});
 
 // A field for each prediction; the browser keeps what is written, if it may.
 for (const answer of answers) {
@@ -46,9 +38,19 @@ function inLines(text, room) {
   return lines;
 }
 
-/** Place the labels of one row: wrap them, and drop ticks that touch the one before. */
-function fit(row) {
-  row.sort((a, b) => a.x - b.x);
+/** Leave out every second tick, or more, where two would touch. */
+function thin(row) {
+  const ticks = row.filter(({ text }) => /^[^a-z]./i.test(text.textContent));
+  const gap = Math.min(...ticks.slice(1).map(({ x }, i) => x - ticks[i].x));
+  const room = Math.max(...ticks.map(({ text }) => extent(text, text.textContent))) + 3;
+  for (const [i, { text }] of ticks.entries()) if (i % Math.ceil(room / gap)) text.remove();
+}
+
+/** Place the labels of one row, and wrap them. */
+function fit(all) {
+  all.sort((a, b) => a.x - b.x);
+  thin(all.filter(({ text }) => text.matches("[text-anchor=middle]")));
+  const row = all.filter(({ text }) => text.parentNode);
   let end = -9;
   row.forEach(({ text, x, y }, i) => {
     const [before, after] = [row[i - 1]?.x ?? 0, row[i + 1]?.x ?? ACROSS];
@@ -59,11 +61,8 @@ function fit(row) {
     const lines = inLines(text, room);
     const width = Math.max(...lines.map((line) => extent(text, line)));
     const start = x - { start: 0, end: width, middle: width / 2 }[anchor];
-    const touches = anchor === "middle" && start < end + 3 && text.textContent.length > 1;
-    if (touches && !/^[a-z]/i.test(text.textContent)) {
-      text.remove();
-      return;
-    }
+    const two = text.textContent + row[i - 1]?.text.textContent; // bits may touch
+    const touches = anchor === "middle" && start < end + 3 && two.length > 2;
     const least = touches ? end + 3 : 1;
     const moved = Math.min(Math.max(start, least), Math.max(ACROSS - 1 - width, 1)) - start;
     end = start + moved + width;
@@ -128,16 +127,14 @@ async function unpacked(text) {
 /** A control's position, as a number. */
 function position(control) {
   if (control.tagName === "SELECT") return control.selectedIndex;
-  if (control.tagName === "FIELDSET") {
-    return [...control.querySelectorAll("input")].findIndex((choice) => choice.checked);
-  }
+  if (control.elements) return [...control.elements].findIndex(({ checked }) => checked);
   return control.type === "checkbox" ? Number(control.checked) : Number(control.value);
 }
 
 /** Move a control to a position. */
 function put(control, number) {
   if (control.tagName === "SELECT") control.selectedIndex = number;
-  else if (control.tagName === "FIELDSET") control.querySelectorAll("input")[number].checked = true;
+  else if (control.elements) control.elements[number].checked = true;
   else if (control.type === "checkbox") control.checked = Boolean(number);
   else control.value = number;
 }
@@ -318,6 +315,45 @@ for (const exercise of document.querySelectorAll(".practice:has(script)")) {
   exercise.prepend(form);
 }
 
+// Numbers in a sentence that are dragged, or moved with the arrow keys ------------------------------
+
+/** A number as a sentence has it. */
+const inText = (x) => (x < 0.1 ? `2${raised(Math.log2(x))}` : x.toLocaleString("en"));
+
+for (const sentence of document.querySelectorAll("p:has(.drag)")) {
+  const drags = [...sentence.querySelectorAll(".drag")];
+  const held = Object.fromEntries(drags.map(({ dataset }) => [dataset.name, Number(dataset.at)]));
+  const move = ({ name, from, to }, wanted) => {
+    held[name] = Math.min(Math.max(wanted, from), to);
+    for (const shown of sentence.querySelectorAll("[data-is]")) {
+      const formula = shown.dataset.is.replace(/[a-z]/g, (each) => `(${held[each]})`);
+      shown.textContent = inText(computed(plainly(formula)));
+    }
+    for (const drag of drags) {
+      drag.ariaValueNow = held[drag.dataset.name];
+      drag.ariaValueText = `${drag.textContent}: ${sentence.querySelector(".said").textContent}`;
+    }
+  };
+  for (const drag of drags) {
+    const { name, label, from, to } = drag.dataset;
+    const facts = { role: "slider", tabIndex: 0, ariaLabel: label };
+    Object.assign(drag, facts, { ariaValueMin: from, ariaValueMax: to });
+    drag.addEventListener("keydown", (event) => {
+      const way = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 }[event.key];
+      if (!way) return;
+      event.preventDefault(); // the page does not scroll
+      move(drag.dataset, held[name] + way);
+    });
+    drag.addEventListener("pointerdown", ({ pointerId, clientX }) => {
+      const begun = held[name] - clientX / 12; // pixels from number to number
+      drag.setPointerCapture(pointerId);
+      drag.onpointermove = (event) =>
+        event.buttons && move(drag.dataset, Math.round(begun + event.clientX / 12));
+    });
+    move(drag.dataset, held[name]);
+  }
+}
+
 // The frame -------------------------------------------------------------------------------------
 
 /** Open the folds around a place, and go there. */
@@ -370,7 +406,7 @@ const sizes = new ResizeObserver((boxes) => {
     box.tabIndex = scrolls ? 0 : -1;
   }
 });
-for (const box of document.querySelectorAll(".scrolled, pre[tabindex]")) sizes.observe(box);
+for (const box of document.querySelectorAll(".scrolled, pre")) sizes.observe(box);
 
 // The search page holds all sections; those that share most with the question come first.
 const EMPTY = /^(an?|and|are|can|did|do|does|for|from|how|in|is|it|my|of|on|or|the|to|what|why|with)$/;
