@@ -37,7 +37,7 @@ for _key in ("cuda", "mps"):
 # gives Python no other way. Where a newer torch renames one, the import of this file fails.
 _Excluding = torch._C._ExcludeDispatchKeyGuard
 
-_transformations = torch._C._functorch.get_interpreter_stack
+transformations = torch._C._functorch.get_interpreter_stack
 
 fake_mode = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 
@@ -120,8 +120,9 @@ class Casts:
         spent: whether a backward pass ran since; it ends what would be a region of autocast.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Tensor, torch.dtype], Tensor]) -> None:
         self.spent = False
+        self._convert = convert
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Any, Tensor]] = {}
         self._memory: set[int] = set()  # of the weights
 
@@ -158,11 +159,11 @@ class Casts:
             weight
             and torch.is_grad_enabled()
             and torch.is_autocast_cache_enabled()
-            and not _transformations()
+            and not transformations()
             and fake_mode() is None
         ):
             return self._copy(value, dtype)
-        return value.to(dtype)
+        return self._convert(value, dtype)
 
     def _copy(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if self.spent:
@@ -173,7 +174,7 @@ class Casts:
         kept = self._copies.get(key)
         if kept is not None and kept[1] == state:
             return kept[2]
-        copy = weight.to(dtype)
+        copy = self._convert(weight, dtype)
         self._copies[key] = weight, state, copy
         self._memory.add(weight.untyped_storage()._cdata)
         return copy

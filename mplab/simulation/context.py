@@ -393,12 +393,13 @@ class simulated(ContextDecorator):
             if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
-        before = autocast.state(self._kinds)
         place = known[1]
+        before: autocast.State = []
+        if place.dtype is not around.dtype:
+            before = autocast.state(self._kinds)
+            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
         self._running.append((module, around, before))
         mode.enter(place)
-        if place.dtype is not around.dtype:
-            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._mode.thread is not this_thread():

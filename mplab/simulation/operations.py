@@ -106,6 +106,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     view: bool
     composite: bool
     """Whether it has no kernel and is run as the operations it is made of."""
+    parts: Any
+    """The kernel that runs those, if low tensors are to be seen by each of them."""
     converts: bool
     product: bool
     moves: bool
@@ -175,6 +177,8 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
+EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+
 
 def rule_of(operation: Any, scope: Scope) -> Rule:
     """Return the rule of an operation.
@@ -231,6 +235,8 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
     composite = has(COMPOSITE) and not has("CPU")
     view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
+    # the CPU runs one operation after the other
+    looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
     random = torch.Tag.nondeterministic_seeded in operation.tags
     own = library not in TORCH_S
     return Rule(
@@ -243,6 +249,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         writes=tuple((i, a.name) for i, a in writes),
         view=view and not composite,
         composite=composite,
+        parts=COMPOSITE if composite else EXPLICIT if looped else None,
         converts=base in CONVERSIONS,
         product=base in _PRODUCTS,
         moves=base in _MOVING | _CLOSED,
