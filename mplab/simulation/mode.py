@@ -140,6 +140,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes:
         observers: called with each operation that ran, except views.
         cause: why operations run as they do now, if a policy's kernel called them.
+        steps: for each optimizer's step that runs, the regions around it.
+        regions: how many regions of torch's profiler were entered and not left.
         discards_scalars: whether a result without dimensions will be computed again, in FP32.
 
     Raises:
@@ -196,6 +198,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.discards_scalars = False
         self.switched_off = False  # whether the program did that by CUDA's name
         self.depth = 0
+        self.regions = 0
+        self.steps: list[int] = []
         self.results: list[weakref.ref[Tensor]] = []
         self._next_sweep = _FIRST_SWEEP
         self.thread = this_thread()
@@ -205,6 +209,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.thread.note(self.place)
         self.place = place
         self.rules = place.rules
+
+    def end_step(self) -> None:
+        """Leave an optimizer's step, in which nothing is cast; weights may have changed unseen."""
+        self.steps.pop()
+        self.casts.forget()
 
     def running(self) -> tuple[Place, bool]:
         """The place that an operation belongs to, and whether a backward pass runs it.
@@ -262,6 +271,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             rule = self.rules.of(func)
         if rule.view:
             out = rule.call(*args, **kwargs)
+            if rule.nests:
+                self.regions += rule.nests
+                if self.steps and self.regions < self.steps[-1]:
+                    self.end_step()
             if self._guards:
                 self.keep(out)
             if current_node() is not None:
@@ -274,6 +287,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.parts is not None:  # some arrive whole, in inference mode most of them
             whole = rule.composite and not self.cause
             whole = whole and torch.is_inference_mode_enabled()
+            whole = whole or rule.casts_within
             low = _low_tensors(args, kwargs)
             if whole or (low and all(map(_is_real, low))):
                 with self, included() if whole and _is_cast() else nullcontext():
@@ -520,7 +534,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _compute(self, rule: Rule, args: Any, kwargs: Keywords, plan: _Plan) -> Any:
         """Run the float32 kernel, round its results, and store them where torch would."""
-        into = self._common(rule, args, kwargs)
+        dtype = self._common(rule, args, kwargs)
+        into = self.rounders.get(dtype)
         wide_args = self._all_widened(args)
         wide_kwargs = self._all_widened(kwargs)
         if into is not None:
@@ -531,8 +546,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if old is not new:
                 if old.shape != new.shape:  # `out=`
                     old.resize_(new.shape)
-                stored = self._round(rule, new, old.dtype)
-                old.copy_(stored)
+                old.copy_(self._round(rule, new, old.dtype))
+            elif into is not None and rule.joins and old.dtype is torch.float32:
+                old.copy_(
+                    self._round(rule, old, dtype)
+                )  # computed in the inputs' dtype
             written[id(new)] = old
         return self._stored(rule, out, plan.dtypes, written)
 
@@ -562,14 +580,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         return _map(stored_as_torch_would, out)
 
-    def _common(self, rule: Rule, args: Any, kwargs: Keywords) -> Rounder | None:
-        """The rounder of the one low dtype that the inputs have; scalars count if all are such."""
+    def _common(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
+        """The one low dtype that the inputs have; scalars count if all are such."""
         given = [args[i] for i in rule.positions if i < len(args)]
-        given += [kwargs.get(name) for name in rule.keywords]
+        given += [kwargs.get(name) for name in rule.keywords if name != rule.written]
         numbers = [t for t in _tensors(given) if t.is_floating_point()]
         ruling = [t for t in numbers if t.dim()] or numbers
         dtypes = {t.dtype for t in ruling}
-        return self.rounders.get(dtypes.pop()) if len(dtypes) == 1 else None
+        return dtypes.pop() if len(dtypes) == 1 else None
 
 
 # Low kernels ---------------------------------------------------------------------------------
