@@ -49,7 +49,7 @@ TOKENS_PER_LINE = 8.5
 
 LIBRARY = [room for room in TABLE if not room.startswith("course/") and room != LAST]
 TOKENS = {
-    " ".join(f"mplab/{room}" for room in LIBRARY): 113_900,
+    " ".join(f"mplab/{room}" for room in LIBRARY): 108_400,
     "mplab lessons data": 338_400,
     "tests": 352_000,
 }

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch.backends import mha
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.simulation.operations import COMPOSITE, Keywords, Rule
@@ -37,7 +38,7 @@ for _key in ("cuda", "mps"):
 # gives Python no other way. Where a newer torch renames one, the import of this file fails.
 _Excluding = torch._C._ExcludeDispatchKeyGuard
 
-_transformations = torch._C._functorch.get_interpreter_stack
+transformations = torch._C._functorch.get_interpreter_stack
 
 fake_mode = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 
@@ -120,8 +121,9 @@ class Casts:
         spent: whether a backward pass ran since; it ends what would be a region of autocast.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, convert: Callable[[Tensor, torch.dtype], Tensor]) -> None:
         self.spent = False
+        self._convert = convert
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Any, Tensor]] = {}
         self._memory: set[int] = set()  # of the weights
 
@@ -158,11 +160,11 @@ class Casts:
             weight
             and torch.is_grad_enabled()
             and torch.is_autocast_cache_enabled()
-            and not _transformations()
+            and not transformations()
             and fake_mode() is None
         ):
             return self._copy(value, dtype)
-        return value.to(dtype)
+        return self._convert(value, dtype)
 
     def _copy(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         if self.spent:
@@ -173,7 +175,7 @@ class Casts:
         kept = self._copies.get(key)
         if kept is not None and kept[1] == state:
             return kept[2]
-        copy = weight.to(dtype)
+        copy = self._convert(weight, dtype)
         self._copies[key] = weight, state, copy
         self._memory.add(weight.untyped_storage()._cdata)
         return copy
@@ -256,12 +258,30 @@ class Kernels:
     """The kernels that replace autocast's, for as long as somebody holds this object."""
 
     def __init__(self) -> None:
+        self._users = 0
+        self._fast = True
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._replaced: set[Any] = set()
         self._policies: set[Policy] = set()
 
     def __del__(self) -> None:  # then torch's own kernels are called directly again
         self._library._destroy()  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def layers_in_parts(self) -> Iterator[None]:
+        """Switch off, in all threads, torch's way of running a whole layer as one operation."""
+        with _lock:
+            if not self._users:
+                self._fast = mha.get_fastpath_enabled()
+            self._users += 1
+            mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            with _lock:
+                self._users -= 1
+                if not self._users:
+                    mha.set_fastpath_enabled(self._fast)
 
     def replace(self, policy: Policy) -> None:
         """Replace the kernels of the operations that a policy casts for."""
@@ -358,13 +378,15 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
 
 
 def _is_off(mode: Any, rule: Rule) -> bool:
-    """Whether nothing is cast: in a region that the program switched off by CUDA's name.
+    """Whether nothing is cast: in an optimizer's step or a region switched off by CUDA's name.
 
     And what a program does outside modules without gradients, as it clips them, is lowered only by
     a list.
     """
     if mode.policy.kernels == "cuda" and not torch.is_autocast_enabled("cuda"):
         mode.switched_off = True
+        return True
+    if mode.steps:
         return True
     outside = mode.place is mode.outside and not torch.is_grad_enabled()
     return outside and not rule.listed

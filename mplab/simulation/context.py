@@ -14,7 +14,6 @@ from weakref import WeakKeyDictionary, WeakMethod
 
 import torch
 from torch import Tensor, nn
-from torch.backends import mha
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
@@ -190,8 +189,6 @@ class simulated(ContextDecorator):
         self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
         # The modules that run, and the place and autocast's state around each.
         self._running: list[tuple[nn.Module, Place, autocast.State]] = []
-        # The state of autocast before each optimizer's step that runs.
-        self._paused: list[autocast.State] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
@@ -255,9 +252,7 @@ class simulated(ContextDecorator):
                     register_optimizer_step_post_hook(self._after_step),
                 ):
                     stack.callback(handle.remove)
-                # It runs a whole layer as one operation.
-                stack.callback(mha.set_fastpath_enabled, mha.get_fastpath_enabled())
-                mha.set_fastpath_enabled(False)
+                stack.enter_context(self._kernels.layers_in_parts())
                 mode.depth = stack.enter_context(
                     autocast.switched_on(self._kinds, mode.dtype)
                 )
@@ -293,7 +288,7 @@ class simulated(ContextDecorator):
         self._open.close()
         self._open = None
         self._running = []
-        self._paused = []
+        mode.steps.clear()
         mode.enter(mode.outside)
         mode.casts.forget()
         self._guard_backward()
@@ -351,33 +346,24 @@ class simulated(ContextDecorator):
             return None
         positional = len(args) > 1
         closure = args[1] if positional else kwargs.get("closure")
-        self._pause()
+        mode.steps.append(mode.regions)
         if not callable(closure):
             return None
 
         def simulated_closure() -> Any:
-            self._resume()
+            mode.end_step()
             try:
                 return closure()
             finally:
-                self._pause()
+                mode.steps.append(mode.regions)
 
         if positional:
             return (args[0], simulated_closure, *args[2:]), kwargs
         return args, {**kwargs, "closure": simulated_closure}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._paused:
-            self._resume()
-
-    def _pause(self) -> None:
-        before = autocast.state(self._kinds)
-        self._paused.append(before)
-        autocast.set_state([(kind, False, dtype) for kind, _, dtype in before])
-
-    def _resume(self) -> None:
-        autocast.set_state(self._paused.pop())
-        self._mode.casts.forget()  # weights may have changed through .data, unseen
+        if self._mode.steps:
+            self._mode.end_step()
 
     # Layers
 
@@ -386,19 +372,18 @@ class simulated(ContextDecorator):
         if mode.thread is not this_thread():
             return
         around = mode.place
-        while self._paused:  # an optimizer's step was broken off
-            self._resume()
         known = self._places.get(module)
         if known is None or known[0] is not around:
             if module not in self._layers:
                 self._name(module)
             known = self._places[module] = around, self._place(module, around)
-        before = autocast.state(self._kinds)
         place = known[1]
+        before: autocast.State = []
+        if place.dtype is not around.dtype:
+            before = autocast.state(self._kinds)
+            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
         self._running.append((module, around, before))
         mode.enter(place)
-        if place.dtype is not around.dtype:
-            autocast.set_state([(kind, on, place.dtype) for kind, on, _ in before])
 
     def _after_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if self._mode.thread is not this_thread():

@@ -61,6 +61,8 @@ _PRODUCTS = names_in(
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
 times as long, and differs by the order of its sums alone."""
 
+_REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}
+
 _UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
 """Results share the memory of the input, though the schema does not say so."""
 
@@ -104,8 +106,15 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     writes: tuple[tuple[int, str], ...]
     """All arguments that it writes to; the schemas of batch norms do not name theirs."""
     view: bool
+    """Whether there is nothing to compute."""
+    nests: int
+    """1 or -1 if it begins or ends a region that torch's profiler knows, such as a step."""
     composite: bool
     """Whether it has no kernel and is run as the operations it is made of."""
+    casts_within: bool
+    """Whether its kernel calls operations that autocast then casts, below autograd."""
+    parts: Any
+    """The kernel that runs those, if low tensors are to be seen by each of them."""
     converts: bool
     product: bool
     moves: bool
@@ -175,6 +184,8 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
+EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+
 
 def rule_of(operation: Any, scope: Scope) -> Rule:
     """Return the rule of an operation.
@@ -231,6 +242,12 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
     composite = has(COMPOSITE) and not has("CPU")
     view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
+    # the CPU runs one operation after the other
+    looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
+    parts = COMPOSITE if composite else EXPLICIT if looped else None
+    casts_within = base in ("linalg_pinv", "_trilinear")
+    if casts_within:
+        parts = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
     random = torch.Tag.nondeterministic_seeded in operation.tags
     own = library not in TORCH_S
     return Rule(
@@ -241,8 +258,11 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
         written=written[0] if written else None,
         writes=tuple((i, a.name) for i, a in writes),
-        view=view and not composite,
+        view=(view and not composite) or library == "profiler",
+        nests=_REGIONS.get(base, 0),
         composite=composite,
+        casts_within=casts_within,
+        parts=parts,
         converts=base in CONVERSIONS,
         product=base in _PRODUCTS,
         moves=base in _MOVING | _CLOSED,

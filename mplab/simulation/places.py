@@ -49,7 +49,9 @@ class Thread:
         self._thread = get_ident()
 
     def begin(self) -> None:
-        """Leave out the nodes made so far."""
+        """Leave out the nodes made outside simulations so far."""
+        if self.innermost is not None:
+            self.note(self.innermost.place)
         self._next = next_number()
 
     def note(self, place: Place) -> None:

@@ -116,7 +116,7 @@ class Rounder:
             )
         if not plain:
             return round_tensor(
-                x,
+                x if here else x.detach(),
                 self.fmt,
                 rounding=self.rounding,
                 overflow=self.overflow,

@@ -17,6 +17,7 @@ import mplab
 from mplab import BF16, FP8_E5M2, FP16, FP32, Rounding, Tally
 from mplab.simulation import (
     CPU_AUTOCAST,
+    CUDA_AUTOCAST,
     EVERYTHING,
     KERAS_MIXED,
     Fp8Linear,
@@ -135,6 +136,14 @@ def test_a_product_refuses_an_out_of_another_dtype_as_torch_does():
         assert sim.by_operation["mm"].total == 16
 
 
+@pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST])
+def test_a_sum_into_an_out_of_float32_is_one_in_the_dtype_of_its_terms(policy):
+    x = torch.rand(9).half()
+    expected = torch.add(x, x[0], out=torch.empty(9))
+    with simulated(FP16, policy=policy):
+        assert_bits(torch.add(x, x[0], out=torch.empty(9)), expected)
+
+
 class Told(torch.optim.SGD):
     def step(self, epoch):
         self.told = epoch
@@ -178,7 +187,7 @@ class Breaks(torch.optim.SGD):
         raise KeyboardInterrupt
 
 
-def test_after_a_broken_optimizer_step_the_next_forward_pass_is_simulated():
+def test_after_a_broken_optimizer_step_what_follows_is_simulated():
     model = mlp(6, 5, 3)
     x = torch.randn(4, 6)
     expected = model(x)
@@ -187,7 +196,7 @@ def test_after_a_broken_optimizer_step_the_next_forward_pass_is_simulated():
         loss(model(x)).backward()
         with pytest.raises(KeyboardInterrupt):
             optimizer.step()
-        assert model(x).dtype is torch.float16
+        assert F.linear(x, x).dtype is torch.float16
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
     assert_bits(model(x), expected)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from networks import Within, assert_bits, is_low, linear, loss, round_to
+from networks import Within, assert_bits, is_low, linear, loss
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -106,23 +106,6 @@ def test_a_conversion_rounds_as_torch_s_own(ask, fmt):
     assert_bits(actual, x.to(fmt.torch_dtype).float())
     assert_bits(again, actual)
     assert sim.by_operation["cast"].inexact > 1e5
-
-
-def test_what_is_of_the_dtype_already_is_not_copied():
-    with simulated(FP16):
-        h = product()
-        same = (
-            h.half(),
-            h.to(h.dtype),
-            h.to(h),
-            h.type(h.dtype),
-            h.type_as(h),
-            h.view(h.dtype),
-        )
-        assert all(t.data_ptr() == h.data_ptr() for t in same)
-        assert h.to(h.dtype) is h
-        h.to(h.dtype).add_(1)
-    assert_bits(h, round_to(round_to(product()) + 1))
 
 
 def test_overflow_goes_by_the_rule_of_the_context():

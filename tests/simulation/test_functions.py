@@ -20,6 +20,7 @@ from networks import (
     round_to,
 )
 from torch import nn
+from torch.backends import mha
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -297,13 +298,6 @@ def test_what_a_checkpoint_runs_again_without_gradients_is_low_too(
     assert_bits(*results)
 
 
-def test_a_decorated_function_without_autocast_is_not_cast():
-    x = torch.randn(3, 3)
-    with simulated(FP16):
-        actual = torch.autocast("cpu", enabled=False)(torch.mm)(x, x)
-    assert_bits(actual, x.mm(x))
-
-
 def test_after_a_simulation_autocast_is_as_it_was_though_a_region_was_broken_off():
     def state():
         kinds = ("cpu", "cuda")
@@ -357,6 +351,16 @@ def test_two_threads_may_follow_two_lists_while_a_third_has_torch_s_own():
     assert cuda == ({torch.float32}, {torch.float16})
     assert cpu == ({torch.bfloat16}, {torch.bfloat16})
     assert real == ({torch.float16}, {torch.float16})
+
+
+def test_the_fast_path_of_attention_is_as_it_was_after_contexts_that_overlap():
+    first, second = simulated(FP16), simulated(FP16)
+    with ThreadPoolExecutor(1) as elsewhere:
+        elsewhere.submit(first.__enter__).result()
+        with second:
+            elsewhere.submit(first.__exit__, None, None, None).result()
+            assert not mha.get_fastpath_enabled()
+    assert mha.get_fastpath_enabled()
 
 
 def test_torch_s_own_autocast_is_as_it_was_when_simulations_are_gone():
