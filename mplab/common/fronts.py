@@ -7,7 +7,7 @@ import lazy_loader
 
 from mplab.common.installation import missing_message
 
-_IN_LESSONS = {
+IN_LESSONS = {
     "mplab": {"hardware": "l11.rooflines, .l06.probes and .recordings"},
     "mplab.arithmetic": {
         **dict.fromkeys(
@@ -15,6 +15,7 @@ _IN_LESSONS = {
         ),
         "update_trajectory": "l07.descent",
         "fit_by_gradient_descent": "l07.descent",
+        "Descent": "l07.descent",
         **dict.fromkeys(["integrate", "step_is_lost"], "l16.integration"),
         **dict.fromkeys(
             ["matmul_fp64", "emulation_bound", "slice_bits", "split"], "l17.emulation"
@@ -25,14 +26,17 @@ _IN_LESSONS = {
         "headroom": "l09.limits",
         **dict.fromkeys(["memory", "stage_times"], "l11.stages"),
     },
-    "mplab.course.pictures": dict.fromkeys(["memory", "recorded_runs"], "l11.figures"),
+    "mplab.course.pictures": {
+        "memory": "l11.figures (plot_memory)",
+        "recorded_runs": "l11.figures",
+    },
 }
 """What moved out of the fronts of version 0.2, by its module in `mplab.lessons`."""
 
 
 def require_unmoved(front: str, name: str) -> None:
     """Refuse a name that a front no longer offers because one lesson alone uses it."""
-    module = _IN_LESSONS.get(front, {}).get(name)
+    module = IN_LESSONS.get(front, {}).get(name)
     if module:  # `from mplab.arithmetic import …` would replace an AttributeError by its own words
         raise ImportError(f"{front}.{name} is in mplab.lessons.{module} now.")
 

@@ -225,8 +225,8 @@ class Health(measures.Watch):
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
             self.scaler.step = partial(self._scaler_step, self.scaler.step)
         with unseen():
-            infinite = (n for n, size in self._buffers().items() if size.isinf())
-            self._masks = set(infinite)
+            self._finite: set[str] = set()  # names of buffers, once seen so
+            self._look_at_buffers()
         self.seen.still = set(self._names.values())
         self.seen.half_parameters = [
             n for p, n in self._names.items() if low_format_of(p) == FP16
@@ -705,18 +705,23 @@ class Health(measures.Watch):
             bad = (~torch.isfinite(local(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self._counting and not self.seen.bad_buffers:
-            self.seen.bad_buffers = [
-                name
-                for name, size in self._buffers().items()
-                if size.isnan() or (size.isinf() and name not in self._masks)
-            ]
+            self.seen.bad_buffers = self._look_at_buffers()
         if self._counting:
             record.updated, record.unmoved = self._movement.count()
             self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
 
-    def _buffers(self) -> dict[str, Tensor]:
-        buffers = self.model.named_buffers()
-        return {name: largest_of(b) for name, b in buffers if measures.is_readable(b)}
+    def _look_at_buffers(self) -> list[str]:
+        """Those with a NaN, or an infinity where there was none: a mask has its from the first."""
+        bad = []
+        for name, buffer in self.model.named_buffers():
+            if not measures.is_readable(buffer):
+                continue
+            largest = largest_of(buffer)
+            if largest.isfinite():
+                self._finite.add(name)
+            elif largest.isnan() or name in self._finite:
+                bad.append(name)
+        return bad
 
     def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
         """Make the records of each layer and join them, in the model's order."""

@@ -362,8 +362,10 @@ class simulated(ContextDecorator):
         return args, {**kwargs, "closure": simulated_closure}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if self._mode.steps:
-            self._mode.end_step()
+        mode = self._mode
+        here = mode.thread is this_thread() and mode.thread.innermost is mode
+        if here and mode.steps:
+            mode.end_step()
 
     # Layers
 

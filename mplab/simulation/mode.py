@@ -287,7 +287,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if rule.parts is not None:  # some arrive whole, in inference mode most of them
             whole = rule.composite and not self.cause
             whole = whole and torch.is_inference_mode_enabled()
-            whole = whole or (rule.casts_within and not backward)
             low = _low_tensors(args, kwargs)
             if whole or (low and all(map(_is_real, low))):
                 with self, included() if whole and _is_cast() else nullcontext():

@@ -111,8 +111,6 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """1 or -1 if it begins or ends a region that torch's profiler knows, such as a step."""
     composite: bool
     """Whether it has no kernel and is run as the operations it is made of."""
-    casts_within: bool
-    """Whether its kernel calls operations that autocast then casts, below autograd."""
     parts: Any
     """The kernel that runs those, if low tensors are to be seen by each of them."""
     converts: bool
@@ -244,10 +242,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
     # the CPU runs one operation after the other
     looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
-    parts = COMPOSITE if composite else EXPLICIT if looped else None
-    casts_within = base in ("linalg_pinv", "_trilinear")
-    if casts_within:
-        parts = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+    parts = COMPOSITE if composite else EXPLICIT if looped and has(EXPLICIT) else None
     random = torch.Tag.nondeterministic_seeded in operation.tags
     own = library not in TORCH_S
     return Rule(
@@ -261,7 +256,6 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         view=(view and not composite) or library == "profiler",
         nests=_REGIONS.get(base, 0),
         composite=composite,
-        casts_within=casts_within,
         parts=parts,
         converts=base in CONVERSIONS,
         product=base in _PRODUCTS,

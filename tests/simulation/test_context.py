@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import threading
 import weakref
 
 import pytest
@@ -199,6 +200,34 @@ def test_after_a_broken_optimizer_step_what_follows_is_simulated():
         assert F.linear(x, x).dtype is torch.float16
     assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
     assert_bits(model(x), expected)
+
+
+def test_a_step_in_another_thread_does_not_end_ours():
+    weight = torch.eye(2, requires_grad=True)
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    seen = []
+
+    class Waits(torch.optim.SGD):
+        @torch.no_grad()
+        def step(self, closure=None):
+            thread = threading.Thread(target=other.step)
+            thread.start()
+            thread.join()
+            seen.append((weight @ weight).dtype)
+
+    with simulated(FP16):
+        Waits([weight]).step()
+    assert seen == [torch.float32]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_pseudoinverse_of_any_spelling_is_computed(inference):
+    x = torch.eye(3)
+    with torch.inference_mode(inference), simulated(FP16):
+        found = torch.linalg.pinv(x, out=torch.empty(3, 3))
+        assert torch.equal(found, x)
+        assert torch.equal(torch.linalg.pinv(x, rtol=1e-3).float(), x)
+        assert torch.equal(torch.pinverse(x).float(), x)
 
 
 class Squares(torch.autograd.Function):
