@@ -329,7 +329,8 @@ function showBits(root, f, bitAt) {
     const value = bitAt(weight);
     bit.textContent = value;
     bit.setAttribute("aria-pressed", String(value === 1));
-    bit.setAttribute("aria-label", `bit ${weight}, ${name}: ${value}`);
+    bit.title = `bit ${weight}, ${name}: ${value}`;
+    bit.setAttribute("aria-label", bit.title);
     if (!root.contains(document.activeElement)) bit.tabIndex = i ? -1 : 0;
   }
 }
