@@ -246,9 +246,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return (
-            False  # else torch wraps __torch_dispatch__, at half a microsecond a call
-        )
+        # with True torch wraps __torch_dispatch__, at half a microsecond a call
+        return False
 
     def __torch_dispatch__(
         self,
@@ -479,6 +478,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place, backward = self.running()
             self._where = place.name, backward
             counter = self._counter("cast", t)
+        # A private guard of torch: below it no mode is asked, and a mode added later is not either,
+        # which is why `looks` counts those on the stack.
         with torch._C._DisableTorchDispatch():
             if narrows and self.tally:
                 self.rounders[dtype](t, torch.empty_like(t), counter)
@@ -547,9 +548,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     old.resize_(new.shape)
                 old.copy_(self._round(rule, new, old.dtype))
             elif into is not None and rule.joins and old.dtype is torch.float32:
-                old.copy_(
-                    self._round(rule, old, dtype)
-                )  # computed in the inputs' dtype
+                # computed in the inputs' dtype, and widened only then
+                old.copy_(self._round(rule, old, dtype))
             written[id(new)] = old
         return self._stored(rule, out, plan.dtypes, written)
 

@@ -62,6 +62,7 @@ _PRODUCTS = names_in(
 times as long, and differs by the order of its sums alone."""
 
 _REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}
+"""Torch's profiler marks an optimizer's step by these, and ends it also when the step raises."""
 
 _UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
 """Results share the memory of the input, though the schema does not say so."""
