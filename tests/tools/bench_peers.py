@@ -161,5 +161,5 @@ def table(rows):
         "2·max gives",
         "ns",
     )
-    caption = f"{date.today()}; {processor()}; {versions()}"
+    caption = f"{date.today()}; {processor().found}; {versions()}"
     return Table(caption, header, tuple(rows))
