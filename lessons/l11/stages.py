@@ -228,8 +228,6 @@ def stage_times(
 ) -> Times:
     """Time each stage of a training step: on CUDA by events, else by the wall clock.
 
-    A simulated step is timed as it is without replay, with its counts of roundings.
-
     Args:
         task: a name in `mplab.training.TASKS`, or a task.
         recipe: a name in `mplab.training.RECIPES`, or a recipe.

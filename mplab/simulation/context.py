@@ -446,15 +446,10 @@ class simulated(ContextDecorator):
 
 
 def _below_others(mode: Mode) -> None:
-    """Enter a mode below those that look, which then see the program's operations, as it runs them.
-
-    A mode with `below_simulations` stays below, and sees the kernels.
-    """
+    """Enter a mode below those that look, which then see operations as the program runs them."""
     above = []
     top = _get_current_dispatch_mode()
     while top is not None and not isinstance(top, Mode):
-        if getattr(top, "below_simulations", False):
-            break
         above.append(_pop_mode())
         top = _get_current_dispatch_mode()
     mode.__enter__()  # type: ignore[no-untyped-call]

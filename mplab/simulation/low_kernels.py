@@ -68,7 +68,6 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 def _rounded(
     value: float, fmt: Format, rounding: Rounding, overflow: Overflow
 ) -> float:
-    # not by torch: a training step that reads a tensor could not be replayed
     if rounding is Rounding.STOCHASTIC:
         rounding = Rounding.TIES_TO_EVEN
     single = c_float(value).value

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import cached_property
-from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -94,12 +92,6 @@ class Rounder:
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
-        # a listener may round, too: it is taken away while it runs
-        if _listeners and (hear := _listeners.pop(get_ident(), None)) is not None:
-            try:
-                return hear(self, x, out, counter)
-            finally:
-                _listeners[get_ident()] = hear
         size = x.numel()
         here = out is x
         x_at = x.data_ptr()
@@ -141,7 +133,7 @@ class Rounder:
         """Add rows one after the other, rounding after each addition."""
         total = torch.zeros_like(terms[0])
         self(total, total, None)
-        if self.stream is None and total.is_cpu and not _listeners:
+        if self.stream is None and total.is_cpu:
             # a ufunc takes two thirds of the loop's time for each row
             add = np.add
             rounded = kernels.ufunc(self.parameters, self.rounding)
@@ -172,21 +164,3 @@ def is_dense(t: Tensor) -> bool:
                 return False
             expected *= size
     return True
-
-
-Listener = Callable[[Rounder, Tensor, Tensor, Counter | None], Tensor]
-
-_listeners: dict[int, Listener] = {}  # by thread
-
-
-@contextmanager
-def intercept_rounding(listener: Listener) -> Iterator[None]:
-    """Call `listener` instead of each rounding in this thread; it rounds, or calls the rounder."""
-    before = _listeners.get(get_ident())
-    _listeners[get_ident()] = listener
-    try:
-        yield
-    finally:
-        del _listeners[get_ident()]
-        if before is not None:
-            _listeners[get_ident()] = before

@@ -18,7 +18,6 @@ from mplab.simulation.linears import convert_linears
 from mplab.simulation.policies import POLICIES
 from mplab.training.optimizers import LowOptimizer
 from mplab.training.recipes import Recipe
-from mplab.training.replay import Replay, is_straight
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """A function of predictions and targets that returns a scalar."""
@@ -78,7 +77,6 @@ class Simulated(_Engine):
         optimizer: an optimizer of the parameters of `model`.
         recipe: the arithmetic.
         seed: seed of stochastic rounding.
-        replay: replay recorded steps where the result is the same; see `Replay`.
     """
 
     def __init__(
@@ -88,8 +86,6 @@ class Simulated(_Engine):
         optimizer: torch.optim.Optimizer,
         recipe: Recipe,
         seed: int,
-        *,
-        replay: bool = False,
     ) -> None:
         super().__init__(model, loss, recipe)
         self.scaler = GradScaler(recipe.scaler())
@@ -105,37 +101,19 @@ class Simulated(_Engine):
         if recipe.fp8 is None:  # FP8 layers round for themselves
             self.simulation = self._simulated(tally=True)
         self.earlier: dict[str, dict[str, Tally]] = {}
-        plain = not (recipe.fp8 or recipe.checkpointing)
-        self.replay = Replay(self._step, model) if replay and plain else None
-        if self.replay is not None and not is_straight(model, loss):
-            self.replay = None
 
     def _simulated(self, *, tally: bool) -> simulated:
         policy = POLICIES[self.recipe.policy]
         fmt = self.recipe.compute_format
         return simulated(fmt, policy=policy, model=self.model, tally=tally)
 
-    def backward(
-        self, inputs: Tensor, targets: Tensor, *, watched: bool = False
-    ) -> tuple[float, Tensor]:
-        """Run forward and backward with the scaled loss; return scale and unscaled loss.
-
-        Args:
-            inputs: the model's inputs.
-            targets: the loss's targets.
-            watched: hooks watch the model, so that the step is not replayed.
-        """
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
+        """Run forward and backward with the scaled loss; return scale and unscaled loss."""
         self.optimizer.optimizer.zero_grad()
-        one = torch.ones((), dtype=torch.float32, device=inputs.device)
-        scale = self.scaler.scale(one)
-        step = self._step if watched or self.replay is None else self.replay
-        return self.scaler.get_scale(), step(inputs, targets, scale)
-
-    def _step(self, inputs: Tensor, targets: Tensor, scale: Tensor) -> Tensor:
         with self.simulation:
             loss = self.forward(inputs, targets)
-            (loss * scale).backward()  # type: ignore[no-untyped-call]
-        return loss.detach()
+            self.scaler.scale(loss).backward()
+        return self.scaler.get_scale(), loss.detach()
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
@@ -221,9 +199,7 @@ class Real(_Engine):
             output = output.float() if self.dtype != torch.float32 else output
             return self.loss(output, targets)
 
-    def backward(
-        self, inputs: Tensor, targets: Tensor, *, watched: bool = False
-    ) -> tuple[float, Tensor]:
+    def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Run forward and backward with the scaled loss; return scale and unscaled loss."""
         self.optimizer.zero_grad()
         loss = self.forward(inputs, targets)
@@ -255,11 +231,10 @@ def engine_for(
     recipe: Recipe,
     *,
     seed: int = 0,
-    replay: bool = False,
 ) -> Simulated | Real:
     """The engine of a recipe; its arguments are those of `Simulated`."""
     if recipe.simulated:
-        return Simulated(model, loss, optimizer, recipe, seed, replay=replay)
+        return Simulated(model, loss, optimizer, recipe, seed)
     return Real(model, loss, optimizer, recipe)
 
 

@@ -61,11 +61,6 @@ def train(
     processor may add float32 numbers in another order; in the end two runs may then differ as
     much as two seeds do.
 
-    A simulated step is recorded once and the recorded operations are run again, which takes a third
-    of the time and gives the same bits. This applies to networks of torch's own modules with a loss
-    of `torch.nn.functional`, on a CPU, without `watch`; otherwise, and where gradients are
-    recorded, each step is simulated afresh.
-
     Args:
         task: a name in `TASKS`, or a task.
         recipe: a name in `RECIPES`, or a recipe.
@@ -108,15 +103,7 @@ def train(
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or how.device or default_device(how))
     with _one_thread(place), own_randomness(seed, place):
-        run = _Run(
-            chosen,
-            how,
-            seed,
-            place,
-            count,
-            recorded,
-            replay=watch is None,
-        )
+        run = _Run(chosen, how, seed, place, count, recorded)
         run.resume(path)
         if count and not run.rows:  # fail early on invalid metrics
             run.metrics()
@@ -218,8 +205,6 @@ class _Run:
         device: torch.device,
         steps: int,
         recorded: tuple[int, ...],
-        *,
-        replay: bool,
     ) -> None:
         self.task = task
         self.recipe = recipe
@@ -232,7 +217,7 @@ class _Run:
         self.batches = Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
         self.engine = engine_for(
-            self.model, task.loss, self.optimizer, recipe, seed=seed, replay=replay
+            self.model, task.loss, self.optimizer, recipe, seed=seed
         )
         # Loss, loss scale, and whether the update was skipped, step by step.
         self.rows: list[tuple[float, float, bool]] = []
@@ -247,7 +232,7 @@ class _Run:
         record = number in self.recorded
         reference = self._reference(inputs, targets) if record else {}
         with _recording(self.model, record) as seen:
-            scale, loss = self.engine.backward(inputs, targets, watched=record)
+            scale, loss = self.engine.backward(inputs, targets)
         self.rows.append((float(loss), scale, self.engine.update()))
         if record:
             self._record(number, seen, reference, scale)

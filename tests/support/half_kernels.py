@@ -11,7 +11,6 @@ from contextlib import contextmanager
 import pytest
 
 from mplab.simulation.mode import Mode
-from mplab.training import engines
 
 
 def is_at_hand(mode, rule, low):
@@ -21,8 +20,7 @@ def is_at_hand(mode, rule, low):
 
 @contextmanager
 def half_kernels():
-    """Let simulations compute so, and replay no training step."""
+    """Let simulations compute so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mode, "_is_at_hand", is_at_hand)
-        patch.setattr(engines, "is_straight", lambda model, loss: False)
         yield

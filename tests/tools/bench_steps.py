@@ -18,7 +18,6 @@ from turns import compared, in_turn
 
 from mplab.numbers.formats import FP16
 from mplab.simulation.context import simulated
-from mplab.training.replay import Replay
 from mplab.training.tasks import TASKS
 
 BATCH = 128
@@ -58,14 +57,9 @@ WAYS = {
     "FP32": nullcontext, "two empty modes": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
     "simulated FP16, tally": lambda: simulated(FP16),
-    "replayed FP16, tally": lambda: simulated(FP16), "replayed FP32": nullcontext,
     "real CPU AMP FP16": lambda: torch.amp.autocast("cpu", dtype=torch.float16),
 }  # fmt: skip
-"""Ways of running a step; each makes a context for forward and backward.
-
-A replayed step is what `mplab.training` makes of a simulated one: straight code, without autograd.
-So the FP32 step is replayed, too: beside that one, it shows what the roundings cost.
-"""
+"""Ways of running a step; each makes a context for forward and backward."""
 
 
 def _mlp():
@@ -112,11 +106,9 @@ def step_of(network, optimizer, way):
             (loss * 1024.0).backward()
         return loss.detach()
 
-    both = Replay(passes, model) if way.startswith("replayed") else passes
-
     def step():
         update.zero_grad()
-        loss = both(x, y)
+        loss = passes(x, y)
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.mul_(1 / 1024)

@@ -134,7 +134,7 @@ def test_the_same_seed_gives_the_same_history_bit_for_bit(recipe):
 def begun(task, recipe):
     """A run before its first step."""
     with own_randomness(0, CPU):
-        return _Run(task, recipe, 0, CPU, 1, (), replay=False)
+        return _Run(task, recipe, 0, CPU, 1, ())
 
 
 @pytest.mark.parametrize("task", mostly_slow(TASKS, [AUTOENCODER]))
