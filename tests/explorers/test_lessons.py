@@ -157,7 +157,7 @@ def test_the_line_stands_between_what_is_kept_and_what_is_cut():
     line = next(path for path in svg.iter("path") if "black" in path.get("stroke"))
     at = float(re.match(r"M([\d.]+) ", line.get("d"))[1])
     cells = list(svg.iter("rect"))
-    pale, dark = FACES[5], FACES[4]
+    pale, dark = (FACES[i].strip("#") for i in (5, 4))
     kept = [
         float(c.get("x")) + float(c.get("width"))
         for c in cells
@@ -402,7 +402,9 @@ def test_the_growing_sum_and_its_verdict_are_those_of_integers():
         if found.path.max() <= 2**24:
             assert found.wrong == 0
         svg = ElementTree.fromstring(explorer.picture.value)
-        growing = next(p for p in svg.iter("path") if GOOD in p.get("stroke"))
+        growing = next(
+            p for p in svg.iter("path") if GOOD.strip("#") in p.get("stroke")
+        )
         last = float(growing.get("d").split()[-1])
         assert np.isclose(last, 292 - 278 * np.log2(found.path[-1]) / 36, atol=0.06)
     explorer.bits.value, explorer.level.value = 11, 6
@@ -430,7 +432,7 @@ def test_each_row_is_that_of_a_loop_over_the_parts():
         explorer.parts.value, explorer.way.value = parts, "FP32"
         assert explorer.flips == (rows[parts] ^ rows[1]).tolist()
         dark = re.findall(
-            rf'<rect [^>]*fill="light-dark.{INK},', explorer.picture.value
+            rf'<rect [^>]*fill="var.--c{INK[1:]}.', explorer.picture.value
         )
         assert len(dark) == sum(flip.bit_count() for flip in explorer.flips)
 

@@ -192,9 +192,9 @@ def test_jupyter_gets_an_image_with_its_description(name):
     look, _, shapes = svg.partition("</style>")
     assert not re.search(r"#[0-9a-f]{6}\b", shapes)
     assert re.findall(r"class='k\d+'", shapes) and "style=" not in shapes
-    for colour in set(re.findall(r"var\(--c(\w{6})\)", look)):
-        assert f"--c{colour}:#{colour};" in look
-        assert f"--c{colour}:light-dark(#{colour}," in look
+    for name in set(re.findall(r"var\((--\d+)\)", look)):
+        (colour,) = re.findall(rf"{name}:(#\w{{6}});", look)
+        assert f"{name}:light-dark({colour}," in look
     assert bundle["text/plain"] == picture.alt and "nan" not in bundle["text/plain"]
 
 

@@ -121,6 +121,8 @@ def words_of(figure):
 
 def assert_words_stand_out(svg):
     """Fail on a text of an SVG that is faint on what was painted before it, in light or dark."""
+    colours = dict(re.findall(r"(--c\w+):([^;]*);", svg))
+    svg = re.sub(r"var\((--c\w+)\)", lambda found: colours[found[1]], svg)
     both = r"light-dark\(([^,]*),oklch\(from \S+ calc\(([\d.]+) - l\) c h\)\)"
     _assert_stand_out(re.sub(both, r"\1", svg))
     _assert_stand_out(re.sub(both, lambda at: _turned(at[1], float(at[2])), svg))

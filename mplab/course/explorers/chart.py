@@ -11,6 +11,7 @@ from mplab.course.pictures.canvas import (
     CARD_CLASS,
     COARSE,
     INK,
+    named_colours,
     on_both,
     spread,
 )
@@ -85,12 +86,14 @@ class Drawing:
         """
         least = width * LEAST // SIZE
         stacked = f'data-panels="{panels}" ' * (panels > 1)
-        return on_both(
+        ground = f'<rect width="{width}" height="{height:.0f}" fill="white"/>'
+        shapes, colours = named_colours("".join([ground, *self.parts]))
+        beginning = on_both(
             f'<svg {stacked}role="img" aria-label="{escape(description, quote=True)}" '
             f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
-            f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD}">'
-            f'<rect width="{width}" height="{height:.0f}" fill="white"/>{"".join(self.parts)}</svg>'
+            f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD};'
         )
+        return f'{beginning}{colours}">{shapes}</svg>'
 
 
 class Scale(NamedTuple):

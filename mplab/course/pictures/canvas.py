@@ -130,11 +130,37 @@ def on_both(text: str) -> str:
 
     def both(found: re.Match[str]) -> str:
         name, colour = found.groups()
-        pair = f"light-dark({colour},oklch(from {colour} calc(1.22 - l) c h))"
+        pair = _light_dark(colour)
         return f"{name}:{colour};{name}:{pair}" if name else pair
 
-    rule = r'(?:\b([a-z-]+): ?)?(#[\dA-Fa-f]{6}\b|(?<=")(?:black|white)(?="))'
-    return re.sub(rule, both, text)
+    return re.sub(rf"(?:\b([a-z-]+): ?)?({_COLOUR})", both, text)
+
+
+_COLOUR = r'#[\dA-Fa-f]{6}\b|(?<=")(?:black|white)(?=")'
+
+
+def _light_dark(colour: str) -> str:
+    return f"light-dark({colour},oklch(from {colour} calc(1.22 - l) c h))"
+
+
+def named_colours(svg: str) -> tuple[str, str]:
+    """Write each colour of an SVG as a variable; return it, and CSS that defines the variables.
+
+    The definitions hold a second colour for dark pages, as `on_both` on each shape does at twice
+    the length.
+
+    Examples:
+        >>> named, colours = named_colours('<path fill="black"/>')
+        >>> named, colours[:24]
+        ('<path fill="var(--cblack)"/>', '--cblack:light-dark(blac')
+    """
+
+    def name(colour: str) -> str:
+        return f"--c{colour.removeprefix('#')}"
+
+    colours = dict.fromkeys(re.findall(_COLOUR, svg))
+    named = re.sub(_COLOUR, lambda found: f"var({name(found[0])})", svg)
+    return named, "".join(f"{name(each)}:{_light_dark(each)};" for each in colours)
 
 
 _IDLE = re.compile(
@@ -153,19 +179,32 @@ def _shortened(tag: re.Match[str]) -> str:
 
 _BARE = re.compile(r"(?s)<g>((?:(?!<g[ >]|</g>).)*)</g>")
 
+_FONTS = re.compile(r"font-family:([^;]+);")
+
+_ID = re.compile(r"\b[a-z][0-9a-f]{10}\b")
+"""matplotlib's name for a clip, a marker or a pattern."""
+
 _LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
 
 
 def _on_both_once(svg: str) -> str:
     """Give an SVG of matplotlib colours for dark pages; each colour and each look is told once.
 
-    As `on_both` on each shape, with six decimals and all spaces, it is five times as long.
+    As `on_both` on each shape, with six decimals and all spaces, it is six times as long.
     """
-    colours = dict.fromkeys(re.findall(r"#[\dA-Fa-f]{6}\b", f"#000000 {svg}"))
-    named = re.sub(r"#([\dA-Fa-f]{6})\b", r"var(--c\1)", _IDLE.sub("", svg))
+    colours = {"#000000": "--0"}
+
+    def variable(found: re.Match[str]) -> str:
+        return f"var({colours.setdefault(found[0], f'--{len(colours)}')})"
+
+    named = re.sub(r"#[\dA-Fa-f]{6}\b", variable, _IDLE.sub("", svg))
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
     for _ in range(4):  # groups in groups
         short = _BARE.sub(r"\1", short)
+    fonts = next(_FONTS.finditer(short), [""])[0]  # the same in all texts
+    short = _FONTS.sub("", short)
+    ids: dict[str, str] = {}
+    short = _ID.sub(lambda found: ids.setdefault(found[0], f"n{len(ids)}"), short)
     looks: dict[tuple[str | Any, ...], str] = {}
 
     def by_name(look: re.Match[str]) -> str:
@@ -176,10 +215,10 @@ def _on_both_once(svg: str) -> str:
         f".{name}{{{clip and f'clip-path:{clip};'}{rest}}}"
         for (clip, rest), name in looks.items()
     )
-    plain = "".join(f"--c{colour[1:]}:{colour};" for colour in colours)
-    both = "".join(f"--c{colour[1:]}:{on_both(colour)};" for colour in colours)
+    plain = "".join(f"{name}:{colour};" for colour, name in colours.items())
+    both = "".join(f"{name}:{_light_dark(colour)};" for colour, name in colours.items())
     look = (
-        f"svg{{color-scheme:light dark;fill:var(--c000000);{plain}}}"
+        f"svg{{color-scheme:light dark;{fonts}fill:var(--0);{plain}}}"
         f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}{rules}"
     )
     return re.sub(r"(<svg [^>]*>)", rf"\1<style>{look}</style>", short, count=1)
