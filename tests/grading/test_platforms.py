@@ -137,11 +137,13 @@ FOLDERS = {
     "GitHub": ["a1-submissions/a1-ada/a1.ipynb", "a1-submissions/a1-ada/.git/HEAD",
                "a1-submissions/a1-s02/a1.ipynb", "a1-submissions/a1-x/sub/a1.ipynb"],
     "mail": ["ada@example.org/a1.ipynb", "bo@example.org_a1.ipynb", "=Di.ipynb"],
+    "Blackboard": [f"A 1_{login}_attempt_2026-11-24-23-05-09_a1.ipynb" for login in ("ada", "x")],
 }  # fmt: skip
 WRITTEN = {
     "Google": {"Ada Löwe - a1": "s01", "a1 - Bo Li": "s02", "Copy of a1": ""},
     "GitHub": {"ada": "", "x": ""},
     "mail": {"'=Di": ""},
+    "Blackboard": {"A 1_ada": "s01", "A 1_x": ""},
 }
 
 
@@ -154,13 +156,14 @@ def test_names_of_nobody_are_written_as_a_table_that_says_whose_they_are(
     first = bring(course, FOLDERS[source])
     assert read_people(table, set()) == WRITTEN[source]
     assert {*first.students} == {
-        "Google": set(), "GitHub": {"s02"}, "mail": {"s01", "s02"}
+        "Google": set(), "GitHub": {"s02"}, "mail": {"s01", "s02"}, "Blackboard": set(),
     }[source]  # fmt: skip
     filled = WRITTEN[source] | {next(reversed(WRITTEN[source])): "s04"}
     filled |= {name: "s01" for name in filled if name == "ada"}
     write_table(table, [("name", "id"), *filled.items()])
     again = collect(course, "a1", course.root / "d.zip", people=table)
-    assert (again.students, again.left_out) == (["s01", "s02", "s04"], [])
+    assert again.left_out == []
+    assert {*again.students} == {*filled.values(), *first.students}
     assert read_people(table, set()) == filled
 
 

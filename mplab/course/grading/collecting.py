@@ -302,7 +302,7 @@ def _deliveries(
         except RejectedSubmission as reason:
             reasons[top] = str(reason)
             if label:
-                unknown[label.key] = ""
+                unknown[label.key] = people.suggestion_by_login(label)
             elif file.clock in ("download", "folder") and (rest or _stem(top) != top):
                 name = _stem(top)
                 unknown[name] = "" if is_of_platform(name) else people.suggestion(name)

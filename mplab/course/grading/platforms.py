@@ -228,6 +228,15 @@ class People:
                 found |= ids
         return found.pop() if len(found) == 1 else ""
 
+    def suggestion_by_login(self, label: Label) -> str:
+        """Return the only student whose address begins with a log-in; empty if there is none.
+
+        Only Blackboard's names end in one; what other platforms write, people may choose.
+        """
+        login = label.name.rpartition("_")[2]
+        found = [s.id for s in self.roster if s.email.partition("@")[0] == login]
+        return found[0] if label.platform == "Blackboard" and len(found) == 1 else ""
+
     def owner(self, label: Label) -> Owner:
         """Find whose a submission is.
 
