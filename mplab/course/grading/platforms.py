@@ -233,8 +233,11 @@ class People:
 
         Only Blackboard's names end in one; what other platforms write, people may choose.
         """
-        login = label.name.rpartition("_")[2]
-        found = [s.id for s in self.roster if s.email.partition("@")[0] == login]
+        found = []
+        for student in self.roster:
+            login = student.email.partition("@")[0]
+            if login and label.name.endswith(f"_{login}"):
+                found.append(student.id)
         return found[0] if label.platform == "Blackboard" and len(found) == 1 else ""
 
     def owner(self, label: Label) -> Owner:
