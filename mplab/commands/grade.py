@@ -226,8 +226,8 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     )
     for problem in collected.problems:
         print(f"look at: {problem}")
-    taken = {*collected.students} - {*collected.left_out}
-    print(f"{len(taken)} submissions are in {course.root / 'submitted'}")
+    brought_in = {*collected.students} - {*collected.left_out}
+    print(f"{len(brought_in)} submissions are in {course.root / 'submitted'}")
     _print_names("left out", [*map(repr, collected.left_out)])
     return int(bool(collected.left_out) or not collected.students)
 
@@ -507,13 +507,13 @@ def _statistics(course: Course, options: argparse.Namespace) -> int:
 
     name = options.assignment
     people, counts = statistics(course, name)
-    place = course.root / f"statistics-{name}.csv"
-    write_statistics(counts, place)
+    table = course.root / f"statistics-{name}.csv"
+    write_statistics(counts, table)
     print(*(f"{len(ids)} {state}" for state, ids in people.items()), sep="\n")
-    print(f"The counts are in {place}")
+    print(f"The counts are in {table}")
     if bars := bars_of(counts):
-        class_parts(bars).save(place.with_suffix(".png"))
-        print(f"The picture is in {place.with_suffix('.png')}")
+        class_parts(bars).save(table.with_suffix(".png"))
+        print(f"The picture is in {table.with_suffix('.png')}")
     return 0
 
 

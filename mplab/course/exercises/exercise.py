@@ -229,12 +229,12 @@ def verdict_on(
         )
     if not in_time:
         return Verdict(False, _unfinished(name, exercise, len(outcomes), seconds))
-    given = [_without_torch(outcome) for outcome in outcomes]
+    got = [_without_torch(outcome) for outcome in outcomes]
     wanted = exercise.outcomes(exercise.answer)
-    pairs = enumerate(zip(given, wanted, strict=True))
+    pairs = enumerate(zip(got, wanted, strict=True))
     wrong = [i for i, pair in pairs if not equal(*pair, exercise)]
     if wrong:
-        return Verdict(False, _counterexample(name, exercise, given, wanted, wrong))
+        return Verdict(False, _counterexample(name, exercise, got, wanted, wrong))
     if called:
         return Verdict(
             False, f"{name}: right, but …\n  {refusal(called[0], exercise.uses or ())}"
@@ -270,11 +270,11 @@ def _unfinished(name: str, exercise: Exercise, done: int, seconds: float) -> str
 
 
 def _counterexample(
-    name: str, exercise: Exercise, given: list[Any], wanted: list[Any], wrong: list[int]
+    name: str, exercise: Exercise, got: list[Any], wanted: list[Any], wrong: list[int]
 ) -> str:
     """Write the message with the first wrong case and one sentence."""
     first = wrong[0]
-    yours = given[first]
+    yours = got[first]
     if callable(exercise.answer):
         verb = "differs" if len(wrong) == 1 else "differ"
         lines = [
@@ -295,7 +295,7 @@ def _counterexample(
     negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
     if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
         return "\n".join([*lines, f"  {_NO_POWER}"])
-    sentence = misconception_of(exercise, given) or exercise.reason
+    sentence = misconception_of(exercise, got) or exercise.reason
     return "\n".join([*lines, f"  {sentence}"])
 
 
@@ -338,7 +338,7 @@ def _place(error: Exception) -> str:
     return f"\n           in line {own[-1].lineno}: {own[-1].line}" if own else ""
 
 
-def misconception_of(exercise: Exercise, given: Sequence[Any]) -> str:
+def misconception_of(exercise: Exercise, got: Sequence[Any]) -> str:
     """Return the sentence of the misconception that agrees in every case; empty if none does.
 
     An answer that agrees in some cases only has another fault, or a second one, and a sentence
@@ -350,7 +350,7 @@ def misconception_of(exercise: Exercise, given: Sequence[Any]) -> str:
             if callable(exercise.answer)
             else [wrong]
         )
-        if all(equal(*pair, exercise) for pair in zip(given, theirs, strict=True)):
+        if all(equal(*pair, exercise) for pair in zip(got, theirs, strict=True)):
             return sentence
     return ""
 

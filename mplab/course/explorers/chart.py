@@ -41,8 +41,8 @@ class Drawing:
     ) -> None:
         """Add words at a place; `anchor` says which end of them stands there."""
         if words:
-            place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-            self.parts.append(f"<text {place} {more}>{escape(words)}</text>")
+            at = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+            self.parts.append(f"<text {at} {more}>{escape(words)}</text>")
 
     def upright(self, x: float, y: float, words: str) -> None:
         """Add words that run upwards."""

@@ -140,8 +140,8 @@ def freeze(explorer: Explorer) -> Frozen | None:
     ]
 
     @cache
-    def state(place: tuple[int, ...]) -> tuple[str, str]:
-        _set_positions(controls, grids, place)
+    def state(position: tuple[int, ...]) -> tuple[str, str]:
+        _set_positions(controls, grids, position)
         return explorer.draw()
 
     with _without_redrawing(explorer, controls):
@@ -191,8 +191,8 @@ def _positions(controls: _Controls, grids: _Grids) -> tuple[int, ...]:
     )
 
 
-def _set_positions(controls: _Controls, grids: _Grids, place: Sequence[int]) -> None:
-    for control, grid, i in zip(controls, grids, place, strict=True):
+def _set_positions(controls: _Controls, grids: _Grids, position: Sequence[int]) -> None:
+    for control, grid, i in zip(controls, grids, position, strict=True):
         control.value = grid[i][1]
 
 
@@ -226,16 +226,16 @@ def _moves(
     places: Sequence[tuple[int, ...]],
 ) -> dict[str, list[int]]:
     """Return the states that each button leads to; a button that leaves the grid is left out."""
-    numbers = {place: number for number, place in enumerate(places)}
+    numbers = {position: number for number, position in enumerate(places)}
     moves: dict[str, list[int]] = {}
     for button in buttons:
         reached = []
-        for place in places:
-            _set_positions(controls, grids, place)
+        for position in places:
+            _set_positions(controls, grids, position)
             button.click()
             reached.append(_positions(controls, grids))
         if numbers.keys() >= set(reached):
-            moves[button.description] = [numbers[place] for place in reached]
+            moves[button.description] = [numbers[position] for position in reached]
     return moves
 
 

@@ -110,11 +110,11 @@ def _html(explorer: PageExplorer, inside: str, begin: str) -> str:
     state = explorer.get_state()
     own = {name: value for name, value in state.items() if not name.startswith("_")}
     held = json.dumps(own).replace("<", "\\u003c")  # a </script> would end the script
-    place = f"mplab-{explorer.model_id}"
+    element = f"mplab-{explorer.model_id}"
     return (
-        f'<style>{css()}</style><div id="{place}">{inside}</div>'
+        f'<style>{css()}</style><div id="{element}">{inside}</div>'
         f'<script type="module">{state["_esm"]}\n'
-        f'const el = document.getElementById("{place}");\n'
+        f'const el = document.getElementById("{element}");\n'
         f"const model = plainModel({held});\n{begin}</script>"
     )
 

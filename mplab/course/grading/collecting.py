@@ -239,12 +239,12 @@ def _write_people(
 
 
 # Whose is it? --------------------------------------------------------------------------------
-def _without_top(files: list[_File], place: Path, people: People) -> list[_File]:
+def _without_top(files: list[_File], download: Path, people: People) -> list[_File]:
     """Remove a single folder on top, as some platforms and file managers add it.
 
     GitHub Classroom clones `a1-ada` into the folder `a1-submissions`: there, `a1-` is removed, too.
     """
-    name = place.name
+    name = download.name
     tops = {file.path.parts[0] for file in files}
     packed = len(tops) == 1 and all(len(file.path.parts) > 1 for file in files)
     if packed and not name.endswith("-submissions"):
@@ -391,19 +391,19 @@ def _stem(name: str) -> str:
 
 
 # What is in it? ------------------------------------------------------------------------------
-def _files(place: Path, stack: ExitStack) -> Iterator[_File]:
+def _files(download: Path, stack: ExitStack) -> Iterator[_File]:
     """List the files of a download.
 
     Raises:
         ValueError: it is neither a folder nor a zip that can be read.
     """
-    if place.is_dir():
-        return _folder_files(place)
+    if download.is_dir():
+        return _folder_files(download)
     try:
-        return _zip_files(stack.enter_context(zipfile.ZipFile(place)))
+        return _zip_files(stack.enter_context(zipfile.ZipFile(download)))
     except Exception as error:  # zipfile lets through whatever its parts raise
         raise ValueError(
-            f"PLACE must be a folder or a zip file; got {place} "
+            f"PLACE must be a folder or a zip file; got {download} "
             f"({type(error).__name__}: {error}). Name another, or download it again."
         ) from error
 
@@ -599,11 +599,11 @@ def _bring_in(
     files: dict[str, bytes] = {}
     reasons: list[str] = []
     for each in ranked:  # one at a time: a thousand deliveries would fill the memory
-        taken = _DeliveryReader(each)
-        reasons += taken.problems
-        if taken.files:
+        reader = _DeliveryReader(each)
+        reasons += reader.problems
+        if reader.files:
             counts = each
-            files = taken.files
+            files = reader.files
             break
     problems = [f"{owner}: {reason}" for reason in reasons]
     if not files and (course.root / "submitted" / owner / assignment).is_dir():

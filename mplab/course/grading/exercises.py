@@ -254,19 +254,19 @@ def _reply_to(graded: Graded, cases: list[Any], session: Session) -> Reply:
         if "kind" in answer:
             message = f"{graded.asks} is not a function."
         return Reply(cases, message=message)
-    given = [_read_outcome(entry) for entry in values]
+    got = [_read_outcome(entry) for entry in values]
     exercise = replace(graded.exercise, cases=cases)
     wanted = exercise.outcomes(exercise.answer)
-    wrong = [i for i in range(len(cases)) if not equal(given[i], wanted[i], exercise)]
+    wrong = [i for i in range(len(cases)) if not equal(got[i], wanted[i], exercise)]
     if wrong:
-        return Reply(cases, given, wrong)
+        return Reply(cases, got, wrong)
     called = answer.get("called")
     message = ""
     if uses is not None and isinstance(called, list) and called:
         message = refusal(_public_name(called[0]), uses)
     elif answer.get("changed"):
         message = CHANGES_ARGUMENTS
-    return Reply(cases, given, message=message)
+    return Reply(cases, got, message=message)
 
 
 def _misconception(exercise: Exercise, replies: Sequence[Reply]) -> str:
@@ -274,11 +274,11 @@ def _misconception(exercise: Exercise, replies: Sequence[Reply]) -> str:
     if not all(reply.given for reply in replies):
         return ""
     cases = [case for reply in replies for case in reply.cases]
-    given = [outcome for reply in replies for outcome in reply.given]
+    got = [outcome for reply in replies for outcome in reply.given]
     if not callable(exercise.answer):
         cases = cases[:1]
-        given = given[:1]
-    return misconception_of(replace(exercise, cases=cases), given)
+        got = got[:1]
+    return misconception_of(replace(exercise, cases=cases), got)
 
 
 def _public_name(called: Any) -> str:

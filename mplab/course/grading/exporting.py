@@ -140,7 +140,7 @@ def write_grades(found: Sequence[Grade], path: Path) -> None:
 
 
 def fill_in_grades(
-    course: Course, of_class: Sequence[Grade], into: Path, *, column: str = ""
+    course: Course, of_class: Sequence[Grade], worksheet: Path, *, column: str = ""
 ) -> tuple[Path, list[Grade], list[Grade]]:
     """Write the grades of one assignment into a copy of the platform's own file.
 
@@ -149,7 +149,7 @@ def fill_in_grades(
     Args:
         course: the course, in which `grades-moodle.csv` or `grades-canvas.csv` is written.
         of_class: the grades.
-        into: Moodle's grading worksheet, or Canvas's gradebook.
+        worksheet: Moodle's grading worksheet, or Canvas's gradebook.
         column: the head of the column in Canvas's gradebook, with or without its number; the
             assignment's name if not given.
 
@@ -159,9 +159,9 @@ def fill_in_grades(
     Raises:
         ValueError: the file is neither, or its maximum is not the assignment's.
     """
-    table = read_table(into)
+    table = read_table(worksheet)
     assignment = of_class[0].assignment
-    place = _grade_column(table, into, column or assignment)
+    place = _grade_column(table, worksheet, column or assignment)
     found = {grade.student.id: grade for grade in of_class}
     match = Matching(table, [grade.student for grade in of_class])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
@@ -183,14 +183,14 @@ def fill_in_grades(
                 float(most.replace(",", ".")) != points
             ):  # it would take points for others
                 raise ValueError(
-                    f"{into}, line {number}: the maximum must be that of {assignment}, "
+                    f"{worksheet}, line {number}: the maximum must be that of {assignment}, "
                     f"{points:g}; got {most}. Set it on the platform, and download the file again."
                 )
         listed = participant_number(line.get(identifier, ""))
         who = match.student(line) or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
             raise ValueError(
-                f"{into}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
+                f"{worksheet}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
                 f"{listed}: this is the worksheet of another assignment."
             )
         grade = found.get(who or "")
@@ -204,7 +204,7 @@ def fill_in_grades(
             cells[index, where] = html.escape(grade.remark)
         written.append(grade)
     path = course.root / f"grades-{'moodle' if table.is_worksheet else 'canvas'}.csv"
-    replace_file(path, fill_in(into, cells))
+    replace_file(path, fill_in(worksheet, cells))
     others = [grade for who, grade in found.items() if who not in seen]
     return path, written, [grade for grade in others if grade.final is not None]
 

@@ -249,9 +249,9 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 notebook = read_notebook(path, as_version=4)
                 cells = marked(notebook)
                 for grade in row.grades:
-                    given = NOT_READ if grade.needs_manual_grade else grade.score
+                    points = NOT_READ if grade.needs_manual_grade else grade.score
                     cells[grade.name].metadata.nbgrader.update(
-                        score=given, points=grade.max_score
+                        score=points, points=grade.max_score
                     )
                     waiting += bool(grade.needs_manual_grade)
                 for comment in row.comments:

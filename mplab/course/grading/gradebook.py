@@ -93,9 +93,9 @@ def _save_points(row: Any, notebook: NotebookNode | None, same: set[str]) -> Non
     for grade in row.grades:
         cell = cells.get(grade.name)
         grade.auto_score = 0.0 if cell is None else determine_grade(cell)[0]
-        given = grade.manual_score is not None
-        if not (given and f"{row.name}/{grade.name}" in same):
-            grade.needs_manual_grade = given or grade.auto_score is None
+        by_hand = grade.manual_score is not None
+        if not (by_hand and f"{row.name}/{grade.name}" in same):
+            grade.needs_manual_grade = by_hand or grade.auto_score is None
     for comment in row.comments:
         cell = cells.get(comment.name)
         unchanged = cell and cell.metadata.nbgrader.get("checksum") == compute_checksum(

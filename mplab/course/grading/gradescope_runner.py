@@ -144,7 +144,7 @@ def _tests(
     return tests
 
 
-def prepare(place: str) -> None:
+def prepare(folder: str) -> None:
     """Try the sandbox when an image is built, and compile what the first submission would wait for.
 
     Raises:
@@ -152,6 +152,6 @@ def prepare(place: str) -> None:
     """
     if sandbox_problem() and (problem := account_problem()):
         raise NoSandbox(problem)
-    course = Course(Path(place, "source", "course"))
+    course = Course(Path(folder, "source", "course"))
     (name,) = course.names()
     exec(warm_up(course.assignment(name), course.skeletons(name).values()), {})

@@ -293,11 +293,11 @@ def _indistinct(course: Course, name: str, draws: int) -> list[str]:
             drawn = replace(exercise, cases=cases)
             seen = [("the right answer", drawn.outcomes(drawn.answer))]
             for wrong, sentence in exercise.misconceptions:
-                given = drawn.outcomes(wrong)
+                got = drawn.outcomes(wrong)
                 for other, theirs in seen:
-                    if all(map(partial(equal, exercise=drawn), given, theirs)):
+                    if all(map(partial(equal, exercise=drawn), got, theirs)):
                         line = f"{of}: no case tells {sentence!r} from {other!r}"
                         found[line] = found.get(line, 0) + 1
                         break
-                seen.append((sentence, given))
+                seen.append((sentence, got))
     return [f"{line}, in {n} of up to {draws} draws" for line, n in found.items()]

@@ -222,8 +222,8 @@ class _Handler(web.RequestHandler):
         """Refuse requests without the token; on a Hub, its log-in replaces this check."""
         token = self.settings["cookie_secret"]
         cookie = self.settings["cookie"]
-        given = self.get_query_argument("token", "") or self.get_cookie(cookie, "")
-        known = secrets.compare_digest(given.encode(), token.encode())
+        sent = self.get_query_argument("token", "") or self.get_cookie(cookie, "")
+        known = secrets.compare_digest(sent.encode(), token.encode())
         if self.request.host not in self.settings["hosts"] or not known:
             raise web.HTTPError(403)
         if "token" in self.request.query_arguments:
@@ -325,17 +325,17 @@ class _Answer(_Handler):
                         f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
                     )
                 pairs = zip(question.parts, points, strict=True)
-                given = [_points(part, text) for part, text in pairs]
+                scores = [_points(part, text) for part, text in pairs]
                 comment = words.strip()
                 if question.rubric:
-                    comment = with_parts(question.rubric, given, comment)
+                    comment = with_parts(question.rubric, scores, comment)
                 self._refuse_change(question, grades[place])
                 marked = [grades[place]]
                 if self.get_body_argument("same", ""):
                     same = self._same(question, grades, student)
                     marked += [each for each in same if each.needs_manual_grade]
                 for each in marked:
-                    each.manual_score = sum(given)
+                    each.manual_score = sum(scores)
                     each.needs_manual_grade = False
                     if row := _comment(each, question):
                         row.manual_comment = comment or None
@@ -433,9 +433,9 @@ class _Answer(_Handler):
         """Return the comments on this question so far."""
         if comment is None:
             return []
-        given = self.database.query(Comment.manual_comment)
-        given = given.filter(Comment.cell_id == comment.cell_id).distinct()
-        return sorted({read_parts(text)[1] for (text,) in given if text} - {""})
+        comments = self.database.query(Comment.manual_comment)
+        comments = comments.filter(Comment.cell_id == comment.cell_id).distinct()
+        return sorted({read_parts(text)[1] for (text,) in comments if text} - {""})
 
     def _page(
         self,
@@ -464,13 +464,13 @@ class _Answer(_Handler):
             }
         else:
             parts = json.loads(typeset)
-        given: dict[str, str] = {}
+        earlier: dict[str, str] = {}
         words = (comment.comment if comment else "") or ""
         if question.rubric:
-            given, words = read_parts(words)
+            earlier, words = read_parts(words)
         elif not grade.needs_manual_grade:
-            given = {"Points": f"{grade.score:g}"}
-        now = {} if grade.needs_manual_grade else given
+            earlier = {"Points": f"{grade.score:g}"}
+        now = {} if grade.needs_manual_grade else earlier
         signed = self.course.read("marks", question.assignment, student)
         near = [question.address(grade.student.id) for grade in grades]
         names = (grade.student.first_name, grade.student.last_name)
@@ -485,7 +485,7 @@ class _Answer(_Handler):
             waiting=sum(each.needs_manual_grade for each in grades),
             before=near[place - 1] if place else "",
             after="".join(near[place + 1 : place + 2]),
-            earlier=", ".join(f"{name} {points}" for name, points in given.items()),
+            earlier=", ".join(f"{name} {points}" for name, points in earlier.items()),
             typed=typed or ([now.get(name, "") for name, _ in question.parts], words),
             saved=now if error else {},
             words=words,

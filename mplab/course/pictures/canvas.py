@@ -537,10 +537,10 @@ def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     for end in ends:
         at, unit = _side(end)
         look = {**leader, "color": end.colour, **(_POINTER if at < 20 else {})}
-        how: Any = {"va": "center", "annotation_clip": False, "arrowprops": look}
+        arrow: Any = {"va": "center", "annotation_clip": False, "arrowprops": look}
         units = (unit, "offset points")
         note = end.axes.annotate(
-            end.text, (end.x, end.y), (at, 0), textcoords=units, **how
+            end.text, (end.x, end.y), (at, 0), textcoords=units, **arrow
         )
         notes.setdefault(end.axes, []).append(note)
     for axes, here in notes.items():
@@ -571,8 +571,8 @@ _POINTER = {
 def _side(end: End) -> tuple[float, str]:
     """Return how far right of a line's end its name stands, and the unit of this distance."""
     end.axes.get_xlim()  # settles the limits
-    place = (end.axes.transScale + end.axes.transLimits).transform((end.x, end.y))[0]
-    return (1.03, "axes fraction") if place < 0.8 else (20, "offset points")
+    share = (end.axes.transScale + end.axes.transLimits).transform((end.x, end.y))[0]
+    return (1.03, "axes fraction") if share < 0.8 else (20, "offset points")
 
 
 def label_spans(

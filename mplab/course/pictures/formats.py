@@ -252,11 +252,11 @@ def decimal_digits(formats: Sequence[Format]) -> c.Picture:
     """
     lines = []
     words = []
-    how = {"linestyle": "solid", "linewidth": 1.2}
+    line = {"linestyle": "solid", "linewidth": 1.2}
     for fmt in formats:
         x = magnitudes(fmt, (-30, 18), each=16)
         digits = np.log10(x / ulp(x, fmt))
-        lines.append(c.Line(x, digits, fmt.name, c.style(fmt), how))
+        lines.append(c.Line(x, digits, fmt.name, c.style(fmt), line))
         least, most = ((fmt.precision - k) * math.log10(2) for k in (1, 0))
         words.append(f"{least:.1f} to {most:.1f} ({fmt.name})")
     claim = (

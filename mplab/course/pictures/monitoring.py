@@ -112,8 +112,8 @@ def _draw_norms(axes: Axes, steps: list[Step]) -> None:
         (after, _RAW, "solid", "after backward, ÷ scale"),
         (received, _RECEIVED, "dashed", "at the optimizer"),
     ):
-        how: Any = {"color": look.colour, "marker": look.marker, "linestyle": dash}
-        axes.plot(norms, **how, markevery=_every(steps), label=words)
+        line: Any = {"color": look.colour, "marker": look.marker, "linestyle": dash}
+        axes.plot(norms, **line, markevery=_every(steps), label=words)
     if np.isfinite(after + received).any():
         c.binary_axis(axes.yaxis, "", count=6)
         low = np.nanmin([*after, *received])

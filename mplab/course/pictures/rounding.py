@@ -140,25 +140,30 @@ def running_sums(
     words = []
     shown = np.unique(np.linspace(0, times, 600).astype(int))
     for entry in sums:
-        how = entry if isinstance(entry, RunningSum) else RunningSum(entry)
-        running = _running(start, term, times, how, seed)
-        look = c.style(how.fmt)
-        dash = "dotted" if how.rounding is Rounding.STOCHASTIC else look.dash
-        lines.append(c.Line(shown, running[shown], how.name, look, {"linestyle": dash}))
-        words.append(f"{how.name} ends at {number(float(running[-1]))}")
+        accumulator = entry if isinstance(entry, RunningSum) else RunningSum(entry)
+        running = _running(start, term, times, accumulator, seed)
+        look = c.style(accumulator.fmt)
+        dash = "dotted" if accumulator.rounding is Rounding.STOCHASTIC else look.dash
+        lines.append(
+            c.Line(shown, running[shown], accumulator.name, look, {"linestyle": dash})
+        )
+        words.append(f"{accumulator.name} ends at {number(float(running[-1]))}")
     claim = f"The exact sum is {number(exact)}; {c.listed(words)}"
     return c.line_chart(lines, f"times {number(term)} was added", "running sum", claim)
 
 
 def _running(
-    start: float, term: float, times: int, how: RunningSum, seed: int
+    start: float, term: float, times: int, accumulator: RunningSum, seed: int
 ) -> np.ndarray:
     """Compute the running sums of one accumulator, `start` first."""
-    terms = np.full(times + 1, float(round_to(term, how.fmt)))
-    terms[0] = float(round_to(start, how.fmt))
-    stream = Stream(seed) if how.rounding is Rounding.STOCHASTIC else None
+    terms = np.full(times + 1, float(round_to(term, accumulator.fmt)))
+    terms[0] = float(round_to(start, accumulator.fmt))
+    stream = Stream(seed) if accumulator.rounding is Rounding.STOCHASTIC else None
     return cumsum(
-        terms, accumulator_format=how.fmt, rounding=how.rounding, stream=stream
+        terms,
+        accumulator_format=accumulator.fmt,
+        rounding=accumulator.rounding,
+        stream=stream,
     )
 
 

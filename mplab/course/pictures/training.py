@@ -51,8 +51,8 @@ def run_name(history: History) -> str:
     if low != FP32.name and history.settings.get("optimizer_format") == low:
         name = f"pure {name}" if name == low else f"{name} on pure {low}"
     elif low != FP32.name:
-        how = UPDATES.get(history.settings.get("update_rounding", ""), "")
-        name += f" with {how}{low} weights"
+        update = UPDATES.get(history.settings.get("update_rounding", ""), "")
+        name += f" with {update}{low} weights"
     way = history.settings.get("fp8")
     if way is not None:  # a name such as nvfp4 includes its format
         name = (
@@ -90,9 +90,9 @@ def alike(histories: Sequence[History]) -> dict[tuple[str, str], list[History]]:
     groups: dict[tuple[str, str, str], list[History]] = {}
     for run in histories:
         groups.setdefault((run_name(run), run_place(run), run.recipe), []).append(run)
-    taken = Counter((name, place) for name, place, _ in groups)
+    counts = Counter((name, place) for name, place, _ in groups)
     return {
-        (f"{name} ({recipe})" if taken[name, place] > 1 else name, place): runs
+        (f"{name} ({recipe})" if counts[name, place] > 1 else name, place): runs
         for (name, place, recipe), runs in groups.items()
     }
 
@@ -441,8 +441,8 @@ def by_seed(
     )
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
         look = look_of(name)
-        how: Any = {"color": look.colour, "markersize": 7, "alpha": 0.75}
-        axes.plot(scores, np.full(len(scores), row), look.marker or "o", **how)
+        marks: Any = {"color": look.colour, "markersize": 7, "alpha": 0.75}
+        axes.plot(scores, np.full(len(scores), row), look.marker or "o", **marks)
         axes.text(
             1.02, row, _range(scores), transform=axes.get_yaxis_transform(), va="center"
         )

@@ -114,7 +114,7 @@ def lesson_page(notebook: Any, path: Path, titles: Mapping[Path, str]) -> str:
             link = _link(row[other], f"{name}: {titles[row[other]]}")
             ways.append(link.replace("<a ", f'<a rel="{name[:4]}" '))
     opens = [
-        f'<a href="{url}">{place}</a>' for place, url in launch_links(path.name).items()
+        f'<a href="{url}">{where}</a>' for where, url in launch_links(path.name).items()
     ]
     more = f' <a href="{path.name}" download>Download the notebook.</a>'
     if opens:

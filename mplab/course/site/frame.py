@@ -65,8 +65,8 @@ def page(
 
 def card_of(card: str) -> str:
     """Write which picture a link to the page shows; it needs a whole address."""
-    place = address() and address() + card
-    return f'<meta property="og:image" content="{place}">' if place else ""
+    picture = address() and address() + card
+    return f'<meta property="og:image" content="{picture}">' if picture else ""
 
 
 def repository() -> str:

@@ -176,11 +176,11 @@ def _race() -> str:
     ticks = "".join(
         f'<i style="--log: {octave}">2{superscript(octave)}</i>' for octave in _TICKS
     )
-    given = json.dumps([facts(fmt) for fmt in runners])
+    formats = json.dumps([facts(fmt) for fmt in runners])
     return (
         (FILES / "race.html")
         .read_text("utf-8")
-        .format(rows=rows, ticks=ticks, facts=given)
+        .format(rows=rows, ticks=ticks, facts=formats)
     )
 
 

@@ -46,7 +46,7 @@ def make_narrow(picture: Any) -> None:
     """Lay a figure out for a phone: panels below each other, long words on several lines."""
     panels = [axes for axes in picture.axes if axes.get_subplotspec() is not None]
     places = [axes.get_subplotspec() for axes in panels]
-    columns = max(place.get_gridspec().ncols for place in places)
+    columns = max(cell.get_gridspec().ncols for cell in places)
     height = picture.get_figheight()
     if 1 < columns < 5:
         order = sorted(range(len(places)), key=lambda i: places[i].colspan.start)
@@ -63,8 +63,8 @@ def make_narrow(picture: Any) -> None:
     picture.set_figheight(height + 0.2 * (picture.get_suptitle().count("\n") - lines))
     for key in [*picture.legends]:
         names = [text.get_text() for text in key.get_texts()]
-        place = {"loc": "outside lower center", "ncols": 2, "frameon": False}
-        picture.legend(key.legend_handles, names, **place)
+        below = {"loc": "outside lower center", "ncols": 2, "frameon": False}
+        picture.legend(key.legend_handles, names, **below)
         key.remove()
     for axes in picture.axes:
         notes, above = _wrap(axes)
