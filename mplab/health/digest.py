@@ -5,7 +5,6 @@ The hooks read tensors and change none of them: a run with digests has the bits 
 
 import json
 import os
-import weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from mplab.health.measures import (
+    Known,
     Watch,
     local,
     rank,
+    register_hook,
     require_optimizer,
     several_processes,
     together,
@@ -280,7 +281,7 @@ class Digest(Watch):
         self._rows: list[tuple[Site, Tensor]] = []
         self._runs: Counter[str] = Counter()
         self._places: set[tuple[str, str, str, int]] = set()
-        self._known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._known = Known()
 
     # What is seen ---------------------------------------------------------------------------
 
@@ -321,17 +322,15 @@ class Digest(Watch):
         for place, t in enumerate(tensors_in(tree)):
             if t.layout is not torch.strided or t.is_meta:
                 continue
-            version = -1 if t.is_inference() else t._version
-            known, at = self._known.get(id(t), (None, 0))
-            if known is not None and known() is t and at == version:
+            if self._known.get(t):
                 continue
-            self._known[id(t)] = weakref.ref(t), version
+            self._known.put(t, True)
             part = f"{what} {place + 1}" if place else what
             call = self._runs[layer] - 1
             self._see("forward", layer, part, t, call)
             if t.requires_grad and not t.is_leaf:
                 hook = partial(self._see, "backward", layer, part, call=call)
-                t.register_hook(hook)  # type: ignore[no-untyped-call]
+                register_hook(t, hook)  # type: ignore[no-untyped-call]
 
     @without_errors
     def _before(self, layer: str, module: nn.Module, args: Any, kwargs: Any) -> None:

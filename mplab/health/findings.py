@@ -16,10 +16,10 @@ from mplab.health.records import (
     Casts,
     Evidence,
     Magnitudes,
+    Origin,
     Step,
     pooled_gradients,
 )
-from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
 
@@ -45,8 +45,6 @@ _problem, _watch, _note = (partial(_at, level) for level in _LEVELS)
 
 # Rules -----------------------------------------------------------------------------------
 _Rule = Callable[[Sequence[Step], Evidence], Iterator[Finding]]
-
-_NARROW = {name for name, fmt in FORMATS.items() if fmt.emin > -126}
 
 
 def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
@@ -216,11 +214,8 @@ def _some(names: Sequence[str]) -> str:
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Gradients lost below a format: shown by a pass with larger ones, else suspected."""
     probes = [p for p in seen.probes if p.exponent > 0 and p.finite]
-    real = {
-        name: s
-        for name, s in pooled_gradients(steps).items()
-        if s.fmt in _NARROW and s.total and not s.what_if
-    }
+    pooled = pooled_gradients(steps)
+    real = {name: s for name, s in pooled.items() if s.loses and s.total}
     if real and not probes:
         yield from _suspected_underflow(steps, seen, real)
     elif real:
@@ -250,7 +245,7 @@ def _suspected_underflow(
     )
     for name, s in layers.items():
         # a layer of exact zeros beside others is cut off
-        if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
+        if (s.has_many_zeros and s.footroom < 0) or nothing:
             over = "larger gradients overflow elsewhere" if seen.probes else ""
             why = seen.unprobed or over or "the run was too short"
             yield _watch(

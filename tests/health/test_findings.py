@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from mplab import FP16, pictures
 from mplab.health import Health
 from mplab.health.findings import diagnose
-from mplab.health.records import Evidence, Step, pooled_gradients
-from mplab.health.tracing import Origin
+from mplab.health.records import Evidence, Origin, Step, pooled_gradients
 from mplab.lessons.l13.clinic import scale_too_high
 from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.training import TASKS
