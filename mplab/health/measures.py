@@ -221,7 +221,8 @@ def largest_of(t: Tensor) -> Tensor:
     if not t.numel():
         return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
-    t = t if t.itemsize > 1 else t.float()
+    if t.itemsize == 1:  # torch has no order of eight bits
+        t = t.float()
     low, high = torch.aminmax(t)
     wide = torch.promote_types(t.dtype, torch.float32)
     return torch.maximum(-low, high).to(wide)
@@ -242,8 +243,10 @@ def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:
 def norm_of(t: Tensor) -> Tensor:
     """The Euclidean norm of this process's part, in float32, or in float64 if it is."""
     t = local(t)
-    t = t.coalesce().values() if t.is_sparse else t
-    t = t if t.itemsize > 1 else t.float()
+    if t.is_sparse:
+        t = t.coalesce().values()
+    if t.itemsize == 1:  # torch has no norm of eight bits
+        t = t.float()
     dtype = torch.promote_types(t.dtype, torch.float32)
     return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -259,13 +262,16 @@ def together(parts: list[Tensor]) -> Tensor:
 
 
 Rows = list[tuple[str, tuple[Any, ...], Tensor]]
-"""By layer: what is counted, and the counts, which are still on the device."""
+"""By layer: what is counted, and the counts, which are still on the device. To read each at once
+would wait for the device at each layer."""
 
 
 def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
     """Read all counts of a step from the device at once."""
-    rows = together([counts for *_, counts in counted]).tolist() if counted else []
-    return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))
+    if counted:
+        rows = together([counts for *_, counts in counted]).tolist()
+        for (name, kind, _), row in zip(counted, rows, strict=True):
+            yield name, kind, row
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:

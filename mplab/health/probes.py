@@ -248,7 +248,10 @@ def _probe(
     share = sum(n for n, _ in lost) / sum(n for n, *_ in pairs)
     size = float(sizes.norm())
     error = float(off.norm())
-    finite = math.isfinite(size if exponent < 0 else size + error)
+    finite = math.isfinite(size)
+    if exponent > 0:  # of smaller gradients it is asked whether they alone are finite
+        finite = finite and math.isfinite(error)
     names = [name for _, name in lost]
-    error = error / size if size else 0.0
+    if size:
+        error /= size
     return Probe(step, exponent, finite, error, names, share)

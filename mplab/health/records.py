@@ -162,9 +162,9 @@ def magnitudes(
 
 
 def _exponent(size: float) -> float:
-    if size == 0:
-        return -math.inf
-    return math.log2(size) if math.isfinite(size) else math.inf
+    if not math.isfinite(size):
+        return math.inf
+    return math.log2(size) if size else -math.inf
 
 
 class Casts(NamedTuple):

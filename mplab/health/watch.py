@@ -211,11 +211,13 @@ class Health(measures.Watch):
         for p in self._names:
             handle = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
+        # Of all optimizers, because a loop may have others than the one it names.
         self._handles += [
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
         listen(self._before_backward)
+        # A scaler has no hooks, so that its methods are replaced until `close`.
         if self.scaler is not None:
             self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
@@ -327,10 +329,11 @@ class Health(measures.Watch):
     def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
         """Attribute what follows to a layer; for layers that run beside torch's hooks."""
         self._tracer.enter_module(name)
-        for given in filter(measures.is_readable, args):
+        first = next(filter(measures.is_readable, args), None)
+        if first is not None:
+            # Now, because a layer may write into its input.
             with unseen():
-                self._flags.append(("input", name, self._largest(given)))
-            break
+                self._flags.append(("input", name, self._largest(first)))
 
     @without_errors
     def leave_layer(
@@ -342,7 +345,9 @@ class Health(measures.Watch):
             self._forget()
         if isinstance(output, dict):
             output = list(output.values())
-        for t in output if isinstance(output, list | tuple) else (output,):
+        elif not isinstance(output, list | tuple):
+            output = (output,)
+        for t in output:
             if measures.is_readable(t):
                 self.seen.passes += not self._ran
                 self._ran.add(name)
@@ -368,8 +373,9 @@ class Health(measures.Watch):
         fmt = low_format_of(output)
         if fmt and module in self._branches:
             largest = largest_of(output)
+            # A mask, as (1 - seen) * -1e9 or the format's least number, is no large result.
             if largest == FP16.max_finite or 1e9 < largest < math.inf:
-                return  # a mask
+                return
             found = measures.magnitudes_of(output, largest, fmt)
             self._outputs.append((f"{module} {operation}", (fmt.name, False), found))
 
@@ -511,7 +517,7 @@ class Health(measures.Watch):
         self._unscales[optimizer] += 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        shrunk = now < 0.999 * raw < math.inf
+        shrunk = now < 0.999 * raw < math.inf  # by more than rounding
         if self._unscales[optimizer] == 1 and shrunk and _are_clipped(pairs):
             scale = float(self.scaler.get_scale())
             self._note(
@@ -547,6 +553,7 @@ class Health(measures.Watch):
         finally:
             self._in_scaler = False
             self._scaled.add(optimizer)
+            # Of several optimizers that a scaler steps, one may skip and the next one not.
             if self._own(optimizer):
                 self._skipped = bool(self._skipped) or self._updates == before
             if self._unscales.pop(optimizer, 0) > 1:
@@ -657,8 +664,8 @@ class Health(measures.Watch):
             record.outputs = self._in_order(self._outputs)
             record.gradients = self._in_order(self._gradients)
             record.fp8 = added(
-                (name, Casts(*how, *row[:2], *map(int, row[2:5]), *row[5:]))
-                for name, how, row in measures.read(self._casts)
+                (name, Casts(*kind, *row[:2], *map(int, row[2:5]), *row[5:]))
+                for name, kind, row in measures.read(self._casts)
             )
             record.origins = self._origins(record, loss)
             self._measure_casts()
@@ -725,7 +732,7 @@ class Health(measures.Watch):
         """Make the records of each layer and join them, in the model's order."""
         # FP32 beside a low format is judged by itself, from the next step on
         found = [one for one in measures.read(rows) if not (self._mixed and one[1][1])]
-        layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
+        layers = added((n, magnitudes(*kind, *row)) for n, kind, row in found)
         order = {name: k for k, (name, *_) in enumerate(self._watched)}
         return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
 

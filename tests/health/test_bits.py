@@ -168,7 +168,9 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
             lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y)
         )
         health = sick_runs.watched(model, optimizer=torch.optim.AdamW, lr=0.01)
-        watch = health if watched else MagicMock(optimizer=health.optimizer)
+        watch = (
+            health if watched else MagicMock(optimizer=health.optimizer, scaler=None)
+        )
         sick_runs.trained(watch, lambda _, loss_of=loss_of: loss_of(x, y), STEPS)
         frames = torch._dynamo.utils.counters["frames"]["ok"]
         results.append((frames, [p.tolist() for p in model.parameters()]))
