@@ -237,17 +237,9 @@ def test_an_optimizer_with_a_closure_shows_its_gradients_and_its_phases():
     model = seeded(mlp)
     with torch.no_grad():
         model[2].weight.fill_(1e30)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, _ = regression()
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (model(x) * 1e30).sum()
-        loss.backward()
-        return loss
-
-    with Health(model, optimizer) as health:
-        health.step(optimizer.step(closure))
-    (origin, *_) = health.steps[0].origins
-    assert origin.phase == "forward"
-    assert health.steps[0].norm_at_optimizer is not None
+    (step,) = sick_runs.trained_by_closure(
+        sick_runs.watched(model), lambda: (model(x) * 1e30).sum(), 1
+    ).steps
+    assert step.origins[0].phase == "forward"
+    assert step.norm_at_optimizer is not None

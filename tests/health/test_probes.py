@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from networks import Within
-from sick_runs import Changed, half, mlp, regression, seeded
+from sick_runs import Changed, half, looked_at, mlp, regression, seeded
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -264,10 +264,11 @@ def test_a_layer_that_is_cut_off_beside_others_is_no_underflow():
     model = seeded(lambda: nn.ModuleList([nn.Linear(8, 4), nn.Linear(8, 4)]))
     x, y = regression()
     hook_weights(model)
-    with Health(model) as health:
-        for _ in range(4):
-            with half():
-                out = model[0](x) + 0 * model[1](x)
-            F.mse_loss(out.float(), y).backward()
-            health.step(1.0)
+
+    def loss_of(_):
+        with half():
+            out = model[0](x) + 0 * model[1](x)
+        return F.mse_loss(out.float(), y)
+
+    health = looked_at(model, loss_of, 4)
     assert health.report().codes == ["zero-gradients"]

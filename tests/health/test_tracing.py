@@ -6,7 +6,16 @@ from contextlib import nullcontext
 import pytest
 import torch
 from networks import Within
-from sick_runs import half, looked_at, mlp, regression, seeded, trained, watched
+from sick_runs import (
+    half,
+    looked_at,
+    mlp,
+    regression,
+    seeded,
+    trained,
+    trained_by_closure,
+    watched,
+)
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -183,36 +192,21 @@ def test_sparse_gradients_are_watched(make):
 
 def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
     model = nn.Linear(2, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(4, 2)).square().mean()
-        loss.backward()
-        return loss
-
-    with Health(model, optimizer) as health:
-        # It converges on the way, and then stays, whatever gradient is left.
-        for _ in range(6):
-            health.step(optimizer.step(closure))
-    assert health.report().codes == []
+    health = Health(model, torch.optim.LBFGS(model.parameters(), max_iter=3))
+    # It converges on the way, and then stays, whatever gradient is left.
+    report = trained_by_closure(
+        health, lambda: model(torch.ones(4, 2)).square().mean(), 6
+    )
+    assert report.codes == []
 
 
 def test_weights_that_nothing_trains_are_named_where_the_optimizer_calls_the_loop():
     """As Lightning steps; they were passed over, because L-BFGS converges within its step."""
     model = seeded(mlp)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.zeros(2, 8)).square().mean()
-        loss.backward()
-        return loss
-
-    with Health(model, optimizer) as health:
-        for _ in range(4):
-            health.step(optimizer.step(closure))
-    (found,) = health.report().findings
+    report = trained_by_closure(
+        watched(model), lambda: model(torch.zeros(2, 8)).square().mean(), 4
+    )
+    (found,) = report.findings
     assert found.code == "zero-gradients" and "0.weight" in found.observed
 
 

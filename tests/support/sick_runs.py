@@ -113,6 +113,21 @@ def watched(model, *, lr=0.1, optimizer=torch.optim.SGD, **options):
     return Health(model, optimizer(model.parameters(), lr=lr), **options)
 
 
+def trained_by_closure(health, loss_of, steps):
+    """Train where the optimizer runs forward and backward pass, as Lightning's does."""
+
+    def closure():
+        health.optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        return loss
+
+    with health:
+        for _ in range(steps):
+            health.step(health.optimizer.step(closure))
+    return health.report()
+
+
 def looked_at(model, loss_of, steps=1, *, within=None):
     """A watch over steps without an update, each within a context; `loss_of` gets its number."""
     with Health(model) as health, within or nullcontext():
