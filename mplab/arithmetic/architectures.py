@@ -124,11 +124,11 @@ class MatrixUnit:
         )
 
     def _require(self, name: str, allowed: Sequence[Any], words: str) -> None:
-        given = getattr(self, name)
+        value = getattr(self, name)
         mode = isinstance(allowed[0], Rounding)
-        if given not in allowed or (mode and not isinstance(given, Rounding)):
+        if value not in allowed or (mode and not isinstance(value, Rounding)):
             raise ValueError(
-                f"MatrixUnit: {name} must be {words}; got {quoted(given)}. Choose another unit."
+                f"MatrixUnit: {name} must be {words}; got {quoted(value)}. Choose another unit."
             )
 
     @property

@@ -59,7 +59,7 @@ them: x.to(FP16).
     def __init__(self, values: Any, fmt: FormatLike) -> None:
         self.fmt = format_of(fmt, function="FloatArray")
         self.values = np.array(
-            require_values("FloatArray", "values", _plain(values), self.fmt)
+            require_values("FloatArray", "values", _unwrapped(values), self.fmt)
         )
         self.values.flags.writeable = False
 
@@ -74,7 +74,7 @@ them: x.to(FP16).
             fmt: the format to round to.
             rounding: the direction, any but `STOCHASTIC`, which needs a stream: use `round_to`.
         """
-        return cls(round_to(_plain(values), fmt, rounding=rounding), fmt)
+        return cls(round_to(_unwrapped(values), fmt, rounding=rounding), fmt)
 
     def to(
         self, fmt: FormatLike, *, rounding: Rounding = Rounding.TIES_TO_EVEN
@@ -115,7 +115,9 @@ them: x.to(FP16).
                 f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
             )
         operands = (
-            (_plain(other), self.values) if swapped else (self.values, _plain(other))
+            (_unwrapped(other), self.values)
+            if swapped
+            else (self.values, _unwrapped(other))
         )
         return FloatArray(operation(*operands, self.fmt), self.fmt)
 
@@ -178,22 +180,22 @@ them: x.to(FP16).
         )
 
     def __eq__(self, other: object) -> Any:
-        return self.values == as_float64("==", _plain(other))
+        return self.values == as_float64("==", _unwrapped(other))
 
     def __ne__(self, other: object) -> Any:
-        return self.values != as_float64("!=", _plain(other))
+        return self.values != as_float64("!=", _unwrapped(other))
 
     def __lt__(self, other: Any) -> Any:
-        return self.values < as_float64("<", _plain(other))
+        return self.values < as_float64("<", _unwrapped(other))
 
     def __le__(self, other: Any) -> Any:
-        return self.values <= as_float64("<=", _plain(other))
+        return self.values <= as_float64("<=", _unwrapped(other))
 
     def __gt__(self, other: Any) -> Any:
-        return self.values > as_float64(">", _plain(other))
+        return self.values > as_float64(">", _unwrapped(other))
 
     def __ge__(self, other: Any) -> Any:
-        return self.values >= as_float64(">=", _plain(other))
+        return self.values >= as_float64(">=", _unwrapped(other))
 
     def __repr__(self) -> str:
         digits = 4 + (self.fmt.precision > 12) * 5
@@ -210,7 +212,7 @@ them: x.to(FP16).
         return in_hex(int(encode(value, self.fmt)), self.fmt)
 
 
-def _plain(x: Any) -> Any:
+def _unwrapped(x: Any) -> Any:
     return x.values if isinstance(x, FloatArray) else x
 
 

@@ -362,10 +362,10 @@ def refine(
         while (reason := _verdict(errors, limit)) is None:
             correction = _solve(factors, residual)
             if errors and method == "gmres":
-                correction, taken = _gmres(
+                correction, steps = _gmres(
                     lambda v: _solve(factors, scaled @ v), correction
                 )
-                inner += taken
+                inner += steps
             x = x + np.ldexp(correction, exponent + power)
             residual, exponent, error = system.residual_and_backward_error(x)
             errors.append(error)

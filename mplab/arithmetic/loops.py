@@ -8,8 +8,8 @@ needs rare steps, are compiled in. Sequential sums have loops of their own; the 
 a plan, which costs tens of nanoseconds per step.
 
 numba's cache on disk checks only the file of a loop, which is this one. Callees are here, in
-`mplab.numbers.kernels` or `checked`; `_EDITION` makes those files part of the key, so that a loop
-that mentions it is recompiled when one of the files changes.
+`mplab.numbers.kernels` or `step_loops`; `_EDITION` makes those files part of the key, so that a
+loop that mentions it is recompiled when one of the files changes.
 """
 
 import zlib
@@ -21,17 +21,16 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from mplab.numbers import checked, kernels
-from mplab.numbers.checked import to_odd
+from mplab.numbers import step_loops
 from mplab.numbers.compiled import Compiled
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
-from mplab.numbers.parameters import Keys, RoundingParameters
+from mplab.numbers.options import Keys
+from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.step_loops import to_odd
 from mplab.numbers.threads import parallel
 
-_EDITION = zlib.crc32(
-    Path(kernels.__file__).read_bytes() + Path(checked.__file__).read_bytes()
-)
+_EDITION = zlib.crc32(Path(step_loops.__file__).read_bytes(), step_loops._EDITION)
 
 _STOCHASTIC = int(Rounding.STOCHASTIC)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)

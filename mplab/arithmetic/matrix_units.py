@@ -152,11 +152,9 @@ def mma(
             f"{promote_every}. DeepSeek's choice is 128."
         )
     step = _Step(unit, output_format)
-    by = (
-        _spread(unit, scales, scaled, left.shape, right.shape)
-        if scaled
-        else (None, None)
-    )
+    by: tuple[Any, Any] = None, None
+    if scaled:
+        by = _spread(unit, scales, scaled, left.shape, right.shape)
     if unit.flush:
         total = _flushed(total, FP32)
     first, second = (
@@ -174,11 +172,9 @@ def mma(
 # Arguments -------------------------------------------------------------------------------
 def _values(name: str, x: Any, fmt: Any) -> np.ndarray:
     """Convert an operand to float64, and check that its values belong to `fmt` (`float`: FP64)."""
-    return (
-        as_float64("mma", x, name)
-        if fmt is float
-        else require_values("mma", name, x, fmt)
-    )
+    if fmt is float:
+        return as_float64("mma", x, name)
+    return require_values("mma", name, x, fmt)
 
 
 def _require_formats(
@@ -193,11 +189,12 @@ def _require_formats(
     for fmt in pair:
         if fmt is not float:
             _require_exact_products(unit, fmt, scaled)
-    grouped = unit.group > 1
-    fits = scaled is not None and set(pair) == {FP4_E2M1} if grouped else scaled is None
+    rule = "None" + " or in FP8_E8M0" * unit.at_once
+    fits = scaled is None
+    if unit.group > 1:
+        rule = "given, for operands in FP4_E2M1"
+        fits = scaled is not None and set(pair) == {FP4_E2M1}
     if not (fits or (unit.at_once and scaled == FP8_E8M0)):
-        rule = "None" + " or in FP8_E8M0" * unit.at_once
-        rule = "given, for operands in FP4_E2M1" if grouped else rule
         raise ValueError(
             f"mma: scales must be {rule} with this unit; got {scaled.name if scaled else None}. "
             f"Choose another unit."
@@ -277,11 +274,10 @@ def _chained(
     for k in range(0, depth, promote_every):
         some = a[:, k : k + promote_every], b[k : k + promote_every]
         more = _chained(*some, np.zeros(c.shape), step, None)
-        c = (
-            c + more
-            if step.output_format is float
-            else add(c, more, step.output_format)
-        )
+        if step.output_format is float:
+            c = c + more
+            continue
+        c = add(c, more, step.output_format)
     return c
 
 
@@ -301,11 +297,16 @@ class _Step:
     ) -> _Factors:
         """Prepare an operand for the steps: its values, and the exponents for the alignment."""
         if self.unit.fraction_bits is None:
-            return _Factors(_flushed(x, fmt) if self.unit.flush else x, x)
+            values = x
+            if self.unit.flush:
+                values = _flushed(x, fmt)
+            return _Factors(values, x)
         exponents = self._exponents_of(x, fmt.emin)
         if scale is not None and scale_format is not None:
             of_scale = self._exponents_of(scale, scale_format.emin)
-            exponents = of_scale if self.unit.group > 1 else exponents + of_scale
+            if self.unit.group > 1:  # the sum of a group, which its scale alone aligns
+                exponents = np.zeros_like(exponents)
+            exponents = exponents + of_scale
             x = x * scale
         return _Factors(x, exponents)
 
@@ -328,10 +329,12 @@ class _Step:
                 total = self._at_once(products, exponents, c, finite)
             else:
                 total = self._products_first(products, exponents, c, self.unit.sum_bits)
-            written = self._written(
-                total if finite else self._special(total, products, c)
-            )
-            return written if self.unit.signed_underflow else written + 0.0
+            if not finite:
+                total = self._special(total, products, c)
+            written = self._written(total)
+            if not self.unit.signed_underflow:
+                written = written + 0.0  # −0 becomes +0
+            return written
 
     def _one_by_one(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         """Add C and the products, every operation rounded: one product fused, more in pairs."""
@@ -402,20 +405,20 @@ class _Step:
 
     def _top(self, exponents: np.ndarray, c: np.ndarray) -> np.ndarray:
         """Return the exponent that C and other terms are aligned to."""
-        floor = np.int16(
-            _NEVER if self.unit.exponent_floor is None else self.unit.exponent_floor
-        )
+        floor = self.unit.exponent_floor
+        if floor is None:
+            floor = _NEVER
         of_c = self._exponents_of(c, self.output_format.emin)
-        return np.asarray(np.maximum(exponents.max(axis=1, initial=floor), of_c))
+        return np.asarray(
+            np.maximum(exponents.max(axis=1, initial=np.int16(floor)), of_c)
+        )
 
     def _exponents_of(self, x: np.ndarray, emin: int) -> np.ndarray:
         """Return the exponent of each number; far below all others for zeros that do not align."""
         exponents = _exponents(x, emin)
-        return (
-            exponents
-            if self.unit.zeros_align
-            else np.where(x == 0, np.int16(-9999), exponents)
-        )
+        if not self.unit.zeros_align:
+            exponents = np.where(x == 0, np.int16(-9999), exponents)
+        return exponents
 
     def _special(
         self, total: np.ndarray, products: np.ndarray, c: np.ndarray
@@ -439,11 +442,9 @@ class _Step:
     def _register(self) -> Format:
         """Return FP32, or the shorter format that the unit writes."""
         bits = self.unit.written_bits
-        return (
-            FP32
-            if bits == 23
-            else Format(f"E8M{bits}", exponent_bits=8, precision=bits + 1)
-        )
+        if bits == 23:
+            return FP32
+        return Format(f"E8M{bits}", exponent_bits=8, precision=bits + 1)
 
 
 def _exponents(x: np.ndarray, emin: int) -> np.ndarray:

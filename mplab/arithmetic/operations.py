@@ -32,7 +32,7 @@ from mplab.numbers.formats import (
 from mplab.numbers.inputs import as_array, widen
 from mplab.numbers.options import Stream, Tally
 from mplab.numbers.rounding import events, round_to
-from mplab.numbers.steps import checked
+from mplab.numbers.steps import take
 
 
 class Rules(TypedDict, total=False):
@@ -370,7 +370,7 @@ def _at_once(
     """Compute an operation on common operands, by default rules; None for the long way."""
     if not _OPERATIONS[operation].few:
         name = operation.__name__
-        return None if operation is remainder else checked(name, fmt, *operands)
+        return None if operation is remainder else take(name, fmt, *operands)
     return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
 
 
@@ -397,7 +397,7 @@ def _exact(
     watched: bool,
 ) -> _Exact:
     """Compute an operation; `watched`: its events must be right, too."""
-    how = _OPERATIONS[operation]
+    entry = _OPERATIONS[operation]
     name = operation.__name__
     mode = rules.get("rounding", Rounding.TIES_TO_EVEN)
     to_nearest = mode in (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)
@@ -406,7 +406,7 @@ def _exact(
         raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
     floor = fmt.min_normal if flush else 0.0
     past: Any = False
-    if how.few and not flush and _fits(fmt):
+    if entry.few and not flush and _fits(fmt):
         wide = look_up(operands[0], fmt, lambda: _results(operation, fmt))
         if wide is not None:
             return _Exact(wide, past, [np.asarray(operands[0])])
@@ -415,15 +415,15 @@ def _exact(
         for argument, x in zip("abc", operands, strict=False)
     ]
     with np.errstate(all="ignore"):
-        if how.addends and (watched or not to_nearest or not how.nearest):
+        if entry.addends and (watched or not to_nearest or not entry.nearest):
             downward = mode is Rounding.TOWARD_NEGATIVE
-            wide = exact_sum_to_odd(*how.addends(*numbers), downward=downward)
+            wide = exact_sum_to_odd(*entry.addends(*numbers), downward=downward)
         else:
-            wide = how.nearest(*numbers)
+            wide = entry.nearest(*numbers)
         if not _fits(fmt):
             every = np.broadcast_arrays(*numbers)
             hard = fmt.precision > 25 or _near_the_ends(*every, wide)
-            wide, past = slowly(how.exact, wide, every, where=hard)
+            wide, past = slowly(entry.exact, wide, every, where=hard)
             chance = past & (mode is Rounding.STOCHASTIC)
             wide = np.where(chance, np.copysign(np.inf, wide), wide)[()]
     return _Exact(wide, past, numbers)

@@ -32,7 +32,8 @@ from mplab.numbers.formats import (
     Tininess,
     format_of,
 )
-from mplab.numbers.options import Stream, checked_keys, checked_parameters
+from mplab.numbers.options import Stream
+from mplab.numbers.parameters import checked_keys, checked_parameters
 from mplab.numbers.rounding import round_to
 
 
@@ -62,7 +63,7 @@ _BLOCKED = re.compile(r"blocked\(([1-9][0-9]{0,999})\)")
 
 
 def matmul(
-    a: Any, b: Any, *, split_k: int = 1, **how: Unpack[Accumulation]
+    a: Any, b: Any, *, split_k: int = 1, **accumulation: Unpack[Accumulation]
 ) -> np.ndarray:
     """Multiply matrices a @ b, rounded at every step.
 
@@ -74,7 +75,7 @@ def matmul(
         split_k: number of parts of the K terms, 1 to K; part c starts at c·K // split_k. Each
             part is summed separately, as by a kernel that uses idle processors; then the parts
             are added in order, in the accumulator.
-        **how: see `Accumulation`.
+        **accumulation: see `Accumulation`.
 
     Returns:
         float64, shape (M, N), every element a value of the output format.
@@ -104,20 +105,25 @@ def matmul(
     k = require_product("matmul", left, right)[1]
     integer("matmul", "split_k", split_k, least=1, most=max(k, 1))
     if split_k == 1:
-        return accumulate("matmul", left, right, **how)[0]
+        return accumulate("matmul", left, right, **accumulation)[0]
     ends = [c * k // split_k for c in range(split_k + 1)]
-    rules, output = _split(how)
+    rules, output = _inner_and_output(accumulation)
     parts = [
         accumulate("matmul", left[:, begin:end], right[begin:end], **rules)[0]
         for begin, end in pairwise(ends)
     ]
     total = parts[0]
     for part in parts[1:]:
-        total = add(total, part, how["accumulator_format"], **_operation(how))
-    return np.asarray(round_to(total, output, **_operation(how)))
+        total = add(
+            total,
+            part,
+            accumulation["accumulator_format"],
+            **_of_each_step(accumulation),
+        )
+    return np.asarray(round_to(total, output, **_of_each_step(accumulation)))
 
 
-def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
+def dot(a: Any, b: Any, **accumulation: Unpack[Accumulation]) -> np.float64:
     """Compute the inner product of two vectors, rounded at every step. See `matmul`.
 
     Examples:
@@ -135,11 +141,13 @@ def dot(a: Any, b: Any, **how: Unpack[Accumulation]) -> np.float64:
             f"dot: a and b must be vectors of one length; got shapes {left.shape} and "
             f"{right.shape}. For matrices, use matmul."
         )
-    product = accumulate("dot", left[None, :], right[:, None], **how)[0]
+    product = accumulate("dot", left[None, :], right[:, None], **accumulation)[0]
     return np.float64(product[0, 0])
 
 
-def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+def sum(
+    x: Any, *, axis: int | None = None, **accumulation: Unpack[Accumulation]
+) -> Any:
     """Sum all elements, or along an axis, rounded at every step. See `matmul`.
 
     `product_format` has no effect. The first term, too, is rounded to the accumulator.
@@ -147,7 +155,7 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
     Args:
         x: values of FP32 or narrower, any shape.
         axis: the axis to sum along; None: all elements, in row-major order.
-        **how: see `Accumulation`.
+        **accumulation: see `Accumulation`.
 
     Returns:
         float64 of the shape of `x` without the axis.
@@ -159,7 +167,7 @@ def sum(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
         300.0
     """
     lanes, shape = _lanes("sum", x, axis)
-    return _summed("sum", lanes, how)[0].reshape(shape)[()]
+    return _summed("sum", lanes, accumulation)[0].reshape(shape)[()]
 
 
 def distinct_sums(
@@ -194,15 +202,15 @@ def distinct_sums(
 
 
 def cumsum(
-    x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]
+    x: Any, *, axis: int | None = None, **accumulation: Unpack[Accumulation]
 ) -> np.ndarray:
     """Compute running sums, rounded at every step.
 
     Args:
         x: values of FP32 or narrower, any shape.
         axis: the axis to sum along; None: all elements, in row-major order.
-        **how: see `Accumulation`; the order must be sequential, reversed (running sums from
-            the end) or kahan.
+        **accumulation: see `Accumulation`; the order must be sequential, reversed (running sums
+            from the end) or kahan.
 
     Returns:
         float64 of the shape of `x`; flat if `axis` is None.
@@ -212,16 +220,18 @@ def cumsum(
         array([1., 2., 3., 4., 4.])
     """
     lanes, shape = _lanes("cumsum", x, axis)
-    order = how.get("order", "sequential")
+    order = accumulation.get("order", "sequential")
     one_of("cumsum", "order", order, ("sequential", "reversed", "kahan"))
-    running = _summed("cumsum", lanes, how, traced=True)[1]
+    running = _summed("cumsum", lanes, accumulation, traced=True)[1]
     running = running[::-1] if order == "reversed" else running
     if axis is None:
         return running[:, 0].copy()
     return np.moveaxis(running.reshape(len(lanes), *shape), 0, axis)
 
 
-def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+def norm(
+    x: Any, *, axis: int | None = None, **accumulation: Unpack[Accumulation]
+) -> Any:
     """Compute the Euclidean norm: the root of the sum of squares, all in the accumulator.
 
     Squares overflow and underflow in these formats; nothing is scaled.
@@ -235,13 +245,17 @@ def norm(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         (inf, 320.0)
     """
     lanes, shape = _lanes("norm", x, axis)
-    rules, output = _split(how)
+    rules, output = _inner_and_output(accumulation)
     total = _each_with_itself("norm", lanes, rules)
-    root = sqrt(total, how["accumulator_format"], **_operation(how))
-    return round_to(root, output, **_operation(how)).reshape(shape)[()]
+    root = sqrt(
+        total, accumulation["accumulator_format"], **_of_each_step(accumulation)
+    )
+    return round_to(root, output, **_of_each_step(accumulation)).reshape(shape)[()]
 
 
-def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any:
+def mean(
+    x: Any, *, axis: int | None = None, **accumulation: Unpack[Accumulation]
+) -> Any:
     """Compute the mean: the sum, divided by the count with one rounding. An empty mean is NaN.
 
     The count is exact even where the accumulator could not hold it.
@@ -251,9 +265,9 @@ def mean(x: Any, *, axis: int | None = None, **how: Unpack[Accumulation]) -> Any
         0.04095458984375
     """
     lanes, shape = _lanes("mean", x, axis)
-    rules, output = _split(how)
+    rules, output = _inner_and_output(accumulation)
     result = _quotient(_summed("mean", lanes, rules)[0], lanes.shape[0], rules)
-    return round_to(result, output, **_operation(how)).reshape(shape)[()]
+    return round_to(result, output, **_of_each_step(accumulation)).reshape(shape)[()]
 
 
 def variance(
@@ -262,7 +276,7 @@ def variance(
     axis: int | None = None,
     ddof: int = 0,
     method: str = "two-pass",
-    **how: Unpack[Accumulation],
+    **accumulation: Unpack[Accumulation],
 ) -> Any:
     """Compute the variance, rounded at every step.
 
@@ -275,7 +289,7 @@ def variance(
         axis: the axis; None: all elements.
         ddof: an integer to subtract from the count in the divisor.
         method: "two-pass" or "one-pass" (with ddof = 0).
-        **how: see `Accumulation`.
+        **accumulation: see `Accumulation`.
 
     Source:
         Higham 2002, Accuracy and Stability of Numerical Algorithms, §1.9.
@@ -289,7 +303,7 @@ def variance(
     """
     lanes, shape = _lanes("variance", x, axis)
     ddof = integer("variance", "ddof", ddof, least=-math.inf)
-    rules, output = _split(how)
+    rules, output = _inner_and_output(accumulation)
     fmt = rules["accumulator_format"]
     count = lanes.shape[0]
     if method == "two-pass" and fmt.precision > 26:
@@ -299,24 +313,24 @@ def variance(
         )
     centre = _quotient(_summed("variance", lanes, rules)[0], count, rules)
     if method == "two-pass":
-        entered = round_to(lanes, fmt, **_operation(how))
-        deviations = subtract(entered, centre, fmt, **_operation(how))
+        entered = round_to(lanes, fmt, **_of_each_step(accumulation))
+        deviations = subtract(entered, centre, fmt, **_of_each_step(accumulation))
         squares = _each_with_itself("variance", deviations, rules)
         result = _quotient(squares, count - ddof, rules)
     elif method == "one-pass" and ddof == 0:
         squares = _quotient(_each_with_itself("variance", lanes, rules), count, rules)
-        square = multiply(centre, centre, fmt, **_operation(how))
-        result = subtract(squares, square, fmt, **_operation(how))
+        square = multiply(centre, centre, fmt, **_of_each_step(accumulation))
+        result = subtract(squares, square, fmt, **_of_each_step(accumulation))
     else:
         raise ValueError(
             f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got "
             f"{quoted(method)} with ddof={ddof}. Leave method out."
         )
-    return round_to(result, output, **_operation(how)).reshape(shape)[()]
+    return round_to(result, output, **_of_each_step(accumulation)).reshape(shape)[()]
 
 
 def softmax(
-    x: Any, *, axis: int = -1, shift: bool = True, **how: Unpack[Accumulation]
+    x: Any, *, axis: int = -1, shift: bool = True, **accumulation: Unpack[Accumulation]
 ) -> np.ndarray:
     """Compute softmax, exp(x) over the sum of exp(x) along an axis, in the accumulator.
 
@@ -324,7 +338,7 @@ def softmax(
         x: values of FP32 or narrower, with at least one axis; rounded to the accumulator first.
         axis: the axis along which the results add up to about 1.
         shift: subtract the largest element first; without it exp overflows early.
-        **how: see `Accumulation`.
+        **accumulation: see `Accumulation`.
 
     Returns:
         float64 of the shape of `x`.
@@ -340,9 +354,9 @@ def softmax(
         array([nan,  0.])
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
-    rules, output = _split(how)
+    rules, output = _inner_and_output(accumulation)
     fmt = rules["accumulator_format"]
-    options = _operation(how)
+    options = _of_each_step(accumulation)
     entered = round_to(lanes, fmt, **options)
     if shift and lanes.size:
         entered = subtract(entered, entered.max(axis=0), fmt, **options)
@@ -365,51 +379,59 @@ def require_product(
     return (*left.shape, right.shape[1])
 
 
-def _split(how: Accumulation) -> tuple[Accumulation, Format]:
+def _inner_and_output(accumulation: Accumulation) -> tuple[Accumulation, Format]:
     """Return the options of the inner steps, and the format of the result."""
-    output = how.get("output_format")
+    output = accumulation.get("output_format")
     accumulator = format_of(
-        how.get("accumulator_format"), function="accumulator_format"
+        accumulation.get("accumulator_format"), function="accumulator_format"
     )
-    inner: Accumulation = {**how, "accumulator_format": accumulator}
+    inner: Accumulation = {**accumulation, "accumulator_format": accumulator}
     inner["output_format"] = None
     return inner, accumulator if output is None else output
 
 
-def _operation(how: Accumulation) -> Any:
-    """Return the options that single operations take."""
-    return {k: how[k] for k in ("rounding", "overflow", "stream") if k in how}
+def _of_each_step(accumulation: Accumulation) -> Any:
+    """Return the options that each operation of a reduction takes."""
+    return {
+        k: accumulation[k]
+        for k in ("rounding", "overflow", "stream")
+        if k in accumulation
+    }
 
 
 def _summed(
-    function: str, lanes: np.ndarray, how: Accumulation, *, traced: bool = False
+    function: str,
+    lanes: np.ndarray,
+    accumulation: Accumulation,
+    *,
+    traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sum each lane; see `accumulate`."""
-    rules: Accumulation = {**how, "product_format": None}
+    rules: Accumulation = {**accumulation, "product_format": None}
     return accumulate(function, np.ones((1, len(lanes))), lanes, **rules, traced=traced)
 
 
-def _quotient(total: np.ndarray, count: int, how: Accumulation) -> np.ndarray:
+def _quotient(total: np.ndarray, count: int, accumulation: Accumulation) -> np.ndarray:
     """Divide totals by an exact count, rounded once."""
-    fmt = how["accumulator_format"]
+    fmt = accumulation["accumulator_format"]
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
     if (
         fmt.precision + count.bit_length() > 51
     ):  # see `divide`: float64 may reach a midpoint
         wide, _ = slowly(lambda q: q / count, wide, [total])
-    return np.asarray(round_to(wide, fmt, **_operation(how)))
+    return np.asarray(round_to(wide, fmt, **_of_each_step(accumulation)))
 
 
 def _each_with_itself(
-    function: str, lanes: np.ndarray, how: Accumulation
+    function: str, lanes: np.ndarray, accumulation: Accumulation
 ) -> np.ndarray:
     """Sum the squares of each lane; the square of an FP32 value is exact in float64."""
     squares = lanes * lanes
-    fmt = how.get("product_format")
+    fmt = accumulation.get("product_format")
     if fmt is not None:
-        squares = round_to(squares, fmt, **_operation(how))
-    return _summed(function, squares, how)[0]
+        squares = round_to(squares, fmt, **_of_each_step(accumulation))
+    return _summed(function, squares, accumulation)[0]
 
 
 def _lanes(

@@ -85,12 +85,12 @@ class Weights:
             self._master = _sum(self._master, delta, FP32)
             self.values = round_to(self._master, self.fmt)
         elif self.method == "stochastic":
-            how = {"rounding": Rounding.STOCHASTIC, "stream": self._stream}
-            self.values = _sum(self.values, delta, self.fmt, **how)
+            rules = {"rounding": Rounding.STOCHASTIC, "stream": self._stream}
+            self.values = _sum(self.values, delta, self.fmt, **rules)
         else:
             self.values = _sum(self.values, delta, self.fmt)
 
 
-def _sum(x: Any, y: Any, fmt: Format, **how: Any) -> Any:
+def _sum(x: Any, y: Any, fmt: Format, **rules: Any) -> Any:
     """Add numbers that need not be values of the format, rounded once."""
-    return round_to(exact_sum_to_odd(x, y), fmt, **how)
+    return round_to(exact_sum_to_odd(x, y), fmt, **rules)

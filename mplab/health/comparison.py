@@ -47,9 +47,9 @@ class Difference(NamedTuple):
         site = self.site
         if self.other:
             return f"{site.dtype} of {site.shape} against {self.other}"
-        unit = "ulp" if getattr(torch, site.dtype).is_floating_point else "in integers"
         if self.ulps == math.inf:
             return "a number that is not finite against one that is"
+        unit = "ulp" if getattr(torch, site.dtype).is_floating_point else "in integers"
         size = math.prod(site.shape)
         if self.moved:
             sampled = min(SAMPLED, size)
@@ -218,7 +218,9 @@ def _listed(steps: Sequence[int]) -> str:
 def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
     """How far two tensors are apart, and how many of their sampled numbers differ."""
     dtype = getattr(torch, site.dtype)
-    width = 8 * dtype.itemsize if not dtype.is_complex else 4 * dtype.itemsize
+    width = 8 * dtype.itemsize
+    if dtype.is_complex:  # the real and the imaginary part are numbers of their own
+        width //= 2
     half = 1 << (width - 1)
     differ = a[2:] != b[2:]
     moved = int(differ.sum())

@@ -5,7 +5,6 @@ The hooks read tensors and change none of them: a run with digests has the bits 
 
 import json
 import os
-import weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,9 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from mplab.health.measures import (
+    Known,
     Watch,
     local,
     rank,
+    register_hook,
     require_optimizer,
     several_processes,
     together,
@@ -79,11 +80,10 @@ class Site(NamedTuple):
         return self.direction, self.layer, self.what, self.call
 
     def __str__(self) -> str:
-        layer = (
-            f"{self.layer} ({self.kind})" if self.layer else f"the model ({self.kind})"
-        )
-        named = self.what not in ("input", "output")
-        what = f'"{self.what}" of {layer}' if named else f"the {self.what} of {layer}"
+        layer = f"{self.layer or 'the model'} ({self.kind})"
+        what = f"the {self.what} of {layer}"
+        if self.what not in ("input", "output"):
+            what = f'"{self.what}" of {layer}'
         words = {
             "start": f"{what} before the first step",
             "backward": f"the gradient with respect to {what}",
@@ -116,7 +116,9 @@ def numbers_of(t: Tensor) -> Tensor:
     each position: any change of one number changes it. The others are the bits of some numbers.
     Integer sums wrap around at 2^64, so no order of summation changes them.
     """
-    t = local(t.coalesce().values() if t.is_sparse else t)
+    if t.is_sparse:
+        t = t.coalesce().values()
+    t = local(t)
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))
     # An even distance would stay in few columns.
@@ -213,13 +215,15 @@ class Digest(Watch):
         self.model = model
         self.optimizer = optimizer
         self.every = integer("Digest", "every", every, least=1)
-        name = None if path is None else os.fspath(path)
-        if name is not None and several_processes() and "%r" not in name:
-            raise ValueError(
-                f"Digest: path must hold %r, for the rank, where several processes train; got "
-                f"{name}. Write run-%r.json."
-            )
-        self.path = None if name is None else Path(name.replace("%r", str(rank())))
+        self.path: Path | None = None
+        if path is not None:
+            name = os.fspath(path)
+            if several_processes() and "%r" not in name:
+                raise ValueError(
+                    f"Digest: path must hold %r, for the rank, where several processes train; got "
+                    f"{name}. Write run-%r.json."
+                )
+            self.path = Path(name.replace("%r", str(rank())))
         self._file: Any = None
         self.record = Record()
 
@@ -233,23 +237,23 @@ class Digest(Watch):
         self._ids: dict[Site, int] = {}
         self._number = self._depth = 0
         self._kinds = {
-            _plain(n): type(m).__name__ for n, m in self.model.named_modules()
+            _without_compile(n): type(m).__name__ for n, m in self.model.named_modules()
         }
         self._stopped = False
         self._clear()
         hold = self._handles.append
         for full, module, _ in watched_modules(self.model):
-            before = partial(self._before, _plain(full))
-            after = partial(self._after, _plain(full))
+            before = partial(self._before, _without_compile(full))
+            after = partial(self._after, _without_compile(full))
             hold(module.register_forward_pre_hook(before, with_kwargs=True))
             hold(module.register_forward_hook(after))
         for name, p in self.model.named_parameters():
-            self._see("start", *_split(name), p)
+            self._see("start", *_layer_and_name(name), p)
             if p.requires_grad:
                 hook = partial(self._accumulated, name)
                 hold(p.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
         for name, buffer in self.model.named_buffers():
-            self._see("start", *_split(name), buffer)
+            self._see("start", *_layer_and_name(name), buffer)
         hold(self.optimizer.register_step_pre_hook(self._updating))
         hold(self.optimizer.register_step_post_hook(self._updated))
         return self
@@ -280,7 +284,7 @@ class Digest(Watch):
         self._rows: list[tuple[Site, Tensor]] = []
         self._runs: Counter[str] = Counter()
         self._places: set[tuple[str, str, str, int]] = set()
-        self._known: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._known = Known()
 
     # What is seen ---------------------------------------------------------------------------
 
@@ -318,20 +322,18 @@ class Digest(Watch):
 
     def _pass(self, layer: str, what: str, tree: Any) -> None:
         """Record the new tensors that enter or leave a module."""
-        for place, t in enumerate(tensors_in(tree)):
+        for number, t in enumerate(tensors_in(tree), start=1):
             if t.layout is not torch.strided or t.is_meta:
                 continue
-            version = -1 if t.is_inference() else t._version
-            known, at = self._known.get(id(t), (None, 0))
-            if known is not None and known() is t and at == version:
+            if self._known.get(t):
                 continue
-            self._known[id(t)] = weakref.ref(t), version
-            part = f"{what} {place + 1}" if place else what
+            self._known.put(t, True)
+            part = what if number == 1 else f"{what} {number}"
             call = self._runs[layer] - 1
             self._see("forward", layer, part, t, call)
             if t.requires_grad and not t.is_leaf:
                 hook = partial(self._see, "backward", layer, part, call=call)
-                t.register_hook(hook)  # type: ignore[no-untyped-call]
+                register_hook(t, hook)  # type: ignore[no-untyped-call]
 
     @without_errors
     def _before(self, layer: str, module: nn.Module, args: Any, kwargs: Any) -> None:
@@ -351,7 +353,7 @@ class Digest(Watch):
     @without_errors
     def _accumulated(self, name: str, p: Tensor) -> None:
         if p.grad is not None:
-            self._see("backward", *_split(name), p.grad)
+            self._see("backward", *_layer_and_name(name), p.grad)
 
     @without_errors
     def _updating(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -364,7 +366,7 @@ class Digest(Watch):
             return
         for name, p in self.model.named_parameters():
             if p.requires_grad:
-                self._see("update", *_split(name), p)
+                self._see("update", *_layer_and_name(name), p)
         self._end_step()
 
     @without_errors
@@ -382,17 +384,17 @@ class Digest(Watch):
         self._clear()
 
 
-def _split(name: str) -> tuple[str, str]:
+def _layer_and_name(name: str) -> tuple[str, str]:
     """Split the name of a parameter or buffer into its module and its name there."""
-    layer, _, what = _plain(name).rpartition(".")
+    layer, _, what = _without_compile(name).rpartition(".")
     return layer, what
 
 
-def _plain(name: str) -> str:
+def _without_compile(name: str) -> str:
     """Leave out the part of a name that `torch.compile` adds.
 
     Examples:
-        >>> _plain("_orig_mod.0.weight"), _plain("0._orig_mod")
+        >>> _without_compile("_orig_mod.0.weight"), _without_compile("0._orig_mod")
         ('0.weight', '0')
     """
     return ".".join(part for part in name.split(".") if part != "_orig_mod")

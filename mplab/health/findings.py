@@ -16,10 +16,10 @@ from mplab.health.records import (
     Casts,
     Evidence,
     Magnitudes,
+    Origin,
     Step,
     pooled_gradients,
 )
-from mplab.health.tracing import Origin
 from mplab.numbers.formats import FORMATS
 
 
@@ -46,8 +46,6 @@ _problem, _watch, _note = (partial(_at, level) for level in _LEVELS)
 # Rules -----------------------------------------------------------------------------------
 _Rule = Callable[[Sequence[Step], Evidence], Iterator[Finding]]
 
-_NARROW = {name for name, fmt in FORMATS.items() if fmt.emin > -126}
-
 
 def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Whether the unscaled loss is finite: the rule to teach first."""
@@ -55,14 +53,13 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     poisoned = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     if bad and (poisoned is None or bad[0] <= poisoned):
         # the weights that an overflow reached spoil all that comes later
-        until = len(steps) if poisoned is None else poisoned + 1
-        origin = _culprit((steps[i] for i in bad if i < until), "forward")
+        early = [steps[i] for i in bad if poisoned is None or i <= poisoned]
+        origin = _culprit(early, "forward")
         where = f" {origin}." if origin else ""
-        scaled = seen.scaler or any(step.scale != 1 for step in steps)
-        means = (
-            "The number is made in the forward pass, where no loss scale has acted"
-            + (": a lower scale changes nothing." if scaled else ".")
-        )
+        means = "The number is made in the forward pass, where no loss scale has acted"
+        if seen.scaler or any(step.scale != 1 for step in steps):
+            means += ": a lower scale changes nothing"
+        means += "."
         check = (
             "Look at the inputs and the range of that operation; scale the input down, or run "
             "this part in FP32. A minimum scale or nan_to_num only hides it."
@@ -91,25 +88,24 @@ def _culprit(steps: Iterable[Step], phase: str) -> Origin | None:
     found = [o for step in steps for o in step.origins if o.phase == phase]
     times = Counter((o.module, o.operation) for o in found)
 
-    def precision(o: Origin) -> tuple[int, int, int]:
-        known = 0 if not o.operation else 1 if o.operation in _CASTS else 2
-        return known, times[o.module, o.operation], -o.step
+    def precision(o: Origin) -> tuple[bool, bool, int, int]:
+        computes = o.operation != "_to_copy"
+        return bool(o.operation), computes, times[o.module, o.operation], -o.step
 
     return max(found, key=precision, default=None)
-
-
-_CASTS = ("_to_copy", "cast")
 
 
 def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     """Overflow in the backward pass alone, which a lower scale usually cures."""
     count = sum(step.skipped for step in steps) - seen.idle
     went = [i for i, step in enumerate(steps) if not step.skipped]
-    start = went[0] if went else len(steps)
-    last = len(steps) - 1 - went[-1] if went else len(steps)
+    start = last = len(steps)  # how many were skipped at either end
+    if went:
+        start = went[0]
+        last = len(steps) - 1 - went[-1]
     scale = steps[-1].scale
     observed = f"{count} of {len(steps)} steps were skipped; the loss was finite in all of them."
-    origin = _culprit(steps[-last:], "backward") if last else None
+    origin = _culprit(steps[len(steps) - last :], "backward")
     never = [p.step for p in seen.probes if p.exponent < 0 and not p.finite]
     # an overflow is an infinity first
     nan = last >= 3 and origin is not None and origin.what == "NaN"
@@ -130,7 +126,9 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     if start <= 5 and start < len(steps) and not many:
         check = "Nothing. Step a schedule of learning rates only where the optimizer stepped."
         return _note("scale-finds-its-level", observed, means, check)
-    found = scale / 2 if start == len(steps) else steps[start].scale
+    found = scale / 2
+    if start < len(steps):
+        found = steps[start].scale
     check = f"Begin with a scale of {found:g}. Is this a resumed run? Load the scaler's state, too."
     return _watch("scale-finds-its-level", observed, means, check)
 
@@ -139,25 +137,24 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     first = next((i for i, step in enumerate(steps) if step.nonfinite_weights), None)
     if first is not None:
         step = steps[first]
-        healthy = step.gradient_norm is not None and math.isfinite(step.gradient_norm)
-        phase = "update" if healthy else "backward"
+        if step.gradient_norm is not None and math.isfinite(step.gradient_norm):
+            phase, gradients = "update", "finite"
+            made = "The update itself made them."
+        else:
+            phase, gradients = "backward", "not finite"
+            made = "An overflow reached the weights."
         origin = next((o for o in step.origins if o.phase == phase), None)
-        check = (
-            f"{origin}." if origin else "Check the optimizer's eps, and who calls step."
-        )
+        check = "Check the optimizer's eps, and who calls step."
+        if not math.isfinite(step.loss):
+            check = "See the finding about the loss, which was not finite before."
+        elif origin:
+            check = f"{origin}."
         yield _problem(
             "nonfinite-weights",
             f"{step.nonfinite_weights} weights were not finite after step {first}, whose "
-            f"gradients were {'finite' if healthy else 'not finite'}.",
-            "From here on every loss is NaN. "
-            + (
-                "The update itself made them."
-                if healthy
-                else "An overflow reached the weights."
-            ),
-            check
-            if math.isfinite(step.loss)
-            else "See the finding about the loss, which was not finite before.",
+            f"gradients were {gradients}.",
+            f"From here on every loss is NaN. {made}",
+            check,
         )
     if seen.bad_buffers:
         yield _problem(
@@ -216,11 +213,8 @@ def _some(names: Sequence[str]) -> str:
 def _underflow(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     """Gradients lost below a format: shown by a pass with larger ones, else suspected."""
     probes = [p for p in seen.probes if p.exponent > 0 and p.finite]
-    real = {
-        name: s
-        for name, s in pooled_gradients(steps).items()
-        if s.fmt in _NARROW and s.total and not s.what_if
-    }
+    pooled = pooled_gradients(steps)
+    real = {name: s for name, s in pooled.items() if s.loses and s.total}
     if real and not probes:
         yield from _suspected_underflow(steps, seen, real)
     elif real:
@@ -250,7 +244,7 @@ def _suspected_underflow(
     )
     for name, s in layers.items():
         # a layer of exact zeros beside others is cut off
-        if (50 * s.zeros >= s.total and s.footroom < 0) or nothing:
+        if (s.has_many_zeros and s.footroom < 0) or nothing:
             over = "larger gradients overflow elsewhere" if seen.probes else ""
             why = seen.unprobed or over or "the run was too short"
             yield _watch(

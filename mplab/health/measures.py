@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import (
     _disable_current_modes,
     _get_current_dispatch_mode,
 )
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
@@ -25,6 +26,10 @@ _COMPARED = 1 << 14
 
 _P = ParamSpec("_P")
 
+register_hook = Tensor.register_hook
+"""For the hooks of watches. A probe, which may replace the method to count the program's hooks,
+does not count these."""
+
 
 def without_errors(
     look: Callable[Concatenate[Any, _P], None],
@@ -36,7 +41,7 @@ def without_errors(
 
     @wraps(look)
     def hook(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> None:
-        if torch.compiler.is_compiling() or self._stopped:
+        if torch.compiler.is_compiling() or self._stopped or Watch.repeating:
             return
         try:
             look(self, *args, **kwargs)
@@ -47,8 +52,13 @@ def without_errors(
 
 
 class Watch:
-    """Hooks on a run; a class of them catches its errors by `without_errors`."""
+    """Hooks on a run; a class of them catches its errors by `without_errors`.
 
+    Attributes:
+        repeating: whether a backward pass is repeated just now; what is seen then is not the run's.
+    """
+
+    repeating = False  # of all watches: on CUDA hooks run in another thread
     _stopped = True
 
     def __init__(self) -> None:
@@ -133,6 +143,27 @@ def is_readable(t: object) -> bool:
     )
 
 
+def version_of(t: Tensor) -> int | None:
+    """How often a tensor was written to; None for an inference tensor, which does not count."""
+    return None if t.is_inference() else t._version
+
+
+class Known:
+    """What is known of tensors, each as long as it lives and nobody writes to it."""
+
+    def __init__(self) -> None:
+        self._found: Any = WeakTensorKeyDictionary()
+
+    def get(self, t: Tensor) -> Any:
+        """What was put for this tensor; None where nothing was, or it has changed since."""
+        version, found = self._found.get(t, (None, None))
+        return found if version is not None and version == version_of(t) else None
+
+    def put(self, t: Tensor, found: Any) -> None:
+        """Remember what was found."""
+        self._found[t] = version_of(t), found
+
+
 # Numbers of tensors -----------------------------------------------------------------------
 def several_processes() -> bool:
     """Whether several processes train together."""
@@ -170,7 +201,8 @@ def sample(t: Tensor, most: int) -> Tensor:
     rows = t
     if t.dim() > 1 and t.is_contiguous():
         rows = t.flatten(0, -2)
-    rows = rows if len(rows) > 1 else rows.squeeze()
+    if len(rows) == 1:
+        rows = rows.squeeze()
     return rows[:: -(-4 * t.numel() // most)]
 
 
@@ -189,7 +221,8 @@ def largest_of(t: Tensor) -> Tensor:
     if not t.numel():
         return torch.zeros((), dtype=torch.float32, device=t.device)
     t = local(t)
-    t = t if t.itemsize > 1 else t.float()
+    if t.itemsize == 1:  # torch has no order of eight bits
+        t = t.float()
     low, high = torch.aminmax(t)
     wide = torch.promote_types(t.dtype, torch.float32)
     return torch.maximum(-low, high).to(wide)
@@ -210,8 +243,10 @@ def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:
 def norm_of(t: Tensor) -> Tensor:
     """The Euclidean norm of this process's part, in float32, or in float64 if it is."""
     t = local(t)
-    t = t.coalesce().values() if t.is_sparse else t
-    t = t if t.itemsize > 1 else t.float()
+    if t.is_sparse:
+        t = t.coalesce().values()
+    if t.itemsize == 1:  # torch has no norm of eight bits
+        t = t.float()
     dtype = torch.promote_types(t.dtype, torch.float32)
     return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -227,13 +262,16 @@ def together(parts: list[Tensor]) -> Tensor:
 
 
 Rows = list[tuple[str, tuple[Any, ...], Tensor]]
-"""By layer: what is counted, and the counts, which are still on the device."""
+"""By layer: what is counted, and the counts, which are still on the device. To read each at once
+would wait for the device at each layer."""
 
 
 def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
     """Read all counts of a step from the device at once."""
-    rows = together([counts for *_, counts in counted]).tolist() if counted else []
-    return ((name, how, row) for (name, how, _), row in zip(counted, rows, strict=True))
+    if counted:
+        rows = together([counts for *_, counts in counted]).tolist()
+        for (name, kind, _), row in zip(counted, rows, strict=True):
+            yield name, kind, row
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
@@ -283,12 +321,7 @@ class Movement:
                 continue
             for p in group["params"]:
                 if p.requires_grad and p not in self._before:
-                    before = sample(local(p), _COMPARED).clone()
-                    self._before[p] = before
-                    if (
-                        "tolerance_grad" in group
-                    ):  # L-BFGS: does not move once converged
-                        self._pushed[p] = torch.zeros_like(before, dtype=torch.bool)
+                    self._before[p] = sample(local(p), _COMPARED).clone()
 
     def measure_gradients(self) -> None:
         """Note which weights have a gradient that is finite and not zero."""

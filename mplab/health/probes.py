@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,11 +16,12 @@ from torch.autograd.graph import Node
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from mplab.health.measures import (
+    Watch,
+    register_hook,
     several_processes,
     together,
 )
-from mplab.health.records import Magnitudes, Step
-from mplab.numbers.formats import FORMATS
+from mplab.health.records import Evidence, Probe, Step
 from mplab.simulation.mode import Mode
 
 _LARGER = (24, 18, 12, 6)
@@ -38,32 +39,11 @@ _FIRST_REPEAT = 20
 """A symptom that stays is probed again from this step on, at doubling distances."""
 
 
-class Probe(NamedTuple):
-    """What a backward pass with gradients of another size showed.
-
-    Attributes:
-        step: the step of the run.
-        exponent: the power of two by which the gradients were multiplied.
-        finite: whether they were finite.
-        error: how far the whole gradient was from that, as a share of its norm.
-        lost: the parameters whose own gradient was off by more than half, the largest first.
-        share: the share of all weights that these hold.
-    """
-
-    step: int
-    exponent: int
-    finite: bool
-    error: float
-    lost: list[str]
-    share: float
-
-
 # Hearing of backward passes ---------------------------------------------------------------
 # Nothing else in torch tells that a pass begins, and from which loss. `Tensor.backward` and all
 # trainers look the function up when they call it; whoever has kept it is not heard.
 _listeners: list[Callable[..., None]] = []
 _backward = torch.autograd.backward
-_register_hook = Tensor.register_hook
 
 
 def _heard(tensors: Any, grad_tensors: Any = None, *args: Any, **more: Any) -> None:
@@ -86,42 +66,18 @@ def unlisten(hear: Callable[..., None]) -> None:
         torch.autograd.backward = _backward
 
 
-def register_hook(t: Tensor, hook: Callable[[Tensor], None]) -> None:
-    """Register a hook that does nothing while a pass is repeated."""
-
-    def unless_repeated(gradient: Tensor) -> None:
-        if not _running:
-            hook(gradient)
-
-    _register_hook(t, unless_repeated)  # type: ignore[no-untyped-call]
-
-
-_running: list[None] = []
-"""Holds something while a pass is repeated: what is seen then is not the run's."""
-
-_hooked: list[None] = []
-"""Holds something for each hook of the program in a step that is to be repeated."""
-
-
-def _noted(t: Tensor, hook: Any) -> Any:
-    # a repeated pass would call the hook, too, and no node tells which hooks it has
-    if not getattr(hook, "__module__", "").startswith("mplab."):
-        _hooked.append(None)
-    return _register_hook(t, hook)  # type: ignore[no-untyped-call]
-
-
 class Prober:
     """Repeats backward passes where a symptom asks for it, but none that might change the run.
 
-    Attributes:
-        found: what the passes showed.
-        refused: why a pass was not repeated; empty if none was refused.
+    Args:
+        seen: where it is noted what the passes showed, or why one was not repeated.
+        parameters: the parameters whose gradients count, and their names.
     """
 
-    def __init__(self, parameters: Mapping[Tensor, str]) -> None:
-        self.found: list[Probe] = []
-        self.refused = ""
+    def __init__(self, seen: Evidence, parameters: Mapping[Tensor, str]) -> None:
+        self._seen = seen
         self._parameters = parameters
+        self._hooked = False
         self._exponents: tuple[int, ...] = ()
         self._tried: dict[tuple[int, ...], int] = {}
 
@@ -132,13 +88,19 @@ class Prober:
         last = self._tried.get(exponents, 0)
         if exponents and (not last or len(steps) >= max(_FIRST_REPEAT, 2 * last)):
             self._exponents = exponents
-            _hooked.clear()
-            Tensor.register_hook = _noted  # type: ignore[method-assign]
+            self._hooked = False
+
+            def noted(t: Tensor, hook: Any) -> Any:
+                # a repeated pass would call the hook, too, and no node tells which hooks it has
+                self._hooked = True
+                return register_hook(t, hook)  # type: ignore[no-untyped-call]
+
+            Tensor.register_hook = noted  # type: ignore[method-assign]
 
     def cancel(self) -> None:
         """Forget what was asked for."""
         self._exponents = ()
-        Tensor.register_hook = _register_hook  # type: ignore[method-assign]
+        Tensor.register_hook = register_hook  # type: ignore[method-assign]
 
     def run(self, step: int, tensors: Any, starts: Any) -> None:
         """Repeat the backward pass that begins now, if it was asked for; errors end only this."""
@@ -151,18 +113,13 @@ class Prober:
             roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if starts is None or isinstance(starts, Tensor):
                 starts = [starts] * len(roots)
-            self.refused = "a hook of a tensor" if _hooked else _refusal(roots)
-            if not self.refused:
+            refused = "a hook of a tensor" if self._hooked else _refusal(roots)
+            if not refused:
                 found = _probe(step, roots, starts, self._parameters, exponents)
-                self.found.append(found)
+                self._seen.probes.append(found)
+            self._seen.unprobed = refused
         except Exception as error:  # also where memory is short
-            self.refused = f"{type(error).__name__}: {error}"
-
-
-def is_suspicious(gradients: Magnitudes) -> bool:
-    """Whether zeros of a layer may be numbers that its format could not hold."""
-    narrow = FORMATS[gradients.fmt].emin > -126 and not gradients.what_if
-    return narrow and 50 * gradients.zeros >= gradients.total > 0
+            self._seen.unprobed = f"{type(error).__name__}: {error}"
 
 
 def _exponents(steps: Sequence[Step]) -> tuple[int, ...]:
@@ -170,8 +127,8 @@ def _exponents(steps: Sequence[Step]) -> tuple[int, ...]:
     lately = [step.skipped and math.isfinite(step.loss) for step in steps[-3:]]
     if len(lately) == 3 and all(lately):
         return _SMALLER
-    sick = not lately[-1] and any(map(is_suspicious, steps[-1].gradients.values()))
-    return _LARGER if sick else ()
+    zeros = any(s.loses and s.has_many_zeros for s in steps[-1].gradients.values())
+    return _LARGER if zeros and not lately[-1] else ()
 
 
 def _refusal(roots: Sequence[Tensor]) -> str:
@@ -236,11 +193,11 @@ def _aside() -> Iterator[None]:
         torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []),
         _uncounted(),
     ):
-        _running.append(None)
+        Watch.repeating = True
         try:
             yield
         finally:
-            _running.pop()
+            Watch.repeating = False
 
 
 def _probe(
@@ -291,14 +248,10 @@ def _probe(
     share = sum(n for n, _ in lost) / sum(n for n, *_ in pairs)
     size = float(sizes.norm())
     error = float(off.norm())
-    finite = math.isfinite(size if exponent < 0 else size + error)
+    finite = math.isfinite(size)
+    if exponent > 0:  # of smaller gradients it is asked whether they alone are finite
+        finite = finite and math.isfinite(error)
     names = [name for _, name in lost]
-    error = error / size if size else 0.0
-    return Probe(
-        step,
-        exponent,
-        finite,
-        error,
-        names,
-        share,
-    )
+    if size:
+        error /= size
+    return Probe(step, exponent, finite, error, names, share)

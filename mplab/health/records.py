@@ -5,14 +5,92 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from mplab.health.tracing import (
-    Origin,
-    Rounded,
-    RoundedIntegers,
-)
 from mplab.numbers.formats import FORMATS
+from mplab.simulation.places import OUTSIDE
+
+
+class Origin(NamedTuple):
+    """Where a number that is not finite came from.
+
+    Attributes:
+        step: the step of the run, from 0.
+        phase: "forward", "backward" or "update".
+        module: the module's name in the model.
+        operation: torch's operation, below autograd; empty where only the module is known.
+        what: "infinity", "NaN", or "infinity or NaN".
+        sizes: the largest magnitudes around it, in words.
+    """
+
+    step: int
+    phase: str
+    module: str
+    operation: str
+    what: str
+    sizes: str = ""
+
+    def __str__(self) -> str:
+        where = self.module if self.module == OUTSIDE else f"in {self.module}"
+        by = f"Operation {self.operation} {where}" if self.operation else self.module
+        what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
+        part = self.phase if self.phase == "update" else f"{self.phase} pass"
+        sizes = f" ({self.sizes})" if self.sizes else ""
+        return f"{by} made {what} in the {part} of step {self.step}{sizes}"
+
+
+class Rounded(NamedTuple):
+    """What a low format did to numbers of which each digit counts.
+
+    Attributes:
+        module: where.
+        fmt: the format's name.
+        size: the largest angle, or the number of additions.
+        error: in radians, or as a share of the sum's norm.
+    """
+
+    module: str
+    fmt: str
+    size: float
+    error: float
+
+
+class RoundedIntegers(NamedTuple):
+    """Whole numbers that a format could not hold, when they were cast to it.
+
+    Attributes:
+        module: where they were cast.
+        largest: the largest of them.
+        fmt: the format's name.
+        before: how many different numbers there were.
+        after: how many different numbers were left.
+    """
+
+    module: str
+    largest: float
+    fmt: str
+    before: int
+    after: int
+
+
+class Probe(NamedTuple):
+    """What a backward pass with gradients of another size showed.
+
+    Attributes:
+        step: the step of the run.
+        exponent: the power of two by which the gradients were multiplied.
+        finite: whether they were finite.
+        error: how far the whole gradient was from that, as a share of its norm.
+        lost: the parameters whose own gradient was off by more than half, the largest first.
+        share: the share of all weights that these hold.
+    """
+
+    step: int
+    exponent: int
+    finite: bool
+    error: float
+    lost: list[str]
+    share: float
 
 
 class Magnitudes(NamedTuple):
@@ -45,6 +123,16 @@ class Magnitudes(NamedTuple):
         """Powers of two from the smallest positive number of the format to `least`."""
         return _exponent(self.least) - _exponent(FORMATS[self.fmt].min_subnormal)
 
+    @property
+    def loses(self) -> bool:
+        """Whether the run computed in a format as narrow as FP16, which loses small numbers."""
+        return FORMATS[self.fmt].emin > FORMATS["BF16"].emin and not self.what_if
+
+    @property
+    def has_many_zeros(self) -> bool:
+        """Whether at least 2 % of the numbers are zero in the format."""
+        return 50 * self.zeros >= self.total > 0
+
     def plus(self, other: Magnitudes) -> Magnitudes:
         """Join two records."""
         return Magnitudes(
@@ -74,9 +162,9 @@ def magnitudes(
 
 
 def _exponent(size: float) -> float:
-    if size == 0:
-        return -math.inf
-    return math.log2(size) if math.isfinite(size) else math.inf
+    if not math.isfinite(size):
+        return math.inf
+    return math.log2(size) if size else -math.inf
 
 
 class Casts(NamedTuple):
@@ -200,7 +288,7 @@ class Evidence:
     half_parameters: list[str] = field(default_factory=list)
     wide_weights: bool = False
     no_gradient: int = 0
-    probes: list[Any] = field(default_factory=list)
+    probes: list[Probe] = field(default_factory=list)
     unprobed: str = ""
     idle: int = 0
     scaler_faults: dict[str, list[str]] = field(default_factory=dict)

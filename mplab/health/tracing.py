@@ -16,9 +16,17 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mplab.health.measures import (
+    Watch,
     is_readable,
     largest_of,
+    version_of,
     without_modes,
+)
+from mplab.health.records import (
+    Evidence,
+    Origin,
+    Rounded,
+    RoundedIntegers,
 )
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
@@ -91,50 +99,6 @@ _current_node = torch._C._current_autograd_node
 _next_number = torch._C._autograd._get_sequence_nr
 
 
-class Origin(NamedTuple):
-    """Where a number that is not finite came from.
-
-    Attributes:
-        step: the step of the run, from 0.
-        phase: "forward", "backward" or "update".
-        module: the module's name in the model.
-        operation: torch's operation, below autograd; empty where only the module is known.
-        what: "infinity", "NaN", or "infinity or NaN".
-        sizes: the largest magnitudes around it, in words.
-    """
-
-    step: int
-    phase: str
-    module: str
-    operation: str
-    what: str
-    sizes: str = ""
-
-    def __str__(self) -> str:
-        where = self.module if self.module == OUTSIDE else f"in {self.module}"
-        by = f"Operation {self.operation} {where}" if self.operation else self.module
-        what = {"infinity": "an infinity", "NaN": "a NaN"}.get(self.what, self.what)
-        part = self.phase if self.phase == "update" else f"{self.phase} pass"
-        sizes = f" ({self.sizes})" if self.sizes else ""
-        return f"{by} made {what} in the {part} of step {self.step}{sizes}"
-
-
-class Rounded(NamedTuple):
-    """What a low format did to numbers of which each digit counts.
-
-    Attributes:
-        module: where.
-        fmt: the format's name.
-        size: the largest angle, or the number of additions.
-        error: in radians, or as a share of the sum's norm.
-    """
-
-    module: str
-    fmt: str
-    size: float
-    error: float
-
-
 class _Sum(NamedTuple):
     """A sum that grows in a low format, and the same in FP32 of its first numbers."""
 
@@ -149,24 +113,6 @@ class _Bad(NamedTuple):
 
     what: str
     origin: Origin | None
-
-
-class RoundedIntegers(NamedTuple):
-    """Whole numbers that a format could not hold, when they were cast to it.
-
-    Attributes:
-        module: where they were cast.
-        largest: the largest of them.
-        fmt: the format's name.
-        before: how many different numbers there were.
-        after: how many different numbers were left.
-    """
-
-    module: str
-    largest: float
-    fmt: str
-    before: int
-    after: int
 
 
 def what_of(t: Tensor) -> str:
@@ -186,6 +132,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
 
     Args:
+        seen: where roundings are noted that a reader should know.
         narrowed: called with the phase, the module, the input and the result of each cast to
             eight bits.
         widened: called with the module, the operation and its result where a forward pass may
@@ -193,44 +140,38 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     Attributes:
         step: the number of the current step.
-        updating: whether an optimizer is running.
-        idle: whether nothing is looked at.
-        asks: whether the optimizer runs forward and backward passes itself, through a closure.
+        updating: whether an optimizer is running, or a scaler for it.
+        by_closure: whether the optimizer runs forward and backward passes itself.
         error: an error of this tracer, which then checks nothing more.
         origins: the first origin of each phase in this step.
         low: whether an operation had a result in FP16 or BF16 in this step.
         casts: addresses of memory that was cast to a low format in this step, and the formats.
         events: the numbers of the autograd nodes with which modules began, and their names.
-        integers: the first whole numbers that a cast changed.
-        angles: the sine or cosine whose argument was rounded most.
-        sums: the sum that lost most by being added up in a low format.
     """
 
     def __init__(
         self,
+        seen: Evidence,
         narrowed: Callable[[str, str, Tensor, Tensor], None],
         widened: Callable[[str, str, Tensor], None],
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._seen = seen
         self._narrowed = narrowed
         self._widened = widened
         self.updating = False
-        self.idle = False
         self.error: Exception | None = None
-        self.integers: RoundedIntegers | None = None
-        self.angles: Rounded | None = None
-        self.sums: Rounded | None = None
         self.begin(0)
 
     def begin(self, step: int) -> None:
         """Begin a step, and forget the one before."""
         self.step = step
         self.low = False
-        self.asks = False
+        self.by_closure = False
         self.origins: dict[str, Origin] = {}
         self.casts: dict[int, Format] = {}
-        # Of the latest result that is not finite, by phase.
-        self._last: dict[str, Origin] = {}
+        # Of the forward pass's latest result that is not finite.
+        self._latest: Origin | None = None
         self._aside: Origin | None = None
         self._stack: list[str] = []
         self.events: list[tuple[int, str]] = []
@@ -270,9 +211,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         # skip views, whose memory a cast may not have filled yet; subclasses, whose numbers lie
-        # elsewhere; and operations between processes, whose results have not arrived yet
+        # elsewhere; operations between processes, whose results have not arrived yet; and backward
+        # passes that a probe repeats
         between = any(name in func.namespace for name in _BETWEEN)
-        aside = types or between or self.idle or self.error is not None
+        aside = types or between or Watch.repeating or self.error is not None
         if func.is_view or aside:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
@@ -293,12 +235,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif name in ("sin", "cos"):
                 self._measure_angles(args[0])
             elif name == "add_":
-                self._follow_sum(
-                    before,
-                    args[0],
-                    args[1],
-                    kwargs.get("alpha", 1),
-                )
+                self._follow_sum(before, args[0], args[1], kwargs.get("alpha", 1))
         return out
 
     @contextmanager
@@ -329,15 +266,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             what = what_of(t)
             origin = None
             if what:
-                made = Origin(
-                    self.step,
-                    phase,
-                    module,
-                    name,
-                    what,
-                )
+                made = Origin(self.step, phase, module, name, what)
                 masks = what == "infinity" and _adds_masks(name, inputs, t)
                 origin = self._origin(made, known, inputs, masks)
+                if origin is not None and phase == "forward":
+                    self._latest = origin
             storage = t.untyped_storage()
             setattr(storage, _ORIGIN, origin)
             setattr(storage, _CHECKED, None if what else self._whole(t))
@@ -346,11 +279,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _whole(self, t: Tensor) -> tuple[int, int] | None:
         """The step and version of a check that covered all of a tensor's memory."""
-        whole = (
-            t.numel() * t.itemsize == t.untyped_storage().nbytes()
-            and not t.is_inference()
-        )
-        return (self.step, t._version) if whole else None
+        version = version_of(t)
+        if version is None or t.numel() * t.itemsize < t.untyped_storage().nbytes():
+            return None
+        return self.step, version
 
     def _known_bad(self, t: Tensor) -> _Bad | None:
         """Find an infinity or NaN in an input, and its origin."""
@@ -358,7 +290,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         storage = t.untyped_storage()
         looked = getattr(storage, _CHECKED, None)
-        if looked and not t.is_inference() and looked == (self.step, t._version):
+        if looked and looked == (self.step, version_of(t)):
             return None
         what = what_of(t)
         if not what:
@@ -376,7 +308,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
         if spread is not None:
-            self._last[made.phase] = spread
             if spread.step < self.step:  # kept, as autocast keeps its copies of weights
                 self.origins.setdefault(made.phase, spread)
             return spread
@@ -386,7 +317,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if meant or (known and passed_on):
             return None
         if masks:  # a row that is masked throughout will be NaN, and no other suffers
-            self._last[made.phase] = made
             self._aside = self._aside or made
             return made
         if made.operation == "_to_copy":
@@ -402,7 +332,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         gradients, and large negative numbers that a cast turns into -infinity.
         """
         if made.phase != "forward" or not beside:
-            self._last[made.phase] = made
             self.origins.setdefault(made.phase, made)
             return made
         self._aside = self._aside or made
@@ -411,9 +340,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
         """The origins of a step by phase; if the loss is not finite, the one that reached it."""
         origins = dict(self.origins)
-        value = float(loss)
-        if value - value != 0:
-            found = self._last.get("forward") or self._aside
+        if not math.isfinite(float(loss)):
+            found = self._latest or self._aside
             if is_plain(loss):
                 found = getattr(loss.untyped_storage(), _ORIGIN, None) or found
             if found is not None:
@@ -423,7 +351,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _place(self) -> tuple[str, str]:
         """The phase, and the module that is running or that made the autograd node."""
         node: Any = _current_node()
-        if self.updating and (node is None or not self.asks):
+        # an optimizer computes without gradients, but has its closure compute with them
+        in_closure = self.by_closure and (node is not None or torch.is_grad_enabled())
+        if self.updating and not in_closure and not self._stack:
             return "update", OUTSIDE
         if node is None:
             return "forward", self._stack[-1] if self._stack else OUTSIDE
@@ -446,7 +376,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if after.itemsize == 1 and before.numel():
             self._narrowed(phase, module, before, after)
         # scaled gradients of a squared error may be whole numbers by chance
-        if self.integers is not None or not before.numel() or phase != "forward":
+        if self._seen.integers is not None or not before.numel() or phase != "forward":
             return
         values = before.detach().to(widest(before))
         largest = float(values.abs().max())
@@ -455,12 +385,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         left = after.to(values.dtype)
         if bool((values == values.round()).all()) and bool((left != values).any()):
             counts = (len(torch.unique(t)) for t in (values, left))
-            self.integers = RoundedIntegers(
-                module,
-                largest,
-                fmt.name,
-                *counts,
-            )
+            self._seen.integers = RoundedIntegers(module, largest, fmt.name, *counts)
 
     def _measure_angles(self, x: Tensor) -> None:
         """Look at the argument of a sine or cosine: half a unit in its last place is an angle."""
@@ -473,13 +398,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         largest = float(x.detach().float().abs().max())
         if 0 < largest <= fmt.max_finite:
             error = 2.0 ** (math.frexp(largest)[1] - 1 - fmt.precision)
-            if self.angles is None or error > self.angles.error:
-                self.angles = Rounded(
-                    module,
-                    fmt.name,
-                    largest,
-                    error,
-                )
+            found = Rounded(module, fmt.name, largest, error)
+            self._seen.angles = _worst(self._seen.angles, found)
 
     def _follow_sum(
         self, before: Tensor | None, total: Tensor, part: Any, factor: float
@@ -499,25 +419,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if known and known.place == place and torch.equal(known.low, before):
             added, wide = known.added, known.wide
         wide = wide + factor * part
-        setattr(
-            storage,
-            _SUM,
-            _Sum(
-                place,
-                added + 1,
-                low,
-                wide,
-            ),
-        )
+        setattr(storage, _SUM, _Sum(place, added + 1, low, wide))
         error = float((low - wide).norm() / wide.norm())
-        most = self.sums.error if self.sums else 0.0
-        if added >= _FEW_ADDITIONS and most < error < math.inf:
-            self.sums = Rounded(
-                self._place()[1],
-                fmt.name,
-                added + 1,
-                error,
-            )
+        if added >= _FEW_ADDITIONS and math.isfinite(error):
+            found = Rounded(self._place()[1], fmt.name, added + 1, error)
+            self._seen.sums = _worst(self._seen.sums, found)
+
+
+def _worst(known: Rounded | None, found: Rounded) -> Rounded:
+    """Whichever of the two is off by more."""
+    if known is None or found.error > known.error:
+        return found
+    return known
 
 
 def _first(t: Tensor) -> Tensor | None:

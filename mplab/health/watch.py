@@ -7,7 +7,7 @@ run has the bits of an unwatched one. An error of the watch ends the watch, neve
 from __future__ import annotations
 
 import math
-import weakref
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,27 +32,24 @@ from mplab.health.measures import (
     largest_of,
     local,
     norm_of,
+    register_hook,
     together,
     total,
     unseen,
     without_errors,
 )
-from mplab.health.probes import (
-    Prober,
-    listen,
-    register_hook,
-    unlisten,
-)
+from mplab.health.probes import Prober, listen, unlisten
 from mplab.health.records import (
     Casts,
     Evidence,
     Magnitudes,
+    Origin,
     Step,
     added,
     magnitudes,
 )
 from mplab.health.reports import Report
-from mplab.health.tracing import Origin, Tracer
+from mplab.health.tracing import Tracer
 from mplab.numbers.checks import integer
 from mplab.numbers.formats import (
     FP16,
@@ -182,12 +179,11 @@ class Health(measures.Watch):
             for name, module, leaf in measures.watched_modules(model)
         ]
         self._branches = {name for name, _, leaf in self._watched if not leaf}
-        self._tracer = Tracer(self._narrowed, self._widened)
+        self._tracer = Tracer(self.seen, self._narrowed, self._widened)
         self._names: dict[Tensor, str] = {
             p: name for name, p in model.named_parameters() if p.requires_grad
         }
-        self._prober = Prober(self._names)
-        self.seen.probes = self._prober.found
+        self._prober = Prober(self.seen, self._names)
         self._trace_next = False
         self._tracing = False
         self._moved = False
@@ -195,7 +191,7 @@ class Health(measures.Watch):
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
         self._earlier: dict[str, tuple[float, float]] = {}
-        self._scaled: set[int] = set()
+        self._scaled: set[Any] = set()
         self._begin_step()
 
     # Beginning and end ----------------------------------------------------------------------
@@ -215,11 +211,13 @@ class Health(measures.Watch):
         for p in self._names:
             handle = p.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
             self._handles.append(handle)
+        # Of all optimizers, because a loop may have others than the one it names.
         self._handles += [
             register_optimizer_step_pre_hook(self._before_update),
             register_optimizer_step_post_hook(self._after_update),
         ]
         listen(self._before_backward)
+        # A scaler has no hooks, so that its methods are replaced until `close`.
         if self.scaler is not None:
             self.scaler.scale = partial(self._scaling, self.scaler.scale)
             self.scaler.unscale_ = partial(self._unscale, self.scaler.unscale_)
@@ -278,16 +276,18 @@ class Health(measures.Watch):
     def _begin_step(self) -> None:
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._forget()
-        self._measured: list[tuple[weakref.ref[Tensor], int, Tensor]] = []
+        self._known = measures.Known()
         self._raw: dict[Tensor, Tensor] = {}
         self._received: dict[Tensor, Tensor] = {}
+        # A closure's last gradient may be zero, as L-BFGS converges, and its others not.
+        self._first_norms: list[tuple[str, Tensor]] = []
         self._movement = measures.Movement()
         self._updates = 0
-        self._unscales: dict[int, int] = {}
+        self._unscales: Counter[Any] = Counter()
         self._in_scaler = False
         self._scales = False
         self._roots: list[Tensor] = []
-        self._scale: float | None = None
+        self._scale = 1.0
         self._skipped: bool | None = None
         self._ran: set[str] = set()
 
@@ -328,13 +328,12 @@ class Health(measures.Watch):
     @without_errors
     def enter_layer(self, name: str, module: nn.Module, args: Any) -> None:
         """Attribute what follows to a layer; for layers that run beside torch's hooks."""
-        if self._tracer.asks:  # a forward pass is no update
-            self._tracer.updating = False
         self._tracer.enter_module(name)
-        for given in filter(measures.is_readable, args):
+        first = next(filter(measures.is_readable, args), None)
+        if first is not None:
+            # Now, because a layer may write into its input.
             with unseen():
-                self._flags.append(("input", name, self._largest(given)))
-            break
+                self._flags.append(("input", name, self._largest(first)))
 
     @without_errors
     def leave_layer(
@@ -346,8 +345,11 @@ class Health(measures.Watch):
             self._forget()
         if isinstance(output, dict):
             output = list(output.values())
-        for t in output if isinstance(output, list | tuple) else (output,):
+        elif not isinstance(output, list | tuple):
+            output = (output,)
+        for t in output:
             if measures.is_readable(t):
+                self.seen.passes += not self._ran
                 self._ran.add(name)
                 self._watch_output(name, leaf, t)
 
@@ -363,26 +365,26 @@ class Health(measures.Watch):
                 found = measures.magnitudes_of(output, largest, fmt)
                 self._outputs.append((name, (fmt.name, what_if), found))
         if leaf and (self._counting or self._due) and output.requires_grad:
-            register_hook(output, partial(self._gradient, name, fmt, what_if))
+            hook = partial(self._gradient, name, fmt, what_if)
+            register_hook(output, hook)  # type: ignore[no-untyped-call]
 
     def _widened(self, module: str, operation: str, output: Tensor) -> None:
         """Look at a result in the forward pass of a module with others in it."""
         fmt = low_format_of(output)
         if fmt and module in self._branches:
             largest = largest_of(output)
+            # A mask, as (1 - seen) * -1e9 or the format's least number, is no large result.
             if largest == FP16.max_finite or 1e9 < largest < math.inf:
-                return  # a mask
+                return
             found = measures.magnitudes_of(output, largest, fmt)
             self._outputs.append((f"{module} {operation}", (fmt.name, False), found))
 
     def _largest(self, t: Tensor) -> Tensor:
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
-        version = -1 if t.is_inference() else t._version
-        for kept, at, found in self._measured:
-            if kept() is t and at == version >= 0:
-                return found
-        found = largest_of(t)
-        self._measured = [*self._measured[-3:], (weakref.ref(t), version, found)]
+        found: Tensor | None = self._known.get(t)
+        if found is None:
+            found = largest_of(t)
+            self._known.put(t, found)
         return found
 
     @without_errors
@@ -430,20 +432,18 @@ class Health(measures.Watch):
             for t in roots
             if measures.is_readable(t) and t.numel() == 1 and not t.is_complex()
         ]
-        self._tracer.idle = True
         self._prober.run(len(self.steps), tensors, starts)
-        self._tracer.idle = False
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
-        self._tracer.updating |= (
-            self._tracer.asks
-        )  # after the last gradient comes the update
         if p.grad is not None:
             with unseen():
                 self._raw[p] = norm_of(p.grad)
         elif p in self._received:  # an optimizer in the backward pass has used it
             self._raw[p] = self._received[p]
+        name = self._names[p]
+        if p in self._raw and name in self.seen.still:
+            self._first_norms.append((name, self._raw[p]))
 
     # Optimizer and scaler -------------------------------------------------------------------
 
@@ -461,11 +461,13 @@ class Health(measures.Watch):
         if not own:
             return
         self._updates += 1
+        self.seen.updates += 1
         # args begin with the optimizer; a closure computes the gradients within the step
-        self._tracer.asks = len(args) > 1 or kwargs.get("closure") is not None
-        self._tracer.updating = not self._tracer.asks
+        by_closure = len(args) > 1 or kwargs.get("closure") is not None
+        self._tracer.by_closure = by_closure
+        self._tracer.updating = True
         if self.scaler is not None and not self._in_scaler:
-            known = optimizer is self.optimizer or id(optimizer) in self._scaled
+            known = optimizer is self.optimizer or optimizer in self._scaled
             if known:
                 self._note(
                     "step-beside-scaler", "optimizer.step() ran outside scaler.step()."
@@ -477,7 +479,7 @@ class Health(measures.Watch):
         elif self._counting:
             with unseen():
                 self._movement.begin(optimizer)
-        if not self._tracer.asks:
+        if not by_closure:
             self._measure_gradients(optimizer, own)
 
     @without_errors
@@ -486,7 +488,7 @@ class Health(measures.Watch):
         if not own:
             return
         self._tracer.updating = False
-        if self._tracer.asks:
+        if self._tracer.by_closure:
             self._measure_gradients(optimizer, own)
 
     def _measure_gradients(self, optimizer: Any, own: set[Tensor]) -> None:
@@ -512,12 +514,11 @@ class Health(measures.Watch):
             ]
             now = total([norm for norm, _ in pairs])
             raw = total([before for _, before in pairs])
-        key = id(optimizer)
-        self._unscales[key] = self._unscales.get(key, 0) + 1
+        self._unscales[optimizer] += 1
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
-        shrunk = now < 0.999 * raw < math.inf
-        if self._unscales[key] == 1 and shrunk and _are_clipped(pairs):
+        shrunk = now < 0.999 * raw < math.inf  # by more than rounding
+        if self._unscales[optimizer] == 1 and shrunk and _are_clipped(pairs):
             scale = float(self.scaler.get_scale())
             self._note(
                 "clip-before-unscale",
@@ -551,10 +552,11 @@ class Health(measures.Watch):
             return original(optimizer, *args, **kwargs)
         finally:
             self._in_scaler = False
-            self._scaled.add(id(optimizer))
+            self._scaled.add(optimizer)
+            # Of several optimizers that a scaler steps, one may skip and the next one not.
             if self._own(optimizer):
                 self._skipped = bool(self._skipped) or self._updates == before
-            if self._unscales.pop(id(optimizer), 0) > 1:
+            if self._unscales.pop(optimizer, 0) > 1:
                 self._note(
                     "unscaled-twice", "unscale_ was called twice before an update."
                 )
@@ -583,22 +585,25 @@ class Health(measures.Watch):
         if loss is None and not self._roots:
             return
         if scale is None:
-            scale = 1.0 if self._scale is None else self._scale
+            scale = self._scale
+        if skipped is None:
+            skipped = self._skipped
+        if skipped is None and self.optimizer is not None and not self._stopped:
+            skipped = not self._updates  # by no scaler: the loop did not update
+            self.seen.idle += skipped
         with unseen():
             value = self._loss(loss, float(scale))
-        idle = self.optimizer is not None and not self._updates and not self._stopped
-        left = bool(self._skipped) or idle if skipped is None else bool(skipped)
-        self.seen.idle += idle and self._skipped is None and skipped is None
-        record = Step(value, float(scale), left)
-        self._record(record, self._roots[-1] if loss is None else loss)
-        self.seen.passes += bool(self._ran)
-        self.seen.updates += self._updates
-        self._moved = bool(self._updates) and not left
+        record = Step(value, float(scale), bool(skipped))
+        if loss is None:
+            loss = self._roots[-1]
+        self._record(record, loss)
+        self._moved = bool(self._updates) and not record.skipped
         self.steps.append(record)
         self._date_back()
         if not self._stopped and self._handles:
             self._prober.ask(self.steps)
-        trouble = bool(record.origins) or left or not math.isfinite(record.loss)
+        failed = record.skipped or not math.isfinite(record.loss)
+        trouble = failed or bool(record.origins)
         self._trace_next = trouble and not self._tracing
         self._begin_step()
 
@@ -606,7 +611,9 @@ class Health(measures.Watch):
         """The loss without the scale, from what was told and from where backward passes began."""
         if told is None:
             return sum(map(float, self._roots)) / (scale or 1.0)
-        value = float(told.detach() if isinstance(told, Tensor) else told)
+        if isinstance(told, Tensor):
+            told = told.detach()
+        value = float(told)
         if self.scaler is None or not self._updates or scale < 4:
             return value
         began = sum(map(float, self._roots))
@@ -651,16 +658,14 @@ class Health(measures.Watch):
                 if norm.isfinite() and not self._raw.get(p, norm).isfinite():
                     self.seen.replaced.append(len(self.steps))
                     break
-            for p, norm in self._raw.items():
-                name = self._names[p]
-                # L-BFGS may have had other gradients before
-                if name in self.seen.still and (self._tracer.asks or float(norm)):
-                    self.seen.still.remove(name)
+            for name, norm in self._first_norms:
+                if float(norm):
+                    self.seen.still.discard(name)
             record.outputs = self._in_order(self._outputs)
             record.gradients = self._in_order(self._gradients)
             record.fp8 = added(
-                (name, Casts(*how, *row[:2], *map(int, row[2:5]), *row[5:]))
-                for name, how, row in measures.read(self._casts)
+                (name, Casts(*kind, *row[:2], *map(int, row[2:5]), *row[5:]))
+                for name, kind, row in measures.read(self._casts)
             )
             record.origins = self._origins(record, loss)
             self._measure_casts()
@@ -727,55 +732,66 @@ class Health(measures.Watch):
         """Make the records of each layer and join them, in the model's order."""
         # FP32 beside a low format is judged by itself, from the next step on
         found = [one for one in measures.read(rows) if not (self._mixed and one[1][1])]
-        layers = added((n, magnitudes(*how, *row)) for n, how, row in found)
+        layers = added((n, magnitudes(*kind, *row)) for n, kind, row in found)
         order = {name: k for k, (name, *_) in enumerate(self._watched)}
         return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
-        origins = self._tracer.origins_of(loss)
         finite = math.isfinite(record.loss)
-
-        def blame(phase: str, module: str) -> None:
-            number = len(self.steps)
-            origins.setdefault(
-                phase, Origin(number, phase, module, "", "infinity or NaN")
-            )
-
+        blamed: list[tuple[str, str]] = []
+        sizes: dict[str, tuple[float, float]] = {}
+        # Reading waits for the device.
         if self._flags and (self._counting or self._due or not finite):
-            values = together([size for *_, size in self._flags]).tolist()
-            above = "The loss"
-            latest = ""
-            sizes: dict[str, tuple[float, float]] = {}
-            for (phase, name, _), size in zip(self._flags, values, strict=True):
-                before, _ = sizes.get(name, (0.0, 0.0))
-                bad = not math.isfinite(size)
-                if phase == "input":
-                    sizes[name] = size, 0.0
-                elif phase == "forward":
-                    latest = name
-                    sizes[name] = before, size
-                    given = f"The data, or an operation before {name},"
-                    if bad:
-                        blame(phase, name if math.isfinite(before) else given)
-                elif bad:
-                    blame(phase, above)
-                else:
-                    above = name
-            if latest and not finite:
-                blame("forward", f"An operation after {latest}, such as the loss,")
-            if "forward" in origins:
-                found = origins["forward"]
-                told = _told(found.module, sizes, self._earlier)
-                origins["forward"] = found._replace(sizes=told)
-            else:
-                self._earlier = sizes
+            blamed, sizes = self._read_flags(finite)
         if finite and not math.isfinite(record.gradient_norm or 0.0):
-            for p, norm in self._raw.items():
-                if not math.isfinite(float(norm)):
-                    blame("backward", f"{self._names[p]}, or an operation after it,")
-                    break
+            blamed += [
+                ("backward", f"{self._names[p]}, or an operation after it,")
+                for p, norm in self._raw.items()
+                if not norm.isfinite()
+            ]
+        origins = self._tracer.origins_of(loss)
+        for phase, module in blamed:
+            made = Origin(len(self.steps), phase, module, "", "infinity or NaN")
+            origins.setdefault(phase, made)
+        if "forward" in origins:
+            found = origins["forward"]
+            told = _told(found.module, sizes, self._earlier)
+            origins["forward"] = found._replace(sizes=told)
+        elif sizes:
+            self._earlier = sizes
         return list(origins.values())
+
+    def _read_flags(
+        self, finite: bool
+    ) -> tuple[list[tuple[str, str]], dict[str, tuple[float, float]]]:
+        """The modules to blame by phase, in order; and the input and output of each, in size."""
+        blamed = []
+        sizes: dict[str, tuple[float, float]] = {}
+        above = "The loss"  # in the backward pass, the module before
+        latest = ""
+        values = together([size for *_, size in self._flags]).tolist()
+        for (phase, name, _), size in zip(self._flags, values, strict=True):
+            before, _ = sizes.get(name, (0.0, 0.0))
+            bad = not math.isfinite(size)
+            if phase == "input":
+                sizes[name] = size, 0.0
+            elif phase == "forward":
+                latest = name
+                sizes[name] = before, size
+                if bad and math.isfinite(before):
+                    blamed.append((phase, name))
+                elif bad:
+                    blamed.append((phase, f"The data, or an operation before {name},"))
+            elif bad:
+                blamed.append((phase, above))
+            else:
+                above = name
+        if latest and not finite:
+            blamed.append(
+                ("forward", f"An operation after {latest}, such as the loss,")
+            )
+        return blamed, sizes
 
     def _measure_casts(self) -> None:
         """Record what casts did, and whether a changed weight was used without a new one."""
@@ -801,19 +817,10 @@ class Health(measures.Watch):
             gather: collect the findings of all processes that train together, each from the
                 process in which trouble began first. Every process must call this.
         """
-        seen = replace(
-            self.seen,
-            passes=self.seen.passes + bool(self._ran),
-            updates=self.seen.updates + self._updates,
-            unprobed=self._prober.refused,
-            integers=self._tracer.integers,
-            angles=self._tracer.angles,
-            sums=self._tracer.sums,
-        )
-        found = diagnose(self.steps, seen)
+        found = diagnose(self.steps, self.seen)
         if gather and measures.several_processes():
             found = gathered(self.steps, found)
-        return Report(found, list(self.steps), seen)
+        return Report(found, list(self.steps), replace(self.seen))
 
 
 def _told(

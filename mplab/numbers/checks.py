@@ -26,9 +26,9 @@ def quoted(value: object) -> str:
         words = " ".join(repr(value).split())
     except ValueError:  # an integer of more digits than Python prints
         words = "an integer of thousands of digits"
-    return (
-        words if len(words) <= _HEAD else f"{words[:_HEAD]}... ({type(value).__name__})"
-    )
+    if len(words) > _HEAD:
+        words = f"{words[:_HEAD]}... ({type(value).__name__})"
+    return words
 
 
 def integer(
@@ -40,8 +40,10 @@ def integer(
     most: float = _HUGE,
 ) -> int:
     """Return `value` as an integer in `least` .. `most`, or raise; Booleans are not integers."""
-    rule = ", not negative" if least == 0 else f", at least {least}"
-    if least == -math.inf:
+    rule = f", at least {least}"
+    if least == 0:
+        rule = ", not negative"
+    elif least == -math.inf:
         rule = ""
     if most < _HUGE:
         rule += f", at most {most}"
@@ -64,7 +66,10 @@ def between(
     number = isinstance(value, Real) and not isinstance(value, bool)
     if not number or not above < value < below:
         rule = "positive" if above == 0 else f"above {above:g}"
-        rule += " and finite" if below == math.inf else f" and below {below:g}"
+        if below == math.inf:
+            rule += " and finite"
+        else:
+            rule += f" and below {below:g}"
         raise ValueError(
             f"{function}: {argument} must be {rule}; got {quoted(value)}. Choose another number."
         )

@@ -25,7 +25,7 @@ from mplab.numbers.inputs import (
     on_tensors,
 )
 from mplab.numbers.rounding import round_to
-from mplab.numbers.steps import CODES, NUMBERS, checked
+from mplab.numbers.steps import CODES, NUMBERS, take
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
@@ -130,7 +130,7 @@ def times_power_of_two(k: np.ndarray, q: np.ndarray) -> np.ndarray:
 @cache
 def _table(fmt: Format) -> np.ndarray:
     codes = np.arange(1 << fmt.bits, dtype=code_dtype(fmt))
-    table: np.ndarray = checked("decode", fmt, codes, kinds=CODES)
+    table: np.ndarray = take("decode", fmt, codes, kinds=CODES)
     table.flags.writeable = False
     return table
 
@@ -159,7 +159,7 @@ def decode(codes: object, fmt: FormatLike) -> Any:
         array([  0., 448.,  nan])
     """
     fmt = format_of(fmt, function="decode")
-    found = checked("decode", fmt, codes, kinds=CODES)
+    found = take("decode", fmt, codes, kinds=CODES)
     return _decoded(codes, fmt) if found is None else found
 
 
@@ -218,7 +218,7 @@ def encode(x: object, fmt: FormatLike) -> Any:
         array([ 56, 128, 126], dtype=uint8)
     """
     fmt = format_of(fmt, function="encode")
-    codes = checked("encode", fmt, x)
+    codes = take("encode", fmt, x)
     return _encoded(x, fmt) if codes is None else codes
 
 
@@ -238,7 +238,7 @@ def _surely(step: str, fmt: Format, array: np.ndarray, kinds: Any) -> Any:
     """Take a step that the numbers allow: if one is missed, another thread missed it."""
     found = None
     while found is None:
-        found = checked(step, fmt, array.reshape(-1), kinds=kinds)
+        found = take(step, fmt, array.reshape(-1), kinds=kinds)
     return found.reshape(array.shape)[()]
 
 
@@ -247,7 +247,7 @@ def look_up(x: Any, fmt: Format, list_results: Callable[[], np.ndarray]) -> Any:
 
     None in wide formats, and for numbers that the long way must take.
     """
-    codes = checked("encode", fmt, x) if fmt.bits <= 16 else None
+    codes = take("encode", fmt, x) if fmt.bits <= 16 else None
     return None if codes is None else _taken(codes, list_results())
 
 
@@ -308,15 +308,15 @@ def require_values(function: str, argument: str, x: Any, fmt: FormatLike) -> np.
 def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
     """Return the values of a format in float64; None if some are none, or for the long way."""
     if x.dtype.char == "f":
-        wide: np.ndarray | None = checked("enter", fmt, x)
+        wide: np.ndarray | None = take("enter", fmt, x)
         return wide
     for at in range(0, x.size, _CHUNK):
-        if checked("enter", fmt, x.reshape(-1)[at : at + _CHUNK]) is None:
+        if take("enter", fmt, x.reshape(-1)[at : at + _CHUNK]) is None:
             return None
     return x
 
 
-def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> str:
+def refusal(function: str, argument: str, x: float, fmt: Format, written: str) -> str:
     """Write the message that a number is not a value of `fmt`, with its two neighbours if any.
 
     Args:
@@ -324,9 +324,9 @@ def refusal(function: str, argument: str, x: float, fmt: Format, given: str) -> 
         argument: the argument that holds the number.
         x: the number.
         fmt: the format.
-        given: the number as the caller wrote it.
+        written: the number as the caller wrote it.
     """
-    what = given
+    what = written
     least = 0.0 if fmt.has_zero else fmt.min_normal
     if least < abs(x) < fmt.max_finite and (x > 0 or fmt.signed):
         sides = (Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE)
@@ -416,9 +416,9 @@ def _onward(start: np.ndarray, fmt: Format, direction: int) -> np.ndarray:
     towards = Rounding.TOWARD_POSITIVE if direction > 0 else Rounding.TOWARD_NEGATIVE
     # Integers that sort as the numbers do, with −0 just below 0: no step is lost to flushing.
     bits = start.view(np.int64)
-    place = (bits ^ (bits >> 63 & _MAGNITUDE)) + 2 * direction
-    place = np.clip(place, ~_INFINITY, _INFINITY)
-    stepped = np.asarray(place ^ (place >> 63 & _MAGNITUDE)).view(np.float64)
+    order = (bits ^ (bits >> 63 & _MAGNITUDE)) + 2 * direction
+    order = np.clip(order, ~_INFINITY, _INFINITY)
+    stepped = np.asarray(order ^ (order >> 63 & _MAGNITUDE)).view(np.float64)
     round_to(stepped, fmt, rounding=towards, out=stepped)
     np.copyto(stepped, np.nan, where=np.isnan(start))
     if direction < 0 and not fmt.signed:
@@ -455,8 +455,8 @@ def ulp(x: object, fmt: FormatLike) -> Any:
         array([9.76562500e-04, 9.76562500e-04, 1.95312500e-03, 5.96046448e-08])
     """
     fmt = format_of(fmt, function="ulp")
-    given = as_float64("ulp", x)
-    array = np.atleast_1d(np.ascontiguousarray(given))
+    numbers = as_float64("ulp", x)
+    array = np.atleast_1d(np.ascontiguousarray(numbers))
     magnitude = array.view(np.int64) & _MAGNITUDE
     if fmt.emin - fmt.precision >= FP64.emin:
         # 2^e, or 0 below all normal numbers
@@ -470,7 +470,7 @@ def ulp(x: object, fmt: FormatLike) -> Any:
         )
     magnitude *= magnitude >= _INFINITY
     result = np.maximum(result.view(np.int64), magnitude).view(np.float64)
-    return result.reshape(given.shape)[()]
+    return result.reshape(numbers.shape)[()]
 
 
 def to_ml_dtypes(x: object, fmt: FormatLike) -> np.ndarray:

@@ -77,9 +77,9 @@ def _writeable(x: Any) -> Any:
     return np.asarray(SimpleNamespace(__array_interface__=memory))
 
 
-def callback(signature: Any, function: Callable[..., None]) -> Any:
+def callback(signature: Any, function: Callable[..., None], *variant: object) -> Any:
     """Compile a function that C calls by its `address`; the caller keeps it alive."""
-    _with_own_files(function)
+    _with_own_files(function, *variant)
     try:
         return cfunc(signature, cache=True)(function)
     except (RuntimeError, OSError):
@@ -123,10 +123,10 @@ def make_ufunc(name: str, loop: Any, kinds: Sequence[str], data: np.ndarray) -> 
 def _call_loop(loop: Any, kinds: Sequence[str], data: np.ndarray, *arrays: Any) -> Any:
     """Do what a ufunc would, where NumPy lets us make none."""
     inputs = len(kinds[0]) - 1
-    given = np.broadcast_arrays(*arrays[:inputs])
+    operands = np.broadcast_arrays(*arrays[:inputs])
     of = {np.dtype(kind[0]): np.dtype(kind[-1]) for kind in kinds}
-    result = np.empty(given[0].shape, of[given[0].dtype])
-    memory = [*map(np.ascontiguousarray, given), result]
+    result = np.empty(operands[0].shape, of[operands[0].dtype])
+    memory = [*map(np.ascontiguousarray, operands), result]
     count = len(memory)
     if result.size:
         call = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 4)(loop.address)

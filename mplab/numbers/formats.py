@@ -322,9 +322,9 @@ class Format:
         """The torch dtype with these codes, or None. Imports torch."""
         import torch
 
-        return (
-            None if self.dtype_name is None else getattr(torch, self.dtype_name, None)
-        )
+        if self.dtype_name is None:
+            return None
+        return getattr(torch, self.dtype_name, None)
 
     def _rows(self) -> list[tuple[str, str]]:
         """The rows of the printed description: label and text."""

@@ -179,12 +179,13 @@ def _exact(function: str, x: str | Decimal | Fraction | int) -> np.float64:
             return np.float64(np.array(_SIGNALING_NAN, np.int64).view(np.float64))
         if x.is_nan():
             return np.float64(np.nan)
-        if x.is_infinite():
-            return np.float64(-np.inf if x.is_signed() else np.inf)
-        if x.is_zero():
-            return np.float64(-0.0 if x.is_signed() else 0.0)
-        if abs(x.adjusted()) > 400:  # beyond float64 either way; avoids a huge integer
-            x = Decimal((x.as_tuple().sign, (1,), 400 if x.adjusted() > 0 else -400))
+        if x.is_infinite() or x.is_zero():
+            return np.float64(float(x))
+        # Beyond float64 either way; a Fraction of it would be a huge integer.
+        if x.adjusted() > 400:
+            x = Decimal((x.as_tuple().sign, (1,), 400))
+        elif x.adjusted() < -400:
+            x = Decimal((x.as_tuple().sign, (1,), -400))
     return _to_odd(Fraction(x))
 
 
@@ -196,9 +197,10 @@ def _to_odd(q: Fraction) -> np.float64:
         most = np.finfo(np.float64).max
         return most if q > 0 else -most
     lost = q - Fraction(float(nearest))
-    even = not int(nearest.view(np.int64)) & 1
-    side = np.inf if lost > 0 else -np.inf
-    return np.float64(np.nextafter(nearest, side) if lost and even else nearest)
+    odd = int(nearest.view(np.int64)) & 1
+    if odd or not lost:
+        return nearest
+    return np.float64(np.nextafter(nearest, np.inf if lost > 0 else -np.inf))
 
 
 def widen(array: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ mode and dtype, never per format: the parameters of the format arrive in an arra
 callee in this file, because numba's cache on disk notices edits to the file of the loop only.
 """
 
+import zlib
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -23,7 +24,8 @@ from mplab.numbers.compiled import (
     make_ufunc,
 )
 from mplab.numbers.formats import Event, Rounding
-from mplab.numbers.parameters import Keys, RoundingParameters
+from mplab.numbers.options import Keys
+from mplab.numbers.parameters import Known, RoundingParameters
 from mplab.numbers.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
@@ -52,6 +54,11 @@ _TIES_TO_EVEN, _TIES_TO_AWAY, _STOCHASTIC, _TO_ODD = map(
 _TOWARD_ZERO, _TOWARD_POSITIVE, _TOWARD_NEGATIVE = map(
     int, (Rounding.TOWARD_ZERO, Rounding.TOWARD_POSITIVE, Rounding.TOWARD_NEGATIVE)
 )
+
+
+_COUNT = len(Known._fields)
+_LAYOUT = zlib.crc32(" ".join(Known._fields).encode())
+"""Part of the names of loops, because numba's cache does not notice an edit where `Known` is."""
 
 
 # Typed helpers, because numba widens int32 arithmetic to int64, which halves the SIMD width.
@@ -176,13 +183,15 @@ def _round_in_place(a, shift, mode, away, all_odd, odd_codes, random):
 
 
 @njit(forceinline=True)
-def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
+def _round_to_grid(a, known, mode, away, random):
     """Round magnitude `a` to a multiple of `quantum`, by adding and subtracting an anchor.
 
     `quantum` is normal and comparisons are on bits, so this also works in a thread that treats
     subnormal operands as zero.
     """
     x = _as_float(a)
+    anchor = _as_float(known.anchor)
+    quantum = _as_float(known.quantum)
     near = (x + anchor) - anchor
     if mode == _TIES_TO_EVEN:
         return _as_bits(near)
@@ -192,7 +201,7 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
     if mode == _TIES_TO_AWAY:
         up = (x - down) + (x - down) >= quantum
     elif mode == _STOCHASTIC:
-        up = _carries((x - down) * per_quantum, random)
+        up = _carries((x - down) * _as_float(known.per_quantum), random)
     elif mode == _TO_ODD:  # the anchor moves the parity of the multiple to the last bit
         up = _as_bits(down + anchor) & 1 == 0 and _as_bits(down) != a
     else:
@@ -201,72 +210,54 @@ def _round_to_grid(a, anchor, quantum, per_quantum, mode, away, random):
 
 
 @njit(forceinline=True)
-def _round_bits(bits, mode, special_cases, random, parameters, kind):
+def _round_bits(bits, mode, special_cases, random, known, kind):
     """Round one number, given by its bits; return the bits of the result and the flags.
 
-    `parameters` is the array of `mplab.numbers.parameters.rounding_parameters`. The sign is handled
-    separately; the rest works on the magnitude, because magnitude bits sort like the numbers. Where
-    the caller knows the `kind` of the number, the compiler leaves out the impossible cases.
+    The sign is handled separately; the rest works on the magnitude, because magnitude bits sort
+    like the numbers. Where the caller knows the `kind` of the number, the compiler leaves out the
+    impossible cases.
     """
-    (
-        shift,
-        tiny_shift,
-        all_odd,
-        odd_codes,
-        grid_below,
-        anchor,
-        quantum,
-        per_quantum,
-        min_normal,
-        max_finite,
-        beyond,
-        to_odd_beyond,
-        flush_in,
-        floor,
-        floor_value,
-        infinity,
-        nan,
-        quiet,
-        sign_bit,
-        no_sign,
-        no_minus_zero,
-    ) = parameters
+    odd_codes = known.odd_codes
     if not special_cases:  # a constant, so the common formats need one step less
         odd_codes = _as(bits, 0)
-    original = _as(bits, bits & ~sign_bit)
-    sign = _as(bits, bits & sign_bit)
+    original = _as(bits, bits & ~known.sign_bit)
+    sign = _as(bits, bits & known.sign_bit)
     away = mode != _TO_ODD and (sign == 0) == (mode == _TOWARD_POSITIVE)
     a = original
-    if special_cases and a < flush_in:
+    if special_cases and a < known.flush_in:
         a = _as(bits, 0)
-    r = _round_in_place(a, shift, mode, away, all_odd, odd_codes, random)
+    r = _round_in_place(a, known.shift, mode, away, known.all_odd, odd_codes, random)
     if kind == NORMAL:
         return _as(bits, r | sign), _as(bits, _mask(bits, r != a) & INEXACT)
     # keep larger numbers out of floating point, where a signaling NaN would raise a flag
-    low = a if a < grid_below else _as(bits, grid_below)
-    grid = _round_to_grid(low, anchor, quantum, per_quantum, mode, away, random)
-    r = grid if a < grid_below else r
-    past = kind == ANY and r > max_finite
-    limit = beyond
+    low = a if a < known.grid_below else _as(bits, known.grid_below)
+    grid = _round_to_grid(low, known, mode, away, random)
+    r = grid if a < known.grid_below else r
+    past = kind == ANY and r > known.max_finite
+    limit = known.beyond
     if mode == _TO_ODD:
-        limit = to_odd_beyond if original != infinity else beyond
+        limit = known.to_odd_beyond if original != known.infinity else known.beyond
     elif _TOWARD_ZERO <= mode <= _TOWARD_NEGATIVE:
         inward = mode == _TOWARD_ZERO or not away
-        limit = max_finite if inward and original != infinity else beyond
+        limit = (
+            known.max_finite if inward and original != known.infinity else known.beyond
+        )
     r = limit if past else r
-    is_nan = kind == ANY and original > infinity
+    is_nan = kind == ANY and original > known.infinity
     if special_cases:
-        is_nan = is_nan or (sign & no_sign != 0 and a > 0)
-        r = floor_value if r < floor else r
-        sign = _as(bits, sign & ~(no_minus_zero if r == 0 else no_sign))
+        is_nan = is_nan or (sign & known.no_sign != 0 and a > 0)
+        r = known.floor_value if r < known.floor else r
+        sign = _as(bits, sign & ~(known.no_minus_zero if r == 0 else known.no_sign))
     # `beyond` is the same for the whole loop, so the compiler tests it only once
-    to_nan = is_nan or (beyond > infinity and r > infinity)
-    result = nan if kind == ANY and to_nan else _as(bits, r | sign)
+    to_nan = is_nan or (known.beyond > known.infinity and r > known.infinity)
+    result = known.nan if kind == ANY and to_nan else _as(bits, r | sign)
 
-    unbounded = _round_in_place(a, tiny_shift, mode, away, all_odd, odd_codes, random)
-    was_nan = _mask(bits, kind == ANY and original > infinity)
-    was_infinite = _mask(bits, kind == ANY and original == infinity)
-    refused = was_infinite & _mask(bits, r > infinity)
+    unbounded = _round_in_place(
+        a, known.tiny_shift, mode, away, known.all_odd, odd_codes, random
+    )
+    was_nan = _mask(bits, kind == ANY and original > known.infinity)
+    was_infinite = _mask(bits, kind == ANY and original == known.infinity)
+    refused = was_infinite & _mask(bits, r > known.infinity)
     no_number = was_nan
     inexact = _mask(bits, r != original) & ~was_nan
     if special_cases:
@@ -274,11 +265,15 @@ def _round_bits(bits, mode, special_cases, random, parameters, kind):
         refused |= no_number & ~was_nan
         inexact |= no_number & ~was_nan
     flags = inexact & INEXACT
-    flags |= inexact & ~no_number & _mask(bits, unbounded < min_normal) & UNDERFLOW
+    flags |= (
+        inexact & ~no_number & _mask(bits, unbounded < known.min_normal) & UNDERFLOW
+    )
     flags |= _mask(bits, past) & ~(no_number | was_infinite) & OVERFLOW
-    flags |= (was_nan & _mask(bits, original & quiet == 0) | refused) & INVALID
+    flags |= (was_nan & _mask(bits, original & known.quiet == 0) | refused) & INVALID
     flags |= ~no_number & _mask(bits, r == 0) & _mask(bits, original != 0) & FLUSHED
-    flags |= ~no_number & _mask(bits, r > 0) & _mask(bits, r < min_normal) & SUBNORMAL
+    flags |= (
+        ~no_number & _mask(bits, r > 0) & _mask(bits, r < known.min_normal) & SUBNORMAL
+    )
     flags |= was_nan & NAN
     flags |= was_infinite & INFINITE
     return result, _as(bits, flags)
@@ -317,9 +312,10 @@ def _random_bits(index, key0, key1):
 @njit(forceinline=True)
 def _unpack(p):
     """Unpack the array of `rounding_parameters` into local variables, which SIMD needs."""
-    return (
-        p[0], p[1], p[2], p[3], p[4], _as_float(p[5]), _as_float(p[6]), _as_float(p[7]), p[8], p[9],
-        p[10], p[11], p[12], p[13], p[14], p[15], p[16], p[17], p[18], p[19], p[20],
+    # By index, because `to_fixed_tuple` costs a short call 35 of its 230 nanoseconds.
+    return Known(
+        p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10],
+        p[11], p[12], p[13], p[14], p[15], p[16], p[17], p[18], p[19], p[20],
     )  # fmt: skip
 
 
@@ -370,9 +366,7 @@ def _without_overlap(x, r, scratch):
 @njit(forceinline=True)
 def _kind_of(bits, known):
     """Classify a block: ANY if a number is past max_finite, FINITE if one is tiny, else NORMAL."""
-    min_normal = known[8]
-    max_finite = known[9]
-    magnitude = _as(known[18], ~known[18])
+    magnitude = _as(known.sign_bit, ~known.sign_bit)
     largest = _as(magnitude, 0)
     least = magnitude
     for i in range(bits.size):
@@ -380,9 +374,9 @@ def _kind_of(bits, known):
         largest = a if a > largest else largest
         a = _as(largest, _as(largest, a - 1) & magnitude)  # zero sorts after all others
         least = a if a < least else least
-    if largest > max_finite:
+    if largest > known.max_finite:
         return ANY
-    return NORMAL if least >= min_normal - 1 else FINITE
+    return NORMAL if least >= known.min_normal - 1 else FINITE
 
 
 @njit(forceinline=True)
@@ -503,7 +497,7 @@ def _loop_for(
         )
 
     loops: Any = {"round": round_all, "flag": flag_all, "count": count_all}
-    return Compiled(loops[what], itemsize)
+    return Compiled(loops[what], itemsize, _LAYOUT)
 
 
 def _pointer(_context, address, like):
@@ -533,7 +527,7 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
         size = sizes[0]
         source = args[0]
         target = args[1]
-        known = carray(parameters, 21)
+        known = carray(parameters, _COUNT)
         if size == 1 or (strides[0] == width // 8 and strides[1] == width // 8):
             bits = carray(_at(source, parameters), size)
             out = carray(_at(target, parameters), size)
@@ -545,7 +539,8 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
             _round_all(bits, out, known, mode, special_cases)
 
     integer = types.CPointer(types.int32 if width == 32 else types.int64)
-    return callback(types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integer), loop)
+    signature = types.void(_ADDRESSES, _ADDRESSES, _ADDRESSES, integer)
+    return callback(signature, loop, _LAYOUT)
 
 
 def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
@@ -571,7 +566,7 @@ def _arrays_at(source, target, size, parameters):
     """Make arrays of the memory at addresses: bits, results, and a format's parameters."""
     bits = carray(_at(source, _INT32), size)
     out = carray(_at(target, _INT32), size)
-    return bits, out, carray(_at(parameters, _INT32), 21)
+    return bits, out, carray(_at(parameters, _INT32), _COUNT)
 
 
 @cache
@@ -601,11 +596,16 @@ def loop_at(mode: int, special_cases: bool, *, counting: bool) -> Callable[..., 
         _in_blocks(bits, out, totals, known, 0, key0, key1, mode, special_cases, looks)
 
     loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
-    return Compiled(loop).ready(*(6 + counting) * [types.int64])
+    return Compiled(loop, _LAYOUT).ready(*(6 + counting) * [types.int64])
+
+
+def bits_of(array: np.ndarray) -> np.ndarray:
+    """The bits of a contiguous array, shape (n,), which share its memory."""
+    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
 
 
 def run(
-    bits: np.ndarray,
+    x: np.ndarray,
     out: np.ndarray,
     parameters: RoundingParameters,
     mode: Rounding,
@@ -613,17 +613,18 @@ def run(
     keys: Keys | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Round contiguous `bits` into `out`, and count their flags, in threads if many.
+    """Round a contiguous array into `out`, and count its flags, in threads if it is large.
 
     Args:
-        bits: int32 or int64, shape (n,): the bits of the floats.
-        out: same dtype and shape, may be `bits` itself.
+        x: float32 or float64, or the bits of such numbers as integers.
+        out: same dtype and shape, may be `x` itself.
         parameters: from `rounding_parameters`.
         mode: how to round.
         keys: for `STOCHASTIC`, from `Stream.keys`.
         counts: int64, shape (8,), to which the number of flags is added, per bit; INVALID,
             which is not in a tally, is not counted.
     """
+    bits, out = bits_of(x), bits_of(out)
     if counts is None and keys is None:
         known = ufunc(parameters, mode)
         if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
@@ -650,14 +651,15 @@ def run(
 
 
 def flag(
-    bits: np.ndarray,
+    x: np.ndarray,
     flags: np.ndarray,
     parameters: RoundingParameters,
     mode: Rounding,
     *,
     keys: Keys | None = None,
 ) -> None:
-    """Write the flag bytes of `bits` to `flags`, uint8, in threads if many. See `run`."""
+    """Write the flag bytes of `x` to `flags`, uint8 of shape (n,); see `run`."""
+    bits = bits_of(x)
     loop = _loop_for(int(mode), parameters.special_cases, "flag", bits.itemsize)
 
     def work(begin: int, end: int) -> None:

@@ -1,15 +1,18 @@
-"""What a rounding is told: random bits, counts to add to, and its options, checked."""
+"""What a rounding takes besides its rules: random bits, and counts to add to."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, TypedDict
 
 import numpy as np
 
-from mplab.numbers.checks import integer, quoted
-from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
-from mplab.numbers.parameters import Keys, RoundingParameters, rounding_parameters
+from mplab.numbers.checks import integer
+from mplab.numbers.formats import Overflow, Rounding
+
+Keys = Callable[[int], tuple[int, int]]
+"""The random keys of the k-th 2^32 elements; see `Stream.keys`."""
 
 _MASK64 = (1 << 64) - 1
 
@@ -150,98 +153,3 @@ class RoundingRules(TypedDict, total=False):
     flush_inputs: bool
     flush_outputs: bool
     stream: Stream | None
-
-
-def bits_of(array: np.ndarray) -> np.ndarray:
-    """The bits of a contiguous array, shape (n,), which share its memory."""
-    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
-
-
-class LoopOptions(TypedDict):
-    """The options of the loops in `mplab.numbers.kernels`."""
-
-    parameters: RoundingParameters
-    mode: Rounding
-    keys: Keys | None
-
-
-def loop_options(
-    function: str,
-    fmt: Format,
-    dtype: np.dtype[Any],
-    *,
-    rounding: Rounding = Rounding.TIES_TO_EVEN,
-    overflow: Overflow = Overflow.IEEE,
-    flush_inputs: bool = False,
-    flush_outputs: bool = False,
-    stream: Stream | None = None,
-    tininess: Tininess = Tininess.AFTER,
-) -> LoopOptions:
-    """Check the options of a call, and return those of its loop.
-
-    The parameters are those for float64 if float32 cannot serve; that changes no result.
-    """
-    rules = (overflow, flush_inputs, flush_outputs, tininess)
-    parameters = checked_parameters(function, fmt, dtype, rounding, *rules)
-    keys = checked_keys(function, rounding, stream)
-    if parameters is None:
-        parameters = rounding_parameters(fmt, np.dtype(np.float64), *rules)
-        assert parameters is not None  # float64 holds every format
-    return {"parameters": parameters, "mode": rounding, "keys": keys}
-
-
-def checked_keys(
-    function: str, rounding: Rounding, stream: Stream | None
-) -> Keys | None:
-    """Return the random keys of this call, or None if the mode needs no random bits."""
-    if rounding is not Rounding.STOCHASTIC:
-        if stream is not None:
-            raise ValueError(
-                f"{function}: stream must be None without Rounding.STOCHASTIC; got {stream!r} "
-                f"with {rounding!r}. Leave it out, or pass rounding=Rounding.STOCHASTIC."
-            )
-        return None
-    if not isinstance(stream, Stream):
-        raise ValueError(
-            f"{function}: stream must be a Stream with Rounding.STOCHASTIC; got "
-            f"{quoted(stream)}. Pass stream=Stream(seed) and reuse it from call to call."
-        )
-    return stream.keys()
-
-
-def checked_parameters(
-    function: str,
-    fmt: Format,
-    dtype: np.dtype[Any],
-    rounding: Rounding,
-    overflow: Overflow,
-    flush_inputs: bool,
-    flush_outputs: bool,
-    tininess: Tininess,
-) -> RoundingParameters | None:
-    """Check the options, and return the parameters of the loops."""
-    if fmt.bits > 32:
-        raise ValueError(
-            f"{function}: fmt must have at most 32 bits, since every step is computed in float64; "
-            f"got {fmt.name}. Compute with Python's floats or NumPy's float64 themselves."
-        )
-    # Types first: in a cache 0 would pass for Rounding.TIES_TO_EVEN and for False.
-    options = rounding, overflow, flush_inputs, flush_outputs, tininess
-    for (name, kind), given in zip(_OPTIONS.items(), options, strict=True):
-        if type(given) is not kind:
-            choices = (
-                "True or False" if kind is bool else f"a member of {kind.__name__}"
-            )
-            raise TypeError(
-                f"{function}: {name} must be {choices}; got {quoted(given)}. Pass one."
-            )
-    return rounding_parameters(fmt, dtype, *options[1:])
-
-
-_OPTIONS = {
-    "rounding": Rounding,
-    "overflow": Overflow,
-    "flush_inputs": bool,
-    "flush_outputs": bool,
-    "tininess": Tininess,
-}

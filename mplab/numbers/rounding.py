@@ -25,15 +25,8 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import as_array, is_tensor, on_tensors, widen
-from mplab.numbers.options import (
-    LoopOptions,
-    RoundingRules,
-    Stream,
-    Tally,
-    bits_of,
-    checked_parameters,
-    loop_options,
-)
+from mplab.numbers.options import RoundingRules, Stream, Tally
+from mplab.numbers.parameters import LoopOptions, checked_parameters, loop_options
 from mplab.numbers.steps import narrow
 from mplab.numbers.threads import DIVISIBLE
 
@@ -101,24 +94,26 @@ def round_to(
         >>> float(round_to("0.1", FP16))
         0.0999755859375
     """
+    # The short way: arrays of floats, contiguous and not so large that threads are worth while. It
+    # is written out here, because each call in Python costs a tenth of rounding ten numbers.
     if type(x) is _ARRAY and tally is None and stream is None:
         dtype = x.dtype
-        known: tuple[int, ...] = id(dtype), id(fmt)
+        key: tuple[int, ...] = id(dtype), id(fmt)
         if not (
             rounding is _EVEN
             and overflow is _IEEE
             and flush_inputs is False
             and flush_outputs is False
         ):
-            known += id(rounding), id(overflow), id(flush_inputs), id(flush_outputs)
-        compiled = _COMPILED.get(known)
+            key += id(rounding), id(overflow), id(flush_inputs), id(flush_outputs)
+        compiled = _COMPILED.get(key)
         if (
             compiled is None
-            and known[0] in _DTYPES
+            and key[0] in _DTYPES
             and rounding is not Rounding.STOCHASTIC
         ):
             compiled = _compile(
-                known, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs
+                key, dtype, fmt, rounding, overflow, flush_inputs, flush_outputs
             )
         if compiled is not None and x.flags.c_contiguous and x.size < DIVISIBLE:
             if out is None and x.ndim:  # for a 0-d array a ufunc returns a scalar
@@ -131,6 +126,7 @@ def round_to(
                 and out.flags.carray  # contiguous and writeable
             ):
                 return compiled[0](x, out)
+    # The long way, of all other inputs.
     rules: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
     rules |= {"flush_inputs": flush_inputs, "flush_outputs": flush_outputs}
     if is_tensor(x):
@@ -140,13 +136,15 @@ def round_to(
     from mplab.numbers import kernels
 
     source = _Source("round_to", x)
-    result = source.result(out)
-    array, how = source.prepared(fmt, **rules)
-    target = result if array is source.array else np.empty_like(array)
+    result = source.space_for(out)
+    array, options = source.for_loops(fmt, **rules)
+    rounded = result
+    if array is not source.array:  # float32 cannot serve, and the result is narrowed
+        rounded = np.empty_like(array)
     counts = None if tally is None else np.zeros(8, np.int64)
-    kernels.run(bits_of(array), bits_of(target), counts=counts, **how)
-    if target is not result:
-        result[...] = narrow("round_to", target, format_of(fmt))
+    kernels.run(array, rounded, counts=counts, **options)
+    if rounded is not result:
+        result[...] = narrow("round_to", rounded, format_of(fmt))
     if tally is not None and counts is not None:
         tally.add_counts(array.size, counts)
     return source.deliver(result, out)
@@ -202,9 +200,9 @@ def events(
     from mplab.numbers import kernels
 
     source = _Source("events", x)
-    array, how = source.prepared(fmt, tininess=tininess, **rules)
+    array, options = source.for_loops(fmt, tininess=tininess, **rules)
     flags = np.empty(array.size, np.uint8)
-    kernels.flag(bits_of(array), flags, **how)
+    kernels.flag(array, flags, **options)
     flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
     return flags.reshape(source.shape)[()]
 
@@ -223,7 +221,7 @@ By identity, because hashing a format takes longer than rounding a thousand numb
 
 
 def _compile(
-    known: tuple[int, ...],
+    key: tuple[int, ...],
     dtype: np.dtype[Any],
     fmt: FormatLike,
     rounding: Rounding,
@@ -241,7 +239,7 @@ def _compile(
         return None
     if len(_COMPILED) >= 512:
         _COMPILED.clear()
-    compiled = _COMPILED[known] = (
+    compiled = _COMPILED[key] = (
         ufunc(parameters, rounding),
         dtype,
         fmt,
@@ -253,20 +251,21 @@ def _compile(
 class _Source:
     """The input as a contiguous float32 or float64 array, and the form the caller passed."""
 
-    __slots__ = ("array", "dtype", "function", "given", "scalar", "shape")
+    __slots__ = ("array", "dtype", "function", "original", "scalar", "shape")
 
     def __init__(self, function: str, x: Any) -> None:
         self.function = function
-        self.given = x
+        self.original = x
         if not (type(x) is np.ndarray and x.dtype.char in "fd" and x.dtype.isnative):
             x = as_array(function, x)
         self.scalar = type(x) is not np.ndarray
         self.dtype = x.dtype  # perhaps byte-swapped
         self.shape = x.shape
-        native = x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
-        self.array = np.ascontiguousarray(native)
+        if not x.dtype.isnative:
+            x = x.astype(x.dtype.newbyteorder("="))
+        self.array = np.ascontiguousarray(x)
 
-    def result(self, out: np.ndarray | None) -> np.ndarray:
+    def space_for(self, out: np.ndarray | None) -> np.ndarray:
         """Return a contiguous array to round into: `out` itself where that is safe."""
         if out is None:
             return np.empty(self.array.shape, self.array.dtype)
@@ -275,41 +274,42 @@ class _Source:
             or out.dtype != self.dtype
             or out.shape != self.shape
         ):
-            given = (
-                f"{out.dtype}, {out.shape}"
-                if isinstance(out, np.ndarray)
-                else type(out)
-            )
+            got: Any = type(out)
+            if isinstance(out, np.ndarray):
+                got = f"{out.dtype}, {out.shape}"
             raise ValueError(
                 f"{self.function}: out must be a NumPy array of dtype {self.dtype} and shape "
-                f"{self.shape}; got {given}. Use np.empty_like(x)."
+                f"{self.shape}; got {got}. Use np.empty_like(x)."
             )
         if not out.flags.writeable:
             raise ValueError(
                 f"{self.function}: out must be writeable; got a read-only array. Copy it first."
             )
         plain = out.flags.c_contiguous and out.dtype.isnative
-        if plain and (out is self.given or not np.may_share_memory(out, self.array)):
+        if plain and (out is self.original or not np.may_share_memory(out, self.array)):
             return out
         return np.empty(self.array.shape, self.array.dtype)
 
-    def prepared(
+    def for_loops(
         self, fmt: FormatLike, **options: Any
     ) -> tuple[np.ndarray, LoopOptions]:
         """Return the numbers for the loops, in float64 if need be, and the loops' options."""
         fmt = format_of(fmt, function=self.function)
         dtype = self.array.dtype
-        how = loop_options(self.function, fmt, dtype, **options)
-        wide = how["parameters"].numbers.itemsize > dtype.itemsize
-        return widen(self.array) if wide else self.array, how
+        checked = loop_options(self.function, fmt, dtype, **options)
+        if checked["parameters"].numbers.itemsize > dtype.itemsize:
+            return widen(self.array), checked
+        return self.array, checked
 
     def deliver(self, result: np.ndarray, out: np.ndarray | None) -> Any:
         """Return the result in the form of the input: `out`, a scalar or an array."""
+        shaped = result.reshape(self.shape)
         if out is not None:
             if out is not result:
-                out[...] = result.reshape(self.shape)
+                out[...] = shaped
             return out
-        shaped = result.reshape(self.shape)
         if self.scalar:
             return shaped[()]
-        return shaped if self.dtype.isnative else shaped.astype(self.dtype)
+        if not self.dtype.isnative:
+            return shaped.astype(self.dtype)
+        return shaped

@@ -1,4 +1,4 @@
-"""Steps with values of a format, each in one call; the loops that take them are in `checked`."""
+"""Steps with values of a format, each in one call; the loops that take them are in `step_loops`."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ NUMBERS: dict[Any, str] = {
     np.float64: "d",
 }
 CODES: dict[Any, str] = {np.dtype(kind): kind for kind in "BHI"}
-"""The dtypes of codes that `checked` takes."""
+"""The dtypes of codes that steps take."""
 
 _ARRAY = np.ndarray
 """Python finds a global faster than an attribute, and a short call looks for it twice."""
 
-_CHECKED: dict[Any, Any] = {}
+_UFUNCS: dict[Any, Any] = {}
 """The ufuncs of steps, found without a function of Python's cache, and so without numba."""
 
 
-def checked(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any:
-    """Take a step with values of a format in one call; see `mplab.numbers.checked`.
+def take(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any:
+    """Take a step with values of a format in one call; see `mplab.numbers.step_loops`.
 
     Args:
         step: one of the steps there.
@@ -72,11 +72,11 @@ def _in_threads(call: Any, dtype: Any, operands: tuple[Any, ...]) -> np.ndarray:
 
 def _ready(step: str, fmt: Format, kind: str) -> Any:
     """Return the ufunc of a step, made at its first use; () where there is none."""
-    ready = _CHECKED.get((step, fmt, kind))
+    ready = _UFUNCS.get((step, fmt, kind))
     if ready is None:
-        from mplab.numbers import checked as loops
+        from mplab.numbers.step_loops import ufunc_of
 
-        ready = _CHECKED[step, fmt, kind] = loops.checked(step, fmt, kind) or ()
+        ready = _UFUNCS[step, fmt, kind] = ufunc_of(step, fmt, kind) or ()
     return ready
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from mplab.numbers import kernels
 from mplab.numbers.formats import Format, FormatLike, Overflow, Rounding, format_of
 from mplab.numbers.inputs import widen
-from mplab.numbers.options import Stream, Tally, bits_of, loop_options
-from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.options import Stream, Tally
+from mplab.numbers.parameters import Known, RoundingParameters, loop_options
 from mplab.numbers.steps import narrow
 
 _INTEGER = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -70,7 +70,7 @@ def round_tensor(
     fmt = format_of(fmt, function="round_tensor")
     x = _require_dense(x)
     target = _target(x, out)
-    how = loop_options(
+    options = loop_options(
         "round_tensor",
         fmt,
         np.dtype(f"f{x.itemsize}"),
@@ -80,25 +80,27 @@ def round_tensor(
         flush_outputs=flush_outputs,
         stream=stream,
     )
-    wide = how["parameters"].numbers.itemsize > x.itemsize
-    source = _widen(x) if wide else x
+    source = x
+    if options["parameters"].numbers.itemsize > x.itemsize:
+        source = _widen(x)
     direct = source is x and (rounding is not Rounding.STOCHASTIC or x.is_contiguous())
     pair = _in_common_order(x, target) if direct else None
-    source, result = pair or (
-        source.contiguous(),
-        torch.empty_like(source.contiguous()),
-    )
+    if pair is None:
+        source = source.contiguous()
+        result = torch.empty_like(source)
+    else:
+        source, result = pair
     counts = None if tally is None else np.zeros(8, np.int64)
     if source.device.type == "cpu":
-        bits = bits_of(source.numpy())
-        into = bits_of(result.numpy())
-        kernels.run(bits, into, counts=counts, **how)
+        kernels.run(source.numpy(), result.numpy(), counts=counts, **options)
     else:
-        _run_expression(source, result, counts=counts, **how)
+        _run_expression(source, result, counts=counts, **options)
     if tally is not None and counts is not None:
         tally.add_counts(x.numel(), counts)
+    if result.dtype != target.dtype:
+        result = _narrow(result, fmt)
     if pair is None:
-        target.copy_(result if result.dtype == target.dtype else _narrow(result, fmt))
+        target.copy_(result)
     return target if out is None else out
 
 
@@ -176,14 +178,14 @@ def _run_expression(
     counts: np.ndarray | None = None,
 ) -> None:
     """Round contiguous tensors on any device, as `kernels.run` does."""
-    numbers = [int(n) for n in parameters.numbers]
+    known = Known(*map(int, parameters.numbers))
     bits = source.reshape(-1).view(_INTEGER[source.dtype])
-    into = result.reshape(-1).view(bits.dtype)
+    rounded = result.reshape(-1).view(bits.dtype)
     for begin in range(0, bits.numel(), 1 << 32):
         piece = bits[begin : begin + (1 << 32)]
         random = _random_bits(piece, *keys(begin >> 32)) if keys else None
-        r, flags = _round_bits(piece, numbers, int(mode), random, counts is not None)
-        into[begin : begin + (1 << 32)] = r
+        r, flags = _round_bits(piece, known, int(mode), random, counts is not None)
+        rounded[begin : begin + (1 << 32)] = r
         if counts is not None and flags is not None:
             counts += (
                 torch.stack([((flags >> bit) & 1).sum() for bit in range(8)])
@@ -238,10 +240,11 @@ def _round_in_place(
 
 
 def _round_to_grid(
-    a: Tensor, numbers: list[int], mode: int, away: Tensor, random: Tensor | None
+    a: Tensor, known: Known, mode: int, away: Tensor, random: Tensor | None
 ) -> Tensor:
     dtype = torch.float32 if a.dtype == torch.int32 else torch.float64
-    anchor, quantum, per_quantum = (_as_float(n, dtype) for n in numbers[5:8])
+    anchor = _as_float(known.anchor, dtype)
+    quantum = _as_float(known.quantum, dtype)
     x = a.view(dtype)
     near = (x + anchor) - anchor
     if mode == Rounding.TIES_TO_EVEN:
@@ -254,7 +257,7 @@ def _round_to_grid(
     elif mode == Rounding.TO_ODD:
         up = ((down + anchor).view(a.dtype) & 1 == 0) & (down.view(a.dtype) != a)
     elif random is not None:
-        fraction = ((x - down) * per_quantum).double()
+        fraction = ((x - down) * _as_float(known.per_quantum, dtype)).double()
         up = fraction * 4294967296.0 >= 4294967296.0 - random.double()
     else:
         up = away & (down.view(a.dtype) != a)
@@ -262,72 +265,49 @@ def _round_to_grid(
 
 
 def _round_bits(
-    bits: Tensor, numbers: list[int], mode: int, random: Tensor | None, flagging: bool
+    bits: Tensor, known: Known, mode: int, random: Tensor | None, flagging: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the bits of the results and the flag bytes: `kernels._round_bits` on tensors."""
-    (
-        shift,
-        tiny_shift,
-        all_odd,
-        odd_codes,
-        grid_below,
-        _,
-        _,
-        _,
-        min_normal,
-        max_finite,
-        beyond,
-        to_odd_beyond,
-        flush_in,
-        floor,
-        floor_value,
-        infinity,
-        nan,
-        quiet,
-        sign_bit,
-        no_sign,
-        no_minus_zero,
-    ) = numbers
-    parity = all_odd, odd_codes
-    original = bits & ~sign_bit
-    sign = bits & sign_bit
+    parity = known.all_odd, known.odd_codes
+    original = bits & ~known.sign_bit
+    sign = bits & known.sign_bit
     away = (sign == 0) == (mode == Rounding.TOWARD_POSITIVE)
-    a = torch.where(original < flush_in, 0, original)
-    r = _round_in_place(a, shift, mode, away, *parity, random)
-    if grid_below:
+    a = torch.where(original < known.flush_in, 0, original)
+    r = _round_in_place(a, known.shift, mode, away, *parity, random)
+    if known.grid_below:
         r = torch.where(
-            a < grid_below, _round_to_grid(a, numbers, mode, away, random), r
+            a < known.grid_below, _round_to_grid(a, known, mode, away, random), r
         )
-    past = r > max_finite
-    limit: Any = beyond
+    past = r > known.max_finite
+    limit: Any = known.beyond
     if mode == Rounding.TO_ODD:
-        limit = torch.where(original != infinity, to_odd_beyond, beyond).to(r.dtype)
+        finite = original != known.infinity
+        limit = torch.where(finite, known.to_odd_beyond, limit).to(r.dtype)
     elif Rounding.TOWARD_ZERO <= mode <= Rounding.TOWARD_NEGATIVE:
         inward = ~away | (mode == Rounding.TOWARD_ZERO)
-        limit = torch.where(inward & (original != infinity), max_finite, beyond).to(
-            r.dtype
-        )
+        inward &= original != known.infinity
+        limit = torch.where(inward, known.max_finite, limit).to(r.dtype)
     r = torch.where(past, limit, r)
-    is_nan = (original > infinity) | ((sign & no_sign != 0) & (a > 0))
-    r = torch.where(r < floor, floor_value, r)
-    sign = torch.where(r == 0, sign & ~no_minus_zero, sign & ~no_sign)
-    result = torch.where(is_nan | (r > infinity), nan, r | sign)
+    is_nan = (original > known.infinity) | ((sign & known.no_sign != 0) & (a > 0))
+    r = torch.where(r < known.floor, known.floor_value, r)
+    sign = torch.where(r == 0, sign & ~known.no_minus_zero, sign & ~known.no_sign)
+    result = torch.where(is_nan | (r > known.infinity), known.nan, r | sign)
     if not flagging:
         return result, None
-    unbounded = _round_in_place(a, tiny_shift, mode, away, *parity, random)
-    inexact = (original <= infinity) & (is_nan | (r != original))
-    refused = (is_nan & (original <= infinity)) | (
-        (original == infinity) & (r > infinity)
+    unbounded = _round_in_place(a, known.tiny_shift, mode, away, *parity, random)
+    inexact = (original <= known.infinity) & (is_nan | (r != original))
+    refused = (is_nan & (original <= known.infinity)) | (
+        (original == known.infinity) & (r > known.infinity)
     )
     conditions = (
         inexact,
-        ~is_nan & inexact & (unbounded < min_normal),
-        past & ~is_nan & (original < infinity),
-        ((original > infinity) & (original & quiet == 0)) | refused,
+        ~is_nan & inexact & (unbounded < known.min_normal),
+        past & ~is_nan & (original < known.infinity),
+        ((original > known.infinity) & (original & known.quiet == 0)) | refused,
         ~is_nan & (r == 0) & (original != 0),
-        ~is_nan & (r > 0) & (r < min_normal),
-        original > infinity,
-        original == infinity,
+        ~is_nan & (r > 0) & (r < known.min_normal),
+        original > known.infinity,
+        original == known.infinity,
     )
     flags = torch.zeros_like(bits, dtype=torch.uint8)
     for bit, condition in enumerate(conditions):

@@ -16,7 +16,7 @@ from mplab.numbers.checks import between, integer, one_of, quoted
 from mplab.numbers.formats import FP8_E4M3, FP32, Format, FormatLike, format_of
 from mplab.numbers.inputs import as_float64
 from mplab.numbers.rounding import round_to
-from mplab.numbers.steps import checked
+from mplab.numbers.steps import take
 from mplab.scaling.loss import in_float32, require_keys
 
 
@@ -143,7 +143,7 @@ _FAR = 10_000
 
 def largest(amax: Any) -> np.ndarray:
     """Round largest magnitudes to float32 where that holds them; return float64."""
-    entered = checked("enter", FP32, amax)
+    entered = take("enter", FP32, amax)
     if entered is not None:
         return np.asarray(entered)
     wide = as_float64("scale_for", amax, "amax")

@@ -29,7 +29,7 @@ from mplab.numbers.formats import (
 )
 from mplab.numbers.options import Stream
 from mplab.numbers.rounding import round_to
-from mplab.numbers.steps import checked
+from mplab.numbers.steps import take
 from mplab.numbers.tensors import round_tensor
 from mplab.scaling.amax import ScaleRule, largest, scales, two_levels
 
@@ -125,11 +125,11 @@ def amax_of(tensor: Tensor, *, block: tuple[int, ...] | None = None) -> Tensor:
     """
     magnitude = _floating("amax_of", tensor).abs()
     if not tensor.numel():
-        shape = () if block is None else _split("amax_of", magnitude, block)[1]
+        shape = () if block is None else _view_in_blocks("amax_of", magnitude, block)[1]
         return magnitude.new_zeros(shape)
     if block is None:
         return magnitude.amax()
-    split, _, inner = _split("amax_of", magnitude, block)
+    split, _, inner = _view_in_blocks("amax_of", magnitude, block)
     return split.amax(inner)
 
 
@@ -212,7 +212,7 @@ def quantize(
     saturate = overflow is Overflow.SATURATE and stream is None  # a 0 is no member
     if rounding is Rounding.TIES_TO_EVEN and saturate and wide.device.type == "cpu":
         product = _product(wide, factor, fmt, block, rounding)
-        found = checked("quantize", fmt, product.reshape(-1).numpy())
+        found = take("quantize", fmt, product.reshape(-1).numpy())
         if found is not None:
             codes = torch.from_numpy(found).reshape(wide.shape)
             return Quantized(codes, factor, fmt, block, whole)
@@ -405,7 +405,7 @@ def _product(
         split = tensor.detach()
         factor = scale
     else:
-        split, outer, inner = _split("quantize", tensor.detach(), block)
+        split, outer, inner = _view_in_blocks("quantize", tensor.detach(), block)
         factor = _beside(scale, inner) if scale.shape == outer else scale
     _require_shape("quantize", "scale", scale, outer)
     if _needs_width(tensor, scale, fmt, rounding):
@@ -429,7 +429,7 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
     """Encode values of a format on any device, without rounding."""
     if rounded.device.type == "cpu":
         flat = rounded.reshape(-1).numpy()
-        found = checked("encode", fmt, flat)  # None where a NaN has no code
+        found = take("encode", fmt, flat)  # None where a NaN has no code
         if found is not None:
             return torch.from_numpy(found).reshape(rounded.shape)
     if fmt.torch_dtype is not None:
@@ -524,7 +524,7 @@ def _unscaled(
     split = numbers
     inner = tuple[int, ...]()
     if block is not None:
-        split, _, inner = _split("dequantize", numbers, block)
+        split, _, inner = _view_in_blocks("dequantize", numbers, block)
     if whole is None:
         return (split / _beside(scale, inner)).reshape(numbers.shape)
     return (split * _beside(_block_scales(scale, whole), inner) * whole).reshape(
@@ -578,7 +578,7 @@ def _blocks(function: str, shape: tuple[int, ...], block: Any) -> tuple[int, ...
     )
 
 
-def _split(
+def _view_in_blocks(
     function: str, tensor: Tensor, block: tuple[int, ...]
 ) -> tuple[Tensor, tuple[int, ...], tuple[int, ...]]:
     """Split the last axes into blocks; return the view, the shape of blocks, and the inner axes.
@@ -598,6 +598,6 @@ def _split(
 
 def _beside(scale: Tensor, inner: tuple[int, ...]) -> Tensor:
     """Reshape scales to broadcast with a split tensor."""
-    for place in inner:
-        scale = scale.unsqueeze(place)
+    for axis in inner:
+        scale = scale.unsqueeze(axis)
     return scale

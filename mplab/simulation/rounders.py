@@ -12,7 +12,8 @@ from torch import Tensor
 
 from mplab.numbers import kernels
 from mplab.numbers.formats import Format, Overflow, Rounding, Tininess
-from mplab.numbers.options import Stream, Tally, checked_keys, checked_parameters
+from mplab.numbers.options import Stream, Tally
+from mplab.numbers.parameters import checked_keys, checked_parameters
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
 

@@ -168,7 +168,9 @@ def test_what_inductor_compiled_runs_compiled_under_the_watch():
             lambda x, y, model=model: F.mse_loss(model(x).softmax(-1), y)
         )
         health = sick_runs.watched(model, optimizer=torch.optim.AdamW, lr=0.01)
-        watch = health if watched else MagicMock(optimizer=health.optimizer)
+        watch = (
+            health if watched else MagicMock(optimizer=health.optimizer, scaler=None)
+        )
         sick_runs.trained(watch, lambda _, loss_of=loss_of: loss_of(x, y), STEPS)
         frames = torch._dynamo.utils.counters["frames"]["ok"]
         results.append((frames, [p.tolist() for p in model.parameters()]))
@@ -235,17 +237,9 @@ def test_an_optimizer_with_a_closure_shows_its_gradients_and_its_phases():
     model = seeded(mlp)
     with torch.no_grad():
         model[2].weight.fill_(1e30)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     x, _ = regression()
-
-    def closure():
-        optimizer.zero_grad()
-        loss = (model(x) * 1e30).sum()
-        loss.backward()
-        return loss
-
-    with Health(model, optimizer) as health:
-        health.step(optimizer.step(closure))
-    (origin, *_) = health.steps[0].origins
-    assert origin.phase == "forward"
-    assert health.steps[0].norm_at_optimizer is not None
+    (step,) = sick_runs.trained_by_closure(
+        sick_runs.watched(model), lambda: (model(x) * 1e30).sum(), 1
+    ).steps
+    assert step.origins[0].phase == "forward"
+    assert step.norm_at_optimizer is not None

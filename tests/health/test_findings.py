@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from mplab import FP16, pictures
 from mplab.health import Health
 from mplab.health.findings import diagnose
-from mplab.health.records import Evidence, Step, pooled_gradients
-from mplab.health.tracing import Origin
+from mplab.health.records import Evidence, Origin, Step, pooled_gradients
 from mplab.lessons.l13.clinic import scale_too_high
 from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.training import TASKS
@@ -226,13 +225,14 @@ def weighted(weights):
     model = seeded(mlp)
     x, y = regression()
     parts = torch.tensor(weights).repeat(len(x) // len(weights))[:, None]
-    with Health(model) as health:
-        for _ in range(3):
-            model.zero_grad()
-            with half():
-                out = model(x)
-            (parts * (out.float() - y) ** 2).mean().backward()
-            health.step(1.0)
+
+    def loss_of(_):
+        model.zero_grad()
+        with half():
+            out = model(x)
+        return (parts * (out.float() - y) ** 2).mean()
+
+    health = sick_runs.looked_at(model, loss_of, 3)
     low = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     (parts * (model(x) - y) ** 2).mean().backward()

@@ -6,7 +6,16 @@ from contextlib import nullcontext
 import pytest
 import torch
 from networks import Within
-from sick_runs import mlp, regression, seeded, trained, watched
+from sick_runs import (
+    half,
+    looked_at,
+    mlp,
+    regression,
+    seeded,
+    trained,
+    trained_by_closure,
+    watched,
+)
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
@@ -97,7 +106,7 @@ class MaskThenOverflow(nn.Module):
 
 
 def in_half(simulate):
-    return simulated(FP16) if simulate else torch.autocast("cpu", dtype=torch.float16)
+    return simulated(FP16) if simulate else half()
 
 
 @pytest.mark.parametrize("simulate", [False, True])
@@ -105,10 +114,8 @@ def in_half(simulate):
 def test_masks_are_not_blamed_for_an_overflow_after_them(simulate, weight):
     torch.manual_seed(0)
     model = MaskThenOverflow(weight)
-    with Health(model) as health, in_half(simulate):
-        loss = model(torch.randn(2, 3, 4))
-        loss.backward()
-        health.step(loss.detach())
+    x = torch.randn(2, 3, 4)
+    health = looked_at(model, lambda _: model(x), within=in_half(simulate))
     if weight == 1.0:
         assert math.isfinite(health.steps[0].loss) and health.report().codes == []
         return
@@ -148,13 +155,9 @@ def test_memory_that_a_cast_has_not_filled_yet_is_not_looked_at(monkeypatch):
 
 def test_the_logarithms_of_zero_within_a_loss_are_no_fault():
     model = nn.LogSoftmax(-1)
-    with Health(model) as health:
-        steps = model(torch.randn(6, 1, 3, requires_grad=True))
-        loss = F.ctc_loss(
-            steps, torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2])
-        )
-        loss.backward()
-        health.step(loss.detach())
+    x = torch.randn(6, 1, 3, requires_grad=True)
+    target = torch.tensor([[1, 2]]), torch.tensor([6]), torch.tensor([2])
+    health = looked_at(model, lambda _: F.ctc_loss(model(x), *target))
     assert health.steps[0].origins == []
 
 
@@ -168,10 +171,12 @@ def test_a_row_that_is_masked_everywhere_makes_its_nan_where_the_softmax_is():
 
 def test_modules_that_return_several_tensors_or_take_integers_are_watched():
     model = nn.Sequential(nn.Embedding(5, 4), nn.LSTM(4, 3))
-    with Health(model) as health:
+
+    def loss_of(_):
         out, (h, c) = model(torch.tensor([[1, 2]]))
-        (out.sum() + h.sum() + c.sum()).backward()
-        health.step(0.0)
+        return out.sum() + h.sum() + c.sum()
+
+    health = looked_at(model, loss_of)
     (step,) = health.steps
     assert (set(step.gradients), step.origins) == ({"0 (Embedding)", "1 (LSTM)"}, [])
 
@@ -179,30 +184,30 @@ def test_modules_that_return_several_tensors_or_take_integers_are_watched():
 @pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.SparseAdam])
 def test_sparse_gradients_are_watched(make):
     model = nn.Embedding(5, 4, sparse=True)
-    optimizer = make(model.parameters(), lr=0.1)
-    with Health(model, optimizer) as health:
-        (loss := model(torch.tensor([1, 2])).sum()).backward()
-        optimizer.step()
-        health.step(loss)
-    assert health.steps[0].gradient_norm == pytest.approx(8**0.5)
-    assert health.report().codes == []
+    health = watched(model, optimizer=make)
+    report = trained(health, lambda _: model(torch.tensor([1, 2])).sum(), 1)
+    assert report.steps[0].gradient_norm == pytest.approx(8**0.5)
+    assert report.codes == []
 
 
 def test_an_optimizer_that_asks_for_the_loss_again_is_watched():
     model = nn.Linear(2, 1)
-    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    health = Health(model, torch.optim.LBFGS(model.parameters(), max_iter=3))
+    # It converges on the way, and then stays, whatever gradient is left.
+    report = trained_by_closure(
+        health, lambda: model(torch.ones(4, 2)).square().mean(), 6
+    )
+    assert report.codes == []
 
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(4, 2)).square().mean()
-        loss.backward()
-        return loss
 
-    with Health(model, optimizer) as health:
-        # It converges on the way, and then stays, whatever gradient is left.
-        for _ in range(6):
-            health.step(optimizer.step(closure))
-    assert health.report().codes == []
+def test_weights_that_nothing_trains_are_named_where_the_optimizer_calls_the_loop():
+    """As Lightning steps; they were passed over, because L-BFGS converges within its step."""
+    model = seeded(mlp)
+    report = trained_by_closure(
+        watched(model), lambda: model(torch.zeros(2, 8)).square().mean(), 4
+    )
+    (found,) = report.findings
+    assert found.code == "zero-gradients" and "0.weight" in found.observed
 
 
 def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
@@ -210,7 +215,7 @@ def test_a_step_in_fp32_after_one_in_mixed_precision_uses_no_stale_copies():
     x, y = regression()
 
     def loss_of(step):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=step == 0):
+        with half(torch.bfloat16) if step == 0 else nullcontext():
             out = model(x)
         return F.mse_loss(out.float(), y)
 
@@ -228,26 +233,18 @@ def test_an_interval_of_no_steps_is_refused_before_the_run(option):
 # What looks like a fault and is none -------------------------------------------------------
 
 
-def low(dtype=torch.float16):
-    return torch.autocast("cpu", dtype=dtype)
-
-
 def test_whole_numbers_of_a_scaled_gradient_are_no_positions():
     """A squared error to whole targets has whole gradients at a large scale."""
     model = seeded(lambda: nn.Linear(8, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", 2.0**16)
-    with Health(model, optimizer, scaler=scaler) as health:
-        for _ in range(6):
-            optimizer.zero_grad()
-            with low():
-                out = model(torch.ones(4, 8))
-            loss = F.mse_loss(out.float(), torch.ones(4, 1))
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            health.step(loss)
-    assert health.report().codes == [] and health.report().evidence.integers is None
+    health = watched(model, lr=1e-3, scaler=torch.amp.GradScaler("cpu", 2.0**16))
+
+    def loss_of(_):
+        with half():
+            out = model(torch.ones(4, 8))
+        return F.mse_loss(out.float(), torch.ones(4, 1))
+
+    report = trained(health, loss_of, 6)
+    assert report.codes == [] and report.evidence.integers is None
 
 
 @pytest.mark.parametrize(("numbers", "level"), [
@@ -258,10 +255,11 @@ def test_whole_numbers_that_coincide_after_a_cast_are_told_from_those_that_stay_
     numbers, level
 ):
     model = seeded(lambda: nn.Linear(1, 1))
-    with Health(model) as health, low(torch.bfloat16):
-        loss = model(numbers[:, None]).float().square().mean()
-        loss.backward()
-        health.step(loss.detach())
+    health = looked_at(
+        model,
+        lambda _: model(numbers[:, None]).float().square().mean(),
+        within=half(torch.bfloat16),
+    )
     (found,) = [f for f in health.report().findings if f.code == "rounded-integers"]
     assert found.level == level
     left = len(numbers.bfloat16().unique())
@@ -297,10 +295,10 @@ def test_masks_that_are_added_past_the_least_number_are_named_only_if_a_nan_foll
     dtype, whole_row
 ):
     model = seeded(lambda: MasksAdded(whole_row))
-    with Health(model) as health, low(dtype):
-        loss = model(torch.randn(4, 6, 8)).float().square().mean()
-        loss.backward()
-        health.step(loss.detach())
+    x = torch.randn(4, 6, 8)
+    health = looked_at(
+        model, lambda _: model(x).float().square().mean(), within=half(dtype)
+    )
     if whole_row:
         assert health.report().codes == ["overflow-forward"]
         assert health.steps[0].origins[0].operation == "add"
@@ -324,10 +322,8 @@ def test_uninitialised_memory_that_is_written_in_parts_is_not_read():
             return whole.sum()
 
     model = seeded(Parts)
-    with Health(model) as health, low(torch.bfloat16):
-        loss = model(torch.randn(4, 8)).float()
-        loss.backward()
-        health.step(loss.detach())
+    x = torch.randn(4, 8)
+    health = looked_at(model, lambda _: model(x).float(), within=half(torch.bfloat16))
     assert health.report().codes == []
 
 
@@ -372,13 +368,13 @@ def test_angles_that_bf16_rounds_are_weighed_by_half_a_unit_of_the_largest(
 ):
     model = seeded(lambda: nn.Linear(2, 1))
     angles = torch.linspace(0.3, largest, 64)
-    with Health(model) as health:
+
+    def loss_of(_):
         low = angles.bfloat16()
         low = low.float() if widened else low
-        waves = torch.stack([low.cos(), low.sin()], -1).float()
-        loss = model(waves).square().mean()
-        loss.backward()
-        health.step(loss)
+        return model(torch.stack([low.cos(), low.sin()], -1).float()).square().mean()
+
+    health = looked_at(model, loss_of)
     found = [f.level for f in health.report().findings if f.code == "rounded-angles"]
     assert found == ([level] if level else [])
 
@@ -443,11 +439,10 @@ def test_a_product_in_a_forward_has_headroom_and_fp32_beside_it_is_judged_by_its
     simulate,
 ):
     model = seeded(Scores)
-    with Health(model) as health, in_half(simulate):
-        for _ in range(2):
-            loss = model(10 * torch.randn(2, 4, 8)).square().mean()
-            loss.backward()
-            health.step(loss.detach())
+    x = 10 * torch.randn(2, 4, 8)
+    health = looked_at(
+        model, lambda _: model(x).square().mean(), 2, within=in_half(simulate)
+    )
     outputs = health.steps[-1].outputs
     found = outputs["Scores bmm"]
     assert (found.fmt, found.what_if) == ("FP16", False)

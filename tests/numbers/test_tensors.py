@@ -11,7 +11,7 @@ import mplab
 from mplab import FORMATS, FP8_E4M3, FP8_E8M0, FP16
 from mplab.numbers import Stream, Tally, kernels, round_to, tally, tensors
 from mplab.numbers.formats import Rounding, Tininess
-from mplab.numbers.parameters import rounding_parameters
+from mplab.numbers.parameters import Known, rounding_parameters
 from mplab.numbers.tensors import round_tensor
 
 
@@ -63,13 +63,11 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     how = {"parameters": parameters, "mode": rounding, "keys": keys}
     kernels.run(integer, out, **how)
     kernels.flag(integer, flags, **how)
-    numbers = [int(n) for n in parameters.numbers]
+    known = Known(*map(int, parameters.numbers))
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None
-    theirs, their_flags = tensors._round_bits(
-        bits, numbers, int(rounding), random, True
-    )
-    alone, none = tensors._round_bits(bits, numbers, int(rounding), random, False)
+    theirs, their_flags = tensors._round_bits(bits, known, int(rounding), random, True)
+    alone, none = tensors._round_bits(bits, known, int(rounding), random, False)
     assert none is None
     assert torch.equal(alone, theirs)
     return (out, flags), (theirs.numpy(), their_flags.numpy())

@@ -1,5 +1,7 @@
 """Small training loops under a watch, with a few faults as options."""
 
+from contextlib import nullcontext
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -89,17 +91,48 @@ def regression(rows=64, inputs=8, outputs=4, size=1.0):
     )
 
 
-def trained(health, loss_of, steps):
-    """Train the watched model without a scaler; `loss_of` gets the number of each step."""
+def trained(health, loss_of, steps, *, between=lambda: None, told=lambda loss: loss):
+    """Train the watched model; `loss_of` gets the number of each step.
+
+    `between` stands before the update, and `told` says what the watch is told of a loss.
+    """
+    scaler = health.scaler or torch.amp.GradScaler("cpu", enabled=False)
     with health:
         for number in range(steps):
             health.optimizer.zero_grad()
             loss = loss_of(number)
-            loss.backward()
-            health.optimizer.step()
-            health.step(loss)
+            scaler.scale(loss).backward()
+            between()
+            scaler.step(health.optimizer)
+            scaler.update()
+            health.step(told(loss))
     return health.report()
 
 
 def watched(model, *, lr=0.1, optimizer=torch.optim.SGD, **options):
     return Health(model, optimizer(model.parameters(), lr=lr), **options)
+
+
+def trained_by_closure(health, loss_of, steps):
+    """Train where the optimizer runs forward and backward pass, as Lightning's does."""
+
+    def closure():
+        health.optimizer.zero_grad()
+        loss = loss_of()
+        loss.backward()
+        return loss
+
+    with health:
+        for _ in range(steps):
+            health.step(health.optimizer.step(closure))
+    return health.report()
+
+
+def looked_at(model, loss_of, steps=1, *, within=None):
+    """A watch over steps without an update, each within a context; `loss_of` gets its number."""
+    with Health(model) as health, within or nullcontext():
+        for number in range(steps):
+            loss = loss_of(number)
+            loss.backward()
+            health.step(loss.detach())
+    return health

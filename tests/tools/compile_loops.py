@@ -17,8 +17,8 @@ import mplab
 from mplab import FP8_E4M3FNUZ, FP16, Rounding, Stream
 from mplab.arithmetic import reductions
 from mplab.numbers import kernels
-from mplab.numbers.checked import STEPS, checked
 from mplab.numbers.parameters import rounding_parameters
+from mplab.numbers.step_loops import STEPS, ufunc_of
 
 
 def arrays():
@@ -66,7 +66,7 @@ def flags_and_addresses() -> None:
             for counting in (False, True):
                 kernels.loop_at(int(mode), special_cases, counting=counting)
     for step, fmt, kind in itertools.product(STEPS, (FP16, FP8_E4M3FNUZ), "df"):
-        checked(step, fmt, "BHII"[(fmt.bits - 1) // 8] if step == "decode" else kind)
+        ufunc_of(step, fmt, "BHII"[(fmt.bits - 1) // 8] if step == "decode" else kind)
     for integer in (np.int8, np.int16, np.int32):
         loop = digest._on_processor(np.dtype(integer).itemsize)
         loop(np.zeros(3, integer), digest._WEIGHTS, np.zeros(2, np.int64))

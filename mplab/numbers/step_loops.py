@@ -23,6 +23,7 @@ from mplab.numbers.compiled import callback, make_ufunc
 from mplab.numbers.formats import Format, Overflow, Rounding, Specials
 from mplab.numbers.kernels import (
     _ADDRESSES,
+    _COUNT,
     ANY,
     _as,
     _as_bits,
@@ -34,7 +35,7 @@ from mplab.numbers.kernels import (
 )
 from mplab.numbers.parameters import rounding_parameters
 
-_EDITION = zlib.crc32(Path(kernels.__file__).read_bytes())
+_EDITION = zlib.crc32(Path(kernels.__file__).read_bytes(), kernels._LAYOUT)
 
 STEPS = (
     "enter",
@@ -65,8 +66,6 @@ _FMA = 9
 
 _TIES_TO_EVEN = int(Rounding.TIES_TO_EVEN)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
-_MISSES = 30
-"""Place of the number of misses, after the parameters of rounding and nine facts of codes."""
 _BLOCK = 512
 """Numbers of an operand that is not contiguous, which are copied before a loop."""
 
@@ -74,10 +73,28 @@ _SIGN = np.int64(-(1 << 63))
 _INFINITY = np.int64(0x7FF << 52)
 _NAN = np.int64(0x7FF8 << 48)
 _ONE = np.int64(0x3FF << 52)
-_fixed: Any = to_fixed_tuple  # whose stub says that it never returns
 
 
-class Checked(NamedTuple):
+class Coded(NamedTuple):
+    """What coding knows of a format, beside what rounding knows; for `float32` or `float64`."""
+
+    shift: Any  # from the last bit of a number to the last bit of a normal code
+    offset: Any  # from the exponents of codes to those of the numbers, as codes
+    subnormals: Any  # codes below are of subnormals and zero
+    flip: Any  # the bits that a sign changes, then what it adds
+    add: Any
+    mask: Any  # all bits of a code
+    last: Any  # codes past this one are of infinity and NaN
+    infinity: Any  # its code, or −1, as of NaN
+    nan: Any
+
+
+_CODED = len(Coded._fields)
+_MISSES = _COUNT + _CODED
+"""Place of the number of misses, after what rounding and coding know."""
+
+
+class StepUfunc(NamedTuple):
     """A ufunc, and how many numbers it could not take in all its calls."""
 
     call: Any
@@ -87,6 +104,9 @@ class Checked(NamedTuple):
     """One integer, which never falls; if it rises during a call, that call may be wrong."""
     kept: Any
     """The memory that both read."""
+
+
+_fixed: Any = to_fixed_tuple  # whose stub says that it never returns
 
 
 def _widen(bits, like):
@@ -151,41 +171,41 @@ def _rounded(bits, special_cases, known):
 @njit(forceinline=True)
 def _is_wrong(bits, special_cases, known):
     """Tell whether a number is neither a value of the format nor NaN."""
-    a = _as(bits, bits & ~known[18])
-    return (_rounded(bits, special_cases, known) != bits) & (a <= known[15])
+    a = _as(bits, bits & ~known.sign_bit)
+    return (_rounded(bits, special_cases, known) != bits) & (a <= known.infinity)
 
 
 @njit(forceinline=True)
-def _encoded(bits, known, facts):
+def _encoded(bits, known, coded):
     """Return the code of a value, and whether it has none."""
-    shift, offset, _, flip, add, mask, _, infinity_code, nan_code = facts
-    grid_below = known[4]
-    anchor = known[5]
-    infinity = known[15]
-    a = _as(bits, bits & ~known[18])
+    grid_below = known.grid_below
+    a = _as(bits, bits & ~known.sign_bit)
     low = _as_float(a if a < grid_below else grid_below)
-    tiny = _as(bits, _as_bits(low + anchor) - _as_bits(anchor))
-    code = tiny if a < grid_below else _as(bits, _as(bits, a >> shift) - offset)
-    code = infinity_code if a == infinity else code
-    negative = _as(bits, _as(bits, _as(bits, code ^ flip) + add) & mask)
+    tiny = _as(bits, _as_bits(low + _as_float(known.anchor)) - known.anchor)
+    normal = _as(bits, _as(bits, a >> coded.shift) - coded.offset)
+    code = tiny if a < grid_below else normal
+    code = coded.infinity if a == known.infinity else code
+    flipped = _as(bits, code ^ coded.flip)
+    negative = _as(bits, _as(bits, flipped + coded.add) & coded.mask)
     code = negative if bits < 0 else code
-    is_nan = a > infinity
-    return nan_code if is_nan else code, is_nan & (nan_code < 0)
+    is_nan = a > known.infinity
+    return coded.nan if is_nan else code, is_nan & (coded.nan < 0)
 
 
 @njit(forceinline=True)
-def _decoded(code, known, facts):
+def _decoded(code, known, coded):
     """Return the bits of the value of a code."""
-    shift, offset, subnormals, flip, add, mask, last, infinity_code, nan_code = facts
-    sign_code = (mask >> 1) + 1
-    signed = (flip != 0) & (code & sign_code != 0)
-    a = (((code ^ flip) + add) & mask) if signed else code
-    tiny = np.float64(np.float64(np.int32(a)) * known[6]).view(np.int64)
-    value = tiny if a < subnormals else (a + offset) << shift
-    value = (_INFINITY if a == infinity_code else _NAN) if a > last else value
+    sign_code = (coded.mask >> 1) + 1
+    signed = (coded.flip != 0) & (code & sign_code != 0)
+    a = (((code ^ coded.flip) + coded.add) & coded.mask) if signed else code
+    quantum = _as_float(known.quantum)
+    tiny = np.float64(np.float64(np.int32(a)) * quantum).view(np.int64)
+    value = tiny if a < coded.subnormals else (a + coded.offset) << coded.shift
+    past = a > coded.last
+    value = _INFINITY if past else value
     value = value | (_SIGN if signed else np.int64(0))
-    is_nan = (code == nan_code) | (a > last) & (a != infinity_code)
-    return _NAN if is_nan else value, (code & ~mask) != 0
+    is_nan = (code == coded.nan) | past & (a != coded.infinity)
+    return _NAN if is_nan else value, (code & ~coded.mask) != 0
 
 
 @njit(forceinline=True)
@@ -258,10 +278,10 @@ def _loop(
 
     It computes in integers of the width of its facts.
     """
-    taken, given = map(_like, kinds)
-    dtype = taken.dtype
-    width = taken.itemsize
-    step_out = given.itemsize
+    like_in, like_out = map(_like, kinds)
+    dtype = like_in.dtype
+    width = like_in.itemsize
+    step_out = like_out.itemsize
     inputs = _inputs(step)
     second = min(inputs, 2) - 1
     third = inputs - 1
@@ -272,7 +292,7 @@ def _loop(
         size = sizes[0]
         numbers = carray(data, _MISSES + 1)
         known = _unpack(numbers)
-        facts = _fixed(numbers[21:30], 9)
+        coded = Coded(*_fixed(numbers[_COUNT:_MISSES], _CODED))
         whole = True
         for k in range(inputs):
             whole &= strides[k] == width
@@ -282,30 +302,30 @@ def _loop(
         wrong = _as(like, 0)
         for begin in range(0, size, length):
             some = min(length, size - begin)
-            x = _operand(args[0], strides[0], begin, width, taken, scratch[0], some)
+            x = _operand(args[0], strides[0], begin, width, like_in, scratch[0], some)
             y = _operand(
                 args[second],
                 strides[second],
                 begin,
                 width,
-                taken,
+                like_in,
                 scratch[second],
                 some,
             )
             z = _operand(
-                args[third], strides[third], begin, width, taken, scratch[third], some
+                args[third], strides[third], begin, width, like_in, scratch[third], some
             )
-            out = carray(_at(args[inputs] + begin * step_out, given), some)
+            out = carray(_at(args[inputs] + begin * step_out, like_out), some)
             for i in range(some):
                 if step == _DECODE:
-                    r, bad = _decoded(np.int64(x[i]), known, facts)
+                    r, bad = _decoded(np.int64(x[i]), known, coded)
                 elif step == _ENCODE:
                     bits = _widen(x[i], like)
-                    r, bad = _encoded(bits, known, facts)
+                    r, bad = _encoded(bits, known, coded)
                     bad |= _is_wrong(bits, special_cases, known)
                 elif step == _QUANTIZE:
                     bits = _rounded(_widen(x[i], like), special_cases, known)
-                    r, bad = _encoded(bits, known, facts)
+                    r, bad = _encoded(bits, known, coded)
                 elif step == _ENTER:
                     r = _widen(x[i], like)
                     bad = _is_wrong(r, special_cases, known)
@@ -337,26 +357,26 @@ def _facts(fmt: Format, overflow: Overflow, dtype: type) -> np.ndarray | None:
     twos = fmt.specials is Specials.TWOS_COMPLEMENT
     gridded = fmt.emin > info.minexp
     mask = (1 << fmt.bits) - 1
-    codes = [
-        info.nmant + 1 - fmt.precision,
-        (1 - int(info.minexp) - fmt.bias) << (fmt.precision - 1),
-        (1 << (fmt.precision - 1)) * (fmt.has_zero and gridded),
-        -1 if twos else fmt.sign_code,
-        twos,
-        mask,
-        mask if twos else fmt.max_code,
-        fmt.infinity_code or -1,
-        -1 if fmt.nan_code is None else fmt.nan_code,
-    ]
+    coded = Coded(
+        shift=info.nmant + 1 - fmt.precision,
+        offset=(1 - int(info.minexp) - fmt.bias) << (fmt.precision - 1),
+        subnormals=(1 << (fmt.precision - 1)) * (fmt.has_zero and gridded),
+        flip=-1 if twos else fmt.sign_code,
+        add=twos,
+        mask=mask,
+        last=mask if twos else fmt.max_code,
+        infinity=fmt.infinity_code or -1,
+        nan=-1 if fmt.nan_code is None else fmt.nan_code,
+    )
     numbers = parameters.numbers
-    return np.array([*numbers, *codes, 0], numbers.dtype)
+    return np.array([*numbers, *coded, 0], numbers.dtype)
 
 
 def _inputs(step: int) -> int:
     return 3 if step == _FMA else 2 if _ADD <= step <= _DIVIDE else 1
 
 
-def checked(name: str, fmt: Format, kind: str) -> Checked | None:
+def ufunc_of(name: str, fmt: Format, kind: str) -> StepUfunc | None:
     """Return the ufunc of a step, one of `STEPS`, for inputs of a dtype; None for wide formats.
 
     Args:
@@ -379,4 +399,4 @@ def checked(name: str, fmt: Format, kind: str) -> Checked | None:
     loop = _loop(step, kinds, not fmt.has_negative_zero, facts.itemsize, _EDITION)
     made = make_ufunc(name, loop, [_inputs(step) * kinds[0] + kinds[1]], facts)
     misses: Any = facts[_MISSES:]
-    return Checked(made.call, np.dtype(kinds[1]), memoryview(misses), made)
+    return StepUfunc(made.call, np.dtype(kinds[1]), memoryview(misses), made)
