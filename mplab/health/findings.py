@@ -76,7 +76,9 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             means,
             check,
         )
-    elif not bad and sum(step.skipped for step in steps) > seen.idle:
+    elif bad or "uncleared-gradients" in seen.scaler_faults:  # which says why it skips
+        return
+    elif sum(step.skipped for step in steps) > seen.idle:
         yield _skips(steps, seen)
 
 
@@ -287,6 +289,12 @@ _MISUSES: dict[str, tuple[int, str, str, str]] = {
         "Something clipped gradients that were still multiplied by the scale.",
         "Order: scaler.unscale_(optimizer), clip, scaler.step(optimizer), scaler.update().",
     ),
+    "uncleared-gradients": (
+        1,
+        "problem",
+        "The next gradients are added to them, so that every step is skipped and the scale falls.",
+        "Call optimizer.zero_grad() in each step, whether the scaler skipped it or not.",
+    ),
     "unscaled-twice": (
         1,
         "problem",
@@ -328,6 +336,14 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     late = moving[-max(1, len(moving) // 3) :]
     unmoved = sum(s.unmoved for s in late)
     updated = sum(s.updated for s in late)
+    if seen.wide_weights and unmoved == updated and len(late) >= 3:
+        yield _problem(
+            "stagnant-weights",
+            f"No weight changed a bit in the last {len(late)} steps seen, though gradients came.",
+            "Each update is 0, or below half a unit in the last place of an FP32 weight.",
+            "Print an update. Look at the learning rate, and at what the optimizer divides by: "
+            "made from scaled gradients, a square is too large by the square of the scale.",
+        )
     if seen.wide_weights or unmoved <= 0.5 * updated:
         return
     yield _problem(

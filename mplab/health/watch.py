@@ -187,6 +187,7 @@ class Health(measures.Watch):
         self._trace_next = False
         self._tracing = False
         self._moved = False
+        self._refused = False  # whether the scaler skipped the last step
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
@@ -426,6 +427,15 @@ class Health(measures.Watch):
 
     @without_errors
     def _before_backward(self, tensors: Any, starts: Any) -> None:
+        if self._refused and not self._roots:
+            with unseen():
+                kept = total([*self._norms(set(self._names)).values()])
+            if kept is not None and not math.isfinite(kept):
+                self._note(
+                    "uncleared-gradients",
+                    f"Infinite gradients of step {len(self.steps) - 1}, which was skipped, were "
+                    f"still there when the next backward pass began.",
+                )
         roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         self._roots += [
             t.detach()
@@ -598,6 +608,7 @@ class Health(measures.Watch):
             loss = self._roots[-1]
         self._record(record, loss)
         self._moved = bool(self._updates) and not record.skipped
+        self._refused = self._skipped is True
         self.steps.append(record)
         self._date_back()
         if not self._stopped and self._handles:

@@ -287,6 +287,44 @@ def test_a_run_that_only_skips_is_asked_whether_it_was_resumed():
     )
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("cleared", [True, False])
+def test_gradients_of_a_skipped_step_that_nobody_clears_are_named(parts, cleared):
+    """The report blamed an operation of the backward pass, which was finite in the end."""
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
+    x, y = regression()
+    with Health(model, optimizer, scaler=scaler) as health:
+        for part in range(60 * parts):
+            if cleared and part % parts == 0:
+                optimizer.zero_grad()
+            with half():
+                out = model(x)
+            loss = F.mse_loss(out.float(), y)
+            scaler.scale(loss).backward()
+            if (
+                part + 1
+            ) % parts == 0:  # else a micro-batch, which may hold an infinity
+                scaler.step(optimizer)
+                scaler.update()
+            health.step(loss)
+    codes = health.report().codes
+    assert ("uncleared-gradients" in codes) is not cleared
+    assert "backward-never-finite" not in codes
+
+
+@pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1e-12, True)])
+def test_fp32_weights_none_of_which_moves_are_no_healthy_run(factor, told):
+    """Every update was lost, and the report said "No problems found"."""
+    model = seeded(mlp)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = regression()
+    health = Health(model, optimizer)
+    found = sick_runs.trained(health, lambda _: F.mse_loss(model(x), y) * factor, 12)
+    assert ("stagnant-weights" in found.codes) is told
+
+
 @pytest.mark.parametrize("around", [True, False])
 def test_a_simulation_around_the_watch_or_within_it_shows_what_the_real_run_shows(
     around,

@@ -41,6 +41,62 @@ def clipped_while_scaled(run):
     return nn.utils.get_total_norm([p.grad for p in model.parameters()])
 
 
+@report("PaddlePaddle/Paddle#67895", policy=CPU_AUTOCAST, rule="uncleared-gradients")
+def never_cleared(run):
+    """No call clears the gradients, so that the infinities of a skipped step stay in them.
+
+    loss scale after 40 steps
+    """
+    model, loss_of = regression(run)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    amp = run.scaler(2.0**24)
+    with run.watch(model, optimizer, amp) as health:
+        for step in range(40):
+            loss = loss_of(step)
+            amp.scale(loss).backward()
+            amp.step(optimizer)
+            amp.update()
+            health.step(loss)
+    return amp.get_scale()
+
+
+class Sophia(torch.optim.Optimizer):
+    """Divides a gradient by an estimate of the Hessian's diagonal, and clips the quotient."""
+
+    def estimate(self, examples):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["hessian"] = examples * p.grad**2
+
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            step = p.grad / (0.01 * self.state[p]["hessian"] + 1e-15)
+            p -= self.param_groups[0]["lr"] * step.clamp(-1, 1)
+
+
+@report("Liuhong99/Sophia#16", policy=CPU_AUTOCAST, rule="stagnant-weights")
+def scaled_hessian(run):
+    """The Hessian's diagonal is estimated from gradients that are still scaled.
+
+    largest change of a weight in 20 steps
+    """
+    model, loss_of = regression(run)
+    before = model.weight.detach().clone()
+    optimizer = Sophia(model.parameters(), {"lr": 0.01})
+    amp = run.scaler(65536.0)
+    with run.watch(model, optimizer, amp) as health:
+        for step in range(20):
+            optimizer.zero_grad()
+            loss = loss_of(step)
+            amp.scale(loss).backward()
+            if step % 10 == 0:
+                optimizer.estimate(64)
+            amp.step(optimizer)
+            amp.update()
+            health.step(loss)
+    return (model.weight - before).abs().max()
+
+
 @report(
     "microsoft/Swin-Transformer#311", policy=CPU_AUTOCAST, rule="ended-by-exception"
 )
