@@ -201,10 +201,7 @@ def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tens
     target = target.clone()
     nth = _occurrences(index)
     order = nth.argsort(stable=True)
-    # One number after the other: a recorder of the step sees that Python reads them, as `tolist`
-    # does unseen.
-    counts = [int(count) for count in nth.bincount()]
-    for part in torch.split(order, counts) if counts else ():
+    for part in order.split(nth.bincount().tolist()):
         target[index[part]] = _low(into, target[index[part]] + source[part])
     return target
 

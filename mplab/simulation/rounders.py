@@ -129,25 +129,6 @@ class Rounder:
             )
         return out
 
-    def add_up(self, terms: Tensor) -> Tensor:
-        """Add rows one after the other, rounding after each addition."""
-        total = torch.zeros_like(terms[0])
-        self(total, total, None)
-        if self.stream is None and total.is_cpu:
-            # a ufunc takes two thirds of the loop's time for each row
-            add = np.add
-            rounded = kernels.ufunc(self.parameters, self.rounding)
-            sums = total.numpy().reshape(-1)
-            bits = sums.view(np.int32)
-            for row in terms.numpy().reshape(len(terms), -1):
-                add(sums, row, sums)
-                rounded(bits, bits)
-            return total
-        for row in terms:
-            total += row
-            self(total, total, None)
-        return total
-
 
 def is_dense(t: Tensor) -> bool:
     """Whether a tensor fills its memory without holes, in some order of its dimensions.
