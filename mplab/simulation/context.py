@@ -6,8 +6,8 @@
 import copy
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import ContextDecorator, ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary, WeakMethod
@@ -20,7 +20,6 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import (
     Optimizer,
-    register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import (
@@ -232,6 +231,8 @@ class simulated(ContextDecorator):
             )
         mode.thread = this_thread()
         mode.thread.begin()
+        mode.regions = 0
+        mode.steps.clear()
         policy = mode.policy
         with ExitStack() as stack:
             named = mode.tally or mode.observers or policy.layers
@@ -247,17 +248,16 @@ class simulated(ContextDecorator):
             if self._kinds:
                 self._kernels = self._kernels or autocast.kernels()
                 self._kernels.replace(policy)
-                for handle in (
-                    register_optimizer_step_pre_hook(self._before_step),
-                    register_optimizer_step_post_hook(self._after_step),
-                ):
-                    stack.callback(handle.remove)
+                handle = register_optimizer_step_pre_hook(self._before_step)
+                stack.callback(handle.remove)
                 stack.enter_context(self._kernels.layers_in_parts())
                 mode.depth = stack.enter_context(
                     autocast.switched_on(self._kinds, mode.dtype)
                 )
             self._outer = mode.thread.innermost
-            _below_others(mode)
+            # Modes that look lie above, and see operations as the program runs them.
+            with _lifted(lambda top: isinstance(top, Mode)):
+                mode.__enter__()  # type: ignore[no-untyped-call]
             mode.thread.innermost = mode
             mode.leave = WeakMethod(self.__exit__)
             self._open = stack.pop_all()
@@ -278,17 +278,12 @@ class simulated(ContextDecorator):
             leave(kind, error, traceback)
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
-        above = []
-        while _get_current_dispatch_mode() not in (mode, None):
-            above.append(_pop_mode())
-        mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for each in reversed(above):
-            _push_mode(each)
+        with _lifted(lambda top: top is mode):
+            mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         mode.thread.innermost = self._outer
         self._open.close()
         self._open = None
         self._running = []
-        mode.steps.clear()
         mode.enter(mode.outside)
         mode.casts.forget()
         self._guard_backward()
@@ -322,7 +317,7 @@ class simulated(ContextDecorator):
         """
         thread = self._mode.thread
         results = self._mode.results
-        alive = {id(t): t for t in (result() for result in results) if t is not None}
+        alive = list(results.values())
         results.clear()
 
         def check(_: Tensor) -> None:
@@ -332,7 +327,7 @@ class simulated(ContextDecorator):
                     "it ended, where torch rounds to another format. Indent it."
                 )
 
-        for t in alive.values():
+        for t in alive:
             # A view that torch itself refuses to differentiate.
             with suppress(RuntimeError):
                 if t.grad_fn is not None:
@@ -344,28 +339,23 @@ class simulated(ContextDecorator):
         mode = self._mode
         if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
-        positional = len(args) > 1
-        closure = args[1] if positional else kwargs.get("closure")
+
+        def simulated_closure(closure: Any) -> Any:
+            if not callable(closure):
+                return closure
+
+            def run() -> Any:
+                mode.end_step()
+                try:
+                    return closure()
+                finally:
+                    mode.steps.append(mode.regions)
+
+            return run
+
         mode.steps.append(mode.regions)
-        if not callable(closure):
-            return None
-
-        def simulated_closure() -> Any:
-            mode.end_step()
-            try:
-                return closure()
-            finally:
-                mode.steps.append(mode.regions)
-
-        if positional:
-            return (args[0], simulated_closure, *args[2:]), kwargs
-        return args, {**kwargs, "closure": simulated_closure}
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        mode = self._mode
-        here = mode.thread is this_thread() and mode.thread.innermost is mode
-        if here and mode.steps:
-            mode.end_step()
+        named = {name: simulated_closure(value) for name, value in kwargs.items()}
+        return (args[0], *map(simulated_closure, args[1:])), named
 
     # Layers
 
@@ -445,14 +435,15 @@ class simulated(ContextDecorator):
             self._unfit = []
 
 
-def _below_others(mode: Mode) -> None:
-    """Enter a mode below those that look, which then see operations as the program runs them."""
+@contextmanager
+def _lifted(is_base: Callable[[Any], bool]) -> Iterator[None]:
+    """Take away torch's modes above the one that is the base, or all, and put them back."""
     above = []
     top = _get_current_dispatch_mode()
-    while top is not None and not isinstance(top, Mode):
+    while top is not None and not is_base(top):
         above.append(_pop_mode())
         top = _get_current_dispatch_mode()
-    mode.__enter__()  # type: ignore[no-untyped-call]
+    yield
     for each in reversed(above):
         _push_mode(each)
 

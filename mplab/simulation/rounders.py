@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
@@ -70,15 +69,6 @@ class Rounder:
         self._parameters_at: int = self.parameters.numbers.ctypes.data
 
     @cached_property
-    def kernel_dtype(self) -> torch.dtype | None:
-        """The dtype whose kernels of torch's round as this does, if there are such kernels."""
-        as_torch = self.rounding, self.overflow
-        if as_torch != (Rounding.TIES_TO_EVEN, Overflow.IEEE):
-            return None
-        dtype = self.fmt.torch_dtype
-        return dtype if dtype in (torch.float16, torch.bfloat16) else None
-
-    @cached_property
     def _loop(self) -> Callable[..., None]:
         return self._compiled(counting=False)
 
@@ -134,6 +124,7 @@ def is_dense(t: Tensor) -> bool:
     """Whether a tensor fills its memory without holes, in some order of its dimensions.
 
     Examples:
+        >>> import torch
         >>> t = torch.zeros(4, 3)
         >>> is_dense(t.t()), is_dense(t[:, :2]), is_dense(t[:1].expand(2, 3))
         (True, False, False)

@@ -202,6 +202,16 @@ def test_after_a_broken_optimizer_step_what_follows_is_simulated():
     assert_bits(model(x), expected)
 
 
+def test_after_a_context_that_was_left_within_a_closure_the_next_is_no_step():
+    x = torch.randn(4, 4)
+    sim = simulated(FP16)
+    sim.__enter__()
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
+    optimizer.step(lambda: sim.__exit__(None, None, None))
+    with sim:
+        assert F.linear(x, x).dtype is torch.float16
+
+
 def test_a_step_in_another_thread_does_not_end_ours():
     weight = torch.eye(2, requires_grad=True)
     other = torch.optim.SGD([torch.zeros(1, requires_grad=True)])
