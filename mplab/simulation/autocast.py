@@ -165,6 +165,7 @@ class Casts:
             return value
         if not value.is_floating_point() or value.dtype is torch.float64:
             return value
+        # Torch's autocast keeps copies under the same conditions.
         weight = value.dtype is _FLOAT32 and value.requires_grad and value.is_leaf
         if (
             weight
@@ -181,6 +182,7 @@ class Casts:
             self.spent = False
             self.forget()
         key = id(weight), dtype
+        # A change in place counts up the version, and a new `.data` has another address.
         state = weight._version, weight.data_ptr()
         kept = self._copies.get(key)
         if kept is not None and kept[1] == state:
@@ -205,6 +207,7 @@ def _call(
     cast = mode.casts.cast
     cause = mode.cause
     mode.cause = CAST
+    # A policy that lowers without a list would round losses, too: only their results show them.
     may_be_a_loss = run is Run.LOWER and not rule.listed
     try:
         # Of what is not listed, not the statistics and weights of a norm.
@@ -281,7 +284,7 @@ class Kernels:
 
     def replace(self, policy: Policy) -> None:
         """Replace the kernels of the operations that a policy casts for."""
-        if policy in self._policies:
+        if policy in self._policies:  # a step of training enters here each time
             return
         kinds = devices(CPU_AUTOCAST)
         with _lock, warnings.catch_warnings():

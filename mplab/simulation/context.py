@@ -231,10 +231,11 @@ class simulated(ContextDecorator):
             )
         mode.thread = this_thread()
         mode.thread.begin()
-        mode.regions = 0
+        mode.regions = 0  # a context may have been left within a step
         mode.steps.clear()
         policy = mode.policy
         with ExitStack() as stack:
+            # Hooks on every module take time: only where something hangs on the layer.
             named = mode.tally or mode.observers or policy.layers
             if named or policy.inside is not policy.outside:
                 for handle in (

@@ -143,6 +143,7 @@ class Fp8Linear(nn.Linear):
         1 for an operand in blocks, because each block has its own scale.
         """
         scaling = self.scalings[role]
+        # In evaluation a learnt scale stays as it is, as a batch norm's statistics do.
         learnt = isinstance(scaling, DelayedScaling) and not self.training
         if learnt or isinstance(scaling, FixedScaling):
             return scaling.scale
@@ -340,6 +341,7 @@ def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
     """The product a · bᵀ by torch in FP8, sides padded to the multiples of 16 that CUDA wants."""
     rows = a.shape[0]
     columns = b.shape[0]
+    # Torch pads no FP8, but bytes; a byte of zeros is 0.0.
     a, b = (
         F.pad(x.view(torch.uint8), (0, -x.shape[1] % 16, 0, -x.shape[0] % 16))
         .contiguous()

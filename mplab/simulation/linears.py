@@ -145,6 +145,7 @@ def _call_layers(model: nn.Module) -> None:
     """
     for module in model.modules():
         if any(isinstance(layer, Fp8Linear) for layer in module.modules()):
+            # 0 stands for an activation that the fast path does not know.
             if isinstance(module, nn.TransformerEncoderLayer):
                 module.activation_relu_or_gelu = 0
             elif isinstance(module, nn.TransformerEncoder):

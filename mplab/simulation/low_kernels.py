@@ -39,7 +39,7 @@ def check_number(value: Any, rounder: Rounder) -> None:
     number = type(value) in (float, int)
     past = number and rounder.fmt.max_finite < abs(value) < math.inf
     if past and dtype in (torch.float16, torch.bfloat16):
-        torch.full((2,), value, dtype=dtype)  # torch lets one number pass
+        torch.full((2,), value, dtype=dtype)  # torch lets a single number pass
 
 
 def rounded_number(value: Any, rounder: Rounder) -> Any:
@@ -125,11 +125,12 @@ def _add_products(
     alpha: float = 1,
 ) -> Any:
     """`addbmm`: one `addmm` for each matrix, rounded."""
-    for i, (a, b) in enumerate(zip(first, second, strict=True)):
-        total = _low(
-            rounder, torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha)
-        )
-    return total if len(first) else call(total, first, second, beta=beta)
+    if not len(first):
+        return call(total, first, second, beta=beta)
+    for a, b in zip(first, second, strict=True):
+        total = _low(rounder, torch.addmm(total, a, b, beta=beta, alpha=alpha))
+        beta = 1
+    return total
 
 
 def _convolve_in_time(
@@ -184,6 +185,7 @@ _index = torch.ops.aten.index
 # Sums that are kept in the format -----------------------------------------------------------
 def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
+    # Equal numbers stand together in a stable order; the first of them is at `first`.
     order = index.argsort(stable=True)
     ordered = index[order]
     places = _arange(len(index), index)
@@ -312,11 +314,11 @@ def _scatter_add(
 ) -> Any:
     if not x.dim() or not index.numel():
         return call(x, dim, index, source)
-    some = tuple(map(slice, index.shape))
-    reach = tuple(
-        slice(None) if d == dim % x.dim() else part for d, part in enumerate(some)
-    )
-    return _scatter(rounder, x, _places(x)[reach].gather(dim, index), source[some])
+    some = [slice(size) for size in index.shape]
+    reach = list(some)
+    reach[dim] = slice(None)  # along it the index decides
+    at = _places(x)[tuple(reach)].gather(dim, index)
+    return _scatter(rounder, x, at, source[tuple(some)])
 
 
 def _arange(length: int, like: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ from mplab.simulation.operations import (
     Keywords,
     Rule,
     Scope,
+    argument,
     asked_dtype,
     rules_in,
     tensors_in,
@@ -234,7 +235,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # with True torch wraps __torch_dispatch__, at half a microsecond a call
+        # With True torch wraps __torch_dispatch__, at half a microsecond a call
         return False
 
     def __torch_dispatch__(
@@ -245,6 +246,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Keywords | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # The modes of contexts around the innermost one stay on torch's stack. Fake tensors are
+        # shapes alone, in which torch.export runs a program.
         inside = self.thread.innermost is self
         if not inside or FakeTensor in types or fake_mode() is not None:
             return func(*args, **kwargs)
@@ -285,6 +288,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run an operation as planned for its signature, and tell the observers."""
         if rule.writes:
             self.casts.notice(t for (t,) in _written(rule, (args, kwargs)))
+        # What torch would give hangs on dtypes and kinds of arguments: it is asked once for each.
         key = (rule, *map(_signature, args))
         if kwargs:
             key = (*key, *kwargs, *map(_signature, kwargs.values()))
@@ -340,6 +344,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not low or silent or (exact and not self._borrowed):
             return _Plan(Mode._call_torch)
         alike = dtypes == {a.dtype for a in args if isinstance(a, Tensor)}
+        # Of products no kernel is asked: in FP16 one may take seconds on a CPU.
         if rule.name in PRODUCTS and alike and len(dtypes) == 1 and "out" not in kwargs:
             return self._computed(rule, args, kwargs, tuple(dtypes))
         # Torch's own kernel is asked for the dtypes of the results, or for its error.
@@ -427,6 +432,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t, real in zip(tensors_in(wide), tensors_in(out), strict=True):
                 if real.dtype in FORMATS and _is_real(t):
                     self.rounders[real.dtype](t, t, self._counter(rule.name, t))
+        # What draws or fills does not know that the dtype stands for another format.
         if self._borrowed and rule.name not in MOVING:
             for t in tensors_in(out):
                 if t.dtype in self._borrowed and _is_real(t) and not t._is_zerotensor():
@@ -459,6 +465,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         source = args[into_tensor]
         if source.dtype in self._borrowed:
             source = self._widened(source)
+        # Usual roundings are left to torch's cast; here they are only counted.
         rounds = not self._usual or dtype in self._borrowed
         counts = self.tally and source.dtype not in FORMATS
         if dtype in FORMATS and (rounds or counts):
@@ -490,7 +497,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out = run_low(rule, wide_args, wide_kwargs, rounder)
         written: dict[int, Tensor] = {}
         for old, new in _written(rule, (args, kwargs), (wide_args, wide_kwargs)):
-            if old is not new:
+            if old is not new:  # a widened copy was written to
                 if old.shape != new.shape:  # `out=`
                     old.resize_(new.shape)
                 old.copy_(self._round(rule, new, old.dtype))
@@ -535,7 +542,7 @@ def run_low(rule: Rule, args: Any, kwargs: Keywords, rounder: Rounder | None) ->
         args = join(args, rounder)
     if kwargs.get("dtype") in (None, torch.float32):
         for i, name in rule.checked:
-            check_number(args[i] if i < len(args) else kwargs.get(name), rounder)
+            check_number(argument(args, kwargs, i, name), rounder)
     for i, name in rule.rounded:
         if i < len(args):
             args[i] = rounded_number(args[i], rounder)
@@ -670,7 +677,7 @@ def _has_visible_parts(rule: Rule, args: Any, kwargs: Keywords) -> bool:
 def _written(rule: Rule, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor, ...]]:
     """The tensors that an operation writes to, in one call and in another."""
     for i, name in rule.writes:
-        values = [args[i] if i < len(args) else by.get(name) for args, by in calls]
+        values = [argument(args, kwargs, i, name) for args, kwargs in calls]
         yield from zip(*map(tensors_in, values), strict=True)
 
 

@@ -123,8 +123,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """Why it runs so."""
     listed: bool
     """Whether the policy, or a choice for a layer, names the operation."""
-    dtype_at: int | None
-    """Where the program may ask for the dtype of the result."""
+    dtype_at: int
+    """Where the program may ask for the dtype of the result; past the end, if it may not."""
     rounded: tuple[tuple[int, str], ...]
     """Arguments that a low kernel rounds if they are Python numbers."""
     checked: tuple[tuple[int, str], ...]
@@ -201,6 +201,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     library, _, name = schema.name.partition("::")
     base = name.removesuffix("_")
     arguments = list(enumerate(schema.arguments))
+    # Attention's logsumexp is FP32 whatever the format: it must not decide.
     tensors = [
         (i, a)
         for i, a in arguments
@@ -214,6 +215,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     unnamed = () if schema.is_mutable else ("running_mean", "running_var")
     writes = [(i, a) for i, a in arguments if a.name in unnamed or _is_written(a)]
     written = [a.name if a.kwarg_only else i for i, a in tensors if _is_written(a)]
+    # A schema marks what shares memory with its inputs: "!" where it writes, else a view.
     aliases = [result.alias_info for result in schema.returns]
     run, reason, listed = run_of(name, scope=scope, written=bool(written))
     kernels = KERNELS[scope.policy.kernels]
@@ -224,7 +226,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     ]
     own_way = kernels.own_ways.get(base)
     if sum(a.is_out for a in schema.arguments) > 1:
-        own_way = None
+        own_way = None  # it gives one result
     call = _QUICKER.get(operation.name(), operation._op)
     if own_way is not None and written and isinstance(written[0], str):
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
@@ -262,7 +264,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         run=run,
         reason=reason,
         listed=listed,
-        dtype_at=next((i for i, a in arguments if a.name == "dtype"), None),
+        dtype_at=next((i for i, a in arguments if a.name == "dtype"), len(arguments)),
         rounded=tuple(numbers if base in kernels.rounding else ()),
         checked=tuple(
             (i, argument)
@@ -275,10 +277,14 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     )
 
 
+def argument(args: Any, kwargs: Keywords, i: int, name: str) -> Any:
+    """An argument of a call, which may come by position or by name; None if it is left out."""
+    return args[i] if i < len(args) else kwargs.get(name)
+
+
 def asked_dtype(rule: Rule, args: Any, kwargs: Keywords) -> Any:
     """The dtype that is asked for; in inference mode `to` arrives whole, with it by position."""
-    at = rule.dtype_at
-    return args[at] if at is not None and at < len(args) else kwargs.get("dtype")
+    return argument(args, kwargs, rule.dtype_at, "dtype")
 
 
 def tensors_in(values: Any) -> Iterator[Tensor]:

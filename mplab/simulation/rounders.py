@@ -88,6 +88,7 @@ class Rounder:
         # No memory: empty, on the meta device, or zeros of forward differentiation.
         if not x_at:
             return out if here else out.zero_()
+        # What Python does around a loop costs more than the loop: most tensors of a step are small.
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
             # dimensions in another order; random bits depend on the index in this order
