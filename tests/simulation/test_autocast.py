@@ -90,7 +90,7 @@ OTHERS = """
     F.linear(x.view(2, 2, 4).transpose(0, 1), y, row);
     F.linear(x.view(2, 2, 4)[:, :, :2], y[:, :2], row);
     F.linear(x.view(2, 2, 4)[:1].expand(3, -1, -1), y, row);
-    F.bilinear(x, y, torch.ones(2, 4, 4)); F.layer_norm(x, (4,));
+    F.layer_norm(x, (4,));
     F.layer_norm(x, (4,), row, row); F.group_norm(x, 2); F.group_norm(x, 2, row, row);
     F.batch_norm(x, torch.zeros(4), row); F.batch_norm(x, None, None, row, row, training=True);
     F.instance_norm(picture(x)); F.local_response_norm(picture(x), 2); F.prelu(x, row);
