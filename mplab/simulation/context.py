@@ -184,22 +184,20 @@ class simulated(ContextDecorator):
         self._kernels: autocast.Kernels | None = None
         self._open: ExitStack | None = None
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
-        # the caller's, and the module's own
-        self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
         # The modules that run, and the place and autocast's state around each.
         self._running: list[tuple[nn.Module, Place, autocast.State]] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
-        self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
+        self._unmatched = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
             self._name(model)
-            if self._unfit:
+            if self._unmatched:
                 names = ", ".join(repr(layer.name) for layer in self._layers.values())
                 raise ValueError(
                     f"simulated: policy must choose formats for layers that the model has; got "
-                    f"{self._unfit[0]!r}, which fits none of {names}. Correct the name, or leave "
-                    f"it out."
+                    f"{self._unmatched[0]!r}, which fits none of {names}. Correct the name, or "
+                    f"leave it out."
                 )
 
     @property
@@ -364,13 +362,10 @@ class simulated(ContextDecorator):
         mode = self._mode
         if mode.thread is not this_thread():
             return
+        if module not in self._layers:
+            self._name(module)
         around = mode.place
-        known = self._places.get(module)
-        if known is None or known[0] is not around:
-            if module not in self._layers:
-                self._name(module)
-            known = self._places[module] = around, self._place(module, around)
-        place = known[1]
+        place = self._place(self._layers[module], around)
         before: autocast.State = []
         if place.dtype is not around.dtype:
             before = autocast.state(self._kinds)
@@ -387,20 +382,20 @@ class simulated(ContextDecorator):
             self._mode.enter(around)
             autocast.set_state(before)
 
-    def _place(self, module: nn.Module, around: Place) -> Place:
+    def _place(self, layer: _Layer, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
-        layer = self._layers[module]
         policy = self._mode.policy
-        if layer.choice is None:
-            scope: Scope = around.rules.scope
-            scope = scope if scope.inside else Scope(policy, inside=True)
-            return Place(layer.name, rules_in(scope), around.dtype)
-        key, fmt = layer.choice
-        wide = fmt == FP32
-        choice = f"layer choice {key!r}" + (": FP32" if wide else "")
-        rules = rules_in(Scope(policy, True, choice, wide))
-        dtype = around.dtype if wide else self._mode.dtypes[fmt]
-        return Place(layer.name, rules, dtype)
+        if layer.choice is not None:
+            key, fmt = layer.choice
+            if fmt == FP32:
+                scope = Scope(policy, True, f"layer choice {key!r}: FP32", wide=True)
+                return Place(layer.name, rules_in(scope), around.dtype)
+            scope = Scope(policy, True, f"layer choice {key!r}")
+            return Place(layer.name, rules_in(scope), self._mode.dtypes[fmt])
+        if around is not self._mode.outside:
+            return around._replace(name=layer.name)
+        rules = rules_in(Scope(policy, inside=True))
+        return Place(layer.name, rules, around.dtype)
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`, and find the choice for each: its own, or an outer one's.
@@ -423,17 +418,19 @@ class simulated(ContextDecorator):
                     around = names[name.rpartition(".")[0]]
                     choice = self._layers[around].choice
                 self._layers[module] = _Layer(prefix + full, choice)
-                self._unfit = [k for k in self._unfit if not fits(k, full, module)]
+                self._unmatched = [
+                    k for k in self._unmatched if not fits(k, full, module)
+                ]
 
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
-        if self._seen and self._unfit:
+        if self._seen and self._unmatched:
             warnings.warn(
-                f"simulated: the policy's names {', '.join(map(repr, self._unfit))} fitted no "
+                f"simulated: the policy's names {', '.join(map(repr, self._unmatched))} fitted no "
                 f"layer that was called. Give model=, to see its names.",
                 stacklevel=3,
             )
-            self._unfit = []
+            self._unmatched = []
 
 
 @contextmanager

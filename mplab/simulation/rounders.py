@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -68,18 +66,6 @@ class Rounder:
         self.stream = stream
         self._parameters_at: int = self.parameters.numbers.ctypes.data
 
-    @cached_property
-    def _loop(self) -> Callable[..., None]:
-        return self._compiled(counting=False)
-
-    @cached_property
-    def _counting_loop(self) -> Callable[..., None]:
-        return self._compiled(counting=True)
-
-    def _compiled(self, *, counting: bool) -> Callable[..., None]:
-        special_cases = self.parameters.special_cases
-        return kernels.loop_at(int(self.rounding), special_cases, counting=counting)
-
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
         size = x.numel()
@@ -107,17 +93,19 @@ class Rounder:
                 out=out,
                 tally=None if counter is None else counter.tally,
             )
+        loop = kernels.loop_at(
+            int(self.rounding),
+            self.parameters.special_cases,
+            counting=counter is not None,
+        )
         key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
         out_at = x_at if here else out.data_ptr()
-        parameters_at = self._parameters_at
+        place = x_at, out_at, size, self._parameters_at, key0, key1
         if counter is None:
-            self._loop(x_at, out_at, size, parameters_at, key0, key1)
+            loop(*place)
         else:
             counter.total += size
-            counts_at = counter.counts_at
-            self._counting_loop(
-                x_at, out_at, size, parameters_at, key0, key1, counts_at
-            )
+            loop(*place, counter.counts_at)
         return out
 
 

@@ -190,7 +190,6 @@ def test_a_rounder_serves_several_threads_at_once():
 
 
 def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():
-    """Its place is remembered, by what called it."""
     shared = torch.nn.Linear(2, 2)
     wide = torch.nn.Sequential(shared)
     low = torch.nn.Sequential(shared)
