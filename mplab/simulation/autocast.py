@@ -8,7 +8,7 @@ program sees, and the gradients of the casts.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from threading import Lock
@@ -20,7 +20,14 @@ from torch import Tensor
 from torch.backends import mha
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from mplab.simulation.operations import COMPOSITE, Keywords, Rule
+from mplab.simulation.operations import (
+    COMPOSITE,
+    Keywords,
+    Rule,
+    asked_dtype,
+    is_composite,
+    tensors_in,
+)
 from mplab.simulation.places import current_node, this_thread
 from mplab.simulation.policies import CPU_AUTOCAST, Policy, Run, names_in
 
@@ -93,18 +100,21 @@ def switched_on(kinds: list[str], dtype: torch.dtype) -> Iterator[int]:
 
 
 @contextmanager
-def included() -> Iterator[None]:
-    """Let operations reach autocast, which lies above a mode, also from within it."""
-    before = [
-        torch._C._dispatch_tls_is_dispatch_key_excluded(key) for key in _KEYS.values()
-    ]
-    for key in _KEYS.values():
+def on_below_mode() -> Iterator[None]:
+    """Switch autocast on within a mode, where torch switches it off, if the program has it on."""
+    with torch._C._RestorePythonTLSSnapshot():  # type: ignore[attr-defined]
+        on = [
+            key
+            for key in _KEYS.values()
+            if not torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+        ]
+    for key in on:
         torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
     try:
         yield
     finally:
-        for key, excluded in zip(_KEYS.values(), before, strict=True):
-            torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+        for key in on:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, True)
 
 
 def _depth() -> int:
@@ -132,13 +142,13 @@ class Casts:
         self._copies.clear()
         self._memory.clear()
 
-    def notice(self, written: Any) -> None:
+    def notice(self, written: Iterable[Tensor]) -> None:
         """Forget the copies if an operation writes to a weight, perhaps through `.data`."""
         if not self._memory:
             return
-        for t in written if isinstance(written, list | tuple) else [written]:
-            plain = isinstance(t, Tensor) and t.layout is torch.strided
-            if plain and t.untyped_storage()._cdata in self._memory:
+        for t in written:
+            dense = t.layout is torch.strided
+            if dense and t.untyped_storage()._cdata in self._memory:
                 self.forget()
                 return
 
@@ -155,6 +165,7 @@ class Casts:
             return value
         if not value.is_floating_point() or value.dtype is torch.float64:
             return value
+        # Torch's autocast keeps copies under the same conditions.
         weight = value.dtype is _FLOAT32 and value.requires_grad and value.is_leaf
         if (
             weight
@@ -171,6 +182,7 @@ class Casts:
             self.spent = False
             self.forget()
         key = id(weight), dtype
+        # A change in place counts up the version, and a new `.data` has another address.
         state = weight._version, weight.data_ptr()
         kept = self._copies.get(key)
         if kept is not None and kept[1] == state:
@@ -186,27 +198,28 @@ def _call(
 ) -> Any:
     """Call an operation as a rule says, below autocast."""
     run = rule.run
-    if run is Run.WIDEST and not _holds_float32(args):
+    if run is Run.WIDEST and not any(t.dtype is _FLOAT32 for t in tensors_in(args)):
         return operation(*args, **kwargs)
-    if run is Run.WIDE and _asks(rule, args, kwargs):
+    if run is Run.WIDE and asked_dtype(rule, args, kwargs) is not None:
         return operation(*args, **kwargs)
     low = torch.get_autocast_dtype(kind)
     dtype = low if run is Run.LOWER else _FLOAT32
     cast = mode.casts.cast
     cause = mode.cause
     mode.cause = CAST
+    # A policy that lowers without a list would round losses, too: only their results show them.
     may_be_a_loss = run is Run.LOWER and not rule.listed
     try:
+        # Of what is not listed, not the statistics and weights of a norm.
+        chosen = range(len(args)) if rule.listed else rule.positions
+        args = list(args)
+        for i in chosen:
+            if i < len(args):
+                args[i] = cast(args[i], kind, dtype, rule.listed)
+        mode.cause = cause
         if rule.listed:
-            args = [cast(a, kind, dtype, True) for a in args]
             kwargs = {name: cast(a, kind, dtype, True) for name, a in kwargs.items()}
             mode.cause = rule.reason
-        else:  # without the statistics and weights of a norm
-            args = list(args)
-            for i in rule.positions:
-                if i < len(args):
-                    args[i] = cast(args[i], kind, dtype, False)
-            mode.cause = cause
         mode.discards_scalars = may_be_a_loss
         out = operation(*args, **kwargs)
         mode.discards_scalars = False
@@ -237,20 +250,6 @@ _REFUSED = ("aten::binary_cross_entropy",)
 
 CAST = "cast by the policy"
 """Why a conversion runs that the program did not write."""
-
-
-def _holds_float32(args: Any) -> bool:
-    found = [a for a in args if isinstance(a, Tensor)]
-    found += [t for a in args if isinstance(a, list | tuple) for t in a]
-    return any(isinstance(t, Tensor) and t.dtype is _FLOAT32 for t in found)
-
-
-def _asks(rule: Rule, args: Any, kwargs: Keywords) -> bool:
-    """Whether the program names the dtype of a result that a list makes FP32: then it counts."""
-    at = rule.dtype_at
-    if at is None:
-        return False
-    return (args[at] if at < len(args) else kwargs.get("dtype")) is not None
 
 
 # The kernels -------------------------------------------------------------------------------
@@ -285,7 +284,7 @@ class Kernels:
 
     def replace(self, policy: Policy) -> None:
         """Replace the kernels of the operations that a policy casts for."""
-        if policy in self._policies:
+        if policy in self._policies:  # a step of training enters here each time
             return
         kinds = devices(CPU_AUTOCAST)
         with _lock, warnings.catch_warnings():
@@ -315,7 +314,7 @@ def _operations_of(policy: Policy) -> list[Any]:
     for operation in _functional_operations():
         base = operation._schema.name.removeprefix("aten::")
         named = base in names or operation.name() in own
-        lowered = every and (base in _COMPARING or not _is_composite(operation))
+        lowered = every and (base in _COMPARING or not is_composite(operation))
         if named or lowered:
             found.append(operation)
     return found
@@ -339,7 +338,7 @@ def kernels() -> Kernels:
 def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     """A kernel that asks the policy of the calling thread; without one it is torch's own."""
     own = _own_kernel(operation.name(), kind)
-    whole = _is_composite(operation)
+    whole = is_composite(operation)
     in_parts = whole and operation._schema.name.partition("::")[2] not in _COMPARING
     refused = None
     if operation.name() in _REFUSED:
@@ -360,12 +359,12 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
             if own is not None:
                 return own.call_boxed(keys, *args, **kwargs)
             return untouched(args, kwargs)
-        rules = mode.rules
+        rules = mode.place.rules
         if current_node() is not None:
             if _depth() <= mode.depth:  # a backward pass belongs outside autocast
                 return untouched(args, kwargs)
             rules = mode.running()[0].rules
-        rule = rules.get(id(operation)) or rules.of(operation)
+        rule = rules[operation]
         alone = not rule.listed and (in_parts or rule.run is Run.WIDEST)
         if alone or _is_off(mode, rule):
             return untouched(args, kwargs)
@@ -424,9 +423,3 @@ def _functional_operations() -> list[Any]:
         if taken and given and not shared and not schema.is_mutable:
             found.append(operation)
     return found
-
-
-def _is_composite(operation: Any) -> bool:
-    """Whether an operation is run as its parts."""
-    has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
-    return has("CompositeImplicitAutograd") and not has("CPU")

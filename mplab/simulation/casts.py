@@ -203,9 +203,9 @@ def _alike(name: str, cast: Cast, **other: Any) -> Scaling:
     return Scaling(name, **{**dict.fromkeys(ROLES, cast), **other})
 
 
-def _fp8(name: str, *how: Any) -> Scaling:
+def _fp8(name: str, *options: Any) -> Scaling:
     """Make a scaling in E4M3, with gradients in E5M2."""
-    return _alike(name, Cast(FP8_E4M3, *how), grad_output=Cast(FP8_E5M2, *how))
+    return _alike(name, Cast(FP8_E4M3, *options), grad_output=Cast(FP8_E5M2, *options))
 
 
 _SCALINGS = (

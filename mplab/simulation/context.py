@@ -6,8 +6,8 @@
 import copy
 import sys
 import warnings
-from collections.abc import Callable
-from contextlib import ContextDecorator, ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from weakref import WeakKeyDictionary, WeakMethod
@@ -20,7 +20,6 @@ from torch.nn.modules.module import (
 )
 from torch.optim.optimizer import (
     Optimizer,
-    register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
 )
 from torch.utils._python_dispatch import (
@@ -185,22 +184,20 @@ class simulated(ContextDecorator):
         self._kernels: autocast.Kernels | None = None
         self._open: ExitStack | None = None
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
-        # the caller's, and the module's own
-        self._places = WeakKeyDictionary[nn.Module, tuple[Place, Place]]()
         # The modules that run, and the place and autocast's state around each.
         self._running: list[tuple[nn.Module, Place, autocast.State]] = []
         self._outer: Mode | None = None
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
-        self._unfit = [key for key, _ in policy.layers if isinstance(key, str)]
+        self._unmatched = [key for key, _ in policy.layers if isinstance(key, str)]
         if model is not None:
             self._name(model)
-            if self._unfit:
+            if self._unmatched:
                 names = ", ".join(repr(layer.name) for layer in self._layers.values())
                 raise ValueError(
                     f"simulated: policy must choose formats for layers that the model has; got "
-                    f"{self._unfit[0]!r}, which fits none of {names}. Correct the name, or leave "
-                    f"it out."
+                    f"{self._unmatched[0]!r}, which fits none of {names}. Correct the name, or "
+                    f"leave it out."
                 )
 
     @property
@@ -232,8 +229,11 @@ class simulated(ContextDecorator):
             )
         mode.thread = this_thread()
         mode.thread.begin()
+        mode.regions = 0  # a context may have been left within a step
+        mode.steps.clear()
         policy = mode.policy
         with ExitStack() as stack:
+            # Hooks on every module take time: only where something hangs on the layer.
             named = mode.tally or mode.observers or policy.layers
             if named or policy.inside is not policy.outside:
                 for handle in (
@@ -247,17 +247,16 @@ class simulated(ContextDecorator):
             if self._kinds:
                 self._kernels = self._kernels or autocast.kernels()
                 self._kernels.replace(policy)
-                for handle in (
-                    register_optimizer_step_pre_hook(self._before_step),
-                    register_optimizer_step_post_hook(self._after_step),
-                ):
-                    stack.callback(handle.remove)
+                handle = register_optimizer_step_pre_hook(self._before_step)
+                stack.callback(handle.remove)
                 stack.enter_context(self._kernels.layers_in_parts())
                 mode.depth = stack.enter_context(
                     autocast.switched_on(self._kinds, mode.dtype)
                 )
             self._outer = mode.thread.innermost
-            _below_others(mode)
+            # Modes that look lie above, and see operations as the program runs them.
+            with _lifted(lambda top: isinstance(top, Mode)):
+                mode.__enter__()  # type: ignore[no-untyped-call]
             mode.thread.innermost = mode
             mode.leave = WeakMethod(self.__exit__)
             self._open = stack.pop_all()
@@ -278,17 +277,12 @@ class simulated(ContextDecorator):
             leave(kind, error, traceback)
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
-        above = []
-        while _get_current_dispatch_mode() not in (mode, None):
-            above.append(_pop_mode())
-        mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
-        for each in reversed(above):
-            _push_mode(each)
+        with _lifted(lambda top: top is mode):
+            mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         mode.thread.innermost = self._outer
         self._open.close()
         self._open = None
         self._running = []
-        mode.steps.clear()
         mode.enter(mode.outside)
         mode.casts.forget()
         self._guard_backward()
@@ -322,7 +316,7 @@ class simulated(ContextDecorator):
         """
         thread = self._mode.thread
         results = self._mode.results
-        alive = {id(t): t for t in (result() for result in results) if t is not None}
+        alive = list(results.values())
         results.clear()
 
         def check(_: Tensor) -> None:
@@ -332,7 +326,7 @@ class simulated(ContextDecorator):
                     "it ended, where torch rounds to another format. Indent it."
                 )
 
-        for t in alive.values():
+        for t in alive:
             # A view that torch itself refuses to differentiate.
             with suppress(RuntimeError):
                 if t.grad_fn is not None:
@@ -344,28 +338,23 @@ class simulated(ContextDecorator):
         mode = self._mode
         if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
-        positional = len(args) > 1
-        closure = args[1] if positional else kwargs.get("closure")
+
+        def simulated_closure(closure: Any) -> Any:
+            if not callable(closure):
+                return closure
+
+            def run() -> Any:
+                mode.end_step()
+                try:
+                    return closure()
+                finally:
+                    mode.steps.append(mode.regions)
+
+            return run
+
         mode.steps.append(mode.regions)
-        if not callable(closure):
-            return None
-
-        def simulated_closure() -> Any:
-            mode.end_step()
-            try:
-                return closure()
-            finally:
-                mode.steps.append(mode.regions)
-
-        if positional:
-            return (args[0], simulated_closure, *args[2:]), kwargs
-        return args, {**kwargs, "closure": simulated_closure}
-
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        mode = self._mode
-        here = mode.thread is this_thread() and mode.thread.innermost is mode
-        if here and mode.steps:
-            mode.end_step()
+        named = {name: simulated_closure(value) for name, value in kwargs.items()}
+        return (args[0], *map(simulated_closure, args[1:])), named
 
     # Layers
 
@@ -373,13 +362,10 @@ class simulated(ContextDecorator):
         mode = self._mode
         if mode.thread is not this_thread():
             return
+        if module not in self._layers:
+            self._name(module)
         around = mode.place
-        known = self._places.get(module)
-        if known is None or known[0] is not around:
-            if module not in self._layers:
-                self._name(module)
-            known = self._places[module] = around, self._place(module, around)
-        place = known[1]
+        place = self._place(self._layers[module], around)
         before: autocast.State = []
         if place.dtype is not around.dtype:
             before = autocast.state(self._kinds)
@@ -396,20 +382,20 @@ class simulated(ContextDecorator):
             self._mode.enter(around)
             autocast.set_state(before)
 
-    def _place(self, module: nn.Module, around: Place) -> Place:
+    def _place(self, layer: _Layer, around: Place) -> Place:
         """Where a module runs: in the format chosen for it, else in its caller's format."""
-        layer = self._layers[module]
         policy = self._mode.policy
-        if layer.choice is None:
-            scope: Scope = around.rules.scope
-            scope = scope if scope.inside else Scope(policy, inside=True)
-            return Place(layer.name, rules_in(scope), around.dtype)
-        key, fmt = layer.choice
-        wide = fmt == FP32
-        choice = f"layer choice {key!r}" + (": FP32" if wide else "")
-        rules = rules_in(Scope(policy, True, choice, wide))
-        dtype = around.dtype if wide else self._mode.dtypes[fmt]
-        return Place(layer.name, rules, dtype)
+        if layer.choice is not None:
+            key, fmt = layer.choice
+            if fmt == FP32:
+                scope = Scope(policy, True, f"layer choice {key!r}: FP32", wide=True)
+                return Place(layer.name, rules_in(scope), around.dtype)
+            scope = Scope(policy, True, f"layer choice {key!r}")
+            return Place(layer.name, rules_in(scope), self._mode.dtypes[fmt])
+        if around is not self._mode.outside:
+            return around._replace(name=layer.name)
+        rules = rules_in(Scope(policy, inside=True))
+        return Place(layer.name, rules, around.dtype)
 
     def _name(self, root: nn.Module) -> None:
         """Name the modules in `root`, and find the choice for each: its own, or an outer one's.
@@ -432,27 +418,30 @@ class simulated(ContextDecorator):
                     around = names[name.rpartition(".")[0]]
                     choice = self._layers[around].choice
                 self._layers[module] = _Layer(prefix + full, choice)
-                self._unfit = [k for k in self._unfit if not fits(k, full, module)]
+                self._unmatched = [
+                    k for k in self._unmatched if not fits(k, full, module)
+                ]
 
     def _warn_of_choices(self) -> None:
         """Warn of names that fit no layer; without `model=`, such layers may still be called."""
-        if self._seen and self._unfit:
+        if self._seen and self._unmatched:
             warnings.warn(
-                f"simulated: the policy's names {', '.join(map(repr, self._unfit))} fitted no "
+                f"simulated: the policy's names {', '.join(map(repr, self._unmatched))} fitted no "
                 f"layer that was called. Give model=, to see its names.",
                 stacklevel=3,
             )
-            self._unfit = []
+            self._unmatched = []
 
 
-def _below_others(mode: Mode) -> None:
-    """Enter a mode below those that look, which then see operations as the program runs them."""
+@contextmanager
+def _lifted(is_base: Callable[[Any], bool]) -> Iterator[None]:
+    """Take away torch's modes above the one that is the base, or all, and put them back."""
     above = []
     top = _get_current_dispatch_mode()
-    while top is not None and not isinstance(top, Mode):
+    while top is not None and not is_base(top):
         above.append(_pop_mode())
         top = _get_current_dispatch_mode()
-    mode.__enter__()  # type: ignore[no-untyped-call]
+    yield
     for each in reversed(above):
         _push_mode(each)
 

@@ -2,18 +2,16 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.simulation.autocast import CAST
-from mplab.simulation.low_kernels import MARKED_BY_OPTION
 from mplab.simulation.mode import Mode, Ran
-from mplab.simulation.operations import CONVERSIONS, COPIES
+from mplab.simulation.operations import CONVERSIONS, COPIES, tensors_in
 from mplab.simulation.places import OUTSIDE
 from mplab.simulation.policies import Policy, Run
 
@@ -86,9 +84,9 @@ class Recorder:
     def __call__(self, ran: Ran) -> None:
         """Record one operation, unless it has no floating-point input or result."""
         rule = ran.rule
-        inputs = _tensors(ran.args)
-        results = [t for t in tree_leaves(ran.out) if isinstance(t, Tensor)]
-        numbers = [t for t in results if t.is_floating_point()]
+        floats = [t for t in tensors_in(ran.args) if t.is_floating_point()]
+        inputs = [t for t in floats if t.layout is torch.strided and t.dim()]
+        numbers = [t for t in tensors_in(ran.out) if t.is_floating_point()]
         if not numbers or not inputs or rule.name in _MEMORY:
             return
         if rule.name in CONVERSIONS and (ran.backward or ran.reason == CAST):
@@ -119,30 +117,10 @@ def _why(ran: Ran) -> str:
         why = f"writes to memory in {ran.fmt.name}"
     elif why == rule.reason and rule.run is Run.WIDEST and why != "as written":
         why = f"{why}, {ran.fmt.name}"
-    marked = rule.mark and ran.fmt != FP32 and not ran.by_torch
-    if marked and not (rule.name in MARKED_BY_OPTION and _is_usual(ran)):
+    if rule.mark and ran.fmt != FP32:
         why = f"{why}; {rule.mark}"
     return why
 
 
-def _is_usual(ran: Ran) -> bool:
-    """Whether no factor and no rounding mode is given."""
-    option = ran.kwargs.get("alpha", ran.kwargs.get("rounding_mode"))
-    options = {option, *ran.args[2:3]}
-    return options <= {None, 1, -1}
-
-
 def _memory(t: Tensor) -> int:
     return int(t.untyped_storage()._cdata)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    """The dense tensors of floating-point numbers among the arguments, without scalars."""
-    return [
-        t
-        for t in tree_leaves(values)
-        if isinstance(t, Tensor)
-        and t.layout is torch.strided
-        and t.is_floating_point()
-        and t.dim()
-    ]

@@ -97,14 +97,16 @@ class Fp8Linear(nn.Linear):
         device: Any = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        how = scaling_with_formats(
+        chosen = scaling_with_formats(
             "Fp8Linear", scaling, forward_format, backward_format, real
         )
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self._set_casts(how, amax_history_len, real)
+        self._set_casts(chosen, amax_history_len, real)
 
     @classmethod
-    def holding(cls, layer: nn.Linear, how: Scaling, length: int, real: bool) -> Self:
+    def holding(
+        cls, layer: nn.Linear, scaling: Scaling, length: int, real: bool
+    ) -> Self:
         """Make a layer of the parameters, hooks and buffers that another one holds.
 
         They stay the same objects, so that an optimizer made before still steps them. It breaks if
@@ -112,16 +114,17 @@ class Fp8Linear(nn.Linear):
         """
         new = cls.__new__(cls)
         new.__dict__ = dict(layer.__dict__)
-        new._set_casts(how, length, real)
+        new._set_casts(scaling, length, real)
         return new
 
-    def _set_casts(self, how: Scaling, length: int, real: bool) -> None:
+    def _set_casts(self, scaling: Scaling, length: int, real: bool) -> None:
         """Set how operands are cast."""
-        self.how = how
+        self.how = scaling
         self.real = real
         self.on_cast: Callable[[str, Tensor, Tensor, Tensor], None] | None = None
         self.scalings = {
-            role: _scale_of_tensors(cast, length) for role, cast in how.casts().items()
+            role: _scale_of_tensors(cast, length)
+            for role, cast in scaling.casts().items()
         }
 
     def forward(self, input: Tensor) -> Tensor:
@@ -140,6 +143,7 @@ class Fp8Linear(nn.Linear):
         1 for an operand in blocks, because each block has its own scale.
         """
         scaling = self.scalings[role]
+        # In evaluation a learnt scale stays as it is, as a batch norm's statistics do.
         learnt = isinstance(scaling, DelayedScaling) and not self.training
         if learnt or isinstance(scaling, FixedScaling):
             return scaling.scale
@@ -337,6 +341,7 @@ def _real_product(a: Tensor, b: Tensor, scales: tuple[float, float]) -> Tensor:
     """The product a · bᵀ by torch in FP8, sides padded to the multiples of 16 that CUDA wants."""
     rows = a.shape[0]
     columns = b.shape[0]
+    # Torch pads no FP8, but bytes; a byte of zeros is 0.0.
     a, b = (
         F.pad(x.view(torch.uint8), (0, -x.shape[1] % 16, 0, -x.shape[0] % 16))
         .contiguous()

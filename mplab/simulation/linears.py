@@ -66,21 +66,21 @@ current scaling, simulated)
           (2): Linear(in_features=4, out_features=2, bias=True)
         )
     """
-    how = scaling_with_formats(
+    chosen = scaling_with_formats(
         "convert_linears", scaling, forward_format, backward_format, real
     )
-    ends = _ends(model) if how.keep_ends else []
+    ends = _ends(model) if chosen.keep_ends else []
     wanted = filter or (lambda _, layer: layer not in ends)
     made: dict[nn.Module, Fp8Linear] = {}  # a layer may have several names
     for name, layer in list(model.named_modules(remove_duplicate=False)):
         if type(layer) not in (nn.Linear, Fp8Linear) or not wanted(name, layer):
             continue
         if isinstance(layer, Fp8Linear) and _is_cast(
-            layer, how, amax_history_len, real
+            layer, chosen, amax_history_len, real
         ):
             continue
         if layer not in made:
-            made[layer] = Fp8Linear.holding(layer, how, amax_history_len, real)
+            made[layer] = Fp8Linear.holding(layer, chosen, amax_history_len, real)
         if not name:
             model = made[layer]
             break
@@ -91,10 +91,11 @@ current scaling, simulated)
             f"{n or 'model'} ({type(part).__name__})"
             for n, part in model.named_modules()
         ]
+        kept = "the first and the last layer" if chosen.keep_ends else "no layer"
         raise ValueError(
             f"convert_linears: model must have an nn.Linear itself that filter lets pass; got "
             f"{', '.join(found[-9:])}. Subclasses stay as they are; without a filter "
-            f"{how.name!r} keeps {'the first and the last layer' if how.keep_ends else 'no layer'}."
+            f"{chosen.name!r} keeps {kept}."
         )
     _call_layers(model)
     _log.info("%s", conversion(model))
@@ -129,10 +130,10 @@ def conversion(model: nn.Module) -> str:
     return "; ".join(parts)
 
 
-def _is_cast(layer: Fp8Linear, how: Scaling, length: int, real: bool) -> bool:
+def _is_cast(layer: Fp8Linear, chosen: Scaling, length: int, real: bool) -> bool:
     """Whether a layer's operands are cast in this way already."""
     delayed = [s for s in layer.scalings.values() if isinstance(s, DelayedScaling)]
-    same = (layer.how, layer.real) == (how, real)
+    same = (layer.how, layer.real) == (chosen, real)
     return same and all(s._history.maxlen == length for s in delayed)
 
 
@@ -144,6 +145,7 @@ def _call_layers(model: nn.Module) -> None:
     """
     for module in model.modules():
         if any(isinstance(layer, Fp8Linear) for layer in module.modules()):
+            # 0 stands for an activation that the fast path does not know.
             if isinstance(module, nn.TransformerEncoderLayer):
                 module.activation_relu_or_gelu = 0
             elif isinstance(module, nn.TransformerEncoder):

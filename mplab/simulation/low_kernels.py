@@ -33,30 +33,30 @@ CHECKED_ARGUMENTS = names_in(
 """The arguments that a kernel checks, if it checks any."""
 
 
-def check_number(value: Any, into: Rounder) -> None:
+def check_number(value: Any, rounder: Rounder) -> None:
     """Let torch refuse a number past the range of a dtype in which it computes."""
-    dtype = into.fmt.torch_dtype
+    dtype = rounder.fmt.torch_dtype
     number = type(value) in (float, int)
-    past = number and into.fmt.max_finite < abs(value) < math.inf
+    past = number and rounder.fmt.max_finite < abs(value) < math.inf
     if past and dtype in (torch.float16, torch.bfloat16):
-        torch.full((2,), value, dtype=dtype)  # torch lets one number pass
+        torch.full((2,), value, dtype=dtype)  # torch lets a single number pass
 
 
-def rounded_number(value: Any, into: Rounder) -> Any:
+def rounded_number(value: Any, rounder: Rounder) -> Any:
     """Round a Python number to the format by way of float32, as torch does; keep what fits."""
     if type(value) not in (float, int) or not value:
         return value
-    number = _rounded(float(value), into.fmt, into.rounding, into.overflow)
+    number = _rounded(float(value), rounder.fmt, rounder.rounding, rounder.overflow)
     return value if number == value else number
 
 
-def join(tensors: list[Any], into: Rounder) -> list[Any]:
+def join(tensors: list[Any], rounder: Rounder) -> list[Any]:
     """Convert tensors of integers beside a low one to the format, as torch does first."""
     kinds = [isinstance(t, Tensor) and t.dtype for t in tensors]
     if torch.float32 not in kinds or len({kind for kind in kinds if kind}) < 2:
         return tensors
     return [
-        _low(into, t.float()) if kind in _INTEGERS and t.dim() else t
+        _low(rounder, t.float()) if kind in _INTEGERS and t.dim() else t
         for t, kind in zip(tensors, kinds, strict=True)
     ]
 
@@ -74,22 +74,22 @@ def _rounded(
     return float(round_to(single, fmt, rounding=rounding, overflow=overflow))
 
 
-def _low(into: Rounder, t: Tensor) -> Tensor:
+def _low(rounder: Rounder, t: Tensor) -> Tensor:
     """Round a fresh tensor, in its own memory."""
-    return into(t, t, None)
+    return rounder(t, t, None)
 
 
 # Operations that are computed in another way -------------------------------------------------
 def _replace_nan(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     nan: float | None = None,
     positive: float | None = None,
     negative: float | None = None,
 ) -> Any:
     """Infinities become the largest numbers of the format."""
-    limit = into.fmt.max_finite
+    limit = rounder.fmt.max_finite
     return call(
         x,
         nan,
@@ -98,7 +98,7 @@ def _replace_nan(
     )
 
 
-def _root(call: Call, into: Rounder, x: Tensor) -> Tensor:
+def _root(call: Call, rounder: Rounder, x: Tensor) -> Tensor:
     """By way of float64, because a vector library's root in float32 may be off by an ulp.
 
     At a tie of the format that counts; an ulp of float64 cannot reach one. Apple's GPUs have no
@@ -107,16 +107,16 @@ def _root(call: Call, into: Rounder, x: Tensor) -> Tensor:
     return call(x) if x.is_mps else x.double().sqrt().float()
 
 
-def _cross(call: Call, into: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
+def _cross(call: Call, rounder: Rounder, a: Any, b: Any, *, dim: int = -1) -> Any:
     """Both products are rounded before they are subtracted."""
     a, b = torch.broadcast_tensors(a, b)  # type: ignore[no-untyped-call]
-    first = _low(into, a.roll(-1, dim) * b.roll(-2, dim))
-    return first - _low(into, a.roll(-2, dim) * b.roll(-1, dim))
+    first = _low(rounder, a.roll(-1, dim) * b.roll(-2, dim))
+    return first - _low(rounder, a.roll(-2, dim) * b.roll(-1, dim))
 
 
 def _add_products(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     total: Tensor,
     first: Tensor,
     second: Tensor,
@@ -125,14 +125,17 @@ def _add_products(
     alpha: float = 1,
 ) -> Any:
     """`addbmm`: one `addmm` for each matrix, rounded."""
-    for i, (a, b) in enumerate(zip(first, second, strict=True)):
-        total = _low(into, torch.addmm(total, a, b, beta=1 if i else beta, alpha=alpha))
-    return total if len(first) else call(total, first, second, beta=beta)
+    if not len(first):
+        return call(total, first, second, beta=beta)
+    for a, b in zip(first, second, strict=True):
+        total = _low(rounder, torch.addmm(total, a, b, beta=beta, alpha=alpha))
+        beta = 1
+    return total
 
 
 def _convolve_in_time(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     weight: Tensor,
     bias: Tensor,
@@ -145,14 +148,14 @@ def _convolve_in_time(
         first = max(padding - k, 0)
         end = min(len(total), len(x) + padding - k)
         part = padded[first + k : end + k] @ factor
-        total[first:end] = _low(into, total[first:end] + part)
+        total[first:end] = _low(rounder, total[first:end] + part)
     return total
 
 
-def _next(call: Call, into: Rounder, x: Tensor, towards: Tensor) -> Tensor:
+def _next(call: Call, rounder: Rounder, x: Tensor, towards: Tensor) -> Tensor:
     """The neighbour in the format."""
     up, down = (
-        torch.as_tensor(step(x.cpu().numpy(), into.fmt), dtype=torch.float64).to(x)
+        torch.as_tensor(step(x.cpu().numpy(), rounder.fmt), dtype=torch.float64).to(x)
         for step in (next_up, next_down)
     )
     moved = torch.where(towards > x, up, down)
@@ -182,6 +185,7 @@ _index = torch.ops.aten.index
 # Sums that are kept in the format -----------------------------------------------------------
 def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
+    # Equal numbers stand together in a stable order; the first of them is at `first`.
     order = index.argsort(stable=True)
     ordered = index[order]
     places = _arange(len(index), index)
@@ -193,7 +197,7 @@ def _occurrences(index: Tensor) -> Tensor:
     return found
 
 
-def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tensor:
+def add_up(rounder: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tensor:
     """Add rows of `source` to the rows `target[index]`, in order, rounding after each addition.
 
     One pass adds the first row for each index, the next the second: no index stands twice in one.
@@ -201,18 +205,15 @@ def add_up(into: Rounder, target: Tensor, index: Tensor, source: Tensor) -> Tens
     target = target.clone()
     nth = _occurrences(index)
     order = nth.argsort(stable=True)
-    # One number after the other: a recorder of the step sees that Python reads them, as `tolist`
-    # does unseen.
-    counts = [int(count) for count in nth.bincount()]
-    for part in torch.split(order, counts) if counts else ():
-        target[index[part]] = _low(into, target[index[part]] + source[part])
+    for part in torch.split(order, nth.bincount().tolist()):
+        target[index[part]] = _low(rounder, target[index[part]] + source[part])
     return target
 
 
-def _scatter(into: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor:
+def _scatter(rounder: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Tensor:
     """The same for single elements, by their places in the flattened tensor."""
     flat = x.reshape(-1)
-    return add_up(into, flat, places.reshape(-1), source.reshape(-1)).view(x.shape)
+    return add_up(rounder, flat, places.reshape(-1), source.reshape(-1)).view(x.shape)
 
 
 def _places(x: Tensor) -> Tensor:
@@ -222,7 +223,7 @@ def _places(x: Tensor) -> Tensor:
 
 def _put_at(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     index: Any,
     values: Any,
@@ -235,23 +236,23 @@ def _put_at(
     if len(index) == 1 and index[0].dtype is torch.int64 and x.dim() > 1:
         rows = index[0].reshape(-1) % len(x)
         source = values.expand(*index[0].shape, *x.shape[1:])
-        return add_up(into, x, rows, source.reshape(len(rows), *x.shape[1:]))
+        return add_up(rounder, x, rows, source.reshape(len(rows), *x.shape[1:]))
     at = _index(_places(x), index)
-    return _scatter(into, x, at, values.expand(at.shape))
+    return _scatter(rounder, x, at, values.expand(at.shape))
 
 
 def _put_at_by_width(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     index: Any,
     values: Any,
-    *how: Any,
+    *options: Any,
 ) -> Any:
     """On CUDA only slices of more than 32 elements are rounded after each addition."""
     if _slice_size(x, index) <= 32:
-        return call(x, index, values, *how)
-    return _put_at(call, into, x, index, values, *how)
+        return call(x, index, values, *options)
+    return _put_at(call, rounder, x, index, values, *options)
 
 
 def _slice_size(x: Tensor, index: Any) -> int:
@@ -274,7 +275,7 @@ def _slice_size(x: Tensor, index: Any) -> int:
 
 def _put(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     index: Any,
     source: Any,
@@ -282,12 +283,12 @@ def _put(
 ) -> Any:
     if not accumulate:
         return call(x, index, source)
-    return _scatter(into, x, index % x.numel(), source)
+    return _scatter(rounder, x, index % x.numel(), source)
 
 
 def _add_at(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     dim: int,
     index: Tensor,
@@ -298,14 +299,14 @@ def _add_at(
     """`index_add`: one row after the other."""
     if not x.dim():
         return call(x, dim, index, source, alpha=alpha)
-    scaled = _low(into, source.movedim(dim, 0) * alpha)
+    scaled = _low(rounder, source.movedim(dim, 0) * alpha)
     rows = index.reshape(-1).long() % x.shape[dim]
-    return add_up(into, x.movedim(dim, 0), rows, scaled).movedim(0, dim)
+    return add_up(rounder, x.movedim(dim, 0), rows, scaled).movedim(0, dim)
 
 
 def _scatter_add(
     call: Call,
-    into: Rounder,
+    rounder: Rounder,
     x: Tensor,
     dim: int,
     index: Tensor,
@@ -313,11 +314,11 @@ def _scatter_add(
 ) -> Any:
     if not x.dim() or not index.numel():
         return call(x, dim, index, source)
-    some = tuple(map(slice, index.shape))
-    reach = tuple(
-        slice(None) if d == dim % x.dim() else part for d, part in enumerate(some)
-    )
-    return _scatter(into, x, _places(x)[reach].gather(dim, index), source[some])
+    some = [slice(size) for size in index.shape]
+    reach = list(some)
+    reach[dim] = slice(None)  # along it the index decides
+    at = _places(x)[tuple(reach)].gather(dim, index)
+    return _scatter(rounder, x, at, source[tuple(some)])
 
 
 def _arange(length: int, like: Tensor) -> Tensor:
@@ -345,7 +346,7 @@ class Kernels(NamedTuple):
     own_ways: dict[str, OwnWay]
     """Operations that are computed in another way."""
     marks: dict[str, str]
-    """What `explain` says of an operation."""
+    """What `explain` says of an operation, or of one of its overloads."""
 
 
 _FILLING = names_in(
@@ -369,7 +370,8 @@ _KEPT_LOW = names_in(
 """Operations that keep a running sum in the format, here added in float32 and rounded once."""
 
 _ROUNDED_BETWEEN = names_in(
-    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm floor_divide div "
+    "linalg_matrix_exp scatter_reduce addmv addr xlogy renorm floor_divide "
+    "div.Tensor_mode div.Scalar_mode "
     "sigmoid_backward _softmax_backward_data"
 )
 """Operations that round between their steps, here rounded once."""
@@ -384,9 +386,6 @@ _MARKS = (
         "a running sum is rounded after each addition; the order varies",
     )
 )
-
-MARKED_BY_OPTION = frozenset({"div"})
-"""Operations whose mark holds where a rounding mode is given."""
 
 KERNELS = {
     "cpu": Kernels(

@@ -1,10 +1,12 @@
 """Torch's operations: their properties, and how each runs under a policy."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from mplab.simulation.low_kernels import CHECKED_ARGUMENTS, KERNELS, OwnWay
 from mplab.simulation.policies import Policy, Run, names_in
@@ -42,24 +44,23 @@ COPIES = CONVERSIONS | names_in(
 )
 """Make memory rather than compute: no policy casts their inputs."""
 
-_MOVING = COPIES | names_in(
+MOVING = COPIES | names_in(
     "cat stack index index_select gather flip roll repeat set resize _local_scalar_dense "
-    "is_same_size embedding"
-)
-"""Operations that move numbers: torch's own kernel runs."""
-
-_CLOSED = names_in(
-    "mkldnn_rnn_layer mkldnn_rnn_layer_backward "
+    "is_same_size embedding mkldnn_rnn_layer mkldnn_rnn_layer_backward "
     "_scaled_mm _scaled_mm_v2 _scaled_grouped_mm"
 )
-"""Keep their steps in a form of their own, or take FP8 alone: torch's own kernels run."""
+"""Torch's own kernel runs, and nothing is rounded after it: it moves numbers, keeps its steps in a
+form of its own, or takes FP8 alone."""
 
-_PRODUCTS = names_in(
+PRODUCTS = names_in(
     "mm bmm addmm baddbmm _addmm_activation convolution _convolution convolution_backward "
     "mkldnn_convolution mkldnn_convolution_backward"
 )
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
 times as long, and differs by the order of its sums alone."""
+
+_CAST_WITHIN = names_in("_trilinear linalg_pinv")
+"""Have a kernel above the devices, whose steps autocast casts."""
 
 _REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}
 """Torch's profiler marks an optimizer's step by these, and ends it also when the step raises."""
@@ -77,12 +78,11 @@ _QUICKER = {
     "aten::t": torch.t,
     "aten::view": torch.Tensor.view,
 }
-"""Callables that run the commonest operations in two thirds of the time, same arguments."""
+"""Callables that run the commonest operations in two thirds of the time, same arguments: without
+them a step of an MLP takes 4 % longer."""
 
 TORCH_S = ("aten", "prims", "mkldnn", "mkl", "quantized", "profiler")
 """The libraries of operations that are torch's own; a user's own may do anything."""
-
-_OPAQUE = "inside not simulated: torch's own kernels run"
 
 Keywords = dict[str, Any]
 """The arguments of a call that go by name."""
@@ -111,13 +111,9 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     nests: int
     """1 or -1 if it begins or ends a region that torch's profiler knows, such as a step."""
     composite: bool
-    """Whether it has no kernel and is run as the operations it is made of."""
+    """Whether it has no kernel of a device and is run as the operations it is made of."""
     parts: Any
     """The kernel that runs those, if low tensors are to be seen by each of them."""
-    converts: bool
-    product: bool
-    moves: bool
-    """Whether torch's own kernel runs, which rounds nothing."""
     draws: bool
     """Whether it draws random numbers, which must not be drawn twice."""
     own: bool
@@ -127,9 +123,8 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """Why it runs so."""
     listed: bool
     """Whether the policy, or a choice for a layer, names the operation."""
-    dtype_at: int | None
-    """Where the program may ask for the dtype of the result."""
-    exact: bool
+    dtype_at: int
+    """Where the program may ask for the dtype of the result; past the end, if it may not."""
     rounded: tuple[tuple[int, str], ...]
     """Arguments that a low kernel rounds if they are Python numbers."""
     checked: tuple[tuple[int, str], ...]
@@ -140,8 +135,6 @@ class Rule:  # fields are read at every operation: slots are read faster than a 
     """Whether integer tensors are converted to the dtype of the others first."""
     mark: str
     """What is special about the low kernel, in words, or what is not simulated of it."""
-    simple: bool
-    """Whether a low kernel does nothing but what a float32 kernel does, and rounds."""
 
 
 class Scope(NamedTuple):
@@ -185,6 +178,8 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
 
+_ABOVE_DEVICES = torch._C.DispatchKey.CompositeExplicitAutogradNonFunctional
+
 
 def rule_of(operation: Any, scope: Scope) -> Rule:
     """Return the rule of an operation.
@@ -206,6 +201,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     library, _, name = schema.name.partition("::")
     base = name.removesuffix("_")
     arguments = list(enumerate(schema.arguments))
+    # Attention's logsumexp is FP32 whatever the format: it must not decide.
     tensors = [
         (i, a)
         for i, a in arguments
@@ -219,12 +215,9 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     unnamed = () if schema.is_mutable else ("running_mean", "running_var")
     writes = [(i, a) for i, a in arguments if a.name in unnamed or _is_written(a)]
     written = [a.name if a.kwarg_only else i for i, a in tensors if _is_written(a)]
+    # A schema marks what shares memory with its inputs: "!" where it writes, else a view.
     aliases = [result.alias_info for result in schema.returns]
-    single = all(str(a.type) == "Tensor" and not a.kwarg_only for _, a in tensors)
     run, reason, listed = run_of(name, scope=scope, written=bool(written))
-    # not operation._can_decompose(), which also includes decompositions for compilers alone, and
-    # operations with a kernel, such as silu_backward
-    has = partial(torch._C._dispatch_has_kernel_for_dispatch_key, operation.name())
     kernels = KERNELS[scope.policy.kernels]
     numbers = [
         (i, a.name)
@@ -233,19 +226,27 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     ]
     own_way = kernels.own_ways.get(base)
     if sum(a.is_out for a in schema.arguments) > 1:
-        own_way = None
-    plain = single and positions == tuple(range(len(positions)))
-    rounds = base in kernels.rounding or base in kernels.checking
+        own_way = None  # it gives one result
     call = _QUICKER.get(operation.name(), operation._op)
     if own_way is not None and written and isinstance(written[0], str):
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
-    composite = has(COMPOSITE) and not has("CPU")
+    above = base in _CAST_WITHIN and _has_kernel(operation, _ABOVE_DEVICES)
+    composite = above or is_composite(operation)
     view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
     # the CPU runs one operation after the other
     looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
-    parts = COMPOSITE if composite else EXPLICIT if looped and has(EXPLICIT) else None
+    parts = None
+    if composite:
+        parts = _ABOVE_DEVICES if above else COMPOSITE
+    if looped and _has_kernel(operation, EXPLICIT):
+        parts = EXPLICIT
     random = torch.Tag.nondeterministic_seeded in operation.tags
+    draws = random and "attention" not in base  # which draws only for dropout
     own = library not in TORCH_S
+    marks = kernels.marks
+    mark = marks.get(base) or marks.get(f"{base}.{operation._overloadname}", "")
+    if own:
+        mark = "inside not simulated: torch's own kernels run"
     return Rule(
         operation=operation,
         name=base,
@@ -258,16 +259,12 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         nests=_REGIONS.get(base, 0),
         composite=composite,
         parts=parts,
-        converts=base in CONVERSIONS,
-        product=base in _PRODUCTS,
-        moves=base in _MOVING | _CLOSED,
-        draws=random and "attention" not in base,  # which draws only for dropout
+        draws=draws,
         own=own,
         run=run,
         reason=reason,
         listed=listed,
-        dtype_at=next((i for i, a in arguments if a.name == "dtype"), None),
-        exact=base in EXACT,
+        dtype_at=next((i for i, a in arguments if a.name == "dtype"), len(arguments)),
         rounded=tuple(numbers if base in kernels.rounding else ()),
         checked=tuple(
             (i, argument)
@@ -276,30 +273,65 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         ),
         own_way=own_way,
         joins=torch.Tag.pointwise in operation.tags,
-        mark=_OPAQUE if own else kernels.marks.get(base, ""),
-        simple=plain and not (writes or own_way or rounds),
+        mark=mark,
     )
+
+
+def argument(args: Any, kwargs: Keywords, i: int, name: str) -> Any:
+    """An argument of a call, which may come by position or by name; None if it is left out."""
+    return args[i] if i < len(args) else kwargs.get(name)
+
+
+def asked_dtype(rule: Rule, args: Any, kwargs: Keywords) -> Any:
+    """The dtype that is asked for; in inference mode `to` arrives whole, with it by position."""
+    return argument(args, kwargs, rule.dtype_at, "dtype")
+
+
+def tensors_in(values: Any) -> Iterator[Tensor]:
+    """The tensors among arguments or results, those in lists included."""
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        for each in values.values():
+            yield from tensors_in(each)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            yield from tensors_in(each)
+
+
+def is_composite(operation: Any) -> bool:
+    """Whether an operation has no kernel, and runs as the operations that it is made of.
+
+    Torch's `_can_decompose` says so, too, of operations with a kernel, such as silu_backward, and
+    of decompositions for compilers alone.
+    """
+    return _has_kernel(operation, COMPOSITE) and not _has_kernel(operation, "CPU")
+
+
+def _has_kernel(operation: Any, key: Any) -> bool:
+    name = operation.name()
+    return torch._C._dispatch_has_kernel_for_dispatch_key(name, key)
 
 
 def _is_written(argument: Any) -> bool:
     return argument.alias_info is not None and argument.alias_info.is_write
 
 
-class RuleTable(dict[int, Rule]):
-    """The rules of one scope by the operation's address, because its own hash is slow."""
+class RuleTable(dict[Any, Rule | None]):
+    """The rules of one scope by torch's operation, each made on first use.
+
+    None stands for an operator of functions, which has no schema.
+    """
 
     def __init__(self, scope: Scope) -> None:
         super().__init__()
         self.scope = scope
-        # Kept alive, so that no other gets its address.
-        self._operations: list[Any] = []
 
-    def of(self, operation: Any) -> Rule:
-        """Return the rule of an operation; it is made on first use."""
-        rule = self.get(id(operation))  # modes look first, for speed
-        if rule is None:
-            self._operations.append(operation)
-            rule = self[id(operation)] = rule_of(operation, self.scope)
+    def __missing__(self, operation: Any) -> Rule | None:
+        rule = None
+        if isinstance(operation, torch._ops.OpOverload):
+            rule = rule_of(operation, self.scope)
+        self[operation] = rule
         return rule
 
 

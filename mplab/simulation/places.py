@@ -59,6 +59,7 @@ class Thread:
 
         A backward pass on CUDA runs in a thread of its own, which counts its nodes from 0.
         """
+        # Autograd numbers the nodes of a thread one after the other, before a mode sees operations.
         last = next_number()
         if last == self._next or get_ident() != self._thread:
             return
@@ -66,6 +67,7 @@ class Thread:
             self._places[number] = place
         self._next = last
         if len(self._places) > 2 * _KEPT_NODES:
+            # Rarely, and half at once: it takes as long as the nodes took.
             oldest = last - _KEPT_NODES
             kept = {n: own for n, own in self._places.items() if n >= oldest}
             self._places = kept
@@ -91,6 +93,7 @@ def this_thread() -> Thread:
 
 def recomputes(node: Any) -> bool:
     """Whether a checkpoint runs a forward pass again in this node, with gradients on."""
+    # The reentrant kind is a function of autograd's own; the other kind unpacks saved tensors.
     return isinstance(node, BackwardCFunction) or _saving_hooks(True) is not None
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
@@ -70,27 +67,6 @@ class Rounder:
         self.stream = stream
         self._parameters_at: int = self.parameters.numbers.ctypes.data
 
-    @cached_property
-    def kernel_dtype(self) -> torch.dtype | None:
-        """The dtype whose kernels of torch's round as this does, if there are such kernels."""
-        as_torch = self.rounding, self.overflow
-        if as_torch != (Rounding.TIES_TO_EVEN, Overflow.IEEE):
-            return None
-        dtype = self.fmt.torch_dtype
-        return dtype if dtype in (torch.float16, torch.bfloat16) else None
-
-    @cached_property
-    def _loop(self) -> Callable[..., None]:
-        return self._compiled(counting=False)
-
-    @cached_property
-    def _counting_loop(self) -> Callable[..., None]:
-        return self._compiled(counting=True)
-
-    def _compiled(self, *, counting: bool) -> Callable[..., None]:
-        special_cases = self.parameters.special_cases
-        return kernels.loop_at(int(self.rounding), special_cases, counting=counting)
-
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
         size = x.numel()
@@ -99,6 +75,7 @@ class Rounder:
         # No memory: empty, on the meta device, or zeros of forward differentiation.
         if not x_at:
             return out if here else out.zero_()
+        # What Python does around a loop costs more than the loop: most tensors of a step are small.
         plain = x.is_cpu and size < DIVISIBLE and not x.is_neg()
         if plain and not (x.is_contiguous() and (here or out.is_contiguous())):
             # dimensions in another order; random bits depend on the index in this order
@@ -117,43 +94,27 @@ class Rounder:
                 out=out,
                 tally=None if counter is None else counter.tally,
             )
+        loop = kernels.loop_at(
+            int(self.rounding),
+            self.parameters.special_cases,
+            counting=counter is not None,
+        )
         key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
         out_at = x_at if here else out.data_ptr()
-        parameters_at = self._parameters_at
+        place = x_at, out_at, size, self._parameters_at, key0, key1
         if counter is None:
-            self._loop(x_at, out_at, size, parameters_at, key0, key1)
+            loop(*place)
         else:
             counter.total += size
-            counts_at = counter.counts_at
-            self._counting_loop(
-                x_at, out_at, size, parameters_at, key0, key1, counts_at
-            )
+            loop(*place, counter.counts_at)
         return out
-
-    def add_up(self, terms: Tensor) -> Tensor:
-        """Add rows one after the other, rounding after each addition."""
-        total = torch.zeros_like(terms[0])
-        self(total, total, None)
-        if self.stream is None and total.is_cpu:
-            # a ufunc takes two thirds of the loop's time for each row
-            add = np.add
-            rounded = kernels.ufunc(self.parameters, self.rounding)
-            sums = total.numpy().reshape(-1)
-            bits = sums.view(np.int32)
-            for row in terms.numpy().reshape(len(terms), -1):
-                add(sums, row, sums)
-                rounded(bits, bits)
-            return total
-        for row in terms:
-            total += row
-            self(total, total, None)
-        return total
 
 
 def is_dense(t: Tensor) -> bool:
     """Whether a tensor fills its memory without holes, in some order of its dimensions.
 
     Examples:
+        >>> import torch
         >>> t = torch.zeros(4, 3)
         >>> is_dense(t.t()), is_dense(t[:, :2]), is_dense(t[:1].expand(2, 3))
         (True, False, False)

@@ -96,10 +96,11 @@ class Simulated(_Engine):
             update_rounding=recipe.update_rounding,
             stream=Stream(seed),
         )
-        if recipe.fp8 is not None:
-            convert_linears(model, scaling=recipe.fp8)
-        if recipe.fp8 is None:  # FP8 layers round for themselves
+        if recipe.fp8 is None:
             self.simulation = self._simulated(tally=True)
+        else:  # such layers round for themselves
+            convert_linears(model, scaling=recipe.fp8)
+        # What was counted before the run was broken off and continued.
         self.earlier: dict[str, dict[str, Tally]] = {}
 
     def _simulated(self, *, tally: bool) -> simulated:
@@ -123,25 +124,26 @@ class Simulated(_Engine):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
-        low = self.recipe.fp8 is None
-        rounded = self._simulated(tally=False) if low else nullcontext()
-        with _evaluating(self.model), rounded:
+        within: AbstractContextManager[Any] = nullcontext()
+        if self.recipe.fp8 is None:
+            within = self._simulated(tally=False)
+        with _evaluating(self.model), within:
             return self.model(inputs).float()  # type: ignore[no-any-return]
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
         """Counts of the roundings so far, by operation and by layer; FP8 layers count none."""
         if not isinstance(self.simulation, simulated):
             return {}
-        now = {
+        found = {
             "operation": self.simulation.by_operation,
             "layer": self.simulation.by_layer,
         }
-        for kind, tallies in self.earlier.items():
-            sums = dict(tallies)
-            for name, counted in now[kind].items():
+        for kind, earlier in self.earlier.items():
+            sums = dict(earlier)
+            for name, counted in found[kind].items():
                 sums[name] = sums.get(name, Tally()) + counted
-            now[kind] = sums
-        return now
+            found[kind] = sums
+        return found
 
     def load_state_dict(
         self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
@@ -196,7 +198,8 @@ class Real(_Engine):
         """The loss, without a scale."""
         with self._autocast():
             output = self.network(self._cast(inputs))
-            output = output.float() if self.dtype != torch.float32 else output
+            if self.dtype != torch.float32:  # losses in 16 bits are no recipe's
+                output = output.float()
             return self.loss(output, targets)
 
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:

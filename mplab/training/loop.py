@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -92,25 +92,26 @@ def train(
         >>> run.loss.shape, run.device
         ((3,), 'cpu')
     """
-    chosen = task_of(task, "train")
-    how = recipe_of(recipe, "train")
+    task = task_of(task, "train")
+    recipe = recipe_of(recipe, "train")
     seed = integer("train", "seed", seed, most=2**64 - 1)
-    count = integer("train", "steps", chosen.steps if steps is None else steps)
+    count = integer("train", "steps", task.steps if steps is None else steps)
     recorded = tuple(
         integer("train", "record_gradients_at", step, most=max(0, count - 1))
         for step in record_gradients_at
     )
     path = None if checkpoint is None else Path(checkpoint)
-    place = torch.device(device or how.device or default_device(how))
+    place = torch.device(device or recipe.device or default_device(recipe))
     with _one_thread(place), own_randomness(seed, place):
-        run = _Run(chosen, how, seed, place, count, recorded)
-        run.resume(path)
+        run = _Run(task, recipe, seed, place, count, recorded)
+        if path is not None and path.exists():
+            run.resume(path)
         if count and not run.rows:  # fail early on invalid metrics
             run.metrics()
         watcher: Any = None if watch is None else watch(run.model, run.optimizer)
         try:
             done = len(run.rows)
-            name = f"{chosen.name} {how.name}"
+            name = f"{task.name} {recipe.name}"
             for _ in counted(
                 range(done, count), name, progress=progress, total=count, initial=done
             ):
@@ -229,13 +230,19 @@ class _Run:
         """One step: forward, backward, and an update unless the scaler skips it."""
         inputs, targets = self.batches.next()
         number = len(self.rows)
-        record = number in self.recorded
-        reference = self._reference(inputs, targets) if record else {}
-        with _recording(self.model, record) as seen:
-            scale, loss = self.engine.backward(inputs, targets)
+        if number not in self.recorded:
+            self._advance(inputs, targets)
+            return
+        reference = self._reference(inputs, targets)  # of the weights before the step
+        with _recording(self.model) as seen:
+            scale = self._advance(inputs, targets)
+        self._record(number, seen, reference, scale)
+
+    def _advance(self, inputs: Tensor, targets: Tensor) -> float:
+        """Run the step, note it, and return its loss scale."""
+        scale, loss = self.engine.backward(inputs, targets)
         self.rows.append((float(loss), scale, self.engine.update()))
-        if record:
-            self._record(number, seen, reference, scale)
+        return scale
 
     def _record(
         self,
@@ -269,7 +276,7 @@ class _Run:
             # Plain layers, whatever the recipe's are.
             model = self.task.model().to(self.device)
             model.load_state_dict(self.model.state_dict(), strict=False)
-            with _recording(model, True) as seen:
+            with _recording(model) as seen:
                 self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         return seen
 
@@ -304,15 +311,9 @@ class _Run:
         torch.save(state, content)
         replace_file(path, content.getvalue())
 
-    def resume(self, path: Path | None) -> None:
-        """Continue from a checkpoint, if there is one."""
-        content = None
-        if path is not None:
-            with suppress(FileNotFoundError):
-                content = path.read_bytes()
-        if content is None:
-            return
-        state = self._read(content, path)
+    def resume(self, path: Path) -> None:
+        """Continue from a checkpoint."""
+        state = self._read(path)
         self.model.load_state_dict(state["model"])
         history = History.from_json(state["history"])
         self.engine.load_state_dict(state["engine"], history.tally)
@@ -326,12 +327,13 @@ class _Run:
         self.flushed = history.flushed
         self.samples = history.samples
 
-    def _read(self, content: bytes, path: Any) -> dict[str, Any]:
+    def _read(self, path: Path) -> dict[str, Any]:
         """The state in a checkpoint of this run."""
         cure = "Delete it to begin the run again."
+        content = io.BytesIO(path.read_bytes())
         try:
             state: dict[str, Any] = torch.load(
-                io.BytesIO(content), map_location="cpu", weights_only=True
+                content, map_location="cpu", weights_only=True
             )
             found = state["identity"]
             found["settings"] = settings_from(found["settings"])
@@ -380,15 +382,14 @@ class _Run:
 
 
 @contextmanager
-def _recording(model: nn.Module, wanted: bool) -> Iterator[dict[str, Tensor]]:
+def _recording(model: nn.Module) -> Iterator[dict[str, Tensor]]:
     """Collect the gradients with respect to the output of every layer with weights.
 
     They are named "layer 1", "layer 2", … in the order of the model.
     """
     seen: dict[str, Tensor] = {}
     handles = []
-    parts = model.modules() if wanted else ()
-    layers = [m for m in parts if isinstance(m, nn.Linear | nn.Conv2d)]
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
     for number, layer in enumerate(layers, 1):
         name = f"layer {number}"
         seen[name] = torch.empty(0, dtype=torch.float64)

@@ -90,7 +90,7 @@ OTHERS = """
     F.linear(x.view(2, 2, 4).transpose(0, 1), y, row);
     F.linear(x.view(2, 2, 4)[:, :, :2], y[:, :2], row);
     F.linear(x.view(2, 2, 4)[:1].expand(3, -1, -1), y, row);
-    F.bilinear(x, y, torch.ones(2, 4, 4)); F.layer_norm(x, (4,));
+    F.layer_norm(x, (4,));
     F.layer_norm(x, (4,), row, row); F.group_norm(x, 2); F.group_norm(x, 2, row, row);
     F.batch_norm(x, torch.zeros(4), row); F.batch_norm(x, None, None, row, row, training=True);
     F.instance_norm(picture(x)); F.local_response_norm(picture(x), 2); F.prelu(x, row);
@@ -279,7 +279,8 @@ AFTER = """
     linear(H / (linear(x, p[1]).abs() + 1), p[2]); F.layer_norm(H, (2,), p[2][0], p[3][0]).detach();
     torch.stack([H.sum(), linear(x, p[1]).mean()]).view(1, 2); linear(h := x * p[0], p[1]) + h;
     (x - (h := H)).mul(linear(x, p[1])).add(h); ((h := H) + x).square() + (h - x).abs() * 0.3;
-    linear(torch.pinverse(x), p[1]);
+    linear(torch.pinverse(x), p[1]); linear(torch.linalg.pinv(x), p[1]);
+    F.bilinear(x, x + 1, p[1][None]);
     F.linear(w := p[0][None], x) + F.linear(w, x * 2); linear(p[0][torch.tensor([1, 1])], p[0]);
     (h := x * p[0]) + linear(h, p[1]); linear(h := x * p[0], p[1]) + linear(h, p[1] * 2) + h;
     linear(linear(h := x * p[0], p[1]), p[1]) + linear(h, p[1]);

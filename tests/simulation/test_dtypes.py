@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32, Overflow
+from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16
 from mplab.simulation import CPU_AUTOCAST, simulated
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
@@ -48,26 +48,8 @@ def test_two_formats_of_one_simulation_borrow_two_dtypes():
     with simulated(FP8_E5M2, policy=policy, model=model):
         assert model[0](torch.ones(1, 2)).dtype is torch.bfloat16
         assert model(torch.ones(1, 2)).dtype is torch.float16
-    with pytest.raises(ValueError, match="FP8_E4M3, which no dtype left"):
+    with pytest.raises(ValueError, match="FP8_E4M3, which none of"):
         simulated(FP16, policy=CPU_AUTOCAST.with_layers({"0": BF16, "1": FP8_E4M3}))
-
-
-def test_layers_of_their_own_format_and_layers_in_fp32():
-    class Says(nn.Linear):
-        def forward(self, x):
-            out = super().forward(x)
-            self.saw = x.dtype, out.dtype
-            return out
-
-    model = nn.Sequential(Says(2, 2), Says(2, 2), Says(2, 2), Says(2, 2))
-    policy = CPU_AUTOCAST.with_layers({"1": BF16, "2": FP32})
-    with simulated(FP16, policy=policy, model=model):
-        model(torch.ones(1, 2))
-    half = torch.float16
-    bfloat = torch.bfloat16
-    single = torch.float32
-    expected = [(single, half), (half, bfloat), (bfloat, single), (single, half)]
-    assert [layer.saw for layer in model] == expected
 
 
 # What is asked for
@@ -106,13 +88,6 @@ def test_a_conversion_rounds_as_torch_s_own(ask, fmt):
     assert_bits(actual, x.to(fmt.torch_dtype).float())
     assert_bits(again, actual)
     assert sim.by_operation["cast"].inexact > 1e5
-
-
-def test_overflow_goes_by_the_rule_of_the_context():
-    with simulated(FP16, overflow=Overflow.SATURATE):
-        assert torch.full((2,), 1e6).half().max() == 65504
-    with simulated(FP16):
-        assert torch.full((2,), 1e6).half().isinf().all()
 
 
 # Programs

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import torch
 from cases import assert_same_bits, breakpoints, stream_for
-from networks import assert_bits, linear, loss, mlp, round_to
+from networks import assert_all_bits, assert_bits, linear, loss, mlp, round_to
 from torch import nn
+from torch.nn.utils import vector_to_parameters
 
 import mplab
 from mplab import BF16, FP8_E4M3, FP16, FP32, Overflow, Rounding
@@ -28,27 +29,29 @@ class Halves(torch.optim.Optimizer):
 
 CHANGES = {
     "data": lambda w: w.data.mul_(0.7),
+    "data, by a low tensor": lambda w: w.data.copy_(torch.randn(4, 4).half()),
+    "another data": lambda w: setattr(w, "data", torch.randn(4, 4)),
     "in place": torch.no_grad()(lambda w: w.mul_(0.7)),
+    "of a vector": lambda w: vector_to_parameters(torch.randn(16), [w]),
+    "a list of data": lambda w: torch._foreach_mul_([w.data], 0.7),
     "optimizer": lambda w: torch.optim.SGD([w], 0.1).step(),
     "optimizer through data": lambda w: Halves([w], {}).step(),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_weight_is_rounded_anew(change):
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_changed_weight_is_rounded_anew(backward):
     w = nn.Parameter(torch.randn(4, 4))
     x = torch.randn(3, 4)
-    with simulated(FP16) as sim:
-        loss(linear(x, w)).backward()
-        CHANGES[change](w)
-        actual = linear(x, w)
-    assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
-    with sim:
-        assert_bits(linear(x, w), actual)
-    w.data.mul_(0.7)  # between two entries
-    with sim:
-        actual = linear(x, w)
-    assert_bits(actual, round_to(round_to(x) @ round_to(w).T))
+    sim = simulated(FP16)
+    for change in CHANGES.values():
+        with sim:
+            result = linear(x, w)
+            if backward:
+                loss(result).backward()
+            change(w)
+            assert_bits(linear(x, w), round_to(round_to(x) @ round_to(w).T))
+        w.data.mul_(0.7)  # between two entries
 
 
 def test_weights_that_share_memory_are_not_mixed_up():
@@ -187,7 +190,6 @@ def test_a_rounder_serves_several_threads_at_once():
 
 
 def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():
-    """Its place is remembered, by what called it."""
     shared = torch.nn.Linear(2, 2)
     wide = torch.nn.Sequential(shared)
     low = torch.nn.Sequential(shared)
@@ -195,8 +197,7 @@ def test_a_layer_that_two_others_share_runs_in_the_format_of_its_caller():
     x = torch.full((1, 2), 0.1)
     with simulated(FP16, model=model, policy=CUDA_AUTOCAST.with_layers({"wide": FP32})):
         outputs = [part(x) for part in (low, wide, low, wide)]
-    assert torch.equal(outputs[1], shared(x))
-    assert torch.equal(outputs[3], shared(x))
-    assert torch.equal(outputs[0], round_to(outputs[0]))
-    assert torch.equal(outputs[2], outputs[0])
-    assert not torch.equal(outputs[0], outputs[1])
+    plain = shared(x)
+    assert_all_bits(outputs[1::2], [plain, plain])
+    assert_all_bits(outputs[::2], [round_to(outputs[0])] * 2)
+    assert not torch.equal(outputs[0], plain)

@@ -254,6 +254,14 @@ def test_what_is_filled_in_a_borrowed_dtype_holds_values_of_the_format():
         assert torch.full((2,), 1.1, dtype=torch.bfloat16).tolist() == [1.0, 1.0]
 
 
+def test_what_torch_ran_for_one_shape_is_computed_for_others():
+    """It has no kernel that flips FP8, and asks for none where there is nothing to flip."""
+    x = torch.arange(6.0).view(2, 3)
+    with written(FP8_E5M2):
+        for wide in (x[:, :1], x[:0], x):
+            assert wide.to(torch.float8_e5m2).flip(1).float().equal(wide.flip(1))
+
+
 def test_a_cast_to_e4m3_saturates_as_torch_s_own_does():
     x = torch.tensor([500.0, 1e9, math.inf, 1.1])
     with written(FP8_E4M3) as sim:
@@ -346,8 +354,10 @@ def test_explain_names_the_formats_that_the_program_wrote():
 
 def test_a_format_that_no_dtype_holds_and_what_only_policies_know_are_refused():
     for message, call in {
-        "got TF32, which neither bfloat16 nor float16 holds": lambda: written(TF32),
-        "got FP16, which torch.bfloat16 does not hold": lambda: written(
+        "got TF32, which none of torch.bfloat16, torch.float16 holds": lambda: written(
+            TF32
+        ),
+        "got FP16, which none of torch.bfloat16 holds": lambda: written(
             FP16, dtype=torch.bfloat16
         ),
         "Write model.head.float()": lambda: AS_WRITTEN.with_layers({"head": BF16}),

@@ -15,7 +15,7 @@ from mplab.simulation.mode import Mode
 
 def is_at_hand(mode, rule, low):
     """As `Mode._is_at_hand`, whatever the device that the policy follows, also for products."""
-    return all(mode.rounders[t.dtype].kernel_dtype is t.dtype for t in low)
+    return mode._usual and all(t.dtype in mode.with_kernels for t in low)
 
 
 @contextmanager

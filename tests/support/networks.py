@@ -28,6 +28,12 @@ def assert_bits(actual, expected):
     assert not len(wrong), f"{len(wrong)} differ, first at {wrong[0].tolist()}"
 
 
+def assert_all_bits(found, expected):
+    """Compare the tensors of two sequences."""
+    for one, other in zip(found, expected, strict=True):
+        assert_bits(one, other)
+
+
 def is_low(t, fmt=FP16):
     t = t.detach().float()
     return np.array_equal(round_to(t, fmt).numpy(), t.numpy())
@@ -53,8 +59,7 @@ def gradients(model):
 
 
 def assert_same_gradients(first, second):
-    for a, b in zip(gradients(first), gradients(second), strict=True):
-        assert_bits(a, b)
+    assert_all_bits(gradients(first), gradients(second))
 
 
 def loss(h):
