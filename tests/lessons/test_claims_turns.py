@@ -113,6 +113,19 @@ def test_at_a_tenth_of_the_rate_and_in_e4m3_only_the_coin_and_the_master_go_on(s
     assert eight["stochastic"] < 0.1 < 5 < eight["kahan"]
 
 
+# Lesson 8: the batch ---------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
+def test_with_batches_of_128_the_sigmoid_network_wakes_within_300_steps(seed):
+    """Lesson 8: “with batches of 128 it wakes sooner”."""
+    space = {}
+    for cell in ("setup", "tasks", "surprise"):
+        exec(source(8, cell), space)
+    task = replace(space["tasks"]["sigmoid (6 layers)"], batch=128)
+    how = {"seed": seed, "progress": False, "record_gradients_at": ()}
+    assert train(task, "fp16-naive", **how).metrics["r2"] > 0.1
+
+
 # Lesson 8: the lines that a student copies -----------------------------------------------
 def hooked():
     """The functions of the lesson, from its cells."""
