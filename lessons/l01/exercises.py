@@ -105,7 +105,8 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 lambda gradient: solutions.smallest_scale(np.float32(gradient)),
-                ROUND_ONCE,
+                "A logarithm, or float32, can turn a number beside a tie into the tie: scale the "
+                "gradient as it is, and round once.",
             ),
             (
                 lambda gradient: _scale_to(_SMALLEST, gradient),

@@ -54,6 +54,16 @@ _SCORES = tuple(
     )
 )
 
+
+# Singular values -------------------------------------------------------------------------
+def _without_the_last_term(s: float) -> int:
+    steps = 0
+    while s < 0.5:
+        s = 3.4445 * s - 4.775 * s**3
+        steps += 1
+    return steps
+
+
 EXERCISES: dict[str, Exercise] = {
     "pair_bias": Exercise(
         answer=0.25,
@@ -109,7 +119,7 @@ EXERCISES: dict[str, Exercise] = {
     "steps_to_half": Exercise(
         answer=solutions.steps_to_half,
         reason="Apply 3.4445 s - 4.775 s³ + 2.0315 s**5 until s is ½ or more, and count.",
-        cases=(0.5, 0.49, 0.2, 0.146, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12),
+        cases=(0.5, 0.49, 0.2, 0.146, 0.1498, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12),
         misconceptions=known(
             (
                 lambda s: (
@@ -120,6 +130,10 @@ EXERCISES: dict[str, Exercise] = {
             (
                 lambda s: solutions.steps_to_half(s) + 1,
                 "Count the steps that were taken.",
+            ),
+            (
+                _without_the_last_term,
+                "At 0.1498 the term with s**5 decides: apply all three.",
             ),
         ),
     ),

@@ -604,6 +604,27 @@ def test_an_error_names_the_innermost_line_of_the_answer_and_none_of_a_library()
     assert message.splitlines()[-2].endswith(': return json.loads("{")')
 
 
+def test_an_error_in_a_decorated_answer_names_the_answer_s_own_line():
+    @np.errstate(all="ignore")
+    def answer(x):
+        return x / 0
+
+    exercise = Exercise(answer=lambda x: x, reason="", cases=(1.0,))
+    message = verdict_on("same", exercise, answer).message
+    assert message.splitlines()[-2].endswith(": return x / 0")
+
+
+def test_a_record_is_shown_with_all_digits_and_asked_for_by_its_kind():
+    exercise = Exercise(
+        answer=lambda x: {"x": np.array(x)}, reason="Because.", cases=(0.1 + 0.2,)
+    )
+    message = verdict_on("record", exercise, lambda x: (x,)).message
+    assert "0.30000000000000004" in message and "array(" not in message
+    assert message.endswith("A dictionary is wanted; this is of type tuple.")
+    broken = verdict_on("record", exercise, lambda x: x / 0).message
+    assert broken.endswith("Because.")
+
+
 def test_a_page_offers_the_solution_of_an_exercise_by_its_name():
     shown = practice.practice('mplab.check("kahan_sum", kahan_sum)', lambda code: code)
     assert "def kahan_sum(" in shown

@@ -126,6 +126,15 @@ def test_in_the_silu_network_every_layer_soon_receives_a_tenth_and_in_the_sigmoi
     assert (stalls[:6, :2] > 0.99).all()
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_relu_network_may_wake_at_step_10_and_fall_silent_again_at_50(seed):
+    """Lesson 8: “some lose only a fifth at step 10 and all again at step 50”."""
+    how = {"steps": 51, "progress": False, "record_gradients_at": (10, 50)}
+    run = train(autoencoder(torch.nn.ReLU, TEN), "fp16-naive", seed=seed, **how)
+    early, late = (run.flushed[step]["layer 1"] for step in (10, 50))
+    assert early[0] / early[1] < 0.3 and late[0] / late[1] > 0.95
+
+
 def test_the_losses_of_the_sigmoid_network_part_long_after_its_gradients():
     """Lesson 8: “the curves of section 5 part around step 100”, “about a fifth of layer 1 is
     flushed at step 200”.

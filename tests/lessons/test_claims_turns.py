@@ -61,10 +61,18 @@ def ends(update, method, steps=2000):
     return paths[-1].mean()
 
 
+def test_the_least_update_doubles_with_the_weight_except_among_subnormals():
+    """Lesson 7: “except at the left, where E4M3's weights are subnormal and equally spaced”."""
+    lost = ulp(2.0 ** np.arange(-8, 5), FP8_E4M3) / 2
+    assert [*lost[1:] / lost[:-1]] == [1, 1, *[2] * 10]
+
+
 def test_kahan_has_a_floor_at_a_quarter_of_the_update_and_the_coin_has_none():
     """Lesson 7: “Kahan's weights did not move”, “The coin has no floor”."""
     assert ends(-2e-5, "nearest") == ends(-5e-6, "nearest") == 1
     assert ends(-2e-5, "kahan") == pytest.approx(0.96, abs=0.005)
+    # "it comes within a percent of 0.8".
+    assert ends(-2e-5, "kahan", 10_000) == pytest.approx(0.8, rel=0.01)
     assert ends(-5e-6, "kahan") == 1
     assert ends(-5e-6, "stochastic") == pytest.approx(0.99, abs=0.003)
 
@@ -103,6 +111,19 @@ def test_at_a_tenth_of_the_rate_and_in_e4m3_only_the_coin_and_the_master_go_on(s
         for method in ("kahan", "stochastic")
     }
     assert eight["stochastic"] < 0.1 < 5 < eight["kahan"]
+
+
+# Lesson 8: the batch ---------------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
+def test_with_batches_of_128_the_sigmoid_network_wakes_within_300_steps(seed):
+    """Lesson 8: “with batches of 128 it wakes sooner”."""
+    space = {}
+    for cell in ("setup", "tasks", "surprise"):
+        exec(source(8, cell), space)
+    task = replace(space["tasks"]["sigmoid (6 layers)"], batch=128)
+    how = {"seed": seed, "progress": False, "record_gradients_at": ()}
+    assert train(task, "fp16-naive", **how).metrics["r2"] > 0.1
 
 
 # Lesson 8: the lines that a student copies -----------------------------------------------

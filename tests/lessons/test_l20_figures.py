@@ -7,7 +7,7 @@ from legible import assert_legible
 from prose import source
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from mplab import BF16, FP8_E4M3, FP16, FP32
+from mplab import BF16, FP8_E4M3, FP16, FP32, round_to
 from mplab.lessons.l20 import figures
 from mplab.lessons.l20.explorer import BiasedErrors
 
@@ -27,10 +27,16 @@ def test_two_keys_err_to_one_side_which_the_other_keys_decide(seed):
 
 
 @SEEDS
-def test_only_powers_of_two_keep_the_bias(seed):
+def test_powers_of_two_keep_the_bias_and_few_digits_a_part_of_it(seed):
+    """Lesson 20: “at ¾ a fifth of the bias is left”."""
     picture = figures.plot_moves(figures.measure_moves(seed=seed))
     said = "the largest P is 1, 0.5 and 0.25; elsewhere the mean error is at most 0.0"
     assert said in picture.claim
+    whole, part = (
+        figures.output_errors(figures.weights_of(12, moved=-np.log(p)), seed=seed)
+        for p in (1, 0.75)
+    )
+    assert 0.15 < part.mean() / whole.mean() < 0.25
 
 
 @SEEDS
@@ -107,6 +113,31 @@ def test_muon_keeps_a_random_matrix_and_loses_small_directions(seed):
     # "The first rounding": the iteration itself in float64, from a rounded gradient.
     first = lift(lift(gradient, BF16, steps=0), None)
     assert figures.cosine(first, exact, *small) < 0.9
+
+
+@SEEDS
+def test_the_input_and_the_first_two_steps_of_muon_need_digits(seed):
+    """Lesson 20: “with only the input in FP32 the cosine is 0.86”, “FP16 steps cannot bring back
+    what it took”, “the last ones matter least”.
+    """
+    space = {}
+    exec(source(20, "setup") + "\n" + source(20, "muon"), space)
+    gradient, *small = figures.gradient_of(1e-3, seed=seed)
+    exact = space["orthogonalise"](gradient, None)
+
+    def cosine(*formats):
+        """With the input in the first format, and the five roundings of a step in its own."""
+        first, *steps = formats
+        left = [first, *np.repeat(steps, 5)]
+        space["round_to"] = lambda x, _: round_to(x, left.pop(0))
+        found = figures.cosine(space["orthogonalise"](gradient, BF16), exact, *small)
+        assert not left
+        return found
+
+    assert 0.84 < cosine(FP32, *[BF16] * 5) < 0.88
+    assert cosine(FP32, FP32, FP32, *[BF16] * 3) > 0.99
+    assert 0.86 < cosine(BF16, *[FP16] * 5) < 0.9
+    assert cosine(*[BF16] * 3, *[FP32] * 3) < 0.8
 
 
 def test_three_more_bits_are_three_powers_of_two():

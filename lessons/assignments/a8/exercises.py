@@ -187,16 +187,34 @@ FREEZING = Exercise(
 # A system with three diagonals -----------------------------------------------------------
 
 
+def power_of_two(top):
+    """The scale of a residual: it brings the largest magnitude into [1, 2)."""
+    return 2.0 ** (1 - math.frexp(top)[1])
+
+
+def row_sum(lower, diagonal, upper):
+    """The largest sum of magnitudes in a row."""
+    rows = np.abs(diagonal)
+    rows[1:] += np.abs(lower)
+    rows[:-1] += np.abs(upper)
+    return rows.max()
+
+
+def column_sum(lower, diagonal, upper):
+    return row_sum(upper, diagonal, lower)
+
+
 @np.errstate(all="ignore")
-def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best", patience=3,
-          most=math.inf):  # fmt: skip
+def solve(lower, diagonal, upper, b, fmt, *, stored=fl, zero_only=False, low=False,
+          scale=power_of_two, norm=row_sum, keep="best", patience=3, most=math.inf,
+          end="stuck"):  # fmt: skip
     """Factors in the format, and corrections until three in a row bring no smaller error."""
     n = len(b)
-    main = [fl(v, fmt) for v in diagonal]
-    up = [fl(v, fmt) for v in upper]
-    share = [fl(v, fmt) for v in lower]
+    main = [stored(v, fmt) for v in diagonal]
+    up = [stored(v, fmt) for v in upper]
+    share = [stored(v, fmt) for v in lower]
     for i in range(n):
-        if main[i] == 0 or not math.isfinite(main[i]):
+        if main[i] == 0 or not (zero_only or math.isfinite(main[i])):
             return {"x": np.zeros(n), "steps": 0, "error": 1.0, "why": "broken"}
         if i + 1 < n:
             share[i] = fl(share[i] / main[i], fmt)
@@ -217,9 +235,7 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best"
         r[:-1] -= upper * x[1:]
         return np.array([fl(v, fmt) for v in r]) if low else r
 
-    rows = np.abs(diagonal)
-    rows[1:] += np.abs(lower)
-    rows[:-1] += np.abs(upper)
+    weight = norm(lower, diagonal, upper)
     x = np.zeros(n)
     steps = 0
     least = math.inf
@@ -227,7 +243,7 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best"
     waited = 0
     while True:
         r = left(x)
-        size = rows.max() * np.abs(x).max() + np.abs(b).max()
+        size = weight * np.abs(x).max() + np.abs(b).max()
         error = np.abs(r).max() / size if r.any() else 0.0
         if error <= 2.0**-50:
             return {"x": x, "steps": steps, "error": error, "why": "converged"}
@@ -236,9 +252,8 @@ def solve(lower, diagonal, upper, b, fmt, *, low=False, scaled=True, keep="best"
             least, best = error, x
         if waited == patience or not math.isfinite(error) or steps == most:
             x, error = (best, least) if keep == "best" else (x, error)
-            return {"x": x, "steps": steps, "error": error, "why": "stuck"}
-        top = np.abs(r).max()
-        s = 2.0 ** (1 - math.frexp(top)[1]) if scaled else 1.0
+            return {"x": x, "steps": steps, "error": error, "why": end}
+        s = scale(np.abs(r).max())
         steps = steps + 1
         x = x + substituted(r * s) / s
 
@@ -294,7 +309,8 @@ def rod(low, main, up, b, fmt):
 SYSTEM = Exercise(
     answer=solve,
     uses=("round_to",),
-    reason="Factors and substitutions in the format; residual, error and sum in float64.",
+    reason="Factors and corrections in the format, operation by operation; scale, error and each "
+    "end in float64, as the text has them.",
     argument="lower, diagonal, upper, b, fmt",
     tolerance=1e-9,
     cases=[
@@ -309,6 +325,7 @@ SYSTEM = Exercise(
         rod([1, 1], [2, 1.5, 1], [1, 1], [1, 2, 3], FP16),
         rod([0.3, 0.2], [1, 1, 1e6], [0.3, 0.4], [1, 2, 3], FP16),
         rod([0], [1, 1e-5], [1], [1, 1], FP16),  # the correction is infinite
+        rod([1 + 9 / 64], [1, 2 + 91 / 128], [1.5], [0, 1], FP8_E5M2),  # to and fro for ever
         rod([-0.6, -0.7], [1.1, 1.3, 1], [-0.5, -0.7], [0, 2, -1], FP8_E5M2),
         rod([-0.5, -0.7], [1, 1, 1], [-0.6, -0.7], [3, -2, 3], FP8_E5M2),
         rod([-0.5, -0.7, -0.4], [1, 1.1, 1.1, 1.3], [-0.5, -0.6, -0.6], [2, 3, -3, -1], FP8_E5M2),
@@ -319,8 +336,24 @@ SYSTEM = Exercise(
     misconceptions=(
         but(solve, "In the format the residual is made of rounding errors: take float64.",
             low=True),
-        but(solve, "Unscaled, a small residual leaves the range of the format.", scaled=False),
+        but(solve, "Unscaled, a small residual leaves the range of the format.",
+            scale=lambda top: 1.0),
+        but(solve, "Scale by a power of two: any other factor rounds once more.",
+            scale=lambda top: 1 / top),
         but(solve, "Of all x so far the best one is the answer, not the last.", keep="last"),
+        but(solve, "One correction that does not help proves nothing: wait for three in a row.",
+            patience=1),
+        but(solve, "Ten corrections may be too few: only three in a row that bring no smaller "
+            "error end the loop.", most=10),
+        but(solve, "What has stopped falling above 2^-50 is stuck: it has not converged.",
+            end="converged"),
+        but(solve, "The backward error compares r with norm(A) * max |x| + max |b|, not with b "
+            "alone.", norm=lambda *_: 0.0),
+        but(solve, "Row i holds lower[i-1], diagonal[i] and upper[i]: the norm is the largest "
+            "sum of a row, not of a column.", norm=column_sum),
+        but(solve, "The three diagonals are rounded before the first division.",
+            stored=lambda v, _: float(v)),
+        but(solve, "A pivot that is infinite or NaN breaks the factors, too.", zero_only=True),
     ),
 )  # fmt: skip
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from itertools import starmap
+from sysconfig import get_path
 from traceback import extract_tb
 from typing import Any, NamedTuple
 
@@ -37,6 +38,9 @@ CHANGES_ARGUMENTS = (
     "The answer changes its arguments, which others go on using: work on a copy."
 )
 """The sentence for answers that are right, but change what they were given."""
+
+_INSTALLED = LIBRARY, get_path("stdlib"), get_path("purelib")
+"""Where no line of an answer stands; a decorator such as `np.errstate` may call it from there."""
 
 _SHOWN = 12
 """Number of elements of an array that a counterexample prints."""
@@ -309,6 +313,8 @@ _ONE_NUMBER = "One number is wanted; this is of type {}."
 
 _SEVERAL = "Several numbers are wanted, and this is one."
 
+_RECORD = "A dictionary is wanted; this is of type {}."
+
 _NO_POWER = "In Python ^ is an exclusive or of bits; a power is written 2**k."
 
 
@@ -320,6 +326,8 @@ def _of_another_kind(yours: Any, wanted: Any) -> str:
         return _NO_FUNCTION
     if isinstance(yours, np.ndarray) and yours.ndim == 0:
         return ""
+    if isinstance(wanted, dict) and not isinstance(yours, dict | Exception):
+        return _RECORD.format(type(yours).__name__)
     number = (int, float, np.number)
     several = (list, tuple, dict, set, np.ndarray)
     if isinstance(wanted, number) and isinstance(yours, several):
@@ -332,7 +340,9 @@ def _of_another_kind(yours: Any, wanted: Any) -> str:
 def _place(error: Exception) -> str:
     """Return the line of the answer in which it raised an exception."""
     frames = [
-        f for f in extract_tb(error.__traceback__) if not f.filename.startswith(LIBRARY)
+        f
+        for f in extract_tb(error.__traceback__)
+        if not f.filename.startswith(_INSTALLED)
     ]
     own = [frame for frame in frames if frame.filename == frames[0].filename]
     return f"\n           in line {own[-1].lineno}: {own[-1].line}" if own else ""
@@ -406,6 +416,8 @@ def _text(value: Any, fmt: Format | None) -> str:
 
     Unsigned integers of NumPy are codes; its floats have enough digits to be unique.
     """
+    if isinstance(value, np.ndarray) and not value.ndim:  # repr has too few digits
+        value = value[()]
     if isinstance(value, tuple):
         inner = (
             ("({})" if isinstance(v, tuple) else "{}").format(_text(v, fmt))

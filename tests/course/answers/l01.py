@@ -32,6 +32,10 @@ def by_float32(gradient):
     return scale
 
 
+def by_logarithm(gradient):
+    return 2.0 ** max(0, math.floor(-25 - math.log2(abs(gradient))) + 1)
+
+
 RIGHT = {
     "flush_threshold": [2.0**-25, np.float32(2.0**-25)],
     "flushed_share": [half, lambda x: np.float32(count(x))],
@@ -40,6 +44,7 @@ RIGHT = {
 
 WRONG = {
     "smallest_scale": [
-        (by_float32, "float32 on the way"),
+        (by_float32, "A logarithm, or float32"),
+        (by_logarithm, "A logarithm, or float32"),
     ],
 }

@@ -101,10 +101,12 @@ def cheapest_plan(n, p, held, q):
     ],
     "dot": [
         """
+from mplab.lessons.l17 import emulation
+
 def unit_dot(x, y, p, held, q):
     b, m, _ = cheapest_plan(len(x), p, held, q)
     count = math.ceil(q / b)
-    (xs, ex, _), (ys, ey, _) = (mplab.lessons.l17.emulation.split(v, count, b) for v in (x, y))
+    (xs, ex, _), (ys, ey, _) = (emulation.split(v, count, b) for v in (x, y))
     base = int(ex[0]) + int(ey[0]) - 2 * b * count
     total, top = 0, 0
     for s in range(1, count + 1):
@@ -152,12 +154,14 @@ WRONG = {
         ("min((dt", "max((dt"),
     ],
     "system": [
+        ("best, least, waited = x, error, 0", "best, least = x, error"),
+        ("if waited == 3", "if waited == 2"),
+        ("2.0**-50", "fmt.unit_roundoff"),
+        ('"steps": steps, "error": least', '"steps": steps - waited, "error": least'),
         (
-            "scale = 2.0 ** (1 - math.frexp(largest)[1])",
-            "scale = 1 / largest",
+            "rounded(y[i] - rounded(factors[i] * y[i - 1], fmt), fmt)",
+            "rounded(y[i] - factors[i] * y[i - 1], fmt)",
         ),
-        ("norm * np.max(np.abs(x)) + ", ""),
-        ("if waited == 3", "if waited == 1"),
         (
             "        if error < least:\n"
             "            best, least, waited = x, error, 0\n"
