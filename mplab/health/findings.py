@@ -57,7 +57,7 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         origin = _culprit(early, "forward")
         where = f" {origin}." if origin else ""
         means = "The number is made in the forward pass, where no loss scale has acted"
-        if seen.scaler or any(step.scale != 1 for step in steps):
+        if any(step.scale != 1 for step in steps):
             means += ": a lower scale changes nothing"
         means += "."
         check = (

@@ -337,10 +337,8 @@ class Movement:
     def count(self) -> tuple[int, int]:
         """How many weights should have moved, and how many of them kept their bits."""
         updated = unmoved = 0
-        for p, before in self._before.items():
-            after = sample(local(p), _COMPARED)
-            moved = (after != before) & torch.isfinite(after)
-            expected = moved | self._pushed.get(p, moved)
-            updated += int(expected.sum())
-            unmoved += int((expected & (after == before)).sum())
+        for p, pushed in self._pushed.items():
+            same = sample(local(p), _COMPARED) == self._before[p]
+            updated += int(pushed.sum())
+            unmoved += int((pushed & same).sum())
         return updated, unmoved

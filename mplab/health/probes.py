@@ -47,8 +47,9 @@ _backward = torch.autograd.backward
 
 
 def _heard(tensors: Any, grad_tensors: Any = None, *args: Any, **more: Any) -> None:
+    roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for hear in _listeners:
-        hear(tensors, grad_tensors)
+        hear(roots, grad_tensors)
     _backward(tensors, grad_tensors, *args, **more)
 
 
@@ -102,7 +103,7 @@ class Prober:
         self._exponents = ()
         Tensor.register_hook = register_hook  # type: ignore[method-assign]
 
-    def run(self, step: int, tensors: Any, starts: Any) -> None:
+    def run(self, step: int, roots: list[Tensor], starts: Any) -> None:
         """Repeat the backward pass that begins now, if it was asked for; errors end only this."""
         exponents = self._exponents
         self.cancel()
@@ -110,7 +111,6 @@ class Prober:
             return
         self._tried[exponents] = step
         try:
-            roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
             if starts is None or isinstance(starts, Tensor):
                 starts = [starts] * len(roots)
             refused = "a hook of a tensor" if self._hooked else _refusal(roots)

@@ -221,7 +221,7 @@ class Step:
         weight_norm: over all parameters after the step.
         unmoved: weights that kept their bits, of those with an update.
         updated: weights with an update: their gradient was finite and not zero at a learning
-            rate that was not zero, or their bits changed. Large parameters are sampled by rows.
+            rate that was not zero. Large parameters are sampled by rows.
         nonfinite_weights: the number of weights that are not finite after the step.
         origins: where numbers that are not finite came from.
         outputs: magnitudes of each layer's output.
@@ -262,7 +262,6 @@ class Evidence:
     """The observations of a run besides its steps.
 
     Attributes:
-        scaler: whether a gradient scaler was watched.
         half_parameters: names of parameters in FP16.
         wide_weights: whether all weights are in FP32 or wider.
         no_gradient: the number of steps in which no parameter had a gradient.
@@ -284,7 +283,6 @@ class Evidence:
         error: an error of the watch itself, which has looked at nothing since.
     """
 
-    scaler: bool = False
     half_parameters: list[str] = field(default_factory=list)
     wide_weights: bool = False
     no_gradient: int = 0

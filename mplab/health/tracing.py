@@ -173,7 +173,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Of the forward pass's latest result that is not finite.
         self._latest: Origin | None = None
         self._aside: Origin | None = None
-        self._stack: list[str] = []
+        self._stack = [OUTSIDE]
         self.events: list[tuple[int, str]] = []
         self._thread = get_ident()
 
@@ -184,9 +184,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def leave_module(self) -> None:
         """Return to the module around this one."""
-        if self._stack:
+        if len(self._stack) > 1:
             self._stack.pop()
-        self._begin_nodes(self._stack[-1] if self._stack else OUTSIDE)
+        self._begin_nodes(self._stack[-1])
 
     def _begin_nodes(self, name: str) -> None:
         """Attribute the following autograd nodes to this module.
@@ -353,10 +353,11 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         node: Any = _current_node()
         # an optimizer computes without gradients, but has its closure compute with them
         in_closure = self.by_closure and (node is not None or torch.is_grad_enabled())
-        if self.updating and not in_closure and not self._stack:
+        module = self._stack[-1]
+        if self.updating and not in_closure and module == OUTSIDE:
             return "update", OUTSIDE
         if node is None:
-            return "forward", self._stack[-1] if self._stack else OUTSIDE
+            return "forward", module
         found = bisect_right(
             self.events, node._sequence_nr(), key=lambda event: event[0]
         )

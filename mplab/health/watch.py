@@ -173,7 +173,7 @@ class Health(measures.Watch):
         self.every = integer("Health", "every", every, least=1)
         self.trace_every = integer("Health", "trace_every", trace_every, least=1)
         self.steps: list[Step] = []
-        self.seen = Evidence(scaler=self.scaler is not None)
+        self.seen = Evidence()
         self._watched = [
             (_shown(name, module), module, leaf)
             for name, module, leaf in measures.watched_modules(model)
@@ -227,6 +227,7 @@ class Health(measures.Watch):
             self._finite: set[str] = set()  # names of buffers, once seen so
             self._look_at_buffers()
         self.seen.still = set(self._names.values())
+        self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
         self.seen.half_parameters = [
             n for p, n in self._names.items() if low_format_of(p) == FP16
         ]
@@ -426,7 +427,7 @@ class Health(measures.Watch):
         self._casts.append((f"{start} {number}", (fmt.name, "program"), counts))
 
     @without_errors
-    def _before_backward(self, tensors: Any, starts: Any) -> None:
+    def _before_backward(self, roots: list[Tensor], starts: Any) -> None:
         if self._refused and not self._roots:
             with unseen():
                 kept = total([*self._norms(set(self._names)).values()])
@@ -436,13 +437,12 @@ class Health(measures.Watch):
                     f"Infinite gradients of step {len(self.steps) - 1}, which was skipped, were "
                     f"still there when the next backward pass began.",
                 )
-        roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
         self._roots += [
             t.detach()
             for t in roots
             if measures.is_readable(t) and t.numel() == 1 and not t.is_complex()
         ]
-        self._prober.run(len(self.steps), tensors, starts)
+        self._prober.run(len(self.steps), roots, starts)
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
@@ -641,7 +641,9 @@ class Health(measures.Watch):
 
     def _date_back(self) -> None:
         """Name the operation in the step where trouble began: the traced step after it shows it."""
-        earlier = self.steps[-2].origins if len(self.steps) > 1 else []
+        if len(self.steps) < 2:
+            return
+        earlier = self.steps[-2].origins
         exact = {o.phase: o for o in self.steps[-1].origins if o.operation}
         for k, vague in enumerate(earlier):
             found = exact.get(vague.phase)
@@ -657,18 +659,18 @@ class Health(measures.Watch):
         if self._tracer.error is not None:
             raise self._tracer.error
         with unseen():
-            low = low_format_of(loss) if isinstance(loss, Tensor) else None
-            self.seen.low_loss = low.name if low else ""
+            if isinstance(loss, Tensor):
+                low = low_format_of(loss)
+                self.seen.low_loss = low.name if low else ""
             raw = total(list(self._raw.values()))
             if raw is not None:
                 record.gradient_norm = raw / record.scale if record.scale else math.nan
             record.norm_at_optimizer = total(list(self._received.values()))
             self._measure_weights(record)
-            gone = math.isfinite(record.gradient_norm or 0.0) or record.skipped
-            for p, norm in self._received.items() if not gone else ():
-                if norm.isfinite() and not self._raw.get(p, norm).isfinite():
+            if not record.skipped and not math.isfinite(record.gradient_norm or 0.0):
+                pairs = ((n, self._raw.get(p, n)) for p, n in self._received.items())
+                if any(now.isfinite() and not raw.isfinite() for now, raw in pairs):
                     self.seen.replaced.append(len(self.steps))
-                    break
             for name, norm in self._first_norms:
                 if float(norm):
                     self.seen.still.discard(name)
@@ -724,7 +726,6 @@ class Health(measures.Watch):
             self.seen.bad_buffers = self._look_at_buffers()
         if self._counting:
             record.updated, record.unmoved = self._movement.count()
-            self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
 
     def _look_at_buffers(self) -> list[str]:
         """Those with a NaN, or an infinity where there was none: a mask has its from the first."""

@@ -157,10 +157,11 @@ def rounding_parameters(
     """
     info = np.finfo(dtype)
     integer = np.dtype(f"i{dtype.itemsize}")
-    width = info.nmant + 1
+    width = info.nmant + 1  # of significands, as in `fmt.precision`
     source_emin = int(info.minexp)
     shift = width - fmt.precision
     lowest = fmt.emin - fmt.precision + 1
+    # Else subnormals of the format are subnormals of the input, and cut like normal numbers.
     gridded = fmt.emin > source_emin
     fits = shift >= 0 and fmt.emin >= source_emin and fmt.max_finite <= float(info.max)
     anchored = fmt.emin + shift < int(info.maxexp)  # else the anchor overflows

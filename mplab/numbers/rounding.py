@@ -1,5 +1,9 @@
 """Rounding to a format. All conversions go through `round_to`.
 
+To check it, read three files: `round_to` here looks for the loop of its options, `parameters`
+writes the format and the options as 21 integers, and `kernels._round_bits` rounds one number by
+them. All else brings numbers in and results out.
+
 What rounds where: NumPy arrays and tensors on the processor in the compiled loops of `kernels`,
 which tests/numbers/test_rounding.py holds equal to the definition; tensors on other devices in the
 expression of `tensors`, which tests/numbers/test_tensors.py holds equal to the loops; the

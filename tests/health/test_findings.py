@@ -212,7 +212,7 @@ def test_of_all_origins_the_most_precise_one_that_goes_on_is_quoted():
         Step(nan, 1.0, skipped=True, origins=[Origin(i, "forward", *place, "NaN")])
         for i, place in enumerate(places)
     ]
-    (found,) = diagnose(steps, Evidence(scaler=True))
+    (found,) = diagnose(steps, Evidence())
     assert "first in step 0. Operation div in 1 (Root) made a NaN" in found.observed
     # once the weights are NaN, what comes later is no cause
     steps[1].nonfinite_weights = 7
@@ -280,7 +280,7 @@ def test_a_low_loss_of_zero_or_infinite_weights_do_not_make_a_report_fail_or_lie
 
 def test_a_run_that_only_skips_is_asked_whether_it_was_resumed():
     steps = [Step(loss=1.0, skipped=True, scale=2.0**k) for k in range(40, 30, -1)]
-    (found,) = diagnose(steps, Evidence(passes=10, scaler=True))
+    (found,) = diagnose(steps, Evidence(passes=10))
     assert (
         found.code == "scale-finds-its-level"
         and "Load the scaler's state" in found.check
