@@ -604,15 +604,17 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
 
 @pytest.mark.parametrize("seed", mostly_full([0, 5, 11, 14, 16], [16]))
 def test_random_gradients_alone_decide_nothing(seed):
-    """Lesson 18: “So few runs do not tell whether it does any good”.
+    """Lesson 18: “So few runs do not tell whether it does any good”, “up on six of twelve”.
 
     Measured, change of R²: seeds 0 to 9 .021, .014, .017, -.013, .003, -.059, .006, -.001, .009
     and -.014; 10 -.025, 11 -.019, 14 .013, 16 to 19 -.050, -.025, -.003 and -.032. Elsewhere 10 to
-    15 gave -.011, -.104, -.014, .072, -.181 and -.013.
+    15 gave -.011, -.104, -.014, .072, -.181 and -.013. With all 1,200 examples, 0 to 11: .014,
+    -.020, .104, -.034, -.013, -.005, -.017, .012, .003, .043, -.048 and .106.
     """
-    task = replace(TASKS["regression"], batch=256)
     alone = replace(PLAIN, grad_output=SCALINGS["nvfp4"].grad_output)
-    assert abs(trained(task, alone, seed) - trained(task, PLAIN, seed)) < 0.25
+    for batch in (256, None):
+        task = replace(TASKS["regression"], batch=batch)
+        assert abs(trained(task, alone, seed) - trained(task, PLAIN, seed)) < 0.25
 
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))

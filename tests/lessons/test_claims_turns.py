@@ -28,13 +28,21 @@ TASK = TASKS["sigmoid-autoencoder"]
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [3]))
 def test_batches_of_128_wake_the_network_that_stops_with_all_images(seed):
-    """Lesson 1: “It learns. A mean over 128 images”."""
+    """Lesson 1: “It learns, on 19 of 20 seeds”."""
     for batch, learns in ((None, False), (128, True)):
         task = replace(TASK, batch=batch)
         run = train(
             task, "fp16-naive", seed=seed, progress=False, record_gradients_at=()
         )
         assert (run.metrics["r2"] > 0.4) == learns != (abs(run.metrics["r2"]) < 0.02)
+
+
+@pytest.mark.slow
+def test_one_seed_stops_with_batches_of_128_too():
+    """Lesson 1: “not with `SEED = 8`”; nor in real FP16, nor after twice the steps."""
+    how = {"seed": 8, "progress": False, "record_gradients_at": ()}
+    run = train(replace(TASK, batch=128), "fp16-naive", **how)
+    assert abs(run.metrics["r2"]) < 0.02
 
 
 def test_silent_layers_are_0_in_fp16_after_5200_steps():
