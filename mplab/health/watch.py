@@ -268,6 +268,7 @@ class Health(measures.Watch):
         self._stop_tracing(anywhere=True)
 
     def _forget(self) -> None:
+        self._known = measures.Known()
         self._flags: list[tuple[str, str, Tensor]] = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
@@ -277,7 +278,6 @@ class Health(measures.Watch):
     def _begin_step(self) -> None:
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._forget()
-        self._known = measures.Known()
         self._raw: dict[Tensor, Tensor] = {}
         self._received: dict[Tensor, Tensor] = {}
         # A closure's last gradient may be zero, as L-BFGS converges, and its others not.
