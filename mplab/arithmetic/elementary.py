@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.numbers.codes import times_power_of_two
-from mplab.numbers.inputs import as_array, in_blocks
+from mplab.numbers.inputs import as_array, in_pieces
 
 _ERROR = 128
 """Allowed error of NumPy's results, in units in the last place of float64; about 4 were seen."""
@@ -79,7 +79,7 @@ class Elementary(NamedTuple):
                     return (int(low) + Fraction(1, 2)) / Fraction(2) ** shift
 
 
-@in_blocks
+@in_pieces
 def _nearest(x: np.ndarray, function: Elementary) -> np.ndarray:
     y = np.asarray(function.approximate(x))
     near = (y.view(np.int64) + _ERROR) & (_MIDPOINTS - 1) <= 2 * _ERROR

@@ -47,6 +47,8 @@ _backward = torch.autograd.backward
 
 
 def _heard(tensors: Any, grad_tensors: Any = None, *args: Any, **more: Any) -> None:
+    if not isinstance(tensors, Tensor | tuple):
+        tensors = tuple(tensors)  # of a generator, which can be read but once
     roots = [tensors] if isinstance(tensors, Tensor) else list(tensors)
     for hear in _listeners:
         hear(roots, grad_tensors)

@@ -269,6 +269,7 @@ class Health(measures.Watch):
         self._stop_tracing(anywhere=True)
 
     def _forget(self) -> None:
+        self._known = measures.Known()
         self._flags: list[tuple[str, str, Tensor]] = []
         self._outputs: measures.Rows = []
         self._gradients: measures.Rows = []
@@ -278,7 +279,6 @@ class Health(measures.Watch):
     def _begin_step(self) -> None:
         """Forget the observations of the step before, and decide what to look at in this one."""
         self._forget()
-        self._known = measures.Known()
         self._raw: dict[Tensor, Tensor] = {}
         self._received: dict[Tensor, Tensor] = {}
         # A closure's last gradient may be zero, as L-BFGS converges, and its others not.
@@ -674,8 +674,10 @@ class Health(measures.Watch):
             for name, norm in self._first_norms:
                 if float(norm):
                     self.seen.still.discard(name)
-            record.outputs = self._in_order(self._outputs)
-            record.gradients = self._in_order(self._gradients)
+            record.outputs = self._joined(self._outputs)
+            # In the order of the forward pass, too.
+            gradients = self._joined(self._gradients)
+            record.gradients = dict(reversed(gradients.items()))
             record.fp8 = added(
                 (name, Casts(*kind, *row[:2], *map(int, row[2:5]), *row[5:]))
                 for name, kind, row in measures.read(self._casts)
@@ -740,13 +742,11 @@ class Health(measures.Watch):
                 bad.append(name)
         return bad
 
-    def _in_order(self, rows: measures.Rows) -> dict[str, Magnitudes]:
-        """Make the records of each layer and join them, in the model's order."""
+    def _joined(self, rows: measures.Rows) -> dict[str, Magnitudes]:
+        """Make the records of each layer and join them."""
         # FP32 beside a low format is judged by itself, from the next step on
         found = [one for one in measures.read(rows) if not (self._mixed and one[1][1])]
-        layers = added((n, magnitudes(*kind, *row)) for n, kind, row in found)
-        order = {name: k for k, (name, *_) in enumerate(self._watched)}
-        return dict(sorted(layers.items(), key=lambda each: order.get(each[0], 0)))
+        return added((n, magnitudes(*kind, *row)) for n, kind, row in found)
 
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""

@@ -20,8 +20,9 @@ from mplab.numbers.formats import (
     format_of,
 )
 from mplab.numbers.inputs import (
+    PIECE,
     as_float64,
-    in_blocks,
+    in_pieces,
     on_tensors,
 )
 from mplab.numbers.rounding import round_to
@@ -29,10 +30,6 @@ from mplab.numbers.steps import CODES, NUMBERS, take
 
 _TABLE_BITS = 20
 """Formats up to this width are decoded from a table (2^20 float64 take 8 MiB)."""
-
-
-_CHUNK = 1 << 14
-"""Numbers whose copy stays in a core's cache."""
 
 
 class Fields(NamedTuple):
@@ -251,7 +248,7 @@ def look_up(x: Any, fmt: Format, list_results: Callable[[], np.ndarray]) -> Any:
     return None if codes is None else _taken(codes, list_results())
 
 
-@in_blocks
+@in_pieces
 def _taken(codes: np.ndarray, results: np.ndarray) -> Any:
     return results.take(codes)
 
@@ -310,8 +307,8 @@ def _entered(x: np.ndarray, fmt: Format) -> np.ndarray | None:
     if x.dtype.char == "f":
         wide: np.ndarray | None = take("enter", fmt, x)
         return wide
-    for at in range(0, x.size, _CHUNK):
-        if take("enter", fmt, x.reshape(-1)[at : at + _CHUNK]) is None:
+    for at in range(0, x.size, PIECE):
+        if take("enter", fmt, x.reshape(-1)[at : at + PIECE]) is None:
             return None
     return x
 
@@ -344,7 +341,7 @@ def refusal(function: str, argument: str, x: float, fmt: Format, written: str) -
 
 
 @on_tensors
-@in_blocks
+@in_pieces
 def next_up(x: object, fmt: FormatLike) -> Any:
     """Return the least value of the format greater than each `x`.
 
@@ -377,7 +374,7 @@ def next_up(x: object, fmt: FormatLike) -> Any:
 
 
 @on_tensors
-@in_blocks
+@in_pieces
 def next_down(x: object, fmt: FormatLike) -> Any:
     """Return the greatest value of the format less than each `x`: −next_up(−x).
 
@@ -429,7 +426,7 @@ def _onward(start: np.ndarray, fmt: Format, direction: int) -> np.ndarray:
 
 
 @on_tensors
-@in_blocks
+@in_pieces
 def ulp(x: object, fmt: FormatLike) -> Any:
     """Return the unit in the last place (ulp) of the format at each `x`.
 

@@ -47,24 +47,24 @@ def on_tensors(function: _Function) -> _Function:
     return cast(_Function, call)
 
 
-_BLOCK = 1 << 14
+PIECE = 1 << 14
 """Numbers whose temporary arrays stay in a core's cache, and in memory that is not given back."""
 
 
-def in_blocks(function: _Function) -> _Function:
-    """Let a function of each number alone take a large array in blocks: in half the time."""
+def in_pieces(function: _Function) -> _Function:
+    """Let a function of each number alone take a large array in pieces: in half the time."""
 
     @wraps(function)
     def call(x: Any, *arguments: Any, **options: Any) -> Any:
-        if type(x) is not np.ndarray or x.size < 2 * _BLOCK:
+        if type(x) is not np.ndarray or x.size < 2 * PIECE:
             return function(x, *arguments, **options)
         flat = x.reshape(-1)
-        first = function(flat[:_BLOCK], *arguments, **options)
+        first = function(flat[:PIECE], *arguments, **options)
         out = np.empty(flat.size, first.dtype)
-        out[:_BLOCK] = first
-        for at in range(_BLOCK, flat.size, _BLOCK):
-            block = slice(at, at + _BLOCK)
-            out[block] = function(flat[block], *arguments, **options)
+        out[:PIECE] = first
+        for at in range(PIECE, flat.size, PIECE):
+            piece = slice(at, at + PIECE)
+            out[piece] = function(flat[piece], *arguments, **options)
         return out.reshape(x.shape)
 
     return cast(_Function, call)

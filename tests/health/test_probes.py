@@ -222,6 +222,16 @@ def test_other_watches_see_nothing_of_a_pass_that_is_repeated():
     assert results[0] == results[1]
 
 
+def test_backward_passes_may_begin_from_a_generator_of_losses():
+    """The watch read it to its end, and torch found nothing left."""
+    model = seeded(mlp)
+    x, y = regression()
+    with Health(model) as health:
+        torch.autograd.backward(F.mse_loss(model(part), y) for part in (x, 2 * x))
+        health.step()
+    assert health.steps[0].gradient_norm > 0
+
+
 def test_a_probe_without_memory_costs_only_itself(monkeypatch):
     def no_memory(*args, **more):
         raise torch.OutOfMemoryError("of the device")
