@@ -280,6 +280,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _nest(self, nests: int) -> None:
         """Count regions of torch's profiler: an optimizer's step ends with that around it."""
+        # Regions are counted because torch's handles of them cannot be compared. So a step that
+        # raises with a region of its own still open does not end before its context does.
         self.regions += nests
         if self.steps and self.regions < self.steps[-1]:
             self.end_step()
