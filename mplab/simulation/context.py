@@ -344,7 +344,7 @@ class simulated(ContextDecorator):
                 return closure
 
             def run() -> Any:
-                mode.end_step()
+                mode.steps.pop()
                 try:
                     return closure()
                 finally:

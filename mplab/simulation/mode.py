@@ -207,11 +207,6 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.thread.note(self.place)
         self.place = place
 
-    def end_step(self) -> None:
-        """Leave an optimizer's step, in which nothing is cast; weights may have changed unseen."""
-        self.steps.pop()
-        self.casts.forget()
-
     def running(self) -> tuple[Place, bool]:
         """The place that an operation belongs to, and whether a backward pass runs it.
 
@@ -280,9 +275,11 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _nest(self, nests: int) -> None:
         """Count regions of torch's profiler: an optimizer's step ends with that around it."""
+        # Regions are counted because torch's handles of them cannot be compared. So a step that
+        # raises with a region of its own still open does not end before its context does.
         self.regions += nests
         if self.steps and self.regions < self.steps[-1]:
-            self.end_step()
+            self.steps.pop()
 
     def _run(self, rule: Rule, args: Any, kwargs: Keywords) -> Any:
         """Run an operation as planned for its signature, and tell the observers."""

@@ -63,7 +63,8 @@ _CAST_WITHIN = names_in("_trilinear linalg_pinv")
 """Have a kernel above the devices, whose steps autocast casts."""
 
 _REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}
-"""Torch's profiler marks an optimizer's step by these, and ends it also when the step raises."""
+"""Torch's profiler marks an optimizer's step by these, and ends it also when the step raises: a
+hook after the step would not be called then."""
 
 _UNSAFE_VIEWS = names_in("_unsafe_view unsafe_split unsafe_split_with_sizes")
 """Results share the memory of the input, though the schema does not say so."""

@@ -122,16 +122,10 @@ def test_nvfp4_keeps_the_first_and_the_last_layer_wide():
     for task, wide in {
         "regression": "Linear: 0, 4",
         "digits-autoencoder": "Linear: 0, 10",
-        "digits-cnn": "Linear: ",  # the first layer is a convolution
+        "digits-cnn": "Linear: 9",  # the first layer is a convolution
     }.items():
         model = convert_linears(TASKS[task].model(), scaling="nvfp4")
-        assert conversion(model).partition("; ")[2].startswith(wide)
-        layers = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-        low = [isinstance(layer, Fp8Linear) for layer in layers]
-        assert (low[0], low[-1]) == (False, False)
-        assert all(
-            low[i] for i, m in enumerate(layers[:-1]) if i and isinstance(m, nn.Linear)
-        )
+        assert conversion(model).partition("; ")[2] == wide
 
 
 # The report ----------------------------------------------------------------------------

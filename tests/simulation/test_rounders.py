@@ -32,6 +32,7 @@ CHANGES = {
     "data, by a low tensor": lambda w: w.data.copy_(torch.randn(4, 4).half()),
     "another data": lambda w: setattr(w, "data", torch.randn(4, 4)),
     "in place": torch.no_grad()(lambda w: w.mul_(0.7)),
+    "in another simulation": lambda w: simulated(BF16)(CHANGES["in place"])(w),
     "of a vector": lambda w: vector_to_parameters(torch.randn(16), [w]),
     "a list of data": lambda w: torch._foreach_mul_([w.data], 0.7),
     "optimizer": lambda w: torch.optim.SGD([w], 0.1).step(),
