@@ -69,7 +69,7 @@ every_front = pytest.mark.parametrize("room", FRONTS)
 def test_a_front_offers_these_names_and_no_others(room):
     front = import_module(f"mplab.{room}")
     names = offered(front)
-    assert sorted(names) == sorted(FRONTS[room].split())
+    assert sorted(names) == sorted(FRONTS[room].split()), "FRONTS lists each name"
     files = {
         name.rpartition(".")[2]
         for name in sys.modules
@@ -170,7 +170,9 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
 
 def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_without_it():
     code = without("torch") + FIRST_CELLS
-    assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH
+    assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH, (
+        "lessons/README.md says which need no PyTorch"
+    )
 
 
 TORCH = ["simulation", "training.train", "health"]

@@ -207,7 +207,9 @@ def test_the_checks_of_exercises_need_no_more_than_numpy():
 def test_a_lesson_s_code_lies_in_a_folder_that_merges_with_the_learner_s():
     assert [p.name for p in ROOT.glob("lessons/l*/__init__.py")] == []
     notebooks = {f"l{path.name[:2]}" for path in ROOT.glob("lessons/*.ipynb")}
-    assert {path.parent.name for path in OF_LESSONS} == notebooks
+    assert {path.parent.name for path in OF_LESSONS} == notebooks, (
+        "a folder lNN and a notebook NN_….ipynb beside it come together"
+    )
 
 
 def test_the_library_imports_lessons_only_where_it_finds_them():

@@ -24,7 +24,9 @@ def casts(to: Setting) -> Found:
     yield "midpoints", {fmt.name: _midpoints(fmt, to) for fmt in _CAST_FORMATS}
     size = 1 << (12 if to.rehearse else 24)
     starts = list(range(0, 1 << 32, 1 << (26 if to.rehearse else 24)))
-    if to.rehearse:  # anywhere in each chunk; and where BF16 overflows
+    # A hash of the chunk's number (2^32 over the golden ratio, as Knuth has it) takes inputs from
+    # anywhere in each chunk; the last start is where BF16 overflows.
+    if to.rehearse:
         starts = [start | (start >> 24) * 0x9E3779B1 & 0xFFF000 for start in starts] + [
             0x7F7FF000
         ]
@@ -48,7 +50,7 @@ _KEPT = 32
 
 def _inputs(start: int, size: int, device: torch.device) -> Tensor:
     """The float32 numbers whose codes begin at `start`."""
-    # Wraps past 2^31.
+    # Codes from 2^31 on, those of negative numbers, wrap to negative integers.
     bits = torch.arange(start, start + size, device=device).to(torch.int32)
     return bits.view(torch.float32)
 

@@ -369,8 +369,7 @@ def _at_once(
 ) -> Any:
     """Compute an operation on common operands, by default rules; None for the long way."""
     if not _OPERATIONS[operation].few:
-        name = operation.__name__
-        return None if operation is remainder else take(name, fmt, *operands)
+        return take(operation.__name__, fmt, *operands)
     return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
 
 

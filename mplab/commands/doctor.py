@@ -11,7 +11,6 @@ from mplab.common.installation import (
     PACKAGE,
     VERSION,
     how_to_install,
-    require_packages,
     version_of,
 )
 from mplab.numbers.threads import processors
@@ -125,10 +124,8 @@ def cuda_device() -> Component:
     off = "real mixed precision runs on the CPU: FP16 and BF16 right but slow, FP8 simulated only"
     try:
         import torch
-    except (
-        ImportError,
-        OSError,
-    ) as error:  # OSError: a shared library of torch is missing
+    # OSError: a shared library of torch is missing.
+    except (ImportError, OSError) as error:
         return Component("CUDA device", "", f"torch cannot be imported ({error})")
     if torch.version.cuda is None or not torch.cuda.is_available():
         return Component("CUDA device", "", off)
@@ -163,8 +160,8 @@ def compile_cache() -> Component:
     try:
         from numba import njit
 
-        # numba chooses the folder from the function's file, which here lies beside the loops.
-        folder = njit(cache=True)(require_packages).stats.cache_path
+        # numba chooses the folder by the function's file: `processors` lies beside most loops.
+        folder = njit(cache=True)(processors).stats.cache_path
     except (ImportError, RuntimeError):  # RuntimeError: numba found no writable folder
         return Component("compile cache", "", off)
     return Component("compile cache", str(folder), off)

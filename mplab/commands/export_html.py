@@ -22,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--lesson", type=int, action="append", help="only this one (repeatable)"
     )
     options = parser.parse_args(argv)
+    # The reference lists the commands, and the site may not import them.
     export(options.out, COMMANDS, lessons=options.lesson)
     print(f"Open {options.out / 'index.html'} in a browser.")
     return 0

@@ -25,10 +25,7 @@ COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (default: the process's own) and return the exit code."""
     # An old code page cannot print ×: a ? will do.
-    for stream in (
-        sys.stdout,
-        sys.stderr,
-    ):
+    for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     # Every command may print a student's words: control characters that could rewrite a terminal

@@ -57,6 +57,7 @@ _BASIC: tuple[Callable[..., Any], ...] = (
     operations.divide,
     operations.remainder,
 )
+"""The operations of two operands; nothing asks for a new one, so add it here."""
 _ELEMENTARY: tuple[Callable[..., Any], ...] = (
     operations.exp,
     operations.exp2,
@@ -73,9 +74,9 @@ _SUMS: tuple[Callable[..., Any], ...] = (
     reductions.norm,
     reductions.softmax,
 )
-_ORDERS = ("sequential", "reversed", "kahan", "pairwise", "blocked(7)")
-_RUNNING = 3
-"""The first of the orders have running sums, for `cumsum`."""
+_RUNNING_ORDERS = ("sequential", "reversed", "kahan")
+"""Those that have a sum after each term, for `cumsum`."""
+_ORDERS = (*_RUNNING_ORDERS, "pairwise", "blocked(7)")
 _LOW = (FP16, BF16, FP32)
 
 
@@ -215,7 +216,9 @@ def _reductions() -> Iterator[tuple[str, str]]:
             into = f"{fmt.name} in {accumulator.name}"
             for f in _SUMS:
                 yield f"{f.__name__} {into}", _digest(*(f(a, **how) for how in hows))
-            running = [reductions.cumsum(a, **how) for how in hows[:_RUNNING]]
+            running = [
+                reductions.cumsum(a, **how) for how in hows[: len(_RUNNING_ORDERS)]
+            ]
             yield f"cumsum {into}", _digest(*running)
             products: list[Any] = [reductions.dot(a, b, **how) for how in hows]
             products += [reductions.matmul(*pair, **how) for how in hows]

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         _show(runs, options)
     except (TypeError, ValueError) as error:
-        # Raised in the task, not by us.
+        # Our own messages read "function: argument must …"; others come out of a task's code.
         if not re.match(r"[\w.]+: .+ must ", str(error)):
             raise
         print(f"mplab train: {error}", file=sys.stderr)
@@ -65,10 +65,8 @@ def _require_device(name: str) -> None:
     """Check before training that torch can use a device."""
     try:
         torch.zeros(1, dtype=torch.float32, device=name).item()
-    except (
-        RuntimeError,
-        AssertionError,
-    ) as error:  # AssertionError: torch without CUDA
+    # AssertionError: torch without CUDA.
+    except (RuntimeError, AssertionError) as error:
         first = str(error).partition("\n")[0]
         raise UserError(f"--device {name} cannot be used here: {first}") from error
 

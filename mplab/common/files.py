@@ -1,4 +1,4 @@
-"""Find the folders of the course, and write files atomically."""
+"""Find folders of the course and marks in a lesson's text, and write files atomically."""
 
 import os
 import time

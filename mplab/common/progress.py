@@ -27,6 +27,7 @@ def counted(items: Iterable[Any], name: str, *, progress: bool, **options: Any) 
         sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     )
     page = _Output(shell.execution_count) if hasattr(shell, "kernel") else None
+    # 90 letters fit into a cell's output, whose width tqdm cannot ask for.
     return tqdm(
         items, desc=name, leave=False, ncols=90 if page else None, file=page, **options
     )

@@ -530,7 +530,7 @@ FORMATS: dict[str, Format] = {
         ),
     )
 }
-"""The predefined formats by name; the last eleven are only here, not names of `mplab`."""
+"""The predefined formats by name; some are only here, not names of `mplab`."""
 
 E4M3 = FP8_E4M3
 E5M2 = FP8_E5M2

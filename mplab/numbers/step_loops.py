@@ -377,14 +377,14 @@ def _inputs(step: int) -> int:
 
 
 def ufunc_of(name: str, fmt: Format, kind: str) -> StepUfunc | None:
-    """Return the ufunc of a step, one of `STEPS`, for inputs of a dtype; None for wide formats.
+    """Return the ufunc of a step for inputs of a dtype; None for wide formats, and for no step.
 
     Args:
-        name: the step.
+        name: one of `STEPS`, or of an operation that has no loop here.
         fmt: the format of its numbers.
         kind: "f" or "d", for "decode" "B", "H" or "I".
     """
-    if fmt.bits > 32:
+    if fmt.bits > 32 or name not in STEPS:
         return None
     step = STEPS.index(name)
     coded = step in (_ENCODE, _QUANTIZE)

@@ -355,6 +355,12 @@ def test_what_a_terminal_obeys_is_not_printed(monkeypatch, capsys):
     assert capsys.readouterr().err == "mplab doctor: ??~???\xa0??\u202f\u2065??\t\n\n"
 
 
+def test_doctor_names_a_folder_in_which_compiled_loops_are():
+    mplab.round_to(0.1, mplab.FP16)
+    folder = Path(doctor.compile_cache().found)
+    assert [*folder.glob("*.nbi")]
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_doctor_says_what_is_found_and_what_each_missing_thing_turns_off(
     there, monkeypatch, capsys

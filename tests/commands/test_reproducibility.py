@@ -13,10 +13,12 @@ def here():
 
 
 def test_this_machine_computes_the_digests_of_the_others(here):
-    """If a format or a function was added or changed: `python -m mplab.commands.reproducibility`
-    writes the lines of `reproducibility.txt`."""
     stored = reproducibility.stored_digests()
-    assert [name for name in here | stored if here.get(name) != stored.get(name)] == []
+    differing = [name for name in here | stored if here.get(name) != stored.get(name)]
+    assert differing == [], (
+        "was a format or a function added? `python -m mplab.commands.reproducibility` writes"
+        " the lines of reproducibility.txt; look at what changed"
+    )
 
 
 def test_a_thread_that_flushes_subnormals_computes_them_too(here):

@@ -91,7 +91,7 @@ def pairs(table, slow=()):
 
 def test_every_exercise_has_right_and_wrong_answers():
     """One of the right answers to a coding exercise is the solution that pages show."""
-    assert set(RIGHT) == set(EXERCISES) >= set(WRONG)
+    assert set(RIGHT) == set(EXERCISES) >= set(WRONG), "see answers/lNN.py"
     for name, exercise in EXERCISES.items():
         assert len(RIGHT[name]) + len(BY_LIBRARY.get(name, [])) >= 2
         assert 2 <= len(exercise.misconceptions) <= 3

@@ -169,7 +169,8 @@ def test_what_happened_is_folded_until_a_reader_opens_it(path):
     text = "\n\n".join(sources(read(path), "markdown"))
     fold = "<details><summary>I have written my answer down</summary>\n\n"
     assert not re.findall(rf"(?m)(?<!{fold})^\*\*(?:What happened|Answer)", text)
-    assert text.count(fold) == text.count("\n\n</details>") >= 6
+    assert text.count(fold) == text.count("\n\n</details>")
+    assert text.count(fold) >= 6, "a finished lesson folds six answers or more"
 
 
 @every_lesson
@@ -200,7 +201,7 @@ def test_a_lesson_keeps_its_budget_of_words_and_code(path):
         "\n".join(sources(notebook, "markdown")),
     )
     words = re.findall(r"\S*[^\W\d_]\S*", text)
-    assert len(words) in LONG.get(path.stem, WORDS)
+    assert len(words) in LONG.get(path.stem, WORDS), "words of a finished lesson"
     lengths = [len(code_tokens(source)) for source in sources(notebook, "code")]
     assert max(lengths) <= CELL_TOKENS
     assert sum(lengths) <= CODE_TOKENS
@@ -210,7 +211,9 @@ def test_a_lesson_keeps_its_budget_of_words_and_code(path):
 def test_a_lesson_shows_its_main_picture_before_it_has_run(path):
     """On GitHub; in an answer, because it would give that away elsewhere."""
     text = "\n".join(sources(read(path), "markdown"))
-    ((description, picture),) = re.findall(PICTURE, text)
+    shown = re.findall(PICTURE, text)
+    assert len(shown) == 1, "one PNG of `lNN/`, in the answer that it belongs to"
+    ((description, picture),) = shown
     assert len(description.split()) > 4
     with Image.open(path.parent / picture) as image:
         assert image.width > 800
@@ -228,7 +231,7 @@ def test_each_exercise_of_a_lesson_has_a_check_and_a_stub_of_its_name(path):
     code = sources(read(path), "code")
     checked = [re.search(r'mplab\.check\("(\w+)", (\w+)\)', cell) for cell in code]
     names = [found.groups() for found in checked if found]
-    assert len(names) >= 2
+    assert len(names) >= 2, "a finished lesson checks two answers or more"
     for name, answer in names:
         assert name == answer and name in EXERCISES
         start, stub = f"def {name}(", f'    raise NotImplementedError("{name}")'

@@ -55,6 +55,7 @@ FACTS = {
 @pytest.mark.parametrize("name", FORMATS)
 def test_predefined_formats_have_the_numbers_of_their_standards(name):
     fmt = FORMATS[name]
+    assert name in FACTS, "a new format needs a row, from its standard"
     bits, bias, p, emin, emax, most, lowest, nans, infinities = FACTS[name]
     assert (fmt.name, fmt.bits, fmt.bias, fmt.precision) == (name, bits, bias, p)
     assert (fmt.emin, fmt.emax, fmt.max_finite) == (emin, emax, most)

@@ -28,10 +28,10 @@ from mplab.common.files import course_folder
 
 GUIDE = course_folder("lessons").joinpath("README.md").read_text(encoding="utf-8")
 _RUNS = re.findall(
-    r"(\d+) to (\d+)", re.search(r"Lessons (.*) need no PyTorch", GUIDE)[1]
+    r"(\d+)(?: to (\d+))?", re.search(r"Lessons (.*) need no PyTorch", GUIDE)[1]
 )
 LESSONS_WITHOUT_TORCH = [
-    n for low, high in _RUNS for n in range(int(low), int(high) + 1)
+    n for low, high in _RUNS for n in range(int(low), int(high or low) + 1)
 ]
 """As the guide names them."""
 

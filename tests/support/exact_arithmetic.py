@@ -147,10 +147,12 @@ def pairs(name, fmt, rounding, a, b=None, c=None):
             for x, y in zip(a.flat, b.flat, strict=True)
         ]
         exact = np.reshape(each, a.shape)
-    else:
+    elif name == "sqrt":
         size = np.abs(a)
         exact = np.copysign(_beside(np.sqrt(size), lambda root: size - root * root), a)
         exact[a < 0] = nan
+    else:
+        raise NotImplementedError(f"pairs: a new operation needs a branch; got {name}")
     return oracle.table_of(fmt).place(exact).round(rounding, Overflow.IEEE)
 
 

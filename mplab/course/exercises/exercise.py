@@ -296,7 +296,8 @@ def _counterexample(
         lines.append(f"  yours    = {_text(yours, exercise.fmt)}")
     if kind := _of_another_kind(yours, wanted[first]):
         return "\n".join([*lines, f"  {kind}"])
-    negative = type(yours) is int and -1000 < yours < 0  # 2 ^ -25 is -27
+    # 2 ^ -25 is -27, and ^ 2 gives back the -25; far below -1000 the power would be 0.
+    negative = type(yours) is int and -1000 < yours < 0
     if negative and equal(2.0 ** (yours ^ 2), wanted[first], exercise):
         return "\n".join([*lines, f"  {_NO_POWER}"])
     sentence = misconception_of(exercise, got) or exercise.reason

@@ -26,7 +26,7 @@ MOST = 4000
 ROOM = 400_000
 """The most characters that the positions of one explorer may take in a page."""
 
-_KINDS = {
+_KINDS = {  # by their exact types: a page knows how to draw these and no others
     ipywidgets.IntSlider: "slider",
     ipywidgets.SelectionSlider: "slider",
     ipywidgets.Dropdown: "choice",
@@ -38,6 +38,7 @@ _FIRST = 0x20
 """The character that stands for the first part of a picture; 55,000 others follow it."""
 
 _SILENT = (ipywidgets.HTML, ipywidgets.Output, Keys)
+"""The parts of an explorer that nobody operates."""
 
 _Controls = Sequence[ipywidgets.Widget]
 _Grids = list[list[tuple[str, Any]]]

@@ -120,10 +120,12 @@ def _html(explorer: PageExplorer, inside: str, begin: str) -> str:
 
 
 SHOWN = (FP32, TF32, FP16, BF16, FP8_E4M3, FP8_E5M2)
+"""The formats of a BitExplorer, beside the one that it is given."""
 
 _NARROWEST, _WIDEST = -20, 18  # ends of the number line's slider
 
 _DRAWN = (Rounding.TIES_TO_EVEN, Rounding.TOWARD_ZERO, Rounding.STOCHASTIC)
+"""The modes in the still picture of a RoundingLab; in the page there are six."""
 
 
 def _exact(typed: str | float) -> Fraction | None:
@@ -221,7 +223,7 @@ class NumberLine(PageExplorer):
         zoom: int = 1,
     ) -> None:
         zoom = min(max(zoom, _NARROWEST), _WIDEST)
-        # Can be drawn.
+        # `number_lines` lists all values of a format, and of wider ones these are too many.
         few = [fmt for fmt in dict.fromkeys((first, second)) if fmt.bits <= 16]
 
         def static_picture() -> Picture | None:
@@ -229,7 +231,7 @@ class NumberLine(PageExplorer):
             if exact is None or not few:
                 return None
             middle = float(exact)
-            # As in number_line.js.
+            # As in number_line.js: not so narrow that float64 cannot tell its ends apart.
             half = max(2.0 ** (zoom - 1), abs(middle) * 2.0**-40)
             return number_lines(few, middle - half, middle + half)
 

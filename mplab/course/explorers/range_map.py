@@ -107,7 +107,7 @@ class RangeMap(Explorer):
             Scale(low, high, 58, 746), Scale(0, 100 * top * 174 / 162, 204, 30)
         )
         _zones(chart, self.fmt, low, high)
-        width = 688 / (high - low)
+        width = (746 - 58) / (high - low)
         looks = (("white", 1), (colour, 0.35), (colour, 1), ("white", 1))  # of zones
         zone = zone_of(where, self.fmt)
         for i in np.flatnonzero(heights):

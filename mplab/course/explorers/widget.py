@@ -36,6 +36,7 @@ _GONE = (
 )
 
 
+# Controls: `freezing` draws these, and ToggleButtons of ipywidgets, at every position.
 _WIDE = {"style": {"description_width": "8rem"}, "layout": {"width": "min(36rem, 98%)"}}
 
 
@@ -76,7 +77,8 @@ class Keys(anywidget.AnyWidget):
 class Explorer(Displayed, ipywidgets.VBox):
     """Base class: a question, controls, a picture, and the same in words.
 
-    A subclass defines `draw`, which reads the controls. Any change of a control redraws; the
+    A subclass makes its controls, hands them to `__init__`, and defines `draw`, which reads them.
+    `lessons/l20/explorer.py` is a short one to begin from. Any change of a control redraws; the
     sentence is in a live region, so that screen readers say it.
 
     Attributes:
