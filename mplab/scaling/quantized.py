@@ -438,7 +438,7 @@ def _codes(rounded: Tensor, fmt: Format) -> Tensor:
         top = fmt.max_code + fmt.has_infinity
         ordered = torch.from_numpy(values(fmt)[: top + 1].copy())
         wide = rounded.to(widest(rounded)).abs().contiguous()
-        places = torch.searchsorted(ordered.to(wide), wide)
+        places = torch.searchsorted(ordered.to(wide.device, wide.dtype), wide)
         twos = fmt.specials is Specials.TWOS_COMPLEMENT
         negative = 2 * fmt.sign_code - places if twos else places + fmt.sign_code
         codes = torch.where(rounded.signbit(), negative, places).to(torch.uint8)
