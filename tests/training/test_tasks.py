@@ -181,8 +181,11 @@ def test_deep_sigmoids_escape_later_so_they_are_delayed_and_not_lost():
 def test_counter_examples_end_where_fp32_ends_in_every_format(
     task, least, near, recipe
 ):
-    """Band: over seeds 0 to 4 no further from FP32 than this; here seed 0."""
-    wide, low = (ended(task, r, 0)[0] for r in ("fp32", recipe))
+    """Band: medians of three seeds; on an AMD Zen 5 one run of these ended 0.15 lower."""
+    wide, low = (
+        np.median([ended(task, each, seed)[0] for seed in (0, 1, 2)])
+        for each in ("fp32", recipe)
+    )
     assert wide > least
     assert abs(low - wide) < near
 
