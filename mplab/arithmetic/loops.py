@@ -56,12 +56,16 @@ class StepRounding(NamedTuple):
     """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 
-def _add_all_to_odd(x, y, out, mode):
-    for i in range(out.size):
-        out[i] = np.int64(to_odd(x[i], y[i], mode)).view(np.float64)
+def _adder(edition: int) -> Compiled:
+    def add_all_to_odd(x, y, out, mode):
+        edition  # noqa: B018  # only to be part of the cache's key
+        for i in range(out.size):
+            out[i] = np.int64(to_odd(x[i], y[i], mode)).view(np.float64)
+
+    return Compiled(add_all_to_odd)
 
 
-add_to_odd = Compiled(_add_all_to_odd)
+add_to_odd = _adder(_EDITION)
 """Write x + y, rounded to odd, to `out`."""
 
 

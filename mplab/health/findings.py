@@ -336,10 +336,14 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     late = moving[-max(1, len(moving) // 3) :]
     unmoved = sum(s.unmoved for s in late)
     updated = sum(s.updated for s in late)
-    if seen.wide_weights and unmoved == updated and len(late) >= 3:
+    if (
+        seen.wide_weights
+        and len(moving) >= 3
+        and all(s.unmoved == s.updated for s in moving)
+    ):
         yield _problem(
             "stagnant-weights",
-            f"No weight changed a bit in the last {len(late)} steps seen, though gradients came.",
+            f"No weight changed a bit in any of {len(moving)} steps seen, though gradients came.",
             "Each update is 0, or below half a unit in the last place of an FP32 weight.",
             "Print an update. Look at the learning rate, and at what the optimizer divides by: "
             "made from scaled gradients, a square is too large by the square of the scale.",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -187,7 +188,9 @@ class Health(measures.Watch):
         self._trace_next = False
         self._tracing = False
         self._moved = False
-        self._refused = False  # whether the scaler skipped the last step
+        # Gradients that the scaler refused, with the versions that they have if backward passes
+        # alone change them: one that is cleared is another tensor, or has one version more.
+        self._refused: dict[Tensor, tuple[ref[Tensor], int]] = {}
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
@@ -428,15 +431,6 @@ class Health(measures.Watch):
 
     @without_errors
     def _before_backward(self, roots: list[Tensor], starts: Any) -> None:
-        if self._refused and not self._roots:
-            with unseen():
-                kept = total([*self._norms(set(self._names)).values()])
-            if kept is not None and not math.isfinite(kept):
-                self._note(
-                    "uncleared-gradients",
-                    f"Infinite gradients of step {len(self.steps) - 1}, which was skipped, were "
-                    f"still there when the next backward pass began.",
-                )
         self._roots += [
             t.detach()
             for t in roots
@@ -451,6 +445,9 @@ class Health(measures.Watch):
                 self._raw[p] = norm_of(p.grad)
         elif p in self._received:  # an optimizer in the backward pass has used it
             self._raw[p] = self._received[p]
+        if p in self._refused:
+            gradient, version = self._refused[p]
+            self._refused[p] = gradient, version + 1
         name = self._names[p]
         if p in self._raw and name in self.seen.still:
             self._first_norms.append((name, self._raw[p]))
@@ -522,6 +519,7 @@ class Health(measures.Watch):
             pairs = [
                 (norm, self._raw[p]) for p, norm in norms.items() if p in self._raw
             ]
+            self._look_for_refused(norms)
             now = total([norm for norm, _ in pairs])
             raw = total([before for _, before in pairs])
         self._unscales[optimizer] += 1
@@ -534,6 +532,22 @@ class Health(measures.Watch):
                 "clip-before-unscale",
                 f"The gradients' norm was {raw:.3g} after the backward pass and {now:.3g} when "
                 f"unscale_ began: the optimizer gets {now / scale:.3g}, not {raw / scale:.3g}.",
+            )
+
+    def _look_for_refused(self, norms: Mapping[Tensor, Tensor]) -> None:
+        """Note gradients of a skipped step to which those of this one were added."""
+        left = {p: self._refused.pop(p) for p in norms if p in self._refused}
+        kept = [
+            norms[p]
+            for p, (gradient, version) in left.items()
+            if p.grad is not None
+            and p.grad is gradient()
+            and p.grad._version == version
+        ]
+        if not all(norm.isfinite() for norm in kept):
+            self._note(
+                "uncleared-gradients",
+                f"Infinite gradients of a skipped step were still there in step {len(self.steps)}.",
             )
 
     def _note(self, code: str, observed: str) -> None:
@@ -562,14 +576,20 @@ class Health(measures.Watch):
             return original(optimizer, *args, **kwargs)
         finally:
             self._in_scaler = False
-            self._scaled.add(optimizer)
-            # Of several optimizers that a scaler steps, one may skip and the next one not.
-            if self._own(optimizer):
-                self._skipped = bool(self._skipped) or self._updates == before
-            if self._unscales.pop(optimizer, 0) > 1:
-                self._note(
-                    "unscaled-twice", "unscale_ was called twice before an update."
-                )
+            self._after_scaled(optimizer, self._updates == before)
+
+    @without_errors
+    def _after_scaled(self, optimizer: Any, refused: bool) -> None:
+        self._scaled.add(optimizer)
+        own = self._own(optimizer)
+        # Of several optimizers that a scaler steps, one may skip and the next one not.
+        if own:
+            self._skipped = bool(self._skipped) or refused
+        for p in own if refused else ():
+            if p.grad is not None:
+                self._refused[p] = ref(p.grad), p.grad._version
+        if self._unscales.pop(optimizer, 0) > 1:
+            self._note("unscaled-twice", "unscale_ was called twice before an update.")
 
     @without_errors
     def _before_scaled(self) -> None:
@@ -608,7 +628,6 @@ class Health(measures.Watch):
             loss = self._roots[-1]
         self._record(record, loss)
         self._moved = bool(self._updates) and not record.skipped
-        self._refused = self._skipped is True
         self.steps.append(record)
         self._date_back()
         if not self._stopped and self._handles:

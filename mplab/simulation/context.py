@@ -339,22 +339,22 @@ class simulated(ContextDecorator):
         if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
 
-        def simulated_closure(closure: Any) -> Any:
-            if not callable(closure):
-                return closure
-
-            def run() -> Any:
-                mode.steps.pop()
-                try:
-                    return closure()
-                finally:
-                    mode.steps.append(mode.regions)
-
-            return run
-
         mode.steps.append(mode.regions)
-        named = {name: simulated_closure(value) for name, value in kwargs.items()}
-        return (args[0], *map(simulated_closure, args[1:])), named
+        positional = len(args) > 1
+        closure = args[1] if positional else kwargs.get("closure")
+        if not callable(closure):
+            return None
+
+        def simulated_closure() -> Any:
+            mode.steps.pop()
+            try:
+                return closure()
+            finally:
+                mode.steps.append(mode.regions)
+
+        if positional:
+            return (args[0], simulated_closure, *args[2:]), kwargs
+        return args, {**kwargs, "closure": simulated_closure}
 
     # Layers
 

@@ -294,8 +294,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if plan is None:
             if len(self._plans) > _KEPT_SIGNATURES:
                 self._plans.clear()
-            plan = self._plans[key] = self._plan(rule, args, kwargs)
+            plan = self._plan(rule, args, kwargs)
         out = plan.run(self, rule, args, kwargs, plan)
+        if not known:  # and it did not raise
+            self._plans[key] = plan
         if not (known or self.has_run):
             seen = tensors_in((args, kwargs, out))
             self.has_run = any(t.dtype is self.dtype for t in seen)
@@ -613,8 +615,8 @@ def dtypes_for(
         else:
             names = ", ".join(map(str, usual))
             raise ValueError(
-                f"simulated: a dtype of the program must hold the values of fmt; got {fmt.name}, "
-                f"which none of {names} holds, or is left to hold. Use another policy."
+                f"simulated: a dtype that is still free, of {names}, must hold the values of fmt; "
+                f"got {fmt.name}. Use another policy."
             )
     return found
 

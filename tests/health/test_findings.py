@@ -314,6 +314,63 @@ def test_gradients_of_a_skipped_step_that_nobody_clears_are_named(parts, cleared
     assert "backward-never-finite" not in codes
 
 
+def adversarial(model, x, scaler, set_to_none):
+    """A loop with two backward passes a step, the first for the gradient of the inputs."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Health(model, optimizer, scaler=scaler) as health:
+        for _ in range(40):
+            inputs = x.clone().requires_grad_()
+            with half():
+                loss = model(inputs).float().square().mean()
+            scaler.scale(loss).backward()
+            optimizer.zero_grad(set_to_none=set_to_none)
+            with half():
+                loss = model(x + inputs.grad.sign() / 128).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            health.step(loss)
+    return health.report()
+
+
+def of_two_networks(model, x, scaler, set_to_none):
+    """A loop in which the backward pass of one network reaches the other, before it is cleared."""
+    critic = mlp(inputs=4, outputs=1)
+    models = nn.ModuleList([critic, model])
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.01) for each in models]
+    with Health(models, optimizers[1], scaler=scaler) as health:
+        for _ in range(40):
+            for optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=set_to_none)
+                with half():
+                    loss = F.softplus(critic(model(x)).float()).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+            scaler.update()
+            health.step(loss)
+    return health.report()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("loop", [adversarial, of_two_networks])
+def test_gradients_that_are_cleared_in_time_are_no_finding(loop, set_to_none):
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=3)
+    report = loop(seeded(mlp), regression()[0], scaler, set_to_none)
+    assert any(step.skipped for step in report.steps)
+    assert "uncleared-gradients" not in report.codes
+
+
+def test_a_run_that_has_converged_is_no_finding():
+    model = nn.Linear(3, 1)
+    x = torch.randn(64, 3)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(64, 1)
+    health = Health(model, torch.optim.SGD(model.parameters(), lr=0.3), every=10)
+    report = sick_runs.trained(health, lambda _: F.mse_loss(model(x), y), 400)
+    last = report.steps[-10]
+    assert last.unmoved > last.updated / 2
+    assert report.codes == []
+
+
 @pytest.mark.parametrize(("factor", "told"), [(1.0, False), (1e-12, True)])
 def test_fp32_weights_none_of_which_moves_are_no_healthy_run(factor, told):
     """Every update was lost, and the report said "No problems found"."""

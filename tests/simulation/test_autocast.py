@@ -293,7 +293,6 @@ AFTER = """
     linear(H / (linear(x, p[1]).abs() + 1), p[2]); F.layer_norm(H, (2,), p[2][0], p[3][0]).detach();
     torch.stack([H.sum(), linear(x, p[1]).mean()]).view(1, 2); linear(h := x * p[0], p[1]) + h;
     (x - (h := H)).mul(linear(x, p[1])).add(h); ((h := H) + x).square() + (h - x).abs() * 0.3;
-    linear(torch.pinverse(x), p[1]); linear(torch.linalg.pinv(x), p[1]);
     F.bilinear(x, x + 1, p[1][None]);
     F.linear(w := p[0][None], x) + F.linear(w, x * 2); linear(p[0][torch.tensor([1, 1])], p[0]);
     (h := x * p[0]) + linear(h, p[1]); linear(h := x * p[0], p[1]) + linear(h, p[1] * 2) + h;

@@ -31,7 +31,7 @@ _CALLED_BY_TORCH = {
     "simulated._before_module",
     "simulated._after_module",
     "simulated._before_step",
-    "simulated._before_step.<locals>.simulated_closure.<locals>.run",
+    "simulated._before_step.<locals>.simulated_closure",
 }
 """Of the simulation: torch and Python call them while an object `simulated` lives."""
 
