@@ -48,7 +48,7 @@ def test_two_formats_of_one_simulation_borrow_two_dtypes():
     with simulated(FP8_E5M2, policy=policy, model=model):
         assert model[0](torch.ones(1, 2)).dtype is torch.bfloat16
         assert model(torch.ones(1, 2)).dtype is torch.float16
-    with pytest.raises(ValueError, match="still free.*FP8_E4M3"):
+    with pytest.raises(ValueError, match=r"still free.*FP8_E4M3"):
         simulated(FP16, policy=CPU_AUTOCAST.with_layers({"0": BF16, "1": FP8_E4M3}))
 
 
