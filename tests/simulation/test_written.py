@@ -354,8 +354,8 @@ def test_explain_names_the_formats_that_the_program_wrote():
 
 def test_a_format_that_no_dtype_holds_and_what_only_policies_know_are_refused():
     for message, call in {
-        "got TF32, which none of torch.bfloat16, torch.float16 holds": lambda: written(
-            TF32
+        "of torch.bfloat16, torch.float16, must hold the values of fmt; got TF32": lambda: (
+            written(TF32)
         ),
         "got FP16, which none of torch.bfloat16 holds": lambda: written(
             FP16, dtype=torch.bfloat16
