@@ -357,7 +357,7 @@ def test_a_format_that_no_dtype_holds_and_what_only_policies_know_are_refused():
         "of torch.bfloat16, torch.float16, must hold the values of fmt; got TF32": lambda: (
             written(TF32)
         ),
-        "got FP16, which none of torch.bfloat16 holds": lambda: written(
+        "of torch.bfloat16, must hold the values of fmt; got FP16": lambda: written(
             FP16, dtype=torch.bfloat16
         ),
         "Write model.head.float()": lambda: AS_WRITTEN.with_layers({"head": BF16}),
