@@ -120,9 +120,21 @@ EXERCISES: dict[str, Exercise] = {
         answer=solutions.steps_to_half,
         reason="Apply 3.4445 s - 4.775 s³ + 2.0315 s**5 until s is ½ or more, and count.",
         cases=(
-            *(0.5, 0.49, 0.2, 0.146, 0.1498, 1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-6, 1e-12),
+            0.5,
+            0.49,
+            0.2,
+            0.146,
+            0.1498,
             # On either side of the s that one step takes to ½, where each factor decides.
-            *(0.14977, 0.14978),
+            0.14977,
+            0.14978,
+            1.0,
+            0.1,
+            0.01,
+            1e-3,
+            1e-4,
+            1e-6,
+            1e-12,
         ),
         misconceptions=known(
             (

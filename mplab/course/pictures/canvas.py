@@ -181,7 +181,7 @@ _BARE = re.compile(r"(?s)<g>((?:(?!<g[ >]|</g>).)*)</g>")
 
 _FONTS = re.compile(r"font-family:([^;]+);")
 
-_ID = re.compile(r"\b[a-z][0-9a-f]{10}\b")
+_ID = re.compile(r"(?<=[#'])[a-z][0-9a-f]{10}\b")
 """matplotlib's name for a clip, a marker or a pattern."""
 
 _LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
@@ -201,8 +201,8 @@ def _on_both_once(svg: str) -> str:
     short = re.sub(r"<[^>]+>", _shortened, named)  # tags, and no words between them
     for _ in range(4):  # groups in groups
         short = _BARE.sub(r"\1", short)
-    fonts = next(_FONTS.finditer(short), [""])[0]  # the same in all texts
-    short = _FONTS.sub("", short)
+    fonts = next(_FONTS.finditer(short), [""])[0]  # of most texts; others keep theirs
+    short = short.replace(fonts, "")
     ids: dict[str, str] = {}
     short = _ID.sub(lambda found: ids.setdefault(found[0], f"n{len(ids)}"), short)
     looks: dict[tuple[str | Any, ...], str] = {}
