@@ -5,7 +5,8 @@ to float64 could change the result, it rounds to odd: it cuts, and sets the last
 was lost. Rounding from there to at least two bits less is correct in any mode, and so are its
 events. Results of elementary functions lie on the right side of every value and midpoint; see
 `elementary`. Numbers of more than 25 bits of precision, or near the ends of float64, go through
-Fractions, slowly.
+Fractions, slowly. By default rules, float32 operands of at most 11 bits of precision, neither tiny
+nor huge, are computed in float32, which has 2p + 2 bits for them.
 """
 
 import operator
@@ -369,7 +370,11 @@ def _at_once(
 ) -> Any:
     """Compute an operation on common operands, by default rules; None for the long way."""
     if not _OPERATIONS[operation].few:
-        return take(operation.__name__, fmt, *operands)
+        found = take(operation.__name__, fmt, *operands)
+        if found is None and getattr(operands[0], "dtype", None) == np.float32:
+            # The loop of float32 may be too narrow for one of them; that of float64 never is.
+            found = take(operation.__name__, fmt, *map(widen, operands))
+        return found
     return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
 
 

@@ -25,10 +25,12 @@ from mplab.numbers.kernels import (
     _ADDRESSES,
     _COUNT,
     ANY,
+    FINITE,
     _as,
     _as_bits,
     _as_float,
     _at,
+    _mask,
     _round_bits,
     _unpack,
     _wide_vectors,
@@ -65,6 +67,7 @@ _FMA = 9
 """The same steps in loops, which take whole numbers."""
 
 _TIES_TO_EVEN = int(Rounding.TIES_TO_EVEN)
+_TOWARD_ZERO = int(Rounding.TOWARD_ZERO)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
 _BLOCK = 512
 """Numbers of an operand that is not contiguous, which are copied before a loop."""
@@ -72,7 +75,8 @@ _BLOCK = 512
 _SIGN = np.int64(-(1 << 63))
 _INFINITY = np.int64(0x7FF << 52)
 _NAN = np.int64(0x7FF8 << 48)
-_ONE = np.int64(0x3FF << 52)
+
+_SMALL, _LARGE = (int(np.float32(x).view(np.int32)) for x in (2.0**-50, 2.0**60))
 
 
 class Coded(NamedTuple):
@@ -142,7 +146,7 @@ def _add_atomically(typing, data, at, number):
 
 @njit(forceinline=True)
 def to_odd(x, y, mode):
-    """Add x + y in float64, rounded to odd, with the sign of an exact zero in this mode.
+    """Add x + y in their own dtype, rounded to odd, with the sign of an exact zero in this mode.
 
     The two-sum of Knuth computes the error of the sum to nearest. Where the error is not zero and
     the last bit of the sum is 0, the neighbour on the side of the error has a last bit of 1.
@@ -150,13 +154,13 @@ def to_odd(x, y, mode):
     s = x + y
     of_y = s - x
     lost = (x - (s - of_y)) + (y - of_y)
-    bits = np.float64(s).view(np.int64)
+    bits = _as_bits(s)
     if abs(lost) > 0:  # all in the branch, so that a single sum rarely waits for it
-        apart = (np.float64(lost).view(np.int64) ^ bits) >> np.int64(63)
-        bits = (bits + apart) | np.int64(1)  # the magnitude cut, and the last bit set
+        apart = _mask(bits, _as(bits, _as_bits(lost) ^ bits) < 0)
+        bits = _as(bits, _as(bits, bits + apart) | 1)  # cut, and the last bit set
     if mode == _TOWARD_NEGATIVE:  # an exact zero is -0, unless both are +0
-        plus = np.float64(x).view(np.int64) | np.float64(y).view(np.int64)
-        bits = _SIGN if s == 0 and plus != 0 else bits
+        plus = _as_bits(x) | _as_bits(y)
+        bits = _as_bits(-abs(s)) if s == 0 and plus != 0 else bits
     return bits
 
 
@@ -170,9 +174,15 @@ def _rounded(bits, special_cases, known):
 
 @njit(forceinline=True)
 def _is_wrong(bits, special_cases, known):
-    """Tell whether a number is neither a value of the format nor NaN."""
+    """Tell whether a number is neither a value of the format nor NaN.
+
+    Every mode leaves a value as it is; to cut is the cheapest.
+    """
     a = _as(bits, bits & ~known.sign_bit)
-    return (_rounded(bits, special_cases, known) != bits) & (a <= known.infinity)
+    random = np.uint32(0)
+    cut = _round_bits(bits, _TOWARD_ZERO, special_cases, random, known, FINITE)[0]
+    past = (a > known.max_finite) & (a != known.beyond)
+    return ((_as(bits, cut) != bits) | past) & (a <= known.infinity)
 
 
 @njit(forceinline=True)
@@ -208,22 +218,36 @@ def _decoded(code, known, coded):
     return _NAN if is_nan else value, (code & ~coded.mask) != 0
 
 
-@njit(forceinline=True)
-def _finite(bits):
-    """Return the bits of a number, or 0 for an infinity or NaN, and whether it was one."""
-    wrong = (bits & ~_SIGN) >= _INFINITY
-    return np.int64(0) if wrong else bits, wrong
+def _usable(bits):
+    """Return the bits of an operand to compute with, or 0, and whether it was replaced."""
+
+
+@overload(_usable)
+def _usable_typed(bits):
+    def finite(bits):
+        wrong = (bits & ~_SIGN) >= _INFINITY
+        return np.int64(0) if wrong else bits, wrong
+
+    def ordinary(
+        bits,
+    ):  # so that no result overflows or is subnormal, nor what it loses
+        a = np.int32(bits & 0x7FFFFFFF)
+        wrong = (a < np.int32(_SMALL)) & (a != 0) | (a >= np.int32(_LARGE))
+        return np.int32(0) if wrong else bits, wrong
+
+    return ordinary if bits.bitwidth == 32 else finite
 
 
 @njit(forceinline=True)
 def _computed(step, x, y, z, special_cases, known):
     """Return the bits of the result of an operation; see `mplab.arithmetic.operations`.
 
-    What would raise a flag is left out by integers: of a choice between two floats LLVM may compute
+    float32 serves for at most 11 bits of precision: it has 2p + 2, and holds every product. What
+    would raise a flag is left out by integers: of a choice between two floats LLVM may compute
     both.
     """
-    of_a, wrong = _finite(x)
-    of_b, other = _finite(y)
+    of_a, wrong = _usable(x)
+    of_b, other = _usable(y)
     a = _as_float(of_a)
     b = _as_float(of_b)
     wrong |= other | _is_wrong(x, special_cases, known)
@@ -231,22 +255,23 @@ def _computed(step, x, y, z, special_cases, known):
         wrong |= _is_wrong(y, special_cases, known)
     bits = x
     if step == _ADD:
-        bits = np.float64(a + b).view(np.int64)
+        bits = _as_bits(a + b)
     elif step == _SUBTRACT:
-        bits = np.float64(a - b).view(np.int64)
+        bits = _as_bits(a - b)
     elif step == _MULTIPLY:
-        bits = np.float64(a * b).view(np.int64)
+        bits = _as_bits(a * b)
     elif step == _DIVIDE:
-        is_zero = of_b & ~_SIGN == 0
+        is_zero = _as(x, of_b & ~known.sign_bit) == 0
         wrong |= is_zero
-        divisor = _as_float(of_b | (_ONE if is_zero else np.int64(0)))
-        bits = np.float64(a / divisor).view(np.int64)
+        one_and_a_half = _as(x, known.infinity >> 1)
+        divisor = _as_float(one_and_a_half if is_zero else of_b)
+        bits = _as_bits(np.divide(a, divisor))  # `/` would look for 0 and not be SIMD
     elif step == _ROOT:
         wrong |= a < 0
-        root = np.sqrt(_as_float(of_a & ~_SIGN))
-        bits = np.float64(root).view(np.int64) | (of_a & _SIGN)
+        root = np.sqrt(_as_float(_as(x, of_a & ~known.sign_bit)))
+        bits = _as(x, _as_bits(root) | _as(x, of_a & known.sign_bit))
     elif step == _FMA:
-        of_c, other = _finite(z)
+        of_c, other = _usable(z)
         wrong |= other | _is_wrong(z, special_cases, known)
         bits = to_odd(a * b, _as_float(of_c), _TIES_TO_EVEN)
     return _rounded(bits, special_cases, known), wrong
@@ -285,6 +310,9 @@ def _loop(
     inputs = _inputs(step)
     second = min(inputs, 2) - 1
     third = inputs - 1
+    # Results of half the width are widened by a loop of their own: with both widths in one loop
+    # LLVM takes the vectors of the wider.
+    narrow = itemsize == 4 and kinds[1] == "d"
 
     def loop(args, sizes, strides, data):
         _wide_vectors()
@@ -296,8 +324,9 @@ def _loop(
         whole = True
         for k in range(inputs):
             whole &= strides[k] == width
-        length = size if whole else min(size, _BLOCK)
+        length = size if whole and not narrow else min(size, _BLOCK)
         scratch = np.empty((inputs, 0 if whole else length), dtype)
+        kept = np.empty(length if narrow else 0, dtype)
         like = numbers[0]
         wrong = _as(like, 0)
         for begin in range(0, size, length):
@@ -316,6 +345,9 @@ def _loop(
                 args[third], strides[third], begin, width, like_in, scratch[third], some
             )
             out = carray(_at(args[inputs] + begin * step_out, like_out), some)
+            results = out
+            if narrow:
+                results = kept
             for i in range(some):
                 if step == _DECODE:
                     r, bad = _decoded(np.int64(x[i]), known, coded)
@@ -338,8 +370,11 @@ def _loop(
                         special_cases,
                         known,
                     )
-                out[i] = r
+                results[i] = r
                 wrong = _as(like, wrong | _as(like, bad))
+            if narrow:
+                for i in range(some):
+                    out[i] = np.float64(_as_float(results[i])).view(np.int64)
         if wrong:
             _add_atomically(data, _MISSES, wrong)  # type: ignore[call-arg]
 
@@ -391,7 +426,8 @@ def ufunc_of(name: str, fmt: Format, kind: str) -> StepUfunc | None:
     kinds = kind + ("BHII"[(fmt.bits - 1) // 8] if coded else "d")
     overflow = Overflow(step == _QUANTIZE)
     facts = None
-    if coded and kind == "f" and fmt.bits < 32:  # half the width, half the time
+    narrow = (coded and fmt.bits < 32) or (step >= _ADD and fmt.precision <= 11)
+    if narrow and kind == "f":  # half the width, half the time
         facts = _facts(fmt, overflow, np.float32)
     if facts is None:
         facts = _facts(fmt, overflow, np.float64)

@@ -9,7 +9,7 @@ from cases import COMMON, TABLED, assert_same_bits, not_a_numbers
 
 from mplab import FP4_E2M1, FP8_E4M3, FP16, FP32, FP64, TF32
 from mplab.arithmetic import add, divide, exp, fma, multiply, operations, sqrt, subtract
-from mplab.numbers import decode, encode
+from mplab.numbers import decode, encode, steps
 from mplab.numbers.codes import code_dtype, require_values
 
 OPERATIONS = {add: 2, subtract: 2, multiply: 2, divide: 2, sqrt: 1, fma: 3, exp: 1}
@@ -62,6 +62,38 @@ def test_every_bit_is_that_of_the_long_way(name, by_the_long_way):
             with np.errstate(all="raise"):
                 got = operation(*arguments)
             assert_same_bits(got, by_the_long_way(operation, *arguments))
+
+
+NARROW = {name for name, fmt in ALL.items() if fmt.precision <= 11 and fmt.fits(FP32)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[pytest.mark.slow] * (n not in FAST))
+        for n in sorted(NARROW)
+    ],
+)
+def test_float32_operands_give_the_bits_of_float64_and_none_waits_for_another(name):
+    """They are computed in float32 where no result leaves its range, nor what a sum loses."""
+    fmt = ALL[name]
+    rng = np.random.default_rng(2)
+    x = decode(np.arange(1 << min(fmt.bits, 16)).astype(code_dtype(fmt)), fmt)
+    x = x[np.isfinite(x) & (np.abs(x) <= fmt.max_finite)]
+    ordinary = x[(x == 0) | (np.abs(x) >= 2.0**-50) & (np.abs(x) < 2.0**60)]
+    for numbers in (x, ordinary):
+        a, b, c = rng.choice(numbers, (3, 6000))
+        opposite, cancelling = 0.0 - a, 0.0 - multiply(a, b, fmt)
+        half = np.arange(6000) % 2 == 0
+        c = np.where(half & np.isin(cancelling, numbers), cancelling, c)
+        b = np.where(~half & np.isin(opposite, numbers), opposite, b)
+        for operation, count in OPERATIONS.items():
+            wide = (a, b, c)[:count]
+            narrow = [part.astype(np.float32) for part in wide]
+            with np.errstate(all="raise"):
+                assert_same_bits(operation(*narrow, fmt), operation(*wide, fmt))
+            if operation in (add, subtract, multiply, fma) and numbers is ordinary:
+                assert steps.take(operation.__name__, fmt, *narrow) is not None
 
 
 def test_what_is_no_value_is_refused_alike(by_the_long_way):
