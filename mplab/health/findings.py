@@ -202,8 +202,8 @@ def _training(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         yield _watch(
             "zero-gradients",
             f"Zero or missing in every step: the gradients of {_some(sorted(seen.still))}.",
-            "Nothing trains them: dead, saturated or unused units, zeros as input, weights so small "
-            "that their cast is 0, or a detach.",
+            "Nothing trains them: dead, saturated or unused units, zeros as input, weights that "
+            "their cast makes 0, or a detach.",
             "Look at what these layers receive, and at what becomes of their results.",
         )
 

@@ -1,4 +1,7 @@
-"""One training step in a recipe's arithmetic: simulated, or torch's own."""
+"""One training step in a recipe's arithmetic: simulated, or torch's own.
+
+A recipe whose policy is "as-written" is both: the steps of `Real` on low tensors, simulated.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +18,7 @@ from mplab.numbers.options import Stream, Tally
 from mplab.scaling.grad_scaler import GradScaler
 from mplab.simulation.context import simulated
 from mplab.simulation.linears import convert_linears
-from mplab.simulation.policies import POLICIES
+from mplab.simulation.policies import AS_WRITTEN
 from mplab.training.optimizers import LowOptimizer
 from mplab.training.recipes import Recipe
 
@@ -35,6 +38,16 @@ class _Engine:
         self.loss = loss
         self.recipe = recipe
         self.network = Checkpointed(model) if recipe.checkpointing else model
+        # What was counted before the run was broken off and continued.
+        self.earlier: dict[str, dict[str, Tally]] = {}
+
+    def simulated(self, *, tally: bool) -> AbstractContextManager[Any]:
+        """A context that simulates the recipe; FP8 layers, and torch's own steps, need none."""
+        recipe = self.recipe
+        if not recipe.simulated or recipe.fp8 is not None:
+            return nullcontext()
+        fmt = recipe.compute_format
+        return simulated(fmt, policy=recipe.policy, model=self.model, tally=tally)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The loss, without a scale; it and its backward pass run within `simulation`."""
@@ -48,7 +61,18 @@ class _Engine:
 
     def tallies(self) -> dict[str, dict[str, Tally]]:
         """Counts of the roundings so far, by operation and by layer, where they are counted."""
-        return {}
+        if not isinstance(self.simulation, simulated):
+            return {}
+        found = {
+            "operation": self.simulation.by_operation,
+            "layer": self.simulation.by_layer,
+        }
+        for kind, earlier in self.earlier.items():
+            sums = dict(earlier)
+            for name, counted in found[kind].items():
+                sums[name] = sums.get(name, Tally()) + counted
+            found[kind] = sums
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """The state on which the next step depends, without the model and the tallies."""
@@ -63,6 +87,7 @@ class _Engine:
         """Continue from the state that `state_dict` and `tallies` returned."""
         self.optimizer.load_state_dict(state["optimizer"])
         self.scaler.load_state_dict(state["scaler"])
+        self.earlier = tallies
 
 
 class Simulated(_Engine):
@@ -96,17 +121,9 @@ class Simulated(_Engine):
             update_rounding=recipe.update_rounding,
             stream=Stream(seed),
         )
-        if recipe.fp8 is None:
-            self.simulation = self._simulated(tally=True)
-        else:  # such layers round for themselves
+        if recipe.fp8 is not None:  # such layers round for themselves
             convert_linears(model, scaling=recipe.fp8)
-        # What was counted before the run was broken off and continued.
-        self.earlier: dict[str, dict[str, Tally]] = {}
-
-    def _simulated(self, *, tally: bool) -> simulated:
-        policy = POLICIES[self.recipe.policy]
-        fmt = self.recipe.compute_format
-        return simulated(fmt, policy=policy, model=self.model, tally=tally)
+        self.simulation = self.simulated(tally=True)
 
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Run forward and backward with the scaled loss; return scale and unscaled loss."""
@@ -124,37 +141,14 @@ class Simulated(_Engine):
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
-        within: AbstractContextManager[Any] = nullcontext()
-        if self.recipe.fp8 is None:
-            within = self._simulated(tally=False)
-        with _evaluating(self.model), within:
+        with _evaluating(self.model), self.simulated(tally=False):
             return self.model(inputs).float()  # type: ignore[no-any-return]
-
-    def tallies(self) -> dict[str, dict[str, Tally]]:
-        """Counts of the roundings so far, by operation and by layer; FP8 layers count none."""
-        if not isinstance(self.simulation, simulated):
-            return {}
-        found = {
-            "operation": self.simulation.by_operation,
-            "layer": self.simulation.by_layer,
-        }
-        for kind, earlier in self.earlier.items():
-            sums = dict(earlier)
-            for name, counted in found[kind].items():
-                sums[name] = sums.get(name, Tally()) + counted
-            found[kind] = sums
-        return found
-
-    def load_state_dict(
-        self, state: Mapping[str, Any], tallies: dict[str, dict[str, Tally]]
-    ) -> None:
-        """Continue from the state that `state_dict` and `tallies` returned."""
-        super().load_state_dict(state, tallies)
-        self.earlier = tallies
 
 
 class Real(_Engine):
     """Training steps in torch's arithmetic: plain, mixed precision, or all in one format.
+
+    As written, the steps are the same, and each operation on low tensors is simulated.
 
     Args:
         model: on the device it is to be trained on; its weights enter `weight_format`.
@@ -185,6 +179,7 @@ class Real(_Engine):
             growth_interval=recipe.growth_interval,
             enabled=recipe.init_scale is not None,
         )
+        self.simulation = self.simulated(tally=True)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         plain = self.recipe.compute_format == FP32 or self.recipe.fp8 is not None
@@ -205,9 +200,10 @@ class Real(_Engine):
     def backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, Tensor]:
         """Run forward and backward with the scaled loss; return scale and unscaled loss."""
         self.optimizer.zero_grad()
-        loss = self.forward(inputs, targets)
         scale = self.scaler.get_scale()
-        self.scaler.scale(loss).backward()
+        with self.simulation:
+            loss = self.forward(inputs, targets)
+            self.scaler.scale(loss).backward()
         return scale, loss.detach()
 
     def _cast(self, inputs: Tensor) -> Tensor:
@@ -216,14 +212,16 @@ class Real(_Engine):
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
         before = self.scaler.get_scale()
-        self.unscale()
-        self.scaler.step(self.optimizer)
+        with self.simulation:
+            self.unscale()
+            self.scaler.step(self.optimizer)
         self.scaler.update()
         return bool(self.scaler.get_scale() < before)
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic."""
-        with _evaluating(self.model), self._autocast():
+        within = self.simulated(tally=False)
+        with _evaluating(self.model), within, self._autocast():
             return self.model(self._cast(inputs)).float()  # type: ignore[no-any-return]
 
 
@@ -236,7 +234,7 @@ def engine_for(
     seed: int = 0,
 ) -> Simulated | Real:
     """The engine of a recipe; its arguments are those of `Simulated`."""
-    if recipe.simulated:
+    if recipe.simulated and recipe.policy != AS_WRITTEN.name:
         return Simulated(model, loss, optimizer, recipe, seed)
     return Real(model, loss, optimizer, recipe)
 

@@ -8,7 +8,7 @@ from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
 from mplab.simulation.casts import SCALINGS
-from mplab.simulation.policies import CUDA_AUTOCAST, EVERYTHING, POLICIES
+from mplab.simulation.policies import AS_WRITTEN, CUDA_AUTOCAST, POLICIES
 
 UPDATE_ROUNDINGS = ("nearest", "stochastic", "kahan")
 """How a new weight is rounded to the format that weights are kept in."""
@@ -34,7 +34,8 @@ class Recipe:
         compute_format: the format of the operations that mixed precision lowers.
         simulated: rounded in software, in any format; otherwise torch itself computes, FP32
             plainly, FP16 and BF16 with `torch.amp`.
-        policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`.
+        policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`; or
+            "as-written": torch's own arithmetic, mixed or on low weights, simulated.
         device: where it runs; None takes CUDA, if available, for torch's own mixed precision,
             else the CPU.
         init_scale: the first loss scale; None trains without one.
@@ -88,7 +89,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
 
     def __post_init__(self) -> None:
         for name, known in (
-            ("policy", POLICIES),
+            ("policy", (*POLICIES, AS_WRITTEN.name)),
             ("scale_rule", SCALE_RULES),
             ("update_rounding", UPDATE_ROUNDINGS),
             ("fp8", (None, *SCALINGS)),
@@ -109,7 +110,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
             )
         if self.fp8 is not None:
             self._check_fp8()
-        if not self.simulated:
+        if not self.simulated or self.policy == AS_WRITTEN.name:
             self._check_real()
 
     def _require(
@@ -155,7 +156,7 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         for name, holds, rule in (
             (
                 "policy",
-                self.policy == CUDA_AUTOCAST.name,
+                self.simulated or self.policy == CUDA_AUTOCAST.name,
                 f"left out for {own}, which has its own",
             ),
             ("fp8", self.fp8 in (None, *ways), f"one of {', '.join(ways)} for {own}"),
@@ -230,10 +231,10 @@ RECIPES: dict[str, Recipe] = {
         replace(_FP16, name="fp16-static", init_scale=65536.0, dynamic=False),
         replace(_FP16, name="fp16-overflow", **_TOO_HIGH),
         replace(_FP16, name="fp16-doubling", init_scale=65536.0, scale_rule="doubling"),
-        replace(_FP16, name="fp16-pure", policy=EVERYTHING.name, **_all_in(FP16)),
+        replace(_FP16, name="fp16-pure", policy=AS_WRITTEN.name, **_all_in(FP16)),
         # BF16: small updates are lost unless the weights are wider, or the rounding careful.
         _BF16,
-        replace(_BF16, name="bf16-pure", policy=EVERYTHING.name, **_all_in(BF16)),
+        replace(_BF16, name="bf16-pure", policy=AS_WRITTEN.name, **_all_in(BF16)),
         _KEPT_IN_BF16,
         replace(_KEPT_IN_BF16, name="bf16-stochastic", update_rounding="stochastic"),
         replace(_KEPT_IN_BF16, name="bf16-kahan", update_rounding="kahan"),
