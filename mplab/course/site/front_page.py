@@ -156,7 +156,7 @@ def _plain(html: str) -> str:
     html = html.replace("<sup>−", "<sup>-")
     html = re.sub(r"<sup>(-?\d+)</sup>", lambda sup: superscript(int(sup[1])), html)
     return " ".join(
-        re.sub(r"(?s)<(script|style|svg)\b.*?</\1>|<[^>]+>", " ", html).split()
+        re.sub(r"(?s)<(script|style|svg|pre)\b.*?</\1>|<[^>]+>", " ", html).split()
     )
 
 
