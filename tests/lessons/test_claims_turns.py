@@ -10,8 +10,18 @@ from tiers import mostly_full, mostly_slow
 from torch import nn
 
 import mplab
-from mplab import BF16, FP4_E2M1, FP8_E4M3, FP16, FP32, round_to, scaling, ulp
-from mplab.arithmetic import cumsum, refine
+from mplab import (
+    BF16,
+    FP4_E2M1,
+    FP8_E4M3,
+    FP16,
+    FP32,
+    Rounding,
+    round_to,
+    scaling,
+    ulp,
+)
+from mplab.arithmetic import cumsum, matmul, refine
 from mplab.common.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
@@ -217,6 +227,82 @@ def test_equal_terms_stay_below_the_root_law_or_not_as_the_term_has_it():
         shares.append(abs(sums / (n * x) - 1) / law)
     tenth, third, quarter = shares
     assert min(tenth) > 1 and max(third[:2]) < 1 < third[2] and not quarter.any()
+
+
+# Lesson 5: the length, the signs ---------------------------------------------------------
+@pytest.mark.slow
+def test_kahan_s_sum_stops_too_once_its_second_number_is_as_large():
+    """Lesson 5: “Kahan's stopped as well, at 65,536 = 2¹⁶”, “ones stop at 2²ᵖ instead of 2ᵖ”."""
+    for fmt, stop in ((FP8_E4M3, 2**8), (BF16, 2**16)):
+        ones = cumsum(np.ones(2**17), accumulator_format=fmt, order="kahan")
+        assert ones[stop - 1] == stop == ones[-1]
+    for seed in range(3):
+        terms = round_to(np.random.default_rng(seed).random(2**18), FP32)
+        good, kahan = (
+            mplab.arithmetic.sum(terms, accumulator_format=BF16, order=order)
+            for order in ("pairwise", "kahan")
+        )
+        assert abs(good / terms.sum() - 1) < 2 * BF16.unit_roundoff
+        assert kahan == 2**16 < terms.sum() * 0.51
+
+
+@pytest.mark.slow
+def test_random_signs_keep_a_bf16_sum_below_256_which_matters_after_260_000_terms():
+    """Lesson 5: “A BF16 sum of such numbers never gets past 256, whatever their signs”."""
+    rng = np.random.default_rng(0)
+    terms = rng.random((2**18, 8)) * rng.choice([-1.0, 1.0], (2**18, 8))
+    terms = round_to(terms, FP16, rounding=Rounding.TOWARD_ZERO)
+    low = abs(cumsum(terms, axis=0, accumulator_format=BF16)).max(axis=0)
+    exact = abs(np.cumsum(terms, axis=0))
+    assert low.max() == 256 and np.mean(exact.max(axis=0) > 256) > 0.5
+    assert exact[: 2**14].max() < 256  # "nothing stagnates, at these lengths"
+
+
+@pytest.mark.slow
+def test_with_random_signs_the_sum_costs_less_and_still_more_than_the_products():
+    """Lesson 5: “With random signs it costs far less, and still tens of times as much”."""
+    rng = np.random.default_rng(0)
+    a, b = (
+        round_to(rng.random((6, 4096)) * rng.choice([-1.0, 1.0], (6, 4096)), FP16)
+        for _ in range(2)
+    )
+    sums, products = (
+        abs(matmul(a, b.T, **how) - a @ b.T) / (abs(a) @ abs(b).T)
+        for how in (
+            {"accumulator_format": FP16},
+            {"accumulator_format": FP32, "product_format": FP16},
+        )
+    )
+    assert 20 < np.median(sums) / np.median(products) < 200
+    assert sums.max() < 2**-9
+
+
+# Lesson 10: the momentum -----------------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
+def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
+    """Lesson 10: “In BF16 with 0.01 both end near 0.83, for two reasons”, “now the variance
+    stays near 1, and the mean still stops”, “both come as near to 1 as the noise of batches”.
+    """
+    torch.set_num_threads(1)
+    assert round_to(np.array([0.99, 0.01]), BF16).tolist() == [
+        0.98828125,
+        pytest.approx(0.01001, abs=1e-6),
+    ]
+    found = {}
+    for momentum in (0.01, 0.1, 1 / 128):
+        for dtype in (torch.float32, torch.bfloat16):
+            norm = nn.BatchNorm1d(1, momentum=momentum).to(dtype)
+            generator = torch.Generator().manual_seed(seed)
+            for _ in range(2000):
+                norm((1 + torch.randn(64, 1, generator=generator)).to(dtype))
+            found[momentum, dtype] = norm.running_mean.item(), norm.running_var.item()
+    low, usual, exact = (found[m, torch.bfloat16] for m in (0.01, 0.1, 1 / 128))
+    assert low == (pytest.approx(0.83, abs=0.01), pytest.approx(0.83, abs=0.01))
+    assert usual == (pytest.approx(1, abs=0.08), pytest.approx(1, abs=0.08))
+    assert exact[0] < 0.85 and exact[1] > 0.95
+    wide = [found[m, torch.float32] for m in (0.01, 0.1, 1 / 128)]
+    assert abs(np.array(wide) - 1).max() < 0.08
 
 
 # Lesson 11: claims of articles -----------------------------------------------------------
