@@ -598,20 +598,8 @@ def test_the_factors_alone_end_within_a_factor_of_four_of_1_over_u(seed):
 
 
 @every_seed
-def test_a_patient_loop_reaches_the_end_that_refine_gives_up_on(seed):
-    """Lesson 15: “A patient loop gets there, in some 50 to 400 steps, though no longer at”,
-    “With n = 16 E4M3 solves systems of condition 8 in about 20 steps”.
-    """
-    for level, ends in ((0, True), (4, False)):
-        a, b, _ = l15.random_system(2.0**level, seed=seed)
-        low = arithmetic.lu(round_to(8 * a, FP8_E4M3), FP8_E4M3)
-        inverse = np.linalg.inv(low.upper) @ np.linalg.inv(low.lower)
-        x = np.zeros(64)
-        for step in range(600):  # noqa: B007
-            x = x + 8 * (inverse @ (b - a @ x)[low.permutation])
-            if np.abs(b - a @ x).max() < 1e-14 and backward_error(a, x, b) <= 2.0**-52:
-                break
-        assert (step < 599) == ends and step > 40
+def test_small_systems_of_condition_8_suit_the_factors_of_e4m3(seed):
+    """Lesson 15: “With n = 16 E4M3 solves systems of condition 8 in about 20 steps”."""
     a, b, _ = l15.random_system(8, size=16, seed=seed)
     found = refine(a, b, factor_format=FP8_E4M3)
     assert found.converged

@@ -21,7 +21,7 @@ from mplab import (
     scaling,
     ulp,
 )
-from mplab.arithmetic import cumsum, matmul, refine
+from mplab.arithmetic import condition, cumsum, matmul, refine
 from mplab.common.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
@@ -348,6 +348,30 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
         run = refine(a, b, factor_format=FP16, method="gmres")
         steps[level] = run.inner_steps / run.steps
     assert steps[32] <= 8 < 20 < steps[40] < 45
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
+def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
+    """Lesson 15: “With eight small values BF16 fails: its limit falls to 2⁵, FP16's to 2⁸”,
+    “Scaled columns do no harm”.
+    """
+    a, b, _ = l15.random_system(2**7, seed=seed)
+    columns = 2.0 ** np.random.default_rng(seed).integers(-10, 11, 64)
+    plain, scaled = (
+        refine(matrix, b, factor_format=BF16) for matrix in (a, a * columns)
+    )
+    assert condition(a * columns) > 2**23
+    assert plain.converged and scaled.converged and scaled.steps <= plain.steps
+    for fmt, limit in ((BF16, 5), (FP16, 8)):
+        ends = [
+            refine(
+                *l15.random_system(2.0**level, small=8, seed=seed)[:2],
+                factor_format=fmt,
+            )
+            for level in (limit, limit + 2)
+        ]
+        assert [run.converged for run in ends] == [True, False]
 
 
 @pytest.mark.slow
