@@ -744,14 +744,6 @@ def test_chance_and_a_master_cool_the_cup_of_e4m3_and_kahan_does_not(seed):
         assert abs(end - 20) <= 2  # a gap
 
 
-def test_kahan_doubles_the_bits_and_no_more():
-    """Lesson 16: “upward steps as long as 2⁻². With Kahan's method steps of 2⁻⁹ still arrive”."""
-    assert step_is_lost(lambda t: 1.0, 64.0, 2.0**-2, BF16)
-    for step, moves in ((2.0**-9, True), (2.0**-10, False)):
-        path = integrate(lambda t: 1.0, 64.0, step, 1000, BF16, method="kahan")
-        assert (path[-1] > 64) == moves
-
-
 def test_the_explorer_s_cup_stops_at_40_with_sixteenths_of_a_minute():
     """Lesson 16: “At 2⁻⁴ minutes.”."""
     cup = FreezingCup()
@@ -812,8 +804,7 @@ def rod_error(u):
 def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
     """Lesson 16: “gets errors of 17, 47 and 75 percent: the rod freezes on its way”, “near 1
     percent (stochastic) and 0.2 percent (Kahan), which is half of BF16”, “come closer to each
-    other (0.28, 0.19, 0.05 of”, “relative to themselves the results differ by a half to three
-    quarters”.
+    other (0.28, 0.19, 0.05 of”.
     """
     if not seed:
         nearest = l16.measure_grid_errors(BF16).errors
@@ -828,8 +819,6 @@ def test_a_finer_grid_is_worse_to_nearest_and_the_cures_keep_percents(seed):
         assert rod_error(ends[128]) == pytest.approx(0.93, abs=0.005)
         moved = [np.abs(ends[n] - ends[2 * n][::2]).max() for n in (32, 64, 128)]
         assert moved == pytest.approx([0.28, 0.19, 0.05], abs=0.01)
-        shares = [step / ends[n].max() for n, step in zip(ends, moved, strict=False)]
-        assert 0.5 < min(shares) <= max(shares) < 0.76
     stochastic = l16.measure_grid_errors(BF16, method="stochastic", seed=seed).errors
     assert stochastic.max() < 0.02 and stochastic[-1] > 0.003
 

@@ -26,6 +26,9 @@ from mplab.common.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l15 import figures as l15
+from mplab.lessons.l16.explorer import _lorenz
+from mplab.lessons.l16.figures import cooling
+from mplab.lessons.l16.integration import integrate
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
 from mplab.scaling import ScaleRule, fake_quantize
@@ -383,6 +386,58 @@ def test_small_systems_converge_farther_past_1_over_u():
             for size in (16, 64)
         )
         assert many <= 4 <= few <= 16
+
+
+# Lesson 16: the horizon, the room, the seed ----------------------------------------------
+@pytest.mark.parametrize("seed", mostly_slow(range(5), [0]))
+def test_after_100_minutes_no_step_is_better_than_the_longest(seed):
+    """Lesson 16: “The longest. Euler's cup errs on its way, but ends at 20 as the exact one”."""
+    start = round_to(np.random.default_rng(seed).uniform(60, 95, 32), FP16)
+    best = {}
+    for minutes in (10, 100):
+        exact = 20 + (start - 20) * np.exp(-0.1 * minutes)
+        ends = {
+            dt: integrate(cooling, start, dt, round(minutes / dt), FP16)[-1]
+            for dt in (2.5, 0.625, 5 / 64, 5 / 256)
+        }
+        errors = {dt: np.sqrt(np.mean((end - exact) ** 2)) for dt, end in ends.items()}
+        best[minutes] = min(errors, key=errors.get)
+    assert best == {10: 5 / 64, 100: 2.5}
+
+
+def test_in_a_room_of_0_degrees_no_step_is_lost():
+    """Lesson 16: “in a room of 0 °C FP16's cup of section 1 loses no step”."""
+    path = integrate(lambda t: -0.1 * t, 90.0, 0.01, 10_000, FP16)
+    assert np.all(np.diff(path) < 0) and path[-1] < 0.01
+
+
+@pytest.mark.slow
+def test_the_coarsest_grid_is_best_late_and_the_second_early():
+    """Lesson 16: “the rod is seen at t = ½; at 0.1 it would be the second”."""
+
+    def error(n, until):
+        form = np.sin(np.pi * np.arange(1, n) / n)
+
+        def rate(u):
+            u = np.pad(u, 1)
+            return (u[2:] - 2 * u[1:-1] + u[:-2]) * n**2 + np.pi**2 * form
+
+        steps = round(4 * n**2 * until)
+        end = integrate(rate, 0 * form, 0.25 / n**2, steps, BF16)[-1]
+        exact = form * (1 - np.exp(-(np.pi**2) * until))
+        return np.linalg.norm(end - exact) / np.linalg.norm(exact)
+
+    for until, best in ((0.5, 8), (0.1, 16)):
+        assert min((8, 16, 32, 64), key=lambda n: error(n, until)) == best
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_chance_brings_the_weather_of_e4m3_to_a_halt_on_one_seed(seed):
+    """Lesson 16: “E4M3 in steps of 1/16 comes to (0, 0, 0), on one seed of six”."""
+    how = {"scheme": "rk4", "method": "stochastic", "seed": seed}
+    end = integrate(_lorenz, [1, 2, 20], 1 / 16, 20_000, FP8_E4M3, **how)[-1]
+    assert (not end.any()) == (seed == 0)
 
 
 # Lesson 18: the data ---------------------------------------------------------------------
