@@ -17,6 +17,7 @@ from mplab import (
     FP16,
     FP32,
     Rounding,
+    Stream,
     round_to,
     scaling,
     ulp,
@@ -29,6 +30,7 @@ from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l16.explorer import _lorenz
 from mplab.lessons.l16.figures import cooling
 from mplab.lessons.l16.integration import integrate
+from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
 from mplab.scaling import ScaleRule, fake_quantize
@@ -207,6 +209,43 @@ def test_adam_hides_a_wrong_order_only_far_above_eps(capsys):
     exec(source(9, "adam"), {"torch": torch})
     steps = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
     assert steps == pytest.approx([1, 0.99, 0.6, 0.09], abs=0.011)
+
+
+# Lesson 3: the terms ---------------------------------------------------------------------
+@pytest.mark.slow
+def test_chance_is_worse_for_some_dozens_of_random_terms_and_better_once_nearest_stops():
+    """Lesson 3: “as with a few dozen random terms, it is the better one, by about a third”."""
+    for n, least, most in ((64, 1.3, 1.5), (1024, 0.05, 0.1)):
+        terms = round_to(np.random.default_rng(0).random((n, 1000)), FP32)
+        errors = []
+        for how in ({}, {"rounding": Rounding.STOCHASTIC, "stream": Stream(0)}):
+            sums = cumsum(terms, axis=0, accumulator_format=BF16, **how)[-1]
+            errors.append(np.sqrt(np.mean((sums / terms.sum(axis=0) - 1) ** 2)))
+        assert least < errors[1] / errors[0] < most
+
+
+def test_with_one_bit_more_ties_to_away_drifts_as_far_as_the_directed_modes():
+    """Lesson 3: “with one bit more by a quarter of an ulp, as far as the directed modes do”."""
+    x = 1 + np.arange(256) / 256
+    for mode, mean in (
+        (Rounding.TIES_TO_EVEN, 0),
+        (Rounding.TIES_TO_AWAY, 0.25),
+        (Rounding.TOWARD_ZERO, -0.25),
+        (Rounding.TOWARD_POSITIVE, 0.25),
+    ):
+        assert np.mean(round_to(x, BF16, rounding=mode) - x) == mean * 2.0**-7
+
+
+# Lesson 4: the gradient ------------------------------------------------------------------
+def test_a_larger_gradient_has_a_step_in_fp16_and_none_in_adam(capsys):
+    """Lesson 4: “the step is a fifth or an eighth too short, and at 10⁻³ nearly right”, “in
+    Adam each of them fails”.
+    """
+    space = vars(mplab) | vars(mplab.arithmetic) | {"eps": 0.0}
+    exec(source(4, "larger"), space)
+    steps = [float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()]
+    assert steps == pytest.approx([4 / 5, 7 / 8, 1], abs=0.02)
+    assert round_to(0.001 * 1e-3**2, FP16) == 0
 
 
 # Lesson 5: the format --------------------------------------------------------------------
@@ -438,6 +477,23 @@ def test_chance_brings_the_weather_of_e4m3_to_a_halt_on_one_seed(seed):
     how = {"scheme": "rk4", "method": "stochastic", "seed": seed}
     end = integrate(_lorenz, [1, 2, 20], 1 / 16, 20_000, FP8_E4M3, **how)[-1]
     assert (not end.any()) == (seed == 0)
+
+
+# Lesson 17: the number of terms ----------------------------------------------------------
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
+def test_one_bit_too_many_is_seen_or_not_as_the_rule_rounds(seed):
+    """Lesson 17: “with 32 terms none, and half: there the rule rounds down”."""
+    for terms, positive, near in (
+        (32, (0, 0.01), (0.4, 0.6)),
+        (128, (0, 0.01), (0.85, 1)),
+        (256, (0.2, 0.35), (0.95, 1)),
+    ):
+        found = l17.measure_wrong_sums(terms, seed=seed)
+        at = found.bits.tolist().index(found.rule + 1)
+        assert positive[0] <= found.shares["positive"][at] <= positive[1]
+        assert near[0] <= found.shares["nearly equal"][at] <= near[1]
+        assert not found.shares["random signs"][at : at + 2].any()
 
 
 # Lesson 18: the data ---------------------------------------------------------------------
