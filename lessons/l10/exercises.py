@@ -82,6 +82,7 @@ _VECTORS = tuple(
         [65504.0, 0.0, 0.0, 0.0],
         np.linspace(-800, 900, 301),
         [1.0] * 3000,
+        [1.0] * 70_000,  # more than FP16 counts
         [257.0],  # BF16 has 256 and 258
     )
 )

@@ -32,6 +32,7 @@ _MAGNITUDES = (
     1e6,
     0.0,
     math.nextafter(3.5, 4),
+    math.nextafter(7.0, 8),
 )
 
 

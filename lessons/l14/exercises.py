@@ -70,6 +70,7 @@ _PRODUCT_CASES = tuple(
         ([5.0, 5.0], [7.0, -7.0], 0.5),
         ([0.0, 0.0], [1.0, 2.0], 0.0),
         ([0.0], [8.0], 1.0),  # no relative change of 0 helps
+        ([1.0, -1.0], [1.0, 1.0], 6.0),  # a change of three times itself does
         ([1.0, 2.0**-30], np.ones(2), 1.0),  # float32 has no such sum
         (np.arange(1.0, 9.0), [1.0, -2.0] * 4, -60.0),
     )

@@ -34,6 +34,7 @@ from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
 from mplab.scaling import ScaleRule, fake_quantize
+from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.training import TASKS, train
 
 # Lesson 1: the batch ---------------------------------------------------------------------
@@ -347,6 +348,31 @@ def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
     assert abs(np.array(wide) - 1).max() < 0.08
 
 
+@pytest.mark.slow
+def test_a_policy_equals_casts_and_a_long_sum_may_differ_in_a_last_bit():
+    """Lesson 10: “With 1,024 inputs the simulated result may differ from the real one”, “A
+    gradient of 10⁻², whose square FP16 can hold, ends near −0.95 with both”.
+    """
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    layer, z = nn.Linear(1024, 64).requires_grad_(False), torch.randn(16, 1024)
+    with torch.autocast("cpu", dtype=torch.float16):
+        real = layer(z)
+    weights = layer.weight.half(), layer.bias.half()
+    assert torch.equal(real, nn.functional.linear(z.half(), *weights))
+    with simulated(FP16, policy=CPU_AUTOCAST):
+        off = (layer(z).double() - real.double()).abs().numpy()
+    assert np.mean(off > 0) < 0.05
+    assert np.all(off <= np.maximum(ulp(real.double().numpy(), FP16), 2.0**-14))
+    for fused in (False, True):
+        weight = nn.Parameter(torch.zeros(1, dtype=torch.float16))
+        adam = torch.optim.Adam([weight], lr=1e-3, fused=fused)
+        for _ in range(1000):
+            weight.grad = torch.full_like(weight, 1e-2)
+            adam.step()
+        assert -1 < weight.item() < -0.9
+
+
 # Lesson 11: claims of articles -----------------------------------------------------------
 def test_the_model_answer_takes_amdahl_s_law():
     answers = (course_folder("lessons") / "ANSWERS.md").read_text("utf-8")
@@ -367,6 +393,19 @@ def test_int8_is_finer_for_numbers_of_one_size_and_loses_those_that_spread(capsy
     (near, _), (wide, _), (_, lost), (_, kept) = found
     assert 2.5 < wide / near < 3.5
     assert lost > 60 > 30 > kept
+
+
+# Lesson 13: the format of a mask, the size of a row --------------------------------------
+def test_a_mask_stays_finite_in_bf16_and_small_rows_survive_a_norm_in_fp16():
+    """Lesson 13: “In FP32, and in BF16, −10⁹ stays finite”, “rows a tenth as large pass”."""
+    q = torch.arange(1.0, 5.0).bfloat16().reshape(1, 4, 1).repeat(1, 1, 8)
+    shares = (q @ q.mT + torch.full((1, 4, 4), -1e9).bfloat16()).softmax(-1)
+    assert (shares @ q)[0, 0, 0] == 2.5
+    for size, lost in ((400, True), (40, False)):
+        x = size * torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+        x = x.half() - x.half().mean(-1, keepdim=True)
+        found = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+        assert (found.abs().max() == 0) == lost
 
 
 # Lesson 14: the number of terms ----------------------------------------------------------

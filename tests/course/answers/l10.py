@@ -48,6 +48,16 @@ def by_bfloat16(x):
     return torch.from_numpy(x).bfloat16().double().square().mean().sqrt()
 
 
+def mean_in_fp16(x):
+    """Scaled, but added in FP16, by halves: 70,000 ones are infinite."""
+    largest = float(np.abs(x).max())
+    if not largest:
+        return 0.0
+    with np.errstate(over="ignore"):
+        squares = np.mean((x / np.float16(largest)) ** 2, dtype=np.float16)
+    return largest * float(np.sqrt(squares))
+
+
 RIGHT = {
     "first_lost_cosine": [16, first_lost()],
     "result_precision": [by_promotion],
@@ -64,6 +74,7 @@ WRONG = {
     ],
     "safe_rms": [
         (by_bfloat16, "no number its digits"),
+        (mean_in_fp16, "no square may leave"),
         (lambda x: float(np.abs(x.astype(float)).mean()), "no square may leave"),
         (lambda x: float(np.sqrt((x.astype(float) ** 2).sum())), "no square may leave"),
     ],

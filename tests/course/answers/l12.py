@@ -1,5 +1,6 @@
 """Answers to the exercises of lesson 12, right ones and wrong ones."""
 
+import math
 from collections import deque
 
 import numpy as np
@@ -54,5 +55,11 @@ BY_LIBRARY = {
 WRONG = {
     "fp8_scale": [
         (lambda amax: halving(float(np.float32(amax))), "or float32, is rounded"),
+        (
+            lambda amax: (
+                2.0 ** math.floor(math.log2(448) - math.log2(amax)) if amax else 1.0
+            ),
+            "at most 448",
+        ),
     ],
 }

@@ -17,6 +17,12 @@ def exactly(a, b, result):
     return 0.0 if off == 0 else math.inf if size == 0 else off / size
 
 
+def at_most_all(a, b, result):
+    """As if no element could change by more than itself."""
+    found = exactly(a, b, result)
+    return found if found <= 1 else math.inf
+
+
 RIGHT = {
     "bits_left": [4, 4.0],
     "log_sum_exp": [by_logaddexp],
@@ -29,5 +35,6 @@ WRONG = {
     ],
     "dot_backward_error": [
         (lambda a, b, result: exactly(a, b, result) / len(a), "Divide the error"),
+        (at_most_all, "Divide the error"),
     ],
 }
