@@ -240,7 +240,7 @@ def test_with_one_bit_more_ties_to_away_drifts_as_far_as_the_directed_modes():
 # Lesson 4: the gradient ------------------------------------------------------------------
 def test_a_larger_gradient_has_a_step_in_fp16_and_none_in_adam(capsys):
     """Lesson 4: “the step is a fifth or an eighth too short, and at 10⁻³ nearly right”, “in
-    Adam each of them fails”.
+    Adam all three fail”.
     """
     space = vars(mplab) | vars(mplab.arithmetic) | {"eps": 0.0}
     exec(source(4, "larger"), space)
