@@ -59,7 +59,7 @@ PRODUCTS = names_in(
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
 times as long, and differs by the order of its sums alone."""
 
-_CAST_WITHIN = names_in("_trilinear")
+_CAST_WITHIN = names_in("_trilinear linalg_pinv")
 """Have a kernel above the devices, whose steps autocast casts."""
 
 _REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}

@@ -273,6 +273,8 @@ CPU_AUTOCAST = Policy(
         linalg_householder_product _linalg_svd _linalg_eigh _linalg_solve_ex cholesky
         cholesky_inverse cholesky_solve geqrf ormqr triangular_solve linalg_lu_solve
         linalg_eig _linalg_eigvals fake_quantize_per_tensor_affine_cachemask linalg_matrix_sqrth
+        fft_fft fft_fft2 fft_fftn fft_ifft fft_ifft2 fft_ifftn fft_rfft fft_rfft2 fft_rfftn
+        fft_irfft fft_irfft2 fft_irfftn fft_hfft fft_ihfft
         """
     ),
     widest=names_in("cat stack index_copy"),
