@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ContextDecorator, ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
-from weakref import WeakKeyDictionary, WeakMethod
+from weakref import WeakKeyDictionary, WeakMethod, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -110,12 +110,13 @@ class simulated(ContextDecorator):
 
     Exactness:
         On the CPU under `CPU_AUTOCAST` or as written, in FP16 and BF16 rounded to nearest, each
-        result is that of torch's own low kernel, except matrix products and convolutions, which
-        are float32's rounded once: they differ from torch's by the order of their sums; and except
-        the gradient of `prod`, which torch computes by another formula under any mode. There the
-        results are bit-exact with `torch.autocast("cpu")` in all programs of
-        tests/simulation/test_autocast.py, and what was lost is counted by one rounding of the
-        float32 result.
+        result is that of torch's own low kernel, except matrix products and convolutions, which are
+        float32's rounded once: they differ from torch's by the order of their sums, and by more
+        where oneDNN has no convolution for the format, as without AVX-512, because torch then adds
+        up images and overlapping windows in the format; and except the gradient of `prod`, which
+        torch computes by another formula under any mode. There the results are bit-exact with
+        `torch.autocast("cpu")` in all programs of tests/simulation/test_autocast.py, and what was
+        lost is counted by one rounding of the float32 result.
 
         Elsewhere, in other formats, roundings and by the rules of CUDA, each result is torch's
         float32 result, correctly rounded, except where a low kernel is known to do otherwise:
@@ -187,6 +188,7 @@ class simulated(ContextDecorator):
         # The modules that run, and the place and autocast's state around each.
         self._running: list[tuple[nn.Module, Place, autocast.State]] = []
         self._outer: Mode | None = None
+        self._stepping = WeakSet[Optimizer]()
         self._seen = False  # whether a module was
         # names that fit no layer so far: they may be misspelt
         self._unmatched = [key for key, _ in policy.layers if isinstance(key, str)]
@@ -231,6 +233,7 @@ class simulated(ContextDecorator):
         mode.thread.begin()
         mode.regions = 0  # a context may have been left within a step
         mode.steps.clear()
+        self._stepping.clear()
         policy = mode.policy
         with ExitStack() as stack:
             # Hooks on every module take time: only where something hangs on the layer.
@@ -339,6 +342,7 @@ class simulated(ContextDecorator):
         if mode.thread is not this_thread() or mode.thread.innermost is not mode:
             return None
 
+        self._end_before_hooks(optimizer)
         mode.steps.append(mode.regions)
         positional = len(args) > 1
         closure = args[1] if positional else kwargs.get("closure")
@@ -355,6 +359,21 @@ class simulated(ContextDecorator):
         if positional:
             return (args[0], simulated_closure, *args[2:]), kwargs
         return args, {**kwargs, "closure": simulated_closure}
+
+    def _end_before_hooks(self, optimizer: Optimizer) -> None:
+        """End the optimizer's steps before the hooks after them, which may run a model."""
+        if optimizer in self._stepping or self._open is None:
+            return
+        self._stepping.add(optimizer)
+        handle = optimizer.register_step_post_hook(self._after_step)
+        self._open.callback(handle.remove)
+        hooks: Any = handle.hooks_dict_ref()
+        hooks.move_to_end(handle.id, last=False)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        mode = self._mode
+        if mode.steps and mode.thread is this_thread():
+            mode.steps.pop()
 
     # Layers
 

@@ -62,6 +62,10 @@ _NO_KERNEL = (
 )
 """What torch says where it has no kernel for a dtype: then one is assumed."""
 
+_SCRATCH = ("_ctc_loss",)
+"""Their second result is memory for the backward pass, not all of which is written: it stays FP32.
+"""
+
 _PLAIN = frozenset(
     {
         Tensor,
@@ -382,6 +386,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         missing = any(text in str(error) for text in passes)
         if rule.own or rule.draws or len(dtypes) != 1 or not missing:
             raise error
+        if rule.name in _SCRATCH:
+            return self._computed(rule, args, kwargs, (*dtypes, torch.float32))
         return self._computed(rule, args, kwargs, tuple(dtypes))
 
     def _is_at_hand(self, rule: Rule, low: list[Tensor]) -> bool:

@@ -57,7 +57,7 @@ PRODUCTS = names_in(
     "mkldnn_convolution mkldnn_convolution_backward"
 )
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
-times as long, and differs by the order of its sums alone."""
+times as long, and differs by the order of its sums, of convolutions also as `KERNELS` says."""
 
 _CAST_WITHIN = names_in("_trilinear linalg_pinv")
 """Have a kernel above the devices, whose steps autocast casts."""

@@ -19,7 +19,10 @@ from networks import (
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
-from torch.optim.optimizer import _global_optimizer_pre_hooks
+from torch.optim.optimizer import (
+    _global_optimizer_pre_hooks,
+    register_optimizer_step_post_hook,
+)
 from torch.utils.checkpoint import checkpoint
 
 import mplab
@@ -218,6 +221,26 @@ def test_after_a_context_that_was_left_within_a_closure_the_next_is_no_step():
     optimizer.step(lambda: sim.__exit__(None, None, None))
     with sim:
         assert F.linear(x, x).dtype is torch.float16
+
+
+@pytest.mark.parametrize("tally", [True, False])
+def test_a_hook_after_a_step_may_run_a_model(tally):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    seen = []
+
+    def run(*_):
+        seen.append(model(torch.ones(1, 2)).dtype)
+
+    handle = register_optimizer_step_post_hook(run)  # before the simulation's own
+    own = optimizer.register_step_post_hook(run)
+    with simulated(FP16, tally=tally):
+        optimizer.step()
+        optimizer.step(run)
+    handle.remove()
+    own.remove()
+    assert seen == [torch.float16] * 5
+    assert not optimizer._optimizer_step_post_hooks
 
 
 def test_a_step_in_another_thread_does_not_end_ours():

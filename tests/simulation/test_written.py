@@ -526,3 +526,17 @@ def test_a_norm_of_no_rows_has_gradients():
         norm = nn.LayerNorm(4).half()
         norm(torch.ones(0, 4).half()).sum().backward()
     assert norm.weight.grad.eq(0).all()
+
+
+def test_memory_that_a_loss_keeps_for_its_gradient_is_neither_rounded_nor_counted():
+    """Not all of it is written: what happened to lie there was counted."""
+    logits = torch.randn(9, 2, 5).half().requires_grad_()
+    words = torch.tensor([[1, 2], [3, 4]])
+    lengths = torch.tensor([9, 4]), torch.tensor([2, 1])
+    with written(FP16) as sim:
+        loss = F.ctc_loss(logits.log_softmax(-1), words, *lengths, reduction="none")
+        loss.sum().backward()
+    assert sim.by_operation["_ctc_loss"].total == 2
+    wide = logits.detach().float().requires_grad_()
+    F.ctc_loss(wide.log_softmax(-1), words, *lengths, reduction="none").sum().backward()
+    torch.testing.assert_close(logits.grad.float(), wide.grad, rtol=0.02, atol=2e-3)
