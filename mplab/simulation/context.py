@@ -86,9 +86,9 @@ class simulated(ContextDecorator):
     `torch.amp.custom_fwd(device_type="cuda")` casts no tensors of the CPU, as in torch, and a
     `backward()` in another thread is torch's own. Sparse, nested, complex and float64 tensors get
     what torch gives them. A low operation that torch has no kernel for is computed. Casts to
-    float8_e4m3fn saturate, as torch's do since 2.12. `torch.compile` runs eagerly inside, if it was
-    used before. The layers of the last 131,072 autograd nodes are known, for the counts by layer.
-    After a KeyboardInterrupt, leave the context: the layer that it hit is not left before.
+    float8_e4m3fn saturate, as torch's do since 2.12. What `torch.compile` made, before or inside,
+    runs eagerly inside. The layers of the last 131,072 autograd nodes are known, for the counts by
+    layer. After a KeyboardInterrupt, leave the context: the layer that it hit is not left before.
 
     Args:
         fmt: the low format, or its name or dtype; it must fit in float32.
@@ -245,6 +245,8 @@ class simulated(ContextDecorator):
                 ):
                     stack.callback(handle.remove)
             dynamo = sys.modules.get("torch._dynamo")
+            flex = "torch.nn.attention.flex_attention"  # which compiles itself
+            mode.compiles = dynamo is not None or flex in sys.modules
             if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
                 stack.enter_context(dynamo.set_stance("force_eager"))
             if self._kinds:

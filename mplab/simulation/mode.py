@@ -149,6 +149,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         cause: why operations run as they do now, if a policy's kernel called them.
         steps: for each optimizer's step that runs, the regions around it.
         regions: how many regions of torch's profiler were entered and not left.
+        compiles: whether `torch.compile` was loaded when the context began.
         discards_scalars: whether a result without dimensions will be computed again, in FP32.
 
     Raises:
@@ -205,6 +206,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # What was computed and lives: its graph may outlive the context.
         self.results = WeakValueDictionary[int, Tensor]()
         self.thread = this_thread()
+        self.compiles = False
 
     def enter(self, place: Place) -> None:
         """Run what follows in a layer, or outside."""
@@ -227,10 +229,13 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Whether torch may run compiled functions within; `simulated` has them run eagerly."""
-        return True
+    def ignore_compile_internals(self) -> bool:  # type: ignore[override]
+        """Whether torch may run compiled functions within; `simulated` has them run eagerly.
+
+        Where torch.compile was not loaded when the context began, torch itself does, unless one
+        must be compiled as a whole.
+        """
+        return self.compiles
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -451,7 +456,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """
         looks = self.observers or torch._C._len_torch_dispatch_stack() > 1
         unusual = self._guards or transformations() or type(t) not in _PLAIN
-        if looks or unusual or not _is_real(t):
+        traced = torch._C._get_tracing_state() is not None  # sizes are tensors then
+        if looks or unusual or traced or not _is_real(t):
             return t.to(dtype)
         # A private guard of torch: below it no mode is asked, and a mode added later is not either,
         # which is why `looks` counts those on the stack.

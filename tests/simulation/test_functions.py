@@ -2,6 +2,8 @@
 
 import copy
 import gc
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -447,6 +449,32 @@ def test_what_torch_compile_made_runs_eagerly_and_is_simulated():
         assert_same_gradients(reference, plain)
         with simulated(FP16):
             assert_bits(compiled(x), expected)
+
+
+FIRST = """
+import sys, torch
+from mplab.simulation import simulated
+assert "torch._dynamo" not in sys.modules
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh()).half()
+with simulated("fp16", policy="as-written") as sim:
+    x = torch.ones(2, 4).half()
+    expected = model(x)
+    assert torch.compile(model, backend="aot_eager")(x).equal(expected)
+assert sim.by_operation["addmm"].total == 16, sim.by_operation
+"""
+
+
+@pytest.mark.slow
+def test_where_torch_compile_is_first_used_inside_it_runs_eagerly_too():
+    subprocess.run([sys.executable, "-W", "ignore", "-c", FIRST], check=True)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_a_module_may_be_traced_by_torch_jit():
+    model = mlp(6, 5, 3)
+    x = torch.randn(4, 6)
+    with simulated(FP16):
+        assert_bits(torch.jit.trace(model, x, check_trace=False)(x), model(x))
 
 
 ASKING = {
