@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -188,9 +187,9 @@ class Health(measures.Watch):
         self._trace_next = False
         self._tracing = False
         self._moved = False
-        # Gradients that the scaler refused, with the versions that they have if backward passes
-        # alone change them: one that is cleared is another tensor, or has one version more.
-        self._refused: dict[Tensor, tuple[ref[Tensor], int]] = {}
+        # Parameters whose gradients the scaler refused, and whether these were still infinite as
+        # the latest backward pass began: a version would not tell of `.grad.data.zero_()`.
+        self._refused: dict[Tensor, bool] = {}
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
@@ -437,6 +436,12 @@ class Health(measures.Watch):
             if measures.is_readable(t) and t.numel() == 1 and not t.is_complex()
         ]
         self._prober.run(len(self.steps), roots, starts)
+        with unseen():
+            self._refused = {
+                p: True
+                for p in self._refused
+                if p.grad is not None and not norm_of(p.grad).isfinite()
+            }
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
@@ -445,9 +450,6 @@ class Health(measures.Watch):
                 self._raw[p] = norm_of(p.grad)
         elif p in self._received:  # an optimizer in the backward pass has used it
             self._raw[p] = self._received[p]
-        if p in self._refused:
-            gradient, version = self._refused[p]
-            self._refused[p] = gradient, version + 1
         name = self._names[p]
         if p in self._raw and name in self.seen.still:
             self._first_norms.append((name, self._raw[p]))
@@ -536,14 +538,7 @@ class Health(measures.Watch):
 
     def _look_for_refused(self, norms: Mapping[Tensor, Tensor]) -> None:
         """Note gradients of a skipped step to which those of this one were added."""
-        left = {p: self._refused.pop(p) for p in norms if p in self._refused}
-        kept = [
-            norms[p]
-            for p, (gradient, version) in left.items()
-            if p.grad is not None
-            and p.grad is gradient()
-            and p.grad._version == version
-        ]
+        kept = [norm for p, norm in norms.items() if self._refused.pop(p, False)]
         if not all(norm.isfinite() for norm in kept):
             self._note(
                 "uncleared-gradients",
@@ -585,9 +580,8 @@ class Health(measures.Watch):
         # Of several optimizers that a scaler steps, one may skip and the next one not.
         if own:
             self._skipped = bool(self._skipped) or refused
-        for p in own if refused else ():
-            if p.grad is not None:
-                self._refused[p] = ref(p.grad), p.grad._version
+        if refused:
+            self._refused |= dict.fromkeys(own, False)
         if self._unscales.pop(optimizer, 0) > 1:
             self._note("unscaled-twice", "unscale_ was called twice before an update.")
 

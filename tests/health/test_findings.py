@@ -351,6 +351,40 @@ def of_two_networks(model, x, scaler, set_to_none):
     return health.report()
 
 
+def data_assigned(gradient):
+    gradient.data = torch.zeros_like(gradient)
+
+
+CLEARED = {
+    "data": lambda gradient: gradient.data.zero_(),
+    "another memory": data_assigned,
+    "foreach": lambda gradient: torch._foreach_zero_([gradient]),
+    "detached": lambda gradient: gradient.detach().zero_(),
+}
+
+
+@pytest.mark.parametrize("clear", CLEARED.values(), ids=CLEARED)
+def test_gradients_may_be_cleared_in_any_way(clear):
+    """Versions do not count what is written to `.data`: a healthy loop was told of a fault."""
+    model = seeded(mlp)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**30)
+    x, y = regression()
+
+    def loss_of(_):
+        with half():
+            out = model(x)
+        return F.mse_loss(out.float(), y)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.zero_grad = lambda: [
+        clear(p.grad) for p in model.parameters() if p.grad is not None
+    ]
+    health = Health(model, optimizer, scaler=scaler)
+    report = sick_runs.trained(health, loss_of, 40)
+    assert any(step.skipped for step in report.steps)
+    assert "uncleared-gradients" not in report.codes
+
+
 @pytest.mark.parametrize("set_to_none", [True, False])
 @pytest.mark.parametrize("loop", [adversarial, of_two_networks])
 def test_gradients_that_are_cleared_in_time_are_no_finding(loop, set_to_none):
