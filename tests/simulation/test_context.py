@@ -536,8 +536,12 @@ def test_in_inference_mode_what_arrives_whole_is_cast_as_autocast_casts_it(name)
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     with torch.inference_mode():
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            real = call(*args)
+        try:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                real = call(*args)
+        except RuntimeError as error:  # an LSTM, where oneDNN has no low one
+            torch.backends.mha.set_fastpath_enabled(fast)
+            pytest.skip(str(error))
         with simulated(BF16, policy=CPU_AUTOCAST):
             ours = call(*args)
     torch.backends.mha.set_fastpath_enabled(fast)
