@@ -7,6 +7,8 @@ import json
 import queue
 import re
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
@@ -329,8 +331,10 @@ def test_equal_answers_get_one_mark_from_somebody_with_a_name(course):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
-def test_a_save_asks_the_database_no_more_often_for_a_larger_class(course, tmp_path):
-    """For 118 students it took 840 questions, and seconds on a busy machine."""
+def test_a_page_and_a_save_ask_the_database_no_more_often_for_a_larger_class(
+    course, tmp_path
+):
+    """For 118 students a save took 840 questions, and a page two for each part of a notebook."""
     copied = Course(shutil.copytree(course.root, tmp_path / "course"))
     show, save, _ = reading(copied, served(copied), "s01")
     counts = []
@@ -339,17 +343,34 @@ def test_a_save_asks_the_database_no_more_often_for_a_larger_class(course, tmp_p
             for i in range(more):
                 book.update_or_create_student(f"x{i}")
                 book.update_or_create_submission("a1", f"x{i}")
-        hidden = hidden_fields(show())
         asked = []
 
         def count(*about, asked=asked):
             asked.append(about)
 
         event.listen(Engine, "before_cursor_execute", count)
-        assert save(["1", "1"], "", hidden).status_code == 303
-        event.remove(Engine, "before_cursor_execute", count)
+        hidden = hidden_fields(show())
         counts.append(len(asked))
-    assert counts[1] <= counts[0]
+        assert save(["1", "1"], "", hidden).status_code == 303
+        counts.append(len(asked))
+        event.remove(Engine, "before_cursor_execute", count)
+    assert counts[2:] <= counts[:2] and counts[0] < 8 and counts[1] < 16
+
+
+@pytest.mark.slow
+def test_a_process_that_typesets_a_page_has_nothing_to_import():
+    """Each page paid 1.4 seconds of CPU time for nbgrader's modules and Matplotlib's."""
+    code = (
+        "import nbformat; from mplab.course.grading import review, feedback\n"
+        "book = nbformat.writes(nbformat.v4.new_notebook())\n"
+        "asked = review.Question('a', 'a', 'q', 1.0, 'q', 'x', '', True, {})\n"
+        "feedback.in_process(60, 1 << 20, review._typeset, book, asked)\n"
+        'there = \'{"nbgrader.api", "matplotlib.figure"} <= set(__import__("sys").modules)\'\n'
+        "print(feedback.in_process(60, 9, eval, f'str({there})'))"
+    )
+    command = [sys.executable, "-c", code]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert told.stdout == "True\n"
 
 
 @pytest.mark.slow

@@ -46,9 +46,6 @@ _PAGE_BYTES = 64 << 20
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 """Forks from a process without threads, unlike a server."""
-_PROCESSES.set_forkserver_preload(
-    ["__main__", "mplab.grading.feedback", "matplotlib.mathtext"]
-)
 
 
 def in_process(
@@ -59,6 +56,8 @@ def in_process(
     Returns:
         Its result; None if it died, took too long, or has more than `most` bytes.
     """
+    # Else each process would import it: 1.4 seconds of CPU time for a page of `review`.
+    _PROCESSES.set_forkserver_preload([work.__module__, "mplab.course.grading.warm"])
     receiver, sender = _PROCESSES.Pipe(duplex=False)
     process = _PROCESSES.Process(
         target=_limited, args=(sender, seconds, work, *arguments)

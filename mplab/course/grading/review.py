@@ -9,11 +9,12 @@ import asyncio
 import hashlib
 import itertools
 import json
+import operator
 import os
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -26,15 +27,18 @@ from urllib.parse import quote, unquote, urlsplit
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import (
+    Assignment,
+    BaseCell,
     Comment,
     Grade,
     MissingEntry,
+    Notebook,
+    Student,
     SubmittedAssignment,
     SubmittedNotebook,
 )
 from sqlalchemy import Integer, cast, func
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.orm import joinedload
 from tornado import httpserver, web
 
 from mplab.course.grading.dates import show_time
@@ -176,7 +180,11 @@ def _in_thread(
 
     async def answered(page: _Handler, *names: str) -> None:
         page.reader = page.find_reader()
-        (await asyncio.to_thread(work, page, *names))()
+        try:
+            respond = await asyncio.to_thread(work, page, *names)
+        except OperationalError as error:
+            raise web.HTTPError(503) from error
+        respond()
 
     return answered
 
@@ -188,6 +196,9 @@ class _Handler(web.RequestHandler):
 
     def initialize(self) -> None:
         self.course = self.settings["course"]
+        # One for all requests: what SQLAlchemy has compiled stays with it. Each closes its own
+        # connection.
+        self.gradebook = self.settings["gradebook"]
         self.root = self.settings["root"]
         self.opened: dict[str, tuple[str, float]] = self.settings["opened"]
 
@@ -235,6 +246,8 @@ class _Handler(web.RequestHandler):
         text = {
             403: "Open the address that mplab grade serve printed.",
             404: "Not found.",
+            503: "The gradebook's database does not answer. Reload this page when it does: then "
+            "your browser sends again what you typed.",
         }
         self.finish(f"{status_code}. {text.get(status_code, 'That did not work.')}\n")
 
@@ -261,7 +274,7 @@ class _List(_Handler):
     def get(self) -> _Respond:
         self.opened.pop(self.reader, None)
         reading = self.being_read()
-        with self.course.gradebook() as book:
+        with self.gradebook as book:
             waiting = func.sum(cast(Grade.needs_manual_grade, Integer))
             query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(
                 Grade.cell_id
@@ -319,7 +332,6 @@ class _Answer(_Handler):
         try:
             # Neither a grader nor another page comes between comparing and writing.
             with self.course.marking(), self._grades(*asked) as (question, grades):
-                place = _place(grades, student)
                 if len(words) > _COMMENT_CHARACTERS:
                     raise ValueError(
                         f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
@@ -329,19 +341,21 @@ class _Answer(_Handler):
                 comment = words.strip()
                 if question.rubric:
                     comment = with_parts(question.rubric, scores, comment)
-                self._refuse_change(question, grades[place])
-                marked = [grades[place]]
+                place = _place(grades, student)
+                self._refuse_change(question, student, grades[student])
+                marked = [student]
                 if self.get_body_argument("same", ""):
                     same = self._same(question, grades, student)
-                    marked += [each for each in same if each.needs_manual_grade]
+                    marked += [each for each in same if grades[each].needs_manual_grade]
                 for each in marked:
-                    each.manual_score = sum(scores)
-                    each.needs_manual_grade = False
-                    if row := _comment(each, question):
+                    grade = grades[each]
+                    grade.manual_score = sum(scores)
+                    grade.needs_manual_grade = False
+                    if row := self._comment(grade, question):
                         row.manual_comment = comment or None
-                    self._sign(question, each.student.id)
+                    self._sign(question, each)
                 respond = self._go_on(question, grades, place + 1)
-                self.database.commit()
+                self.gradebook.db.commit()
                 return respond
         except ValueError as wrong:
             self.set_status(400)
@@ -354,29 +368,34 @@ class _Answer(_Handler):
             page = self._page(question, grades, student, (points, words), error)
         return partial(self.finish, page)
 
-    def _refuse_change(self, question: Question, grade: Any) -> None:
+    def _refuse_change(self, question: Question, student: str, grade: Grade) -> None:
         """Refuse a page that shows another answer, or other points, than there are now.
 
         Raises:
             ValueError: they have changed.
         """
         seen = self.get_body_argument("seen", "")
-        if seen != self._seen(question, grade.student.id):
+        if seen != self._seen(question, student):
             raise ValueError("meanwhile another answer came in; read it first")
-        if self.get_body_argument("mark", "") != _digest_of_points(grade, question):
+        now = _digest_of_points(grade, self._comment(grade, question))
+        if self.get_body_argument("mark", "") != now:
             raise ValueError(
                 f"meanwhile somebody else gave {grade.score:g} of {question.points:g}, which "
                 "stands beside the fields. If yours shall count, save again"
             )
 
-    def _go_on(self, question: Question, grades: list[Any], place: int) -> _Respond:
+    def _go_on(
+        self, question: Question, grades: Mapping[str, Grade], place: int
+    ) -> _Respond:
         """Go to the next answer that waits; else to the list.
 
         An answer that somebody else has open comes last.
         """
-        waiting = [g for g in grades[place:] + grades[:place] if g.needs_manual_grade]
-        found = waiting or (grades if place == 0 else [])
-        addresses = [question.address(grade.student.id) for grade in found]
+        students = list(grades)
+        turned = students[place:] + students[:place]
+        waiting = [each for each in turned if grades[each].needs_manual_grade]
+        found = waiting or (students if place == 0 else [])
+        addresses = [question.address(student) for student in found]
 
         # In one thread, so that no two people are given the same.
         def hand_out() -> None:
@@ -392,35 +411,46 @@ class _Answer(_Handler):
     @contextmanager
     def _grades(
         self, assignment: str, notebook: str, name: str
-    ) -> Iterator[tuple[Question, list[Any]]]:
+    ) -> Iterator[tuple[Question, dict[str, Grade]]]:
         """Find a question and all its grades, in the order of the students' ids."""
-        with self.course.gradebook() as book:
-            self.database = book.db
+        with self.gradebook as book:
             try:
-                asked = questions(self.course, book.find_assignment(assignment).name)
                 question = next(
-                    q for q in asked if (q.notebook, q.name) == (notebook, name)
+                    each
+                    for each in questions(self.course, assignment)
+                    if (each.notebook, each.name) == (notebook, name)
                 )
-                cell = book.find_graded_cell(name, notebook, assignment)
-            except (MissingEntry, StopIteration, ValueError) as error:
+            except (StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
             # In one question to the database, and not in three for each student.
-            query = book.db.query(Grade).filter(Grade.cell_id == cell.id)
-            whole = joinedload(Grade.notebook).joinedload(SubmittedNotebook.assignment)
-            query = query.options(whole.joinedload(SubmittedAssignment.student))
-            grades = sorted(query, key=lambda grade: str(grade.student.id))
-            yield question, grades
+            query = book.db.query(Student.id, Grade).select_from(Grade)
+            query = query.join(Grade.cell).join(Grade.notebook)
+            query = query.join(SubmittedNotebook.notebook).join(Notebook.assignment)
+            query = query.join(SubmittedNotebook.assignment)
+            query = query.join(SubmittedAssignment.student)
+            asked = (assignment, notebook, name)
+            named = (Assignment.name, Notebook.name, BaseCell.name)
+            query = query.filter(*map(operator.eq, named, asked))
+            yield question, dict(sorted(map(tuple, query)))
 
     def _seen(self, question: Question, student: str) -> str:
         """Return the digest of an answer as it is now."""
         answers = self.course.read("answers", question.assignment, student)
         return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
-    def _same(self, question: Question, grades: list[Any], student: str) -> list[Any]:
+    def _same(
+        self, question: Question, students: Iterable[str], student: str
+    ) -> list[str]:
         """Return the others who gave the same answer."""
         seen = self._seen(question, student)
-        others = [grade for grade in grades if seen and grade.student.id != student]
-        return [g for g in others if self._seen(question, g.student.id) == seen]
+        others = [each for each in students if seen and each != student]
+        return [each for each in others if self._seen(question, each) == seen]
+
+    def _comment(self, grade: Grade, question: Question) -> Any:
+        """Return the row of the comment on an answer; None if it can have none."""
+        query = self.gradebook.db.query(Comment).join(Comment.cell)
+        query = query.filter(Comment.notebook_id == grade.notebook_id)
+        return query.filter(BaseCell.name == question.answer).one_or_none()
 
     def _sign(self, question: Question, student: str) -> None:
         """Record who gave the points of an answer, and when."""
@@ -429,26 +459,33 @@ class _Answer(_Handler):
         signed = {question.name: [self.reader, now]}
         self.course.write("marks", *place, self.course.read("marks", *place) | signed)
 
+    def _others(self, grade: Grade) -> Any:
+        """Return the other grades of a notebook, by the names of their cells."""
+        columns = (Grade.needs_manual_grade, Grade.score, Grade.max_score)
+        query = self.gradebook.db.query(BaseCell.name, *columns).join(Grade.cell)
+        query = query.filter(Grade.notebook_id == grade.notebook_id)
+        return query.filter(Grade.id != grade.id)
+
     def _bank(self, comment: Any) -> list[str]:
         """Return the comments on this question so far."""
         if comment is None:
             return []
-        comments = self.database.query(Comment.manual_comment)
+        comments = self.gradebook.db.query(Comment.manual_comment)
         comments = comments.filter(Comment.cell_id == comment.cell_id).distinct()
         return sorted({read_parts(text)[1] for (text,) in comments if text} - {""})
 
     def _page(
         self,
         question: Question,
-        grades: list[Any],
+        grades: Mapping[str, Grade],
         student: str,
         typed: tuple[list[str], str] | None = None,
         error: str = "",
     ) -> bytes:
         """Write the page of an answer, with what was typed if it could not be saved."""
         place = _place(grades, student)
-        grade = grades[place]
-        comment = _comment(grade, question)
+        grade = grades[student]
+        comment = self._comment(grade, question)
         seen = self._seen(question, student)  # before it is read
         path = self.course.root / "autograded" / student / question.assignment
         path /= f"{question.notebook}.ipynb"
@@ -472,17 +509,17 @@ class _Answer(_Handler):
             earlier = {"Points": f"{grade.score:g}"}
         now = {} if grade.needs_manual_grade else earlier
         signed = self.course.read("marks", question.assignment, student)
-        near = [question.address(grade.student.id) for grade in grades]
-        names = (grade.student.first_name, grade.student.last_name)
+        near = [question.address(each) for each in grades]
+        person = grade.student
         return self.render_string(
             "answer.html",
             root=self.root,
             question=question,
-            who=" ".join(filter(None, (student, *names))),
+            who=" ".join(filter(None, (student, person.first_name, person.last_name))),
             parts=parts,
             number=place + 1,
             count=len(grades),
-            waiting=sum(each.needs_manual_grade for each in grades),
+            waiting=sum(each.needs_manual_grade for each in grades.values()),
             before=near[place - 1] if place else "",
             after="".join(near[place + 1 : place + 2]),
             earlier=", ".join(f"{name} {points}" for name, points in earlier.items()),
@@ -491,14 +528,14 @@ class _Answer(_Handler):
             words=words,
             error=error,
             seen=seen,
-            shown=_digest_of_points(grade, question),
+            shown=_digest_of_points(grade, comment),
             there=there,
             grade=grade,
             has_comment=comment is not None,
             bank=self._bank(comment),
             given_by=signed.get(question.name, ("A person", "")),
-            same=self._same(question, grades, student),
-            marks=[g for g in grade.notebook.grades if g.name != question.name],
+            same={each: grades[each] for each in self._same(question, grades, student)},
+            marks=self._others(grade),
         )
 
 
@@ -511,23 +548,17 @@ def _points(part: tuple[str, float], text: str) -> float:
     raise ValueError(f"{name} must be a number from 0 to {most:g}")
 
 
-def _place(grades: list[Any], student: str) -> int:
-    for place, grade in enumerate(grades):
-        if grade.student.id == student:
-            return place
-    raise web.HTTPError(404)
+def _place(grades: Mapping[str, Grade], student: str) -> int:
+    if student not in grades:
+        raise web.HTTPError(404)
+    return list(grades).index(student)
 
 
-def _digest_of_points(grade: Any, question: Question) -> str:
+def _digest_of_points(grade: Grade, comment: Any) -> str:
     """Return a digest of an answer's points and comment, as they are now."""
-    comment = _comment(grade, question)
     words = comment.comment if comment else None
     there = (grade.manual_score, grade.auto_score, grade.needs_manual_grade, words)
     return hashlib.sha256(repr(there).encode()).hexdigest()
-
-
-def _comment(grade: Any, question: Question) -> Any:
-    return next((c for c in grade.notebook.comments if c.name == question.answer), None)
 
 
 def application(
@@ -555,6 +586,7 @@ def application(
     return web.Application(
         [(root + path, page) for path, page in pages.items()],
         course=course,
+        gradebook=course.gradebook(),
         root=root,
         hosts=[f"{name}:{port}" for name in (host, "localhost")],
         cookie=f"mplab-{port}",
