@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import shutil
@@ -127,6 +128,18 @@ def test_a_file_that_another_program_has_open_for_a_moment_is_replaced_after_it(
         replace_file(path, b"newer")
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_told_with_the_file_that_could_not_be_written(
+    tmp_path, monkeypatch
+):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*lesson\.ipynb'"):
+        replace_file(tmp_path / "lesson.ipynb", b"new")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_process_killed_while_it_writes_leaves_the_old_file(tmp_path):

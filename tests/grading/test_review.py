@@ -16,13 +16,25 @@ from urllib.parse import urlsplit
 
 import lab_browser
 import nbformat
+import postgres
 import pytest
 import requests
-from classroom import ROSTER, autograded, grade_id, notebook, released, submit
+from classroom import (
+    ROSTER,
+    autograded,
+    configure,
+    grade_id,
+    notebook,
+    released,
+    run,
+    submit,
+    with_students,
+    with_walls,
+)
 from lab_browser import free_port
 from sqlalchemy import Engine, event
 
-from mplab.course.grading import review
+from mplab.course.grading import autograding, review
 from mplab.course.grading.exporting import grades
 from mplab.course.grading.feedback import in_process, write_feedback
 from mplab.course.grading.folder import Course, create_course
@@ -327,6 +339,50 @@ def test_equal_answers_get_one_mark_from_somebody_with_a_name(course):
         book.db.commit()
     submit(course, "s03", before)
     autograded(course)
+
+
+@pytest.mark.slow
+@with_walls
+def test_a_database_that_stops_and_starts_costs_no_grade_and_no_point(
+    tmp_path, monkeypatch
+):
+    with postgres.server() as database:
+        course = with_students(tmp_path / "course")
+        configure(course, f"c.CourseDirectory.db_url = {database('stops')!r}")
+        released(course)
+        for student in ("s01", "s02", "s03"):
+            submit(course, student, notebook(course))
+        save, calls = autograding.save, []
+
+        def stopping(*about):
+            calls.append(about)
+            if len(calls) == 2:
+                database.stop()
+            return save(*about)
+
+        monkeypatch.setattr(autograding, "save", stopping)
+        monkeypatch.setattr(autograding, "_PAUSES", (0.0, 0.1))
+        lines = autograded(course)
+        assert sorted(str(line.score) for line in lines) == ["16.0", "None", "None"]
+        told = [line.remark for line in lines if line.score is None]
+        assert all("a technical reason: OperationalError" in remark for remark in told)
+        assert run(course, "autograde", "a1") == 2
+        database.start()
+        lines = autograded(course)
+        assert [line.score for line in lines] == [16.0] * 3
+        assert sum(line.done_before for line in lines) == 1
+        # Of who gives points by hand.
+        first = served(course)
+        show, give, _ = reading(course, first, "s02")
+        hidden = hidden_fields(show())
+        database.stop()
+        told = give(["1", "1"], "Which tie?", hidden)
+        assert told.status_code == 503 and "Reload this page when it does" in told.text
+        assert show() == told.text
+        database.start()
+        assert give(["1", "1"], "Which tie?", hidden).status_code == 303
+        with course.gradebook() as book:
+            assert book.find_submission("a1", "s02").score == 18
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ import os
 import shutil
 import subprocess
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,9 @@ def server():
         options = (
             f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
         )
-        start = f"pg_ctl -D {folder}/data -w -l {folder}/log"
-        call(*start.split(), "-o", options, "start")
+        control = f"pg_ctl -D {folder}/data -w -l {folder}/log".split()
+        start = partial(call, *control, "-o", options, "start")
+        start()
         try:
 
             def database(name):
@@ -54,8 +56,11 @@ def server():
                 return f"postgresql+psycopg://postgres@/{name}?host={folder}"
 
             database.folder = Path(folder)
+            database.start = start
+            database.stop = partial(call, *control, "-m", "immediate", "stop")
             yield database
         finally:
-            call("pg_ctl", "-D", f"{folder}/data", "-w", "-m", "immediate", "stop")
+            with suppress(subprocess.CalledProcessError):  # it has been stopped
+                database.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
