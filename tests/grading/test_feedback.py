@@ -2,6 +2,7 @@
 
 import html
 import json
+import os
 import re
 import shutil
 
@@ -9,7 +10,11 @@ import nbformat
 import pytest
 from classroom import autograded, configure, notebook, run, submit, with_walls
 
-from mplab.course.grading.feedback import FeedbackExporter, write_feedback
+from mplab.course.grading.feedback import (
+    FeedbackExporter,
+    without_page,
+    write_feedback,
+)
 from mplab.course.grading.folder import Course, captured_log
 from mplab.course.grading.submissions import marked
 
@@ -155,3 +160,17 @@ def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course)
     assert "<pre>0.0</pre>" not in page.replace("\n", "")
     kinds = {*re.findall('<section class="(.*?)"', page)}
     assert kinds == {"feedback", "markdown", "code"}
+
+
+def test_a_page_is_renewed_with_its_notebook_though_the_clock_was_set_back(
+    graded, tmp_path
+):
+    """`watch` took the page of two days later for newer than the answer it had graded since."""
+    course = Course(shutil.copytree(graded.root, tmp_path / "course"))
+    configure(course, f"c.CourseDirectory.root = {str(course.root)!r}")
+    assert without_page(course, "a1", ["s01"]) == ["s01"]
+    write_feedback(course, "a1", students=["s01"])
+    assert without_page(course, "a1", ["s01"]) == []
+    path = course.root / "autograded/s01/a1/a1.ipynb"
+    os.utime(path, (1e9, 1e9))
+    assert without_page(course, "a1", ["s01"]) == ["s01"]

@@ -6,6 +6,7 @@ parser hours. Such a page is shown as plain text.
 
 import json
 import multiprocessing.connection
+import os
 import re
 import resource
 import signal
@@ -175,17 +176,22 @@ def write_feedback(
 
 
 def without_page(course: Course, assignment: str, students: Sequence[str]) -> list[str]:
-    """Return the students whose page is missing, or older than their graded notebook."""
+    """Return the students whose page is missing, or is that of another graded notebook."""
     found = []
     for student in students:
         notebooks = (course.root / "autograded" / student / assignment).glob("*.ipynb")
         pages = course.root / "feedback" / student / assignment
         for notebook in notebooks:
             page = pages / f"{notebook.stem}.html"
-            if not page.is_file() or page.stat().st_mtime < notebook.stat().st_mtime:
+            # It has its notebook's time: an older page looks newer after a clock is set back.
+            if not page.is_file() or _time(page) != _time(notebook):
                 found.append(student)
                 break
     return found
+
+
+def _time(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 def write_zip(
@@ -245,6 +251,7 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 path = graded / f"{row.name}.ipynb"
                 if not path.is_file():
                     continue
+                time = _time(path)
                 notebook = read_notebook(path, as_version=4)
                 cells = marked(notebook)
                 for grade in row.grades:
@@ -267,8 +274,9 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 }
                 told = with_points(notebook, about)
                 replace_file(pages / path.name, writes(told).encode())
-                page = exporter.page(told)
-                replace_file(pages / f"{row.name}.html", page.encode())
+                page = pages / f"{row.name}.html"
+                replace_file(page, exporter.page(told).encode())
+                os.utime(page, ns=(time, time))
                 if exporter.plain and not remark:
                     remark = f"plain text: {exporter.plain}"
     except Exception as error:  # the other pages go on
