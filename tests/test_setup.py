@@ -153,7 +153,12 @@ def test_the_number_core_needs_five_packages_and_torch_two_more():
 
 def test_each_extra_declares_every_package_that_its_rooms_import():
     """Not only what another package happens to bring."""
-    known_as = {"PIL": "pillow", "IPython": "ipython", "dateutil": "python-dateutil"}
+    known_as = {
+        "PIL": "pillow",
+        "IPython": "ipython",
+        "dateutil": "python-dateutil",
+        "yaml": "pyyaml",
+    }
     package = Path(mplab.__file__).parent
     for room, extras in EXTRA_OF.items():
         names = set()

@@ -408,3 +408,53 @@ def test_a_canvas_roster_without_log_ins_says_that_ids_are_canvas_s(tmp_path):
     roster = read_roster(path)
     assert roster.students == [Student("5", "Ada", "Löwe", "", "5")]
     assert roster.remarks == ("ids are those of the column ID",)
+
+
+@pytest.mark.parametrize("top", ["", "assignment_9100_export/"])
+def test_gradescope_s_list_says_whose_each_folder_is_and_when_it_came_in(course, top):
+    """Its folders bear no name: nothing of 300 was recognised."""
+    notebook = "of either"
+    listed = """\
+submission_11:
+  :submitters:
+  - :name: Ada Löwe
+    :sid: S01
+    :email: other@x
+  :created_at: 2026-11-22 10:15:45.466432000 Z
+submission_12:
+  :submitters:
+  - :name: Somebody
+    :sid:
+    :email: nobody@x
+  - :name: Cy Ek
+    :sid: s03
+    :email:
+  - :name: Di Wu
+    :sid: s04
+    :email:
+  :created_at: 2026-11-22 10:16:45.466432000 Z
+submission_13:
+  :submitters:
+  - :name: Somebody
+    :sid:
+    :email: nobody@x
+  :created_at: 2026-11-22 10:16:45.466432000 Z
+"""
+    found = classroom.bring(
+        course,
+        {
+            f"{top}submission_metadata.yml": listed,
+            # A student's own list counts for nothing.
+            f"{top}submission_11/submission_metadata.yml": "submission_13: x",
+            f"{top}submission_11/a1.ipynb": notebook,
+            f"{top}submission_12/a1.ipynb": notebook,
+            f"{top}submission_13/a1.ipynb": notebook,
+        },
+    )
+    assert (found.students, found.left_out) == (["s01", "s03"], ["submission_13"])
+    assert course.read("received", "a1", "s01")["time"] == "2026-11-22 10:15:45 UTC"
+    assert team_owners(course, "a1") == {"s03": "s03", "s04": "s03"}
+    with pytest.raises(ValueError, match="must be Gradescope's list of submissions"):
+        classroom.bring(
+            course, {f"{top}submission_metadata.yml": "a: &x !!python/object:os.x {}"}
+        )

@@ -51,7 +51,7 @@ from mplab.course.grading.tables import (
     read_people,
     write_table,
 )
-from mplab.course.grading.worksheets import PlatformList, read_list
+from mplab.course.grading.worksheets import PlatformList, read_gradescope, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
 _STUDENT_BYTES = 64 << 20
@@ -73,6 +73,9 @@ _NOTHING = "nothing"
 
 _UNKNOWN = ""
 """The source of a time if nothing says when it came in."""
+
+_GRADESCOPE = re.compile(r"(assignment_\d+_export/)?submission_metadata\.yml")
+"""Gradescope's list, which it puts above all submissions: no student's file is taken for it."""
 
 _EXCHANGE = re.compile(
     r"(?P<id>.+)\+(?P<assignment>[^+]+)\+(?P<time>\d{4}-[^+]+)(?:\+[^+]*)?"
@@ -185,14 +188,21 @@ def collect(
     table = read_people(people, {s.id for s in roster}) if people else {}
     listed = read_list(times, roster, zone)
     problems = listed.remarks
-    if listed.names:
-        numbers = {who: number for number, who in listed.people.items()}
-        record = {"numbers": numbers, "teams": listed.teams}
-        course.write("platform", assignment, "list", record)
-    known = People(roster, course.teams(assignment), listed, table)
     sources: dict[str, str] = {}
     with ExitStack() as stack:
-        files = _without_top(list(_files(place, stack)), place, known)
+        files = []
+        for file in _files(place, stack):
+            if _GRADESCOPE.fullmatch(str(file.path)):
+                with file.open() as stream:
+                    table = read_gradescope(stream, roster, listed) | table
+            else:
+                files.append(file)
+        if listed.names or listed.teams:
+            numbers = {who: number for number, who in listed.people.items()}
+            record = {"numbers": numbers, "teams": listed.teams}
+            course.write("platform", assignment, "list", record)
+        known = People(roster, course.teams(assignment), listed, table)
+        files = _without_top(files, place, known)
         found = _deliveries(files, course, assignment, known)
         problems += found.problems
         if found.unknown:

@@ -4,8 +4,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
+from typing import IO
+
+import yaml  # type: ignore[import-untyped]
 
 from mplab.course.grading.dates import read_time
 from mplab.course.grading.tables import (
@@ -16,6 +19,9 @@ from mplab.course.grading.tables import (
     normalized_head,
     read_table,
 )
+
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The first is compiled with PyYAML, where that could be."""
 
 
 @dataclass
@@ -75,6 +81,35 @@ def read_list(
                 "2026-11-22 10:15."
             ) from error
     return found
+
+
+def read_gradescope(
+    file: IO[bytes], roster: Sequence[Student], found: PlatformList
+) -> dict[str, str]:
+    """Read whose each folder of Gradescope's download is; times and teams go into `found`.
+
+    Raises:
+        ValueError: it is not Gradescope's list of submissions.
+    """
+    known = {normalized_head(s.email): s.id for s in roster if s.email}
+    known |= {normalized_head(student.id): student.id for student in roster}
+    owners: dict[str, str] = {}
+    try:
+        for folder, about in yaml.load(file, _Loader).items():
+            people = about[":submitters"]
+            texts = [str(one[key]) for one in people for key in (":sid", ":email")]
+            here = [known[t] for t in map(normalized_head, texts) if t in known]
+            if members := list(dict.fromkeys(here)):
+                owners[folder] = members[0]
+                _add_time(found, members[0], str(about[":created_at"]), UTC)
+            if len(members) > 1:
+                found.teams[folder] = members
+    except Exception as error:  # a list that is none may raise anything
+        raise ValueError(
+            f"submission_metadata.yml must be Gradescope's list of submissions; got {error}. "
+            "Download the submissions again, or take it out."
+        ) from error
+    return owners
 
 
 def _add_time(found: PlatformList, of: str, text: str, zone: tzinfo) -> None:
