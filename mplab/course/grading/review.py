@@ -31,7 +31,6 @@ from nbgrader.api import (
     BaseCell,
     Comment,
     Grade,
-    MissingEntry,
     Notebook,
     Student,
     SubmittedAssignment,
@@ -167,6 +166,16 @@ def _typeset(notebook: str, question: Question) -> str:
     return json.dumps({"question": text, "answer": "".join(parts), "model": model})
 
 
+_NAMES = (Assignment.name, Notebook.name, BaseCell.name)
+"""The columns with the first three fields of a question."""
+
+
+def _of_cells(query: Any) -> Any:
+    """Let a query know the names of each grade's cell."""
+    query = query.select_from(Grade).join(Grade.cell).join(BaseCell.notebook)
+    return query.join(Notebook.assignment)
+
+
 _Respond = Callable[[], Any]
 
 
@@ -276,20 +285,16 @@ class _List(_Handler):
         reading = self.being_read()
         with self.gradebook as book:
             waiting = func.sum(cast(Grade.needs_manual_grade, Integer))
-            query = book.db.query(Grade.cell_id, func.count(), waiting).group_by(
-                Grade.cell_id
-            )
-            counts = {cell: counted for cell, *counted in query}
+            query = _of_cells(book.db.query(*_NAMES, func.count(), waiting))
+            query = query.group_by(*_NAMES)
+            counts = {tuple(row[:3]): row[3:] for row in query}
             tables = {}
             for name in sorted(assignment.name for assignment in book.assignments):
                 rows = []
                 # A due date is known before the release.
-                with suppress(MissingEntry, ValueError):
+                with suppress(ValueError):
                     for question in questions(self.course, name):
-                        cell = book.find_graded_cell(
-                            question.name, question.notebook, name
-                        )
-                        counted = counts.get(cell.id, (0, 0))
+                        counted = counts.get(question[:3], (0, 0))
                         address = question.address()
                         now = [
                             f"{unquote(place.removeprefix(address))}: {who}"
@@ -423,14 +428,10 @@ class _Answer(_Handler):
             except (StopIteration, ValueError) as error:
                 raise web.HTTPError(404) from error
             # In one question to the database, and not in three for each student.
-            query = book.db.query(Student.id, Grade).select_from(Grade)
-            query = query.join(Grade.cell).join(Grade.notebook)
-            query = query.join(SubmittedNotebook.notebook).join(Notebook.assignment)
+            query = _of_cells(book.db.query(Student.id, Grade)).join(Grade.notebook)
             query = query.join(SubmittedNotebook.assignment)
             query = query.join(SubmittedAssignment.student)
-            asked = (assignment, notebook, name)
-            named = (Assignment.name, Notebook.name, BaseCell.name)
-            query = query.filter(*map(operator.eq, named, asked))
+            query = query.filter(*map(operator.eq, _NAMES, question[:3]))
             yield question, dict(sorted(map(tuple, query)))
 
     def _seen(self, question: Question, student: str) -> str:
