@@ -4,7 +4,7 @@ import json
 
 import pytest
 from cases import run_script
-from classroom import configure
+from classroom import code_cell, configure
 
 from mplab.course.grading.releasing import add_start
 
@@ -26,6 +26,21 @@ def test_a_release_says_how_to_start_and_its_first_cell_installs(course):
     assert '    %pip install --quiet "https://files.example/mplab.whl"\n' in source
     page = (course.root / "release/a1/START.md").read_text(encoding="utf-8")
     assert 'jupyterlab "https://files.example/mplab.whl"' in page
+
+
+def test_what_a_notebook_imports_besides_mplab_is_installed_as_well(course):
+    """In an empty environment `import torch` failed, though START.md had been followed."""
+    place = course.root / "release/a1"
+    path = place / "a1.ipynb"
+    book = json.loads(path.read_text())
+    book["cells"] += [code_cell("import torch\nfrom mplab import pictures")]
+    path.write_text(json.dumps(book))
+    configure(course, "c.Course.install = 'mplab'")
+    add_start(course, place)
+    wanted = '"mplab" "torch" "matplotlib"\n'
+    assert f"%pip install --quiet {wanted}" in "".join(first_cell(course)["source"])
+    page = (place / "START.md").read_text(encoding="utf-8")
+    assert f"jupyterlab {wanted[:-1]} " in page
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Release an assignment after a test: its solution must earn all points, its stubs none."""
 
 import base64
+import re
 import tempfile
 import time
 import zlib
@@ -54,6 +55,12 @@ if not Path("checks.json").exists():  # the notebook came alone; these are its p
     Path("checks.json").write_bytes(zlib.decompress(base64.b64decode("CHECKS")))"""
 
 _UNKNOWN = 'raise ModuleNotFoundError("mplab is not installed: ask your teacher how")'
+
+_MORE = {
+    "torch": r"^(import|from) torch\b",
+    "matplotlib": r"^(import|from) (matplotlib|mplab import pictures)\b",
+}
+"""What notebooks import and mplab alone does not bring, by the line that does."""
 
 _TRIED = 10
 """The draws on which misconceptions are tried."""
@@ -173,16 +180,21 @@ def add_start(course: Course, release: Path) -> None:
     """Put START.md and the first cell into a release.
 
     The cell installs `c.Course.install` of the settings, an address or a wheel; without it nobody
-    can start by START.md, so there is none. The cell writes the
-    public cases beside the notebook if they are not there, because Colab opens a notebook alone.
+    can start by START.md, so there is none. Both name what else the notebook imports. The cell
+    writes the public cases beside the notebook if they are not there, because Colab opens a
+    notebook alone.
     """
     what = str(course.config().Course.get("install", "") or "")
-    command = f'%pip install --quiet "{what}"' if what else _UNKNOWN
+    notebooks = {p: read_notebook(p, as_version=4) for p in release.glob("*.ipynb")}
+    cells = [cell for notebook in notebooks.values() for cell in notebook.cells]
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    more = [f' "{name}"' for name, used in _MORE.items() if re.search(used, code, re.M)]
+    wanted = f'"{what}"{"".join(more)}'
+    command = f"%pip install --quiet {wanted}" if what else _UNKNOWN
     table = (release / "checks.json").read_bytes()
     packed = base64.b64encode(zlib.compress(table, 9)).decode()
     source = _CELL.replace("INSTALL", command).replace("CHECKS", packed)
-    for path in sorted(release.glob("*.ipynb")):
-        notebook = read_notebook(path, as_version=4)
+    for path, notebook in notebooks.items():
         mark = {"grade_id": f"{path.stem}-start", "schema_version": 3, "locked": True}
         mark |= {"grade": False, "solution": False, "task": False}
         metadata = {"nbgrader": mark, "jupyter": {"source_hidden": True}}
@@ -192,7 +204,8 @@ def add_start(course: Course, release: Path) -> None:
         write_notebook(notebook, path)
     if what:
         page = _START.read_text("utf-8").replace("NAME", release.name)
-        (release / "START.md").write_text(page.replace("INSTALL", what), "utf-8")
+        page = page.replace('"INSTALL"', wanted)
+        (release / "START.md").write_text(page, "utf-8")
 
 
 def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[str]:
