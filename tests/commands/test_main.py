@@ -1,3 +1,4 @@
+import contextlib
 import hashlib
 import json
 import os
@@ -116,6 +117,36 @@ def test_an_edited_file_is_kept_and_said_so_also_when_a_newer_version_exists(
     said = "\n".join(copy_lessons(source, mine))
     assert "newer version: --reset renews it and keeps yours" in said
     assert (mine / FIRST).read_text() == "my work"
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_a_copy_that_ends_early_loses_no_work_and_the_next_one_finishes_it(
+    source, mine, monkeypatch, reset, writes
+):
+    (mine / FIRST).write_text("my work")
+    for name in (FIRST, SECOND):
+        (source / name).write_text(VERSION_2)
+    left = [None] * writes
+
+    def full(path, content, *, write=lab.replace_file):
+        if not left:
+            raise OSError(28, "No space left on device")
+        left.pop()
+        write(path, content)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(lab, "replace_file", full)
+        with contextlib.suppress(OSError):
+            copy_lessons(source, mine, reset=reset)
+    copy_lessons(source, mine, reset=reset)
+    assert first_cell(mine / SECOND) == "version 2"
+    kept = [
+        p.name for p in mine.rglob("*") if p.is_file() and p.read_text() == "my work"
+    ]
+    assert kept == [FIRST]
+    if reset:
+        assert first_cell(mine / FIRST) == "version 2"
 
 
 def opened_and_run(path):
