@@ -370,11 +370,7 @@ def _at_once(
 ) -> Any:
     """Compute an operation on common operands, by default rules; None for the long way."""
     if not _OPERATIONS[operation].few:
-        found = take(operation.__name__, fmt, *operands)
-        if found is None and getattr(operands[0], "dtype", None) == np.float32:
-            # The loop of float32 may be too narrow for one of them; that of float64 never is.
-            found = take(operation.__name__, fmt, *map(widen, operands))
-        return found
+        return take(operation.__name__, fmt, *operands)
     return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
 
 

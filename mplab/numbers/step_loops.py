@@ -106,6 +106,8 @@ class StepUfunc(NamedTuple):
     """Of the output."""
     misses: memoryview
     """One integer, which never falls; if it rises during a call, that call may be wrong."""
+    wider: str
+    """The kind of another ufunc, which may take what this one cannot; empty if there is none."""
     kept: Any
     """The memory that both read."""
 
@@ -228,9 +230,8 @@ def _usable_typed(bits):
         wrong = (bits & ~_SIGN) >= _INFINITY
         return np.int64(0) if wrong else bits, wrong
 
-    def ordinary(
-        bits,
-    ):  # so that no result overflows or is subnormal, nor what it loses
+    # So that no result overflows or is subnormal, nor what a sum loses.
+    def ordinary(bits):
         a = np.int32(bits & 0x7FFFFFFF)
         wrong = (a < np.int32(_SMALL)) & (a != 0) | (a >= np.int32(_LARGE))
         return np.int32(0) if wrong else bits, wrong
@@ -375,6 +376,8 @@ def _loop(
             if narrow:
                 for i in range(some):
                     out[i] = np.float64(_as_float(results[i])).view(np.int64)
+                if wrong:  # another loop takes them all
+                    break
         if wrong:
             _add_atomically(data, _MISSES, wrong)  # type: ignore[call-arg]
 
@@ -417,22 +420,25 @@ def ufunc_of(name: str, fmt: Format, kind: str) -> StepUfunc | None:
     Args:
         name: one of `STEPS`, or of an operation that has no loop here.
         fmt: the format of its numbers.
-        kind: "f" or "d", for "decode" "B", "H" or "I".
+        kind: "f" or "d", for "decode" "B", "H" or "I"; "F" for float32 computed in float64.
     """
     if fmt.bits > 32 or name not in STEPS:
         return None
     step = STEPS.index(name)
     coded = step in (_ENCODE, _QUANTIZE)
-    kinds = kind + ("BHII"[(fmt.bits - 1) // 8] if coded else "d")
+    kinds = "f" if kind == "F" else kind
+    kinds += "BHII"[(fmt.bits - 1) // 8] if coded else "d"
     overflow = Overflow(step == _QUANTIZE)
     facts = None
+    wider = ""
     narrow = (coded and fmt.bits < 32) or (step >= _ADD and fmt.precision <= 11)
     if narrow and kind == "f":  # half the width, half the time
         facts = _facts(fmt, overflow, np.float32)
+        wider = "" if coded or facts is None else "F"
     if facts is None:
         facts = _facts(fmt, overflow, np.float64)
     assert facts is not None  # float64 holds every format
     loop = _loop(step, kinds, not fmt.has_negative_zero, facts.itemsize, _EDITION)
     made = make_ufunc(name, loop, [_inputs(step) * kinds[0] + kinds[1]], facts)
     misses: Any = facts[_MISSES:]
-    return StepUfunc(made.call, np.dtype(kinds[1]), memoryview(misses), made)
+    return StepUfunc(made.call, np.dtype(kinds[1]), memoryview(misses), wider, made)

@@ -47,16 +47,18 @@ def take(step: str, fmt: Format, *operands: Any, kinds: Any = NUMBERS) -> Any:
             return None
         kind = found
     ready = _ready(step, fmt, kind)
-    if not ready:
-        return None
-    call, dtype, misses, _ = ready
-    before = misses[0]
     first = operands[0]
-    if type(first) is _ARRAY and first.size >= DIVISIBLE:
-        result = _in_threads(call, dtype, operands)
-    else:
-        result = call(*operands)
-    return result if misses[0] == before else None
+    while ready:
+        call, dtype, misses, wider, _ = ready
+        before = misses[0]
+        if type(first) is _ARRAY and first.size >= DIVISIBLE:
+            result = _in_threads(call, dtype, operands)
+        else:
+            result = call(*operands)
+        if misses[0] == before:
+            return result
+        ready = wider and _ready(step, fmt, wider)
+    return None
 
 
 def _in_threads(call: Any, dtype: Any, operands: tuple[Any, ...]) -> np.ndarray:

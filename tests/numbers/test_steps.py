@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -94,6 +95,27 @@ def test_float32_operands_give_the_bits_of_float64_and_none_waits_for_another(na
                 assert_same_bits(operation(*narrow, fmt), operation(*wide, fmt))
             if operation in (add, subtract, multiply, fma) and numbers is ordinary:
                 assert steps.take(operation.__name__, fmt, *narrow) is not None
+
+
+@pytest.mark.parametrize("operation", [add, fma])
+def test_operands_of_several_kinds_are_taken_or_refused_as_one_by_one(
+    operation, by_the_long_way
+):
+    """A second try of float32 operands took what the checks refuse."""
+    x = np.array([1, 2, 3], np.float32)
+    rest = [x] * (OPERATIONS[operation] - 2)
+    masked = np.ma.array(x, mask=[0, 1, 0])
+    for other in (1.5, 2, [1, 2, 3], np.float64(0.5), np.arange(3), x[0], Fraction(1)):
+        for pair in ((x, other), (other, x)):
+            got = operation(*pair, *rest, FP16)
+            assert_same_bits(got, by_the_long_way(operation, *pair, *rest, FP16))
+    for other in (x > 1, masked, x + 0j, "one", x.astype(object) / 3):
+        for pair in ((x, other), (other, x)):
+            with pytest.raises((TypeError, ValueError)) as found:
+                operation(*pair, *rest, FP16)
+            with pytest.raises((TypeError, ValueError)) as expected:
+                by_the_long_way(operation, *pair, *rest, FP16)
+            assert str(found.value) == str(expected.value)
 
 
 def test_what_is_no_value_is_refused_alike(by_the_long_way):
