@@ -316,7 +316,7 @@ def test_with_random_signs_the_sum_costs_less_and_still_more_than_the_products()
             {"accumulator_format": FP32, "product_format": FP16},
         )
     )
-    assert 20 < np.median(sums) / np.median(products) < 200
+    assert 20 < np.median(sums) / np.median(products) < 60
     assert sums.max() < 2**-9
 
 
@@ -324,8 +324,8 @@ def test_with_random_signs_the_sum_costs_less_and_still_more_than_the_products()
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
-    """Lesson 10: “In BF16 with 0.01 both end near 0.83, for two reasons”, “now the variance
-    stays near 1, and the mean still stops”, “both come as near to 1 as the noise of batches”.
+    """Lesson 10: “In BF16 with 0.01 both end near 0.83”, “now the variance
+    stays near 1, and the mean stops on its way”, “both come as near to 1 as the noise of batches”.
     """
     torch.set_num_threads(1)
     assert round_to(np.array([0.99, 0.01]), BF16).tolist() == [
