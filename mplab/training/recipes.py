@@ -113,13 +113,14 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
         if not self.simulated or self.policy == AS_WRITTEN.name:
             self._check_real()
 
-    def _require(
-        self, argument: str, holds: bool, rule: str, cure: str = "Set simulated=True."
-    ) -> None:
+    def _require(self, argument: str, holds: bool, rule: str, cure: str = "") -> None:
         if not holds:
+            way = "Leave policy out." if self.simulated else "Set simulated=True."
             value = getattr(self, argument)
             given = value.name if isinstance(value, Format) else repr(value)
-            raise ValueError(f"Recipe: {argument} must be {rule}; got {given}. {cure}")
+            raise ValueError(
+                f"Recipe: {argument} must be {rule}; got {given}. {cure or way}"
+            )
 
     def _check_fp8(self) -> None:
         """Reject options that do not work with low-precision linear layers."""

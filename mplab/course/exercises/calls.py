@@ -30,6 +30,7 @@ _CALLED_BY_TORCH = {
     "Kernels.__del__",
     "simulated._before_module",
     "simulated._after_module",
+    "simulated._after_step",
     "simulated._before_step",
     "simulated._before_step.<locals>.simulated_closure",
 }

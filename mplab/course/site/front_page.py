@@ -133,7 +133,7 @@ def other_pages(out: Path) -> dict[str, str]:
         for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:
             anchor, _, rest = part.partition('"')
             heading, ended, words = f"{_plain('<p' + rest)} ".partition(" # ")
-            if not ended or len(heading) > _LONGEST:  # " # " may be a comment in code
+            if not ended or len(heading) > _LONGEST:
                 words = f"{heading} {words}"
                 heading = anchor
             link = f'<a href="{where}#{anchor}">{name} · {heading}</a>'
