@@ -369,6 +369,8 @@ class simulated(ContextDecorator):
         self._stepping.add(optimizer)
         handle = optimizer.register_step_post_hook(self._after_step)
         self._open.callback(handle.remove)
+        # The hooks lie in an OrderedDict that only the handle, privately, leads to: torch puts a
+        # new one last, where the program's models would have run in FP32 already.
         hooks: Any = handle.hooks_dict_ref()
         hooks.move_to_end(handle.id, last=False)
 
