@@ -220,21 +220,21 @@ def _decoded(code, known, coded):
     return _NAN if is_nan else value, (code & ~coded.mask) != 0
 
 
-def _usable(bits):
-    """Return the bits of an operand to compute with, or 0, and whether it was replaced."""
+def _usable(bits, instead):
+    """Return the bits of an operand to compute with, and whether others stand for its own."""
 
 
 @overload(_usable)
-def _usable_typed(bits):
-    def finite(bits):
+def _usable_typed(bits, instead):
+    def finite(bits, instead):
         wrong = (bits & ~_SIGN) >= _INFINITY
-        return np.int64(0) if wrong else bits, wrong
+        return instead if wrong else bits, wrong
 
     # So that no result overflows or is subnormal, nor what a sum loses.
-    def ordinary(bits):
+    def ordinary(bits, instead):
         a = np.int32(bits & 0x7FFFFFFF)
         wrong = (a < np.int32(_SMALL)) & (a != 0) | (a >= np.int32(_LARGE))
-        return np.int32(0) if wrong else bits, wrong
+        return instead if wrong else bits, wrong
 
     return ordinary if bits.bitwidth == 32 else finite
 
@@ -245,10 +245,12 @@ def _computed(step, x, y, z, special_cases, known):
 
     float32 serves for at most 11 bits of precision: it has 2p + 2, and holds every product. What
     would raise a flag is left out by integers: of a choice between two floats LLVM may compute
-    both.
+    both. Zero stands for it, with the sign that no addition or subtraction may leave out: where
+    one may, LLVM computes with the operand itself, then chooses.
     """
-    of_a, wrong = _usable(x)
-    of_b, other = _usable(y)
+    zero = _as(x, known.sign_bit if step == _SUBTRACT else 0)
+    of_a, wrong = _usable(x, zero)
+    of_b, other = _usable(y, zero)
     a = _as_float(of_a)
     b = _as_float(of_b)
     wrong |= other | _is_wrong(x, special_cases, known)
@@ -272,7 +274,7 @@ def _computed(step, x, y, z, special_cases, known):
         root = np.sqrt(_as_float(_as(x, of_a & ~known.sign_bit)))
         bits = _as(x, _as_bits(root) | _as(x, of_a & known.sign_bit))
     elif step == _FMA:
-        of_c, other = _usable(z)
+        of_c, other = _usable(z, zero)
         wrong |= other | _is_wrong(z, special_cases, known)
         bits = to_odd(a * b, _as_float(of_c), _TIES_TO_EVEN)
     return _rounded(bits, special_cases, known), wrong

@@ -750,12 +750,18 @@ def test_a_cell_that_was_stopped_says_so_to_its_author():
 
 FAULTS = """
 import mmap, resource
-before = resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
+
+missed = 0
 for path in {paths!r}:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
         pages.madvise(mmap.MADV_RANDOM)
+        before = faults()
         total = sum(pages[i] for i in range(0, len(pages), mmap.PAGESIZE))
-print(resource.getrusage(resource.RUSAGE_SELF).ru_majflt - before)
+        missed += faults() > before
+print(missed)
 """
 
 
@@ -769,12 +775,13 @@ def test_no_file_tells_a_submission_who_has_read_it_before():
         with open(path, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     with WarmSandbox() as sandbox:
-        for count in (len(paths), 0):
-            with sandbox.session({}) as session:
-                some = paths if count == 0 else paths[::2]
-                faults = int(said(session.run(FAULTS.format(paths=some))))
-            assert (faults > 0) == (count > 0)
-            read_libraries()
+        with sandbox.session({}) as session:
+            missed = int(said(session.run(FAULTS.format(paths=paths[::2]))))
+        assert missed > len(paths) / 4, "the files of the first hand-in were in memory"
+        read_libraries()
+        with sandbox.session({}) as session:
+            missed = int(said(session.run(FAULTS.format(paths=paths))))
+        assert missed < len(paths) / 20  # a busy machine may drop a page at any time
 
 
 @with_walls
