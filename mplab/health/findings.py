@@ -76,7 +76,7 @@ def _loss(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             means,
             check,
         )
-    elif bad or "uncleared-gradients" in seen.scaler_faults:  # which says why it skips
+    elif bad or "uncleared-gradients" in seen.misuses:  # which says why it skips
         return
     elif sum(step.skipped for step in steps) > seen.idle:
         yield _skips(steps, seen)
@@ -296,6 +296,12 @@ _MISUSES: dict[str, tuple[int, str, str, str]] = {
         "The next gradients are added to them, so that every step is skipped and the scale falls.",
         "Call optimizer.zero_grad() in each step, whether the scaler skipped it or not.",
     ),
+    "kept-gradients": (
+        3,
+        "problem",
+        "Each update follows the sum of all gradients so far.",
+        "Call optimizer.zero_grad() after each update.",
+    ),
     "unscaled-twice": (
         1,
         "problem",
@@ -311,12 +317,12 @@ _MISUSES: dict[str, tuple[int, str, str, str]] = {
 }
 
 
-"""Faults in the calls of a scaler: how often it is one, its level, what it means, what helps."""
+"""Faults in a loop's calls: how often it is one, its level, what it means, what helps."""
 
 
 def _scaler(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     for code, (least, level, means, check) in _MISUSES.items():
-        told = seen.scaler_faults.get(code, [])
+        told = seen.misuses.get(code, [])
         if len(told) >= least:
             times = f" This was seen {len(told)} times." if len(told) > 1 else ""
             yield _at(level, code, f"{told[0]}{times}", means, check)

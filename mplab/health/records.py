@@ -268,7 +268,7 @@ class Evidence:
         probes: backward passes that were repeated with gradients of another size.
         unprobed: why one could not be repeated.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
-        scaler_faults: by the code of a finding, what was seen of it, once for each time.
+        misuses: by the code of a finding, what was seen of it, once for each time.
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
         low_loss: the low format in which the loss was told; empty for a wide one.
@@ -289,7 +289,7 @@ class Evidence:
     probes: list[Probe] = field(default_factory=list)
     unprobed: str = ""
     idle: int = 0
-    scaler_faults: dict[str, list[str]] = field(default_factory=dict)
+    misuses: dict[str, list[str]] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None
     low_loss: str = ""

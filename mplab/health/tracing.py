@@ -229,7 +229,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self._harmlessly():
             if any(t.is_meta for t in (*inputs, *tensors_in(out))):
                 return out
-            self._look_after(name, inputs, known, out)
+            self._look_after(name, args, inputs, known, out)
             if name == "_to_copy":
                 self._measure_cast(args[0], out)
             elif name in ("sin", "cos"):
@@ -254,7 +254,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [bad for t in inputs if (bad := self._known_bad(t))]
 
     def _look_after(
-        self, name: str, inputs: list[Tensor], known: list[_Bad], out: Any
+        self,
+        name: str,
+        args: Any,
+        inputs: list[Tensor],
+        known: list[_Bad],
+        out: Any,
     ) -> None:
         """Mark the memory of results with the origin of their numbers."""
         if name.startswith(_EMPTY):
@@ -268,7 +273,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if what:
                 made = Origin(self.step, phase, module, name, what)
                 masks = what == "infinity" and _adds_masks(name, inputs, t)
-                origin = self._origin(made, known, inputs, masks)
+                origin = self._origin(made, known, inputs, args, masks)
                 if origin is not None and phase == "forward":
                     self._latest = origin
             storage = t.untyped_storage()
@@ -303,6 +308,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made: Origin,
         known: Sequence[_Bad],
         inputs: Sequence[Tensor],
+        args: Sequence[Any],
         masks: bool,
     ) -> Origin | None:
         """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
@@ -313,7 +319,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return spread
         # intended infinities, such as a mask of a whole row, may give a NaN
         passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
-        meant = not inputs or made.operation.removesuffix("_").startswith(_CONSTANTS)
+        constant = made.operation.removesuffix("_").startswith(_CONSTANTS)
+        # as clip_grad_norm_(…, inf) multiplies by it
+        asked = any(isinstance(x, float) and math.isinf(x) for x in args)
+        meant = constant or asked or not inputs
         if meant or (known and passed_on):
             return None
         if masks:  # a row that is masked throughout will be NaN, and no other suffers

@@ -188,9 +188,10 @@ class Health(measures.Watch):
         self._trace_next = False
         self._tracing = False
         self._moved = False
-        # Parameters whose gradients the scaler refused, and whether these were still infinite as
-        # the latest backward pass began: a version would not tell of `.grad.data.zero_()`.
-        self._refused: dict[Tensor, bool] = {}
+        # Parameters whose gradients were used by an update or refused by the scaler, and whether
+        # these were still there as the latest backward pass began: a version would not tell of
+        # `.grad.data.zero_()`.
+        self._spent: dict[Tensor, bool] = {}
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
@@ -438,11 +439,9 @@ class Health(measures.Watch):
         ]
         self._prober.run(len(self.steps), roots, starts)
         with unseen():
-            self._refused = {
-                p: True
-                for p in self._refused
-                if p.grad is not None and not norm_of(p.grad).isfinite()
-            }
+            left = {p: norm_of(p.grad) for p in self._spent if p.grad is not None}
+            sizes = together(list(left.values())).tolist() if left else []
+            self._spent = {p: True for p, size in zip(left, sizes, strict=True) if size}
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
@@ -500,12 +499,15 @@ class Health(measures.Watch):
         self._tracer.updating = False
         if self._tracer.by_closure:
             self._measure_gradients(optimizer, own)
+        self._spent |= dict.fromkeys(own, False)
 
     def _measure_gradients(self, optimizer: Any, own: set[Tensor]) -> None:
         """Record the gradients that the optimizer receives, before its first update in a step."""
         with unseen():
             scale = getattr(optimizer, "grad_scale", None)
-            for p, norm in self._norms(own - self._received.keys()).items():
+            norms = self._norms(own - self._received.keys())
+            self._look_for_spent(norms)
+            for p, norm in norms.items():
                 self._received[p] = norm if scale is None else norm / scale
             self._movement.measure_gradients()
 
@@ -522,7 +524,7 @@ class Health(measures.Watch):
             pairs = [
                 (norm, self._raw[p]) for p, norm in norms.items() if p in self._raw
             ]
-            self._look_for_refused(norms)
+            self._look_for_spent(norms)
             now = total([norm for norm, _ in pairs])
             raw = total([before for _, before in pairs])
         self._unscales[optimizer] += 1
@@ -537,17 +539,23 @@ class Health(measures.Watch):
                 f"unscale_ began: the optimizer gets {now / scale:.3g}, not {raw / scale:.3g}.",
             )
 
-    def _look_for_refused(self, norms: Mapping[Tensor, Tensor]) -> None:
-        """Note gradients of a skipped step to which those of this one were added."""
-        kept = [norm for p, norm in norms.items() if self._refused.pop(p, False)]
+    def _look_for_spent(self, norms: Mapping[Tensor, Tensor]) -> None:
+        """Note gradients of a step before to which those of this one were added."""
+        kept = [norm for p, norm in norms.items() if self._spent.pop(p, False)]
         if not all(norm.isfinite() for norm in kept):
             self._note(
                 "uncleared-gradients",
                 f"Infinite gradients of a skipped step were still there in step {len(self.steps)}.",
             )
+        elif kept:
+            self._note(
+                "kept-gradients",
+                f"The gradients of {len(kept)} parameters, which an update had used, were still "
+                f"there as the backward pass of step {len(self.steps)} began.",
+            )
 
     def _note(self, code: str, observed: str) -> None:
-        self.seen.scaler_faults.setdefault(code, []).append(observed)
+        self.seen.misuses.setdefault(code, []).append(observed)
 
     def _scaling(self, original: Callable[..., Any], outputs: Any) -> Any:
         self._scales = True
@@ -582,7 +590,7 @@ class Health(measures.Watch):
         if own:
             self._skipped = bool(self._skipped) or refused
         if refused:
-            self._refused |= dict.fromkeys(own, False)
+            self._spent |= dict.fromkeys(own, False)
         if self._unscales.pop(optimizer, 0) > 1:
             self._note("unscaled-twice", "unscale_ was called twice before an update.")
 

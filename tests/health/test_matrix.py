@@ -23,7 +23,8 @@ MODES = {
     "ended by an exception": {"ends": True},
     "two optimizers": {"optimizers": 2},
     "accumulation": {"parts": 2},
-    "clipping": {"clip": True},
+    "clipping": {"clip": 1.0},
+    "the norm alone": {"clip": math.inf},
 }
 
 
@@ -58,6 +59,7 @@ FAULTS = {
     "gradient-underflow": {"loss": lambda loss, i: 1e-12 * loss},
     "no-update": {"steps_optimizer": False},
     "nonfinite-buffers": {"buffer": math.inf},
+    "kept-gradients": {"clears": False},
     "clip-before-unscale": {"clips_scaled": True},
     "step-beside-scaler": {"beside": True},
     "unscaled-twice": {"twice": True},
@@ -78,10 +80,10 @@ OTHERWISE = {
 
 
 def run(
-    *, simulate=False, dtype=torch.float32, ends=False, optimizers=1, parts=1, clip=False,
+    *, simulate=False, dtype=torch.float32, ends=False, optimizers=1, parts=1, clip=0.0,
     within=lambda x: x, steps=STEPS, loss=lambda loss, i: loss,
     steps_optimizer=True, buffer=0.0, clips_scaled=False, beside=False, scaled=True,
-    twice=False,
+    twice=False, clears=True,
 ):  # fmt: skip
     layers = nn.Linear(8, 16), nn.Tanh(), Within(within), nn.Linear(16, 4)
     model = seeded(lambda: nn.Sequential(*layers)).to(dtype)
@@ -116,7 +118,7 @@ def run(
     health = Health(model, steppers[0], scaler=scaler)
     with suppress(Ended), health:
         for i in range(steps):
-            for stepper in steppers:
+            for stepper in steppers if clears else ():
                 stepper.zero_grad()
             total = sum(losses(i))
             if clips_scaled:
@@ -128,7 +130,7 @@ def run(
                 if clip or clips_scaled:
                     scaler.unscale_(stepper)
                 if clip:
-                    nn.utils.clip_grad_norm_(stepper.param_groups[0]["params"], 1.0)
+                    nn.utils.clip_grad_norm_(stepper.param_groups[0]["params"], clip)
                 scaler.step(stepper)
                 if beside:
                     stepper.step()

@@ -77,8 +77,8 @@ def test_the_two_ways_to_nan_weights_differ_in_when_and_in_the_calls():
     assert [bool(step.nonfinite_weights) for step in second.steps] == [False] * 6 + [
         True
     ] * 4
-    assert not half.evidence.scaler_faults
-    assert len(second.evidence.scaler_faults["step-beside-scaler"]) == 10
+    assert not half.evidence.misuses
+    assert len(second.evidence.misuses["step-beside-scaler"]) == 10
     assert CASES["second-step"].fixed().report.steps[6].skipped
 
 
