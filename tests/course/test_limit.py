@@ -101,6 +101,14 @@ def test_an_import_is_neither_interrupted_nor_counted(tmp_path, monkeypatch):
     assert found == [True]
 
 
+def test_a_compilation_is_neither_interrupted_nor_counted():
+    """Interrupted in llvmlite's cleanup, the process ended with a segmentation fault."""
+    found = {}
+    source = "import time\ndef clean_up(): time.sleep(0.5)"
+    exec(compile(source, "/somewhere/llvmlite/llvm.py", "exec"), found)
+    assert ends_within(0.2, found["clean_up"])
+
+
 ENDLESS = """
 import mplab
 

@@ -5,6 +5,7 @@ its output, its context variables and torch's modes, and interrupts reach it as 
 """
 
 import ctypes
+import re
 import sys
 import threading
 import time
@@ -15,6 +16,9 @@ from typing import Any
 
 AGAIN = 0.1
 """Seconds until `TooLong` is raised again, because the code may have caught it."""
+
+_NOT_OF_THE_ANSWER = re.compile(r"<frozen importlib|[/\\](?:numba|llvmlite)[/\\]")
+"""Files of Python that imports and compiles: half done, either stays broken or ends the process."""
 
 _set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
 
@@ -71,8 +75,7 @@ class _Watcher:
                 wait = limit - own  # meanwhile other tasks had the processor
                 continue
             between = self._files_up_to_run()
-            if any(file.startswith("<frozen importlib") for file in between or ()):
-                # A half-done import would stay broken; it is not the answer's.
+            if any(map(_NOT_OF_THE_ANSWER.search, between or ())):
                 wait = self._seconds
                 limit = own + wait
                 continue
@@ -113,10 +116,11 @@ class _Watcher:
 def ends_within(seconds: float, code: Callable[[], Any]) -> bool:
     """Run code with a time limit, and return whether it ended by itself in time.
 
-    Time spent waiting for a busy processor does not count (Linux). If an import is running when
-    the time is up, the time starts again. Python raises only between bytecode instructions: a
-    single call into compiled code, such as `sum(itertools.count())`, is not stopped before it
-    returns. Nor is an endless loop that a handler of `BaseException` starts again each time.
+    Time spent waiting for a busy processor does not count (Linux). If an import or a compilation
+    is running when the time is up, the time starts again. Python raises only between bytecode
+    instructions: a single call into compiled code, such as `sum(itertools.count())`, is not stopped
+    before it returns. Nor is an endless loop that a handler of `BaseException` starts again each
+    time.
 
     Args:
         seconds: the limit; `math.inf` for none.
