@@ -68,6 +68,7 @@ def fit_by_gradient_descent(
     method: str = "nearest",
     learning_rate: float = 1e-3,
     steps: int = 3000,
+    batch: int = 256,
     seed: int = 0,
 ) -> Descent:
     """Fit 16 weights to 256 noisy examples by gradient descent; only the weights are rounded.
@@ -77,7 +78,8 @@ def fit_by_gradient_descent(
         method: one of `METHODS`.
         learning_rate: the factor of the gradient.
         steps: number of steps, at least 1.
-        seed: the seed of the examples and of stochastic rounding.
+        batch: examples of a step, drawn anew for each; all, 256, have the exact gradient.
+        seed: the seed of the examples, of batches and of stochastic rounding.
 
     Exactness:
         Gradients and losses are computed in float64; their last digits depend on the machine.
@@ -97,7 +99,10 @@ def fit_by_gradient_descent(
         # A run that diverges ends in NaN.
         with np.errstate(over="ignore", invalid="ignore"):
             residual = examples @ before - targets
-            gradient = 2 * examples.T @ residual / len(targets)
+            drawn = (
+                rng.choice(256, batch, replace=False) if batch < 256 else slice(None)
+            )
+            gradient = 2 * examples[drawn].T @ residual[drawn] / batch
             weights.add(-learning_rate * gradient)
             moved = np.mean(weights.values != before)
             rows.append((np.mean(residual**2), moved, np.linalg.norm(gradient)))

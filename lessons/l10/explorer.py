@@ -200,7 +200,7 @@ class _Model(nn.Module):
         return output
 
 
-NAME, TAKES, GIVES = 12, 290, 590
+NAME, TAKES, GIVES = 12, 330, 600
 
 GREY = 'fill="#4A4A50"'
 
@@ -217,7 +217,7 @@ def _table(verdicts: dict[str, Verdict], description: str) -> str:
         drawing.text(NAME, top + 45, words, more=GREY)
         _mark(drawing, GIVES, top + 18, verdict.gives)
         for i, fmt in enumerate(verdict.takes):
-            _mark(drawing, TAKES + 150 * i, top + 18, fmt)
+            _mark(drawing, TAKES + 130 * i, top + 18, fmt)
         top += 58
     return drawing.svg(f"A table of policies. {description}", width=800, height=top)
 
@@ -228,7 +228,8 @@ def _mark(drawing: Drawing, x: float, y: float, fmt: Format) -> None:
     if look.marker == "o":
         drawing.dot(x + 6, y, 6, look.colour)
     elif look.marker == "s":
-        drawing.box(x, y - 6, 12, 12, look.colour)
+        # A stroke keeps its width on a phone, where what is filled is squeezed.
+        drawing.line(f"M{x + 6} {y - 6}v12", look.colour, 12)
     else:
         drawing.area(f"M{x + 6} {y - 7}l7 7l-7 7l-7 -7z", look.colour)
-    drawing.text(x + 18, y + 4, fmt.name)
+    drawing.text(x + 26, y + 4, fmt.name)

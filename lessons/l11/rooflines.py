@@ -178,6 +178,7 @@ def matmul_errors(
     formats: Sequence[Format] = (FP32, FP16, BF16),
     *,
     device: str = "cpu",
+    magnitude: float = 1.0,
     seed: int = 0,
 ) -> list[ProductError]:
     """Measure the errors of torch's products of random matrices that are rounded to a format.
@@ -186,6 +187,7 @@ def matmul_errors(
         sizes: sizes of the square matrices.
         formats: formats in which torch multiplies.
         device: "cpu" or "cuda".
+        magnitude: the standard deviation of the numbers.
         seed: seed of the matrices.
 
     Exactness:
@@ -196,6 +198,7 @@ def matmul_errors(
     for size in sizes:
         a, b = (
             torch.randn(size, size, generator=generator, dtype=torch.float64)
+            * magnitude
             for _ in range(2)
         )
         exact = a @ b

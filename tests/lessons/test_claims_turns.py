@@ -23,9 +23,10 @@ from mplab import (
     ulp,
 )
 from mplab.arithmetic import condition, cumsum, matmul, refine
-from mplab.common.files import course_folder
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
+from mplab.lessons.l09.limits import headroom
+from mplab.lessons.l11.rooflines import matmul_errors
 from mplab.lessons.l15 import figures as l15
 from mplab.lessons.l16.explorer import _lorenz
 from mplab.lessons.l16.figures import cooling
@@ -33,7 +34,12 @@ from mplab.lessons.l16.integration import integrate
 from mplab.lessons.l17 import figures as l17
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
-from mplab.scaling import ScaleRule, fake_quantize
+from mplab.scaling import (
+    LossScaler,
+    ScaleRule,
+    fake_quantize,
+    simulate_scaler,
+)
 from mplab.simulation import CPU_AUTOCAST, simulated
 from mplab.training import TASKS, train
 
@@ -42,23 +48,15 @@ TASK = TASKS["sigmoid-autoencoder"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", mostly_full(range(5), [3]))
+@pytest.mark.parametrize("seed", mostly_full([*range(5), 8], [3]))
 def test_batches_of_128_wake_the_network_that_stops_with_all_images(seed):
-    """Lesson 1: “It learns, on 19 of 20 seeds”."""
-    for batch, learns in ((None, False), (128, True)):
+    """Lesson 1: “It learns, on 19 of 20 seeds”, “not with `SEED = 8`”; nor in real FP16."""
+    for batch, learns in ((None, False), (128, seed != 8)):
         task = replace(TASK, batch=batch)
         run = train(
             task, "fp16-naive", seed=seed, progress=False, record_gradients_at=()
         )
         assert (run.metrics["r2"] > 0.4) == learns != (abs(run.metrics["r2"]) < 0.02)
-
-
-@pytest.mark.slow
-def test_one_seed_stops_with_batches_of_128_too():
-    """Lesson 1: “not with `SEED = 8`”; nor in real FP16, nor after twice the steps."""
-    how = {"seed": 8, "progress": False, "record_gradients_at": ()}
-    run = train(replace(TASK, batch=128), "fp16-naive", **how)
-    assert abs(run.metrics["r2"]) < 0.02
 
 
 def test_silent_layers_are_0_in_fp16_after_5200_steps():
@@ -76,6 +74,16 @@ def test_silent_layers_are_0_in_fp16_after_5200_steps():
     assert (
         round_to(0.177 * 0.997**5200, FP16) == 0 < round_to(0.177 * 0.997**5000, FP16)
     )
+
+
+# Lesson 2: the number, the tensor --------------------------------------------------------
+def test_pi_e_and_the_root_of_2_are_one_number_in_fp16_and_bf16_as_one_in_eight_is():
+    """Lesson 2: “as they are for one number in eight”."""
+    x = np.random.default_rng(0).uniform(1, 2, 100_000)
+    x[:4] = np.pi, np.e, 2**0.5, np.log(2)
+    fp16, bf16 = (round_to(x, fmt) for fmt in (FP16, BF16))
+    assert (fp16 == bf16)[:4].tolist() == [True, True, True, False]
+    assert abs(np.mean(fp16 == bf16) - 1 / 8) < 0.005
 
 
 # Lesson 7: the size of the update --------------------------------------------------------
@@ -101,16 +109,27 @@ def test_kahan_has_a_floor_at_a_quarter_of_the_update_and_the_coin_has_none():
     assert ends(-5e-6, "stochastic") == pytest.approx(0.99, abs=0.003)
 
 
-def test_torch_s_own_bfloat16_has_the_same_floor():
-    for update, moves in ((-2e-5, True), (-5e-6, False)):
-        weight, lost = torch.zeros(2, 1, dtype=torch.bfloat16)
-        weight += 1
-        for _ in range(3000):
-            owed = torch.tensor([update]).bfloat16() - lost
-            moved = weight + owed
-            lost = (moved - weight) - owed
-            weight = moved
-        assert (weight.item() < 1) == moves
+def test_with_eight_random_bits_the_coin_has_a_floor_too():
+    """Lesson 7: “a chance below 1 in 256 becomes none”."""
+    sums = np.full(10_000, 1 + 2e-5)
+    ends = [
+        round_to(sums, BF16, rounding=Rounding.STOCHASTIC, stream=Stream(0, bits=bits))
+        for bits in (8, 32)
+    ]
+    assert [end.max() for end in ends] == [1, 1 + BF16.epsilon]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", mostly_full(range(6), [0]))
+def test_the_noise_of_batches_moves_weights_that_are_rounded_to_nearest(seed):
+    """Lesson 7: “to a loss some fifty times lower”, “as often as others, or more often”."""
+    still, noisy, coin = (
+        fit_by_gradient_descent(BF16, method=method, batch=batch, seed=seed)
+        for method, batch in (("nearest", 256), ("nearest", 1), ("stochastic", 1))
+    )
+    assert 10 * coin.loss[-1] < noisy.loss[-1] < still.loss[-1] / 40
+    late = [run.arrived[-500:].mean() for run in (still, coin, noisy)]
+    assert 0 == late[0] < late[1] < late[2]
 
 
 @pytest.mark.slow
@@ -137,19 +156,6 @@ def test_at_a_tenth_of_the_rate_and_in_e4m3_only_the_coin_and_the_master_go_on(s
     assert eight["stochastic"] < 0.1 < 5 < eight["kahan"]
 
 
-# Lesson 8: the batch ---------------------------------------------------------------------
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
-def test_with_batches_of_128_the_sigmoid_network_wakes_within_300_steps(seed):
-    """Lesson 8: “with batches of 128 it wakes sooner”."""
-    space = {}
-    for cell in ("setup", "tasks", "surprise"):
-        exec(source(8, cell), space)
-    task = replace(space["tasks"]["sigmoid (6 layers)"], batch=128)
-    how = {"seed": seed, "progress": False, "record_gradients_at": ()}
-    assert train(task, "fp16-naive", **how).metrics["r2"] > 0.1
-
-
 # Lesson 8: the lines that a student copies -----------------------------------------------
 def hooked():
     """The functions of the lesson, from its cells."""
@@ -164,24 +170,14 @@ def net():
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
 
 
-class Shared(nn.Module):
-    """A layer that is used twice."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.layer(self.layer(x))
-
-
 def test_the_copied_lines_count_on_frozen_shared_silent_and_convolutional_layers():
     flushed = hooked()
     x = torch.ones(3, 4)
     frozen = net()
     frozen[0].requires_grad_(False)
     assert [*flushed(frozen, lambda m: m(x).sum())] == ["3", "2"]
-    assert flushed(Shared(), lambda m: m(x).sum() * 2.0**-30) == {"layer": 1}
+    shared = nn.Sequential(*[nn.Linear(4, 4)] * 2)
+    assert flushed(shared, lambda m: m(x).sum() * 2.0**-30) == {"0": 1}
     assert flushed(net(), lambda m: m(x).sum() * 0) == dict.fromkeys("320", 0)
     images = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
     assert [*flushed(images, lambda m: m(torch.ones(1, 1, 4, 4)).sum())] == ["2", "0"]
@@ -201,6 +197,25 @@ def test_the_copied_lines_leave_neither_gradients_nor_hooks_whatever_happens():
         flushed(model, lambda m: m(torch.ones(1, 5)))
     assert all(w.grad is None for w in model.parameters())
     assert not any(layer._forward_hooks for layer in model.modules())
+
+
+# Lesson 9: the first scale, the loss, a norm -----------------------------------------------
+@pytest.mark.slow
+def test_a_fresh_scale_of_2_to_the_16_loses_no_step_and_one_of_2_to_the_28_many():
+    """Lesson 9: “From 2¹⁶ it loses no more steps”."""
+    limits = headroom("digits-cnn", seed=0, progress=False).limits[100:]
+    for power, least, most in ((16, 0, 2), (28, 9, 12)):
+        rule = LossScaler(2.0**power, growth_interval=25)
+        assert least <= simulate_scaler(rule, limits).skipped.sum() <= most
+
+
+def test_a_skipped_step_may_leave_a_batch_norm_without_statistics(capsys):
+    """Lesson 9: “train on with a fine loss and fail in the first evaluation”."""
+    space = {"torch": torch}
+    exec(source(9, "norm"), space)
+    net, x = space["net"], torch.randn(8, 4)
+    assert all(weight.isfinite().all() for weight in net.parameters())
+    assert net(x).isfinite().all() and not net.eval()(x).isfinite().any()
 
 
 # Lesson 9: eps ---------------------------------------------------------------------------
@@ -264,12 +279,12 @@ def test_equal_terms_stay_below_the_root_law_or_not_as_the_term_has_it():
     n = np.array([64, 256, 1024])
     law = np.sqrt(n) * FP16.unit_roundoff
     shares = []
-    for term in (0.1, 1 / 3, 0.25):
+    for term in (1 / 3, 0.25):
         x = round_to(term, FP16)
         sums = cumsum(np.full(1024, x), accumulator_format=FP16)[n - 1]
         shares.append(abs(sums / (n * x) - 1) / law)
-    tenth, third, quarter = shares
-    assert min(tenth) > 1 and max(third[:2]) < 1 < third[2] and not quarter.any()
+    third, quarter = shares
+    assert max(third[:2]) < 1 < third[2] and not quarter.any()
 
 
 # Lesson 5: the length, the signs ---------------------------------------------------------
@@ -328,10 +343,6 @@ def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
     stays near 1, and the mean stops on its way”, “both come as near to 1 as the noise of batches”.
     """
     torch.set_num_threads(1)
-    assert round_to(np.array([0.99, 0.01]), BF16).tolist() == [
-        0.98828125,
-        pytest.approx(0.01001, abs=1e-6),
-    ]
     found = {}
     for momentum in (0.01, 0.1, 1 / 128):
         for dtype in (torch.float32, torch.bfloat16):
@@ -350,9 +361,7 @@ def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
 
 @pytest.mark.slow
 def test_a_policy_equals_casts_and_a_long_sum_may_differ_in_a_last_bit():
-    """Lesson 10: “With 1,024 inputs the simulated result may differ from the real one”, “A
-    gradient of 10⁻², whose square FP16 can hold, ends near −0.95 with both”.
-    """
+    """Lesson 10: “With 1,024 inputs the simulated result may differ from the real one”."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     layer, z = nn.Linear(1024, 64).requires_grad_(False), torch.randn(16, 1024)
@@ -364,20 +373,30 @@ def test_a_policy_equals_casts_and_a_long_sum_may_differ_in_a_last_bit():
         off = (layer(z).double() - real.double()).abs().numpy()
     assert np.mean(off > 0) < 0.05
     assert np.all(off <= np.maximum(ulp(real.double().numpy(), FP16), 2.0**-14))
-    for fused in (False, True):
-        weight = nn.Parameter(torch.zeros(1, dtype=torch.float16))
-        adam = torch.optim.Adam([weight], lr=1e-3, fused=fused)
-        for _ in range(1000):
-            weight.grad = torch.full_like(weight, 1e-2)
-            adam.step()
-        assert -1 < weight.item() < -0.9
 
 
-# Lesson 11: claims of articles -----------------------------------------------------------
-def test_the_model_answer_takes_amdahl_s_law():
-    answers = (course_folder("lessons") / "ANSWERS.md").read_text("utf-8")
-    assert "1 / (0.4 + 0.6/16) = 2.3 times as fast" in answers
-    assert round(1 / (0.4 + 0.6 / 16), 1) == 2.3
+# Lesson 11: the size of the numbers, the batch --------------------------------------------
+def test_products_of_small_numbers_are_better_in_bf16_and_those_of_large_ones_infinite_in_fp16():
+    """Lesson 11: “it errs by a tenth or more”, “FP16's results are infinite”."""
+    for magnitude, least, most in ((1, 7, 9), (1e-4, 0.02, 0.03), (100, 0, 0)):
+        rows = matmul_errors([256], [FP16, BF16], magnitude=magnitude)
+        fp16, bf16 = (row.error for row in rows)
+        assert least <= bf16 / fp16 <= most
+
+
+def test_with_one_sequence_amp_takes_more_memory_and_a_sum_keeps_the_wider_format():
+    """Lesson 11: “4 percent *more* than FP32”, “the wider of two formats”."""
+    space = {}
+    exec(source(11, "setup"), space)
+    exec(source(11, "memory").replace("randn(16", "randn(1"), space)
+    whole = [
+        sum(part for part in vars(row).values() if type(part) is int)
+        for row in space["rows"]
+    ]
+    assert 1.03 < whole[1] / whole[0] < 1.05
+    with torch.autocast("cpu", torch.bfloat16):
+        for dtype in (torch.float32, torch.bfloat16):
+            assert space["blocks"]()(space["x"].to(dtype)).dtype == dtype
 
 
 # Lesson 12: the spread -------------------------------------------------------------------

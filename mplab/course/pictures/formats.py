@@ -49,7 +49,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         )
         axes.text(longest + 0.7, row, number(value, digits=9), ha="left", va="center")
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
-    for place, (name, colour) in zip((0, 4.5, 15), c.FIELDS.items(), strict=True):
+    for place, (name, colour) in zip((-1.5, 4.5, 16.5), c.FIELDS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")
     different = len(set(stored))
     exact = sum(math.isfinite(value) and Fraction(value) == asked for value in stored)

@@ -53,5 +53,6 @@ WRONG = {
     "dead_share": [
         (nearly_equal, "w is still w"),
         (lambda w, d: one_by_one(w, round_to(d, BF16)), "w is still w"),
+        (lambda w, d: one_by_one(abs(w), d), "w is still w"),
     ],
 }
