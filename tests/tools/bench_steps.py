@@ -12,7 +12,6 @@ from itertools import pairwise, product
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from turns import compared, in_turn
 
@@ -24,26 +23,8 @@ BATCH = 128
 """Examples in a step."""
 
 
-class _NothingAbove(TorchFunctionMode):
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        return func(*args, **(kwargs or {}))
-
-
 class Nothing(TorchDispatchMode):
-    """Two modes, as a simulation needs them, that do nothing: what Python alone costs."""
-
-    def __init__(self):
-        super().__init__()
-        self._above = _NothingAbove()
-
-    def __enter__(self):
-        super().__enter__()
-        self._above.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        self._above.__exit__(*error)
-        super().__exit__(*error)
+    """A mode that does nothing: what Python alone costs a simulation."""
 
     @classmethod
     def _should_skip_dynamo(cls):
@@ -54,7 +35,7 @@ class Nothing(TorchDispatchMode):
 
 
 WAYS = {
-    "FP32": nullcontext, "two empty modes": Nothing,
+    "FP32": nullcontext, "an empty mode": Nothing,
     "simulated FP16": lambda: simulated(FP16, tally=False),
     "simulated FP16, tally": lambda: simulated(FP16),
     "real CPU AMP FP16": lambda: torch.amp.autocast("cpu", dtype=torch.float16),
