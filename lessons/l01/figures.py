@@ -193,7 +193,9 @@ def plot_painted_digits(*found: PaintedDigits, count: int = 8) -> c.Picture:
     for (words, images), line in zip(rows, grid, strict=True):
         line[0].set_ylabel(words, rotation=0, ha="right", va="center", fontsize=9.5)
         for axes, image in zip(line, images, strict=False):
-            axes.imshow(image.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1)
+            axes.imshow(
+                image.reshape(8, 8), cmap="gray_r", vmin=0, vmax=1, interpolation="none"
+            )
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set(visible=True, color=c.BAND, linewidth=0.6)
     shares = "; ".join(f"{name} {share:.2f}" for name, share in r2.items())

@@ -140,17 +140,11 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
         result = round_to(x, fmt)
         saturated = round_to(x, fmt, overflow=Overflow.SATURATE)
         colour = c.style(fmt).colour
-        axes.plot(x, saturated, ".", color=c.BAND, markersize=6)
-        axes.plot(
-            x,
-            np.where(np.isfinite(result), result, np.nan),
-            ".",
-            color=colour,
-            markersize=3,
-        )
+        axes.plot(*c.in_runs(saturated, x, saturated), color=c.BAND, linewidth=6)
         lost = x[~np.isfinite(result)]
         top = fmt.max_finite + 1.6 * step
-        axes.plot(lost, np.full(lost.size, top), ".", color=colour, markersize=3)
+        shown = np.where(np.isfinite(result), result, top)
+        axes.plot(*c.in_runs(shown, x, shown), color=colour, linewidth=3)
         what = number(float(round_to(4 * fmt.max_finite, fmt)))
         axes.text(
             lost.mean(), top + 0.2 * step, what, ha="center", va="bottom", color=c.INK

@@ -1,5 +1,7 @@
 """What an explorer owes a notebook: its keys, its cells, and a reader who opens it elsewhere."""
 
+import re
+from base64 import b64decode
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -188,6 +190,17 @@ def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch
         cell = nbformat.v4.new_code_cell("explorer", outputs=outputs)
         page = lesson_body(nbformat.v4.new_notebook(cells=[cell]))
         assert "mplab-saved" not in page and "explorer" in page
+
+
+def test_a_saved_picture_brings_its_colours_in_an_address_that_github_shows():
+    """It was black: its colours were told where they were removed. GitHub removes styles."""
+    for explorer in (FreezingCup(), explorers.RoundingLab()):
+        images = re.findall(
+            r'src="data:image/svg\+xml;base64,([^"]+)', explorer.saved_html()
+        )
+        svg = b64decode(*images).decode()
+        named = set(re.findall(r"var\((--\w+)\)", svg))
+        assert named and all(f"{name}:" in svg for name in named)
 
 
 def test_the_words_of_a_saved_picture_are_no_tags():

@@ -1,11 +1,11 @@
 """The figures: by what they draw, whether it can be read, and by whom."""
 
 import re
+from base64 import b64decode
 from functools import cache
 from html import escape
 from itertools import combinations, product
 from pathlib import Path
-from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import matplotlib
@@ -56,8 +56,8 @@ LAYERS = {
 
 
 def on_a_dark_page(colour):
-    """The second of the colours that `on_both` gives."""
-    turned = re.search(r"calc\((.*?) - l\)", canvas.on_both(colour))[1]
+    """The second of the colours that `light_dark` gives."""
+    turned = re.search(r"calc\((.*?) - l\)", canvas.light_dark(colour))[1]
     seen = Color(colour).convert("oklch")
     return seen.set("l", float(turned) - seen["l"]).convert("srgb").clip()
 
@@ -178,10 +178,10 @@ def test_jupyter_gets_an_image_with_its_description(name):
     picture = drawn(name)
     bundle = picture._repr_mimebundle_()
     image = re.fullmatch(
-        r'<img src="data:image/svg\+xml,([^"]+)" alt="([^"]+)"[^>]*><style>[^<]*</style>',
+        r'<img src="data:image/svg\+xml;base64,([^"]+)" alt="([^"]+)"[^>]*><style>[^<]*</style>',
         bundle["text/html"],
     )
-    svg = unquote(image[1])
+    svg = b64decode(image[1]).decode()
     words = {
         "".join(text.itertext()).strip()
         for text in ElementTree.fromstring(svg).iter(f"{{{SVG}}}text")
@@ -200,7 +200,8 @@ def test_jupyter_gets_an_image_with_its_description(name):
 
 def test_a_figure_on_a_page_keeps_all_digits_of_its_words():
     picture = pictures.bit_fields(0.1, [FP16])
-    assert ">0.0999755859<" in unquote(picture.address())
+    svg = b64decode(picture.address().partition(",")[2])
+    assert b">0.0999755859<" in svg
 
 
 def test_the_legibility_check_sees_overlap_and_clipping():

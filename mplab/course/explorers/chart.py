@@ -11,8 +11,8 @@ from mplab.course.pictures.canvas import (
     CARD_CLASS,
     COARSE,
     INK,
+    light_dark,
     named_colours,
-    on_both,
     spread,
 )
 
@@ -88,12 +88,12 @@ class Drawing:
         stacked = f'data-panels="{panels}" ' * (panels > 1)
         ground = f'<rect width="{width}" height="{height:.0f}" fill="white"/>'
         shapes, colours = named_colours("".join([ground, *self.parts]))
-        beginning = on_both(
+        return (
             f'<svg {stacked}role="img" aria-label="{escape(description, quote=True)}" '
-            f'viewBox="0 0 {width} {height:.0f}" {FONT} fill="{INK}" class="{CARD_CLASS}" '
+            f'viewBox="0 0 {width} {height:.0f}" {FONT} class="{CARD_CLASS}" '
             f'style="width:100%;min-width:{least}px;max-width:{width}px;{CARD};'
+            f'fill:{light_dark(INK)};{colours}">{shapes}</svg>'
         )
-        return f'{beginning}{colours}">{shapes}</svg>'
 
 
 class Scale(NamedTuple):

@@ -54,10 +54,11 @@ def saved_picture(question: str, svg: str, sentence: str) -> str:
     """Write a question, a picture and its sentence, and how to bring them to life."""
     image = svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     # An image has no box around its picture: the padding would cut it.
-    image = re.sub(' style="[^"]*"', "", image, count=1)
+    image = re.sub(' style="[^"]*?(?=fill:|")', ' style="', image, count=1)
+    image = re.sub(r"light-dark\(([^,]+),[^)]*\)[^)]*\)\)", r"\1", image)
     encoded = base64.b64encode(image.encode()).decode()
     return (
         f"<p><b>{escape(question)}</b></p>"
-        f'<img style="width:45rem;max-width:100%" alt="" src="data:image/svg+xml;base64,{encoded}">'
+        f'<img width="720" style="max-width:100%" alt="" src="data:image/svg+xml;base64,{encoded}">'
         f"<p>{escape(sentence)}</p>{STILL}"
     )

@@ -12,7 +12,6 @@ from html import escape
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
-from urllib.parse import quote
 
 import matplotlib
 import numpy as np
@@ -116,38 +115,25 @@ _HOUSE: Any = {  # Any: only newer versions of matplotlib type each key
 }
 
 
-def on_both(text: str) -> str:
-    """Give each colour in SVG or CSS a second one for dark pages: its hue, and its light turned.
+def light_dark(colour: str) -> str:
+    """Give a colour in CSS a second one for dark pages: its hue, and its light turned.
 
     On #1b1b1b, which is white turned, contrasts are about those of the first on white.
 
-    Browsers that know no such colours keep the first, which stands alone before.
-
     Examples:
-        >>> on_both("color: #117733")
-        'color:#117733;color:light-dark(#117733,oklch(from #117733 calc(1.22 - l) c h))'
+        >>> light_dark("#117733")
+        'light-dark(#117733,oklch(from #117733 calc(1.22 - l) c h))'
     """
-
-    def both(found: re.Match[str]) -> str:
-        name, colour = found.groups()
-        pair = _light_dark(colour)
-        return f"{name}:{colour};{name}:{pair}" if name else pair
-
-    return re.sub(rf"(?:\b([a-z-]+): ?)?({_COLOUR})", both, text)
+    return f"light-dark({colour},oklch(from {colour} calc(1.22 - l) c h))"
 
 
 _COLOUR = r'#[\dA-Fa-f]{6}\b|(?<=")(?:black|white)(?=")'
 
 
-def _light_dark(colour: str) -> str:
-    return f"light-dark({colour},oklch(from {colour} calc(1.22 - l) c h))"
-
-
 def named_colours(svg: str) -> tuple[str, str]:
     """Write each colour of an SVG as a variable; return it, and CSS that defines the variables.
 
-    The definitions hold a second colour for dark pages, as `on_both` on each shape does at twice
-    the length.
+    The definitions hold a second colour for dark pages.
 
     Examples:
         >>> named, colours = named_colours('<path fill="black"/>')
@@ -160,7 +146,7 @@ def named_colours(svg: str) -> tuple[str, str]:
 
     colours = dict.fromkeys(re.findall(_COLOUR, svg))
     named = re.sub(_COLOUR, lambda found: f"var({name(found[0])})", svg)
-    return named, "".join(f"{name(each)}:{_light_dark(each)};" for each in colours)
+    return named, "".join(f"{name(each)}:{light_dark(each)};" for each in colours)
 
 
 _IDLE = re.compile(
@@ -174,8 +160,13 @@ def _shortened(tag: re.Match[str]) -> str:
     """Write the places in a tag of SVG with two decimals, and the rest without idle signs."""
     few = re.sub(r"(\.\d\d)\d{2,}", r"\1", tag[0]).replace("'", "")
     few = re.sub(r"(?<=[:;MLCQz])\s|\s+(?=[LMCQz\"])", "", few)
-    return re.sub(r"(?<=\d) (?=[-\d])", ",", few).replace('"', "'")
+    few = re.sub(r"(?<=\d) (?=[-\d])", ",", few).replace('"', "'")
+    return _RECTANGLE.sub(r"M\1,\2H\3V\4H\1z", few)
 
+
+_RECTANGLE = re.compile(
+    r"M([-\d.]+),([-\d.]+)L([-\d.]+),\2L\3,([-\d.]+)L\1,\4(?:L\1,\2z?|z)"
+)
 
 _BARE = re.compile(r"(?s)<g>((?:(?!<g[ >]|</g>).)*)</g>")
 
@@ -190,7 +181,7 @@ _LOOK = re.compile(r"(?: clip-path='([^']+)')? style='([^']+)'")
 def _on_both_once(svg: str) -> str:
     """Give an SVG of matplotlib colours for dark pages; each colour and each look is told once.
 
-    As `on_both` on each shape, with six decimals and all spaces, it is six times as long.
+    With both at each shape, six decimals and all spaces, it is six times as long.
     """
     colours = {"#000000": "--0"}
 
@@ -216,7 +207,7 @@ def _on_both_once(svg: str) -> str:
         for (clip, rest), name in looks.items()
     )
     plain = "".join(f"{name}:{colour};" for colour, name in colours.items())
-    both = "".join(f"{name}:{_light_dark(colour)};" for colour, name in colours.items())
+    both = "".join(f"{name}:{light_dark(colour)};" for colour, name in colours.items())
     look = (
         f"svg{{color-scheme:light dark;{fonts}fill:var(--0);{plain}}}"
         f"@supports(color:light-dark(red,red)){{svg{{{both}}}}}{rules}"
@@ -279,10 +270,10 @@ def span(ratios: Iterable[float]) -> str:
 
 # A card on the page ----------------------------------------------------------------------
 CARD = (
-    "background:#ffffff;padding:8px;border:1px solid #C8C8CC;"
-    "border-radius:8px;box-sizing:border-box"
+    f"background:{light_dark('#ffffff')};padding:8px;border:1px solid "
+    f"{light_dark('#C8C8CC')};border-radius:8px;box-sizing:border-box"
 )
-"""The frame of a picture on a light page."""
+"""The frame of a picture."""
 
 CARD_CLASS = "mplab-card"
 
@@ -316,14 +307,13 @@ class Picture(Figure):
         return self._drawn("png")
 
     def address(self) -> str:
-        """Return a `data:` address that holds the figure: as SVG, or as PNG if that is shorter.
+        """Return a `data:` address that holds the figure as SVG.
 
         The words of the SVG are text, and its colours are for light and for dark pages.
         """
         drawn = _on_both_once(self._drawn("svg", words="none").decode())
-        svg = "svg+xml," + quote(drawn, safe="/:;,=()<>'")
-        png = f"png;base64,{base64.b64encode(self.png()).decode()}"
-        return f"data:image/{min(svg, png, key=len)}"
+        # GitHub shows no other address of data than one in base64.
+        return f"data:image/svg+xml;base64,{base64.b64encode(drawn.encode()).decode()}"
 
     def save(self, path: str | Path) -> None:
         """Write the figure, and its description in the file's metadata, as .png or .svg."""
@@ -342,7 +332,7 @@ class Picture(Figure):
         image = (
             f'<img src="{self.address()}" alt="{escape(self.alt, quote=True)}" '
             f'width="{round(self.get_figwidth() * self.dpi)}" class="{CARD_CLASS}" '
-            f'style="max-width:100%;height:auto;{on_both(CARD)}"/>{CARD_STYLE}'
+            f'style="max-width:100%;height:auto;{CARD}"/>{CARD_STYLE}'
         )
         return {"text/html": image, "text/plain": self.alt}
 
@@ -481,6 +471,33 @@ def line_chart(
     titled(picture, claim, f"Line chart{scales}: {y}, over {x}. {details}")
     label_ends(picture, [end for end in ends if end.text and np.isfinite(end.y)])
     return picture
+
+
+def in_runs(constant: Any, x: np.ndarray, *rows: np.ndarray) -> list[np.ndarray]:
+    """Return what a line needs that has a gap where something changes.
+
+    Args:
+        constant: what is constant in a run, of shape (n,) or (k, n).
+        x: increasing, of shape (n,); each run is drawn 2^-13 of it longer, as one of a single
+            point would not be seen.
+        rows: values over `x`, straight in a run.
+
+    Returns:
+        `x` and the rows at the ends of each run, and then NaN: each of shape (3 runs,).
+
+    Examples:
+        >>> in_runs([7, 7, 8], np.array([0, 4096, 8192]))
+        [array([-1.000e+00,  4.097e+03,        nan,  8.191e+03,  8.193e+03,        nan])]
+    """
+    starts = np.flatnonzero(
+        np.diff(np.atleast_2d(constant), prepend=np.nan).any(axis=0)
+    )
+    stops = np.append(starts[1:], x.size) - 1
+    gap = np.full(starts.size, np.nan)
+    more = np.ptp(x) / 2**13
+    ends = [(x[starts] - more, x[stops] + more)]
+    ends += [(row[starts], row[stops]) for row in rows]
+    return [np.column_stack([*both, gap]).ravel() for both in ends]
 
 
 def rows(axes: Axes, names: Collection[str]) -> None:

@@ -55,17 +55,19 @@ def rounding_profile(
     worst = {}
     for (above, below), mode in zip(grid.T, modes, strict=True):
         result = rounded(x, fmt, mode, seed)
-        errors = (result - x) / ulp(x, fmt)
+        units = ulp(x, fmt)
+        errors = (result - x) / units
+        places, stairs, saw = c.in_runs([result, units], x, result, errors)
         above.plot(x, x, color="black", linewidth=0.7)
-        # May lie two deep.
-        above.plot(x, result, ".", color=c.style(fmt).colour, markersize=2.5)
+        thick: Any = {"color": c.style(fmt).colour, "solid_capstyle": "round"}
+        above.plot(places, stairs, linewidth=2.5, **thick)
         if mode in _NEAREST:
             above.plot(
                 middles, rounded(middles, fmt, mode), "o", color="black", markersize=4
             )
         above.set_title(mode_words(mode))
         below.axhline(0, color=c.BAND, linewidth=0.8)
-        below.plot(x, errors, ".", color=c.style(fmt).colour, markersize=2)
+        below.plot(places, saw, linewidth=2, **thick)
         below.set_ylim(-1.1, 1.1)
         worst[mode] = float(np.abs(errors).max())
     grid[0, 0].set_ylabel(f"value in {fmt.name}")

@@ -20,7 +20,7 @@ FILES = Path(__file__).parent / "page"
 
 _MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
 
-_PNG = re.compile(r"data:image/png;base64,([A-Za-z0-9+/=\s]+)")
+_SVG = re.compile("data:image/svg[+]xml;base64,([A-Za-z0-9+/=]+)")
 
 
 def page(
@@ -57,7 +57,7 @@ def page(
             script=script,
             ways="".join(f"<li>{way}</li>" for way in ways),
             kind=kind,
-            body=body,
+            body=_SVG.sub(_as_text, body),
             version=VERSION,
         )
     )
@@ -103,14 +103,12 @@ def policy(scripts: Sequence[str], *, more: str = "") -> str:
     )
 
 
-def shrink_pictures(html: str) -> str:
-    """Convert a page's PNG pictures to WebP of 64 colours; a reader sees no difference."""
-
-    def shrunk(found: re.Match[str]) -> str:
-        few = read_image(found[1]).quantize(64, dither=Image.Dither.NONE)
-        return image_address(few.convert("RGB"), "webp", lossless=True)
-
-    return _PNG.sub(shrunk, html)
+def _as_text(figure: re.Match[str]) -> str:
+    """Write the address of a figure, which is in base64, in fewer letters."""
+    svg = base64.b64decode(figure[1]).decode()
+    for mark in '%&# "\n':  # the last three end an address in a list of them
+        svg = svg.replace(mark, f"%{ord(mark):02X}")
+    return f"data:image/svg+xml,{svg}"
 
 
 def first_figure(notebook: Any) -> bytes:
@@ -119,17 +117,6 @@ def first_figure(notebook: Any) -> bytes:
     outputs = (output for cell in notebook.cells for output in cell.get("outputs", []))
     pictures = (output.get("data", {}).get("image/png") for output in outputs)
     if data := next(filter(None, pictures), ""):
-        read_image(data).quantize(64).save(out, "png", optimize=True)
+        image = Image.open(io.BytesIO(base64.b64decode(data)))
+        image.convert("RGB").quantize(64).save(out, "png", optimize=True)
     return out.getvalue()
-
-
-def read_image(data: str) -> Image.Image:
-    """Read a picture from its base64 in a page."""
-    return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
-
-
-def image_address(image: Image.Image, kind: str, **how: Any) -> str:
-    """Return a `data:` address that holds a picture; `how` are Pillow's options for its kind."""
-    out = io.BytesIO()
-    image.save(out, kind, **how)
-    return f"data:image/{kind};base64,{base64.b64encode(out.getvalue()).decode()}"

@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from PIL import Image
-
 from mplab.common.files import PICTURE
 from mplab.common.words import superscript
 from mplab.course.explorers.modules import BitExplorer, facts, joined, to_live_html
 from mplab.course.site.frame import (
     FILES,
     address,
-    image_address,
     page,
     repository,
-    shrink_pictures,
 )
 from mplab.course.site.lesson_page import (
     TEXTS,
@@ -27,9 +23,6 @@ from mplab.course.site.lesson_page import (
 )
 from mplab.course.site.stalled import stalled_explorer
 from mplab.numbers.formats import BF16, FP8_E4M3, FP8_E5M2, FP16, FP32
-
-_THUMB = 280
-"""The width of a card's picture in pixels: all of them stay below 100 kB."""
 
 _PARTS = {
     1: "Start here", 2: "Numbers", 5: "Sums and updates", 8: "Training in few bits",
@@ -84,7 +77,7 @@ def front_page(out: Path, lessons: Sequence[Path], guide: str) -> str:
     }
     ways = [f'<a href="{where}">{name}</a>' for where, name in names.items()]
     title = "mplab: training in few bits"
-    return page(title, shrink_pictures(body), ways=ways, kind="front", about=_ABOUT)
+    return page(title, body, ways=ways, kind="front", about=_ABOUT)
 
 
 def text_page(text: str) -> str:
@@ -98,7 +91,9 @@ def text_page(text: str) -> str:
         html += stalled_explorer() + markdown_to_html(rest[-1])
     # Texts name their sections as GitHub does.
     html = re.sub(
-        r'(id="|href="#)([^"]*)', lambda found: found[1] + _as_on_github(found[2]), html
+        r'(?<=id="|f="#)[^"]*',
+        lambda anchor: re.sub(r"[^\w-]", "", anchor[0]).lower(),
+        html,
     )
     html = re.sub(r'href="(\d\d_\w+)\.ipynb', r'href="\1.html', html)
     elsewhere = r'<a href="(?!\d\d_|#|https?:|\w+\.html)[^"]*">(.*?)</a>'
@@ -107,42 +102,33 @@ def text_page(text: str) -> str:
     return page(f"{title} · mplab", html, ways=_HOME, kind="text")
 
 
-def _as_on_github(anchor: str) -> str:
-    return re.sub(r"[^\w-]", "", anchor).lower()
-
-
-_LONGEST = 200
-"""Letters of a heading."""
-
-
 def other_pages(out: Path) -> dict[str, str]:
     """Make the search page for the pages in `out`, and the page for a wrong address."""
-    entries = []
-    texts = [out / f"{name}.html" for name in TEXTS.values()]
-    for path in [
-        *texts,
-        *sorted(out.glob("[0-9]*.html")),
-        *sorted((out / "api").rglob("*.html")),
-    ]:
+    entries: dict[str, str] = {}  # by their words: a front repeats what its rooms have
+    first, *texts = (out / f"{name}.html" for name in (*TEXTS.values(), "index"))
+    lessons = sorted(out.glob("[0-9]*.html"))
+    for path in [first, *lessons, *texts, *sorted((out / "api").rglob("*.html"))]:
         where = path.relative_to(out).as_posix()
         html = path.read_text("utf-8")
-        name = path.stem if where.startswith("api") else path.stem.capitalize()
+        library = where.startswith("api")
+        name = path.stem
+        if not library:
+            name = name.capitalize().replace("Index", "First page")
         if where[0].isdigit():
             name = f"Lesson {int(path.stem[:2])}"
         main = html.partition("<main")[2].partition("</main>")[0]
-        for part in re.split(r'<(?:h[12]|section) id="', main)[1:]:
+        for part in re.split(r'<(?:h[123]|section) id="', main)[1:]:
             anchor, _, rest = part.partition('"')
-            heading, ended, words = f"{_plain('<p' + rest)} ".partition(" # ")
-            if not ended or len(heading) > _LONGEST:
-                words = f"{heading} {words}"
-                heading = anchor
-            link = f'<a href="{where}#{anchor}">{name} · {heading}</a>'
-            entries.append(f"<li>{link}<p>{words[:6000]}</p></li>")
+            heading, _, words = rest.partition("</h")
+            title = anchor if library else _plain("<p" + heading).removesuffix(" #")
+            words = _plain("<p" + (rest if library else words))
+            link = f'<a href="{where}#{anchor}">{name} · {title}</a>'
+            entries.setdefault(words, f"<li>{link}<p>{words}</p></li>")
     search = (FILES / "search.html").read_text("utf-8")
     lost = (FILES / "404.html").read_text("utf-8")
     return {
         "search.html": page(
-            "mplab", search.format(entries="\n".join(entries)), ways=_HOME
+            "mplab", search.format(entries="\n".join(entries.values())), ways=_HOME
         ),
         "404.html": page("mplab", lost.format(base=address()), ways=_HOME),
     }
@@ -155,9 +141,9 @@ def _plain(html: str) -> str:
     """Return the words of HTML, still escaped; powers of two as in the text of lessons."""
     html = html.replace("<sup>−", "<sup>-")
     html = re.sub(r"<sup>(-?\d+)</sup>", lambda sup: superscript(int(sup[1])), html)
-    return " ".join(
-        re.sub(r"(?s)<(script|style|svg|pre)\b.*?</\1>|<[^>]+>", " ", html).split()
-    )
+    no_text = r"<(script|style|svg|pre|summary)\b.*?</\1>"
+    tag = r"<(?:\"[^\"]*\"|[^\">])+>"  # the address of a figure holds tags
+    return " ".join(re.sub(f"(?s){no_text}|{tag}", " ", html).split())
 
 
 _TICKS = range(0, 25, 8)
@@ -194,7 +180,7 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
     picture = ""
     if exported.exists():
         title = f'<a href="{exported.name}">{title}</a>'
-        picture = _thumbnail(exported.with_suffix(".png"))
+        picture = _thumbnail(exported.read_text("utf-8"))
     part = _PARTS[max(first for first in _PARTS if first <= number)]
     note = f"{number} · {part}"
     row = re.search(rf"(?m)^\| {number} · [^|]*\| *([\d–]+) *\| *([^|]*?) *\|", guide)
@@ -206,11 +192,14 @@ def _card(lesson: Path, exported: Path, guide: str) -> str:
     )
 
 
-def _thumbnail(figure: Path) -> str:
-    """Make a small picture of the one that links to a lesson show; empty if there is none."""
-    if not figure.exists():
+_BOLD = "path{vector-effect:non-scaling-stroke}"
+"""Lines are as thick in a small picture as in a large one."""
+
+
+def _thumbnail(html: str) -> str:
+    """Return the first figure of a page without its words, for a card; empty if there is none."""
+    if not (figure := re.search(r'src="(data:image/svg[^"]*)"', html)):
         return ""
-    image = Image.open(figure).convert("RGB")
-    image.thumbnail((_THUMB, _THUMB))
-    source = image_address(image, "webp", quality=15, method=6)
+    source = re.sub("<text.*?</text>", "", figure[1])
+    source = source.replace("<style>", f"<style>{_BOLD}", 1)
     return f'<img class="thumb" alt="" src="{source}">'

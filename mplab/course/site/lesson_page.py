@@ -14,7 +14,7 @@ from mplab.course.exercises.practice import practice
 from mplab.course.explorers.freezing import Frozen
 from mplab.course.explorers.modules import STATIC_NOTE
 from mplab.course.explorers.saved import SAVED
-from mplab.course.site.frame import FILES, repository, shrink_pictures
+from mplab.course.site.frame import FILES, repository
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -138,8 +138,7 @@ def lesson_body(notebook: Any, more: str = "") -> str:
     if links:
         contents = f'aria-label="In this lesson"><ul>{links}</ul>'
         below_title = f'<nav class="contents" {contents}</nav>{below_title}'
-    html = "".join([*parts[:1], below_title, *parts[1:]])
-    return shrink_pictures(html)
+    return "".join([*parts[:1], below_title, *parts[1:]])
 
 
 def markdown_to_html(markdown: str) -> str:

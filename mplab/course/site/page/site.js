@@ -194,7 +194,7 @@ async function thaw(explorer) {
     const [drawn, said] = row.map(text);
     picture.innerHTML = drawn;
     if (PHONE.matches && picture.querySelector("svg")) narrow(picture.querySelector("svg"));
-    sentence.textContent = said;
+    if (sentence.textContent !== said) sentence.textContent = said; // a reader says what is new
     link.href = `#${explorer.id}?${controls.map(position).join(".")}`;
     for (const control of controls.filter((each) => each.type === "range")) {
       const words = control.words[control.value];
@@ -409,25 +409,32 @@ const sizes = new ResizeObserver((boxes) => {
 for (const box of document.querySelectorAll(".scrolled, pre")) sizes.observe(box);
 
 // The search page holds all sections; those that share most with the question come first.
-const EMPTY = /^(an?|and|are|can|did|do|does|for|from|how|in|is|it|my|of|on|or|the|to|what|why|with)$/;
-const ALIKE = ["stall stuck stop flat plateau stagnat", "fall drop shrink collaps halv",
-  "nan inf infinit overflow diverg", "lost lose vanish underflow flush"].map((line) => line.split(" "));
+const EMPTY = /^(an?|and|are|can|did|do|does|for|from|how|i|in|is|it|my|of|on|or|than|the|this|to|what|which|why|with)$/;
+const ALIKE = ["stall stuck stop flat plateau stagnat", "fall drop shrink collaps halv", "subnormal denormal",
+  "nan inf infinit overflow diverg", "lost lose vanish underflow flush", "fp16 float16", "bf16 bfloat16",
+  "largest biggest highest maximum"].map((line) => line.split(" "));
 
-/** A word as a pattern, whose digits may be raised; short words begin one, numbers are whole. */
+/** A word as a pattern: it begins words, its digits may be raised, and a number is whole. */
 function pattern(word) {
   const literal = word.replace(/[.*+?${}()|[\]\\]/g, "\\$&");
   const either = literal.replace(/[-\d]/g, (c) => `[${c}${"⁰¹²³⁴⁵⁶⁷⁸⁹"[c] ?? "−⁻"}]`);
-  if (/^\d/.test(word)) return `(?<![\\d⁰-⁹])${either}(?![\\d⁰-⁹])`;
-  return word.length < 4 ? `(?<![a-z\\d])${either}` : either;
+  return /^\d/.test(word) ? `(?<![\\d⁰-⁹])${either}(?![\\d⁰-⁹])` : `(?<![a-z\\d])${either}`;
 }
 
-/** A pattern for each word of a question that says something, and for words that mean the same. */
-function patterns(question) {
-  const words = plainly(question.toLowerCase()).replace(/[?!,"^]/g, "").split(/\s+/).filter(Boolean);
+/** A pattern for a word that is written almost so. */
+const almost = (word) => /^[a-z]{6,}$/.test(word) && [...word.slice(1)]
+  .map((_, i) => `(?<![a-z])${word.slice(0, i + 1)}[a-z]{0,3}${word.slice(i + 3)}`).join("|");
+
+/** For each word of a question that says something a pattern, also of words that mean the same. */
+function patterns(question, entries) {
+  const words = plainly(question.toLowerCase()).replace(/[?!,"^]/g, "").split(/\s+/).filter((word) => /\w/.test(word));
   const telling = words.filter((word) => !EMPTY.test(word));
   return (telling.length ? telling : words).map((word) => {
     const stem = word.length > 4 ? word.replace(/(e|ing|ed|e?s)$/, "") : word;
-    return (ALIKE.find((line) => line.includes(stem)) ?? [stem]).map(pattern).join("|");
+    const ending = stem === word ? "" : "(?:er?|ing|ed|e?s)?(?![a-z])";
+    const exact = ALIKE.find((line) => line.includes(stem))?.map(pattern).join("|") ?? pattern(stem) + ending;
+    const known = entries.some(({ name, all }) => new RegExp(exact, "i").test(`${name} ${all}`));
+    return (!known && almost(stem)) || exact;
   });
 }
 
@@ -439,7 +446,7 @@ if (field) {
     return { item, title, text, name: title.textContent, all: text.textContent };
   });
   const look = () => {
-    const asked = patterns(field.value);
+    const asked = patterns(field.value, entries);
     for (const each of entries) Object.assign(each, { covered: 0, score: 0 }).item.hidden = true;
     for (const words of asked.map((source) => new RegExp(source, "i"))) {
       const holding = entries.filter(({ name, all }) => words.test(`${name} ${all}`));
