@@ -17,7 +17,9 @@ from typing import Any
 AGAIN = 0.1
 """Seconds until `TooLong` is raised again, because the code may have caught it."""
 
-_NOT_OF_THE_ANSWER = re.compile(r"<frozen importlib|[/\\](?:numba|llvmlite)[/\\]")
+_NOT_OF_THE_ANSWER = re.compile(
+    r"<frozen importlib|-packages[/\\](numba|llvmlite)[/\\]"
+)
 """Files of Python that imports and compiles: half done, either stays broken or ends the process."""
 
 _set_exception = ctypes.pythonapi.PyThreadState_SetAsyncExc
