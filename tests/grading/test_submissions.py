@@ -263,7 +263,6 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     (folder / "a1.ipynb").rename(folder / "a1 (1).ipynb")
     found = read_submission(folder, {"a1": skeleton()})
     assert found[0].keys() == {"a1"}
-    assert "a1 (1).ipynb" in found[1][0]
     (folder / "b.ipynb").write_text("{}")
     with pytest.raises(RejectedSubmission, match=r"no notebook a1\.ipynb"):
         read_submission(folder, {"a1": skeleton()})

@@ -215,15 +215,12 @@ def read_submission(
 def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
-    """Find the file for each notebook of the release; a single renamed one is recognised."""
+    """Find the file for each notebook of the release; a single one counts whatever its name."""
     chosen = {
         name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found
     }
     if not chosen and len(found) == 1 and len(skeletons) == 1:
-        [(other, path)] = found.items()
-        [name] = skeletons
-        notes.append(f"Graded {shown_name(other)} as {name}.ipynb.")
-        return {name: path}
+        return dict(zip(skeletons, found.values(), strict=True))
     if not chosen:
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
         names = ", ".join(shown_name(name) for name in sorted(found)[:_LISTED])

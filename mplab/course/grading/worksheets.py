@@ -183,7 +183,7 @@ class Matching:
             for text in (
                 student.id,
                 student.email,
-                f"number {student.number}",
+                student.number and f"number {student.number}",
                 f"{student.first_name} {student.last_name}",
                 f"{student.last_name}, {student.first_name}",
             ):
