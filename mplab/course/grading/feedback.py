@@ -193,6 +193,7 @@ def write_zip(
     """
     feedback = course.root / "feedback"
     path = feedback / f"{assignment}.zip"
+    made = path.with_suffix(".partial")
     feedback.mkdir(exist_ok=True)
     names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
     present = {*students}
@@ -201,7 +202,7 @@ def write_zip(
             present.add(member)
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     others = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in sorted(present):
             received = course.read("received", assignment, student)
             label = read_label(received.get("label", ""))
@@ -217,6 +218,7 @@ def write_zip(
             for page in (feedback / student / assignment).glob(pages):
                 archive.write(page, f"{prefix}{page.name}")
     count = len(present) - len(others)
+    made.replace(path)
     if not count:
         path.unlink()
     return path, count, others
