@@ -163,7 +163,7 @@ def fill_in_grades(
     assignment = of_class[0].assignment
     place = _grade_column(table, worksheet, column or assignment)
     found = {grade.student.id: grade for grade in of_class}
-    match = Matching(table, [grade.student for grade in of_class])
+    match = Matching([grade.student for grade in of_class])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
     identifier = table.column("identifier")
@@ -187,7 +187,7 @@ def fill_in_grades(
                     f"{points:g}; got {most}. Set it on the platform, and download the file again."
                 )
         listed = participant_number(line.get(identifier, ""))
-        who = match.student(line) or people.get(listed)
+        who = match.student(table, line) or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
             raise ValueError(
                 f"{worksheet}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
