@@ -393,10 +393,10 @@ class Recorded:
         Raises:
             KeyError: these arguments were not recorded.
         """
-        outcome = self._outcomes[key_of(arguments)]
-        if "raised" in outcome:
-            raise exception_named(outcome["raised"], outcome["message"])
-        return decode_value(outcome["value"])
+        outcome = _read_outcome(self._outcomes[key_of(arguments)])
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 def public_table(graded: Mapping[str, Graded]) -> str:

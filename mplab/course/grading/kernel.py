@@ -47,18 +47,11 @@ def receive(channel: socket.socket) -> Any:
     Raises:
         EOFError: the other side has gone.
     """
-    (length,) = _HEADER.unpack(_exactly(channel, _HEADER.size))
-    return json.loads(_exactly(channel, length))
-
-
-def _exactly(channel: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = channel.recv(min(count - len(parts), 1 << 20))
-        if not part:
+    with channel.makefile("rb") as file:
+        length = file.read(_HEADER.size)
+        if len(length) < _HEADER.size:
             raise EOFError
-        parts += part
-    return bytes(parts)
+        return json.loads(file.read(*_HEADER.unpack(length)))
 
 
 class Outputs:
