@@ -407,6 +407,14 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypa
         session.run("time.sleep(1)")
 
 
+def test_the_usual_line_for_figures_runs_and_a_broken_figure_ends_nothing(session):
+    """The first ended its cell, with what followed in it, and the second its kernel."""
+    plot = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1]); x = 1"
+    assert "image/png" in session.run(plot).outputs[-1]["data"]
+    session.run(r"plt.title('$\frac1$')")
+    assert session.run("x").ok
+
+
 def test_half_of_a_surrogate_pair_costs_this_character_where_it_is_shown(session):
     ran = session.run(
         r"print('a\ud800b \U0001f600 \\ud800'); raise ValueError('a\udfffb')"

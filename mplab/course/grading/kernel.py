@@ -138,6 +138,9 @@ def make_shell(outputs: Outputs) -> Any:
         display_pub_class = Type(Publisher)
         displayhook_class = Type(Hook)
 
+        # For `%matplotlib inline`: there are no windows.
+        def enable_gui(self, gui: str | None = None) -> None: ...
+
         # Private to IPython. Without the first, it keeps a second copy of all that a cell prints,
         # however much; without the second, it prints an exception instead of handing it over.
         def _tee(self, channel: str) -> Any:
@@ -213,7 +216,6 @@ class Kernel:
         self._outputs.clear()
         with self._captured():
             result = self._shell.run_cell(request["source"], store_history=False)
-            self._show_figures()
         return {"outputs": self._outputs.outputs, "ok": bool(result.success)}
 
     def do_ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -254,18 +256,6 @@ class Kernel:
         err = _Stream(self._outputs, "stderr")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             yield
-
-    def _show_figures(self) -> None:
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is None:
-            return
-        for number in pyplot.get_fignums()[:10]:
-            picture = io.BytesIO()
-            pyplot.figure(number).savefig(picture, format="png", dpi=72)
-            self._outputs.show(
-                {"image/png": picture.getvalue(), "text/plain": "figure"}
-            )
-        pyplot.close("all")
 
 
 class ForkServer:
@@ -467,6 +457,8 @@ def main(config: dict[str, Any]) -> None:
         isolation.hide_memory()
         link_compiled()
     outputs = Outputs()
+    # It shows the figures of a cell when the cell has ended.
+    os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     shell = make_shell(outputs)
     namespace: dict[str, Any] = {}
     exec(config["warm"], namespace)
