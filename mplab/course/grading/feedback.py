@@ -260,7 +260,7 @@ def with_points(graded: NotebookNode, row: Any) -> NotebookNode:
     """
     grades = {grade.name: grade for grade in row.grades}
     comments = {comment.name: comment.comment for comment in row.comments}
-    found = shown(graded, late_outputs=False)
+    found = shown(graded)
     points = row.score - (row.late_submission_penalty or 0)
     cells = [_words(f"{points:g} of {row.max_score:g} points.")]
     for cell in found.cells:

@@ -46,32 +46,30 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _DPI = 288  # of formulas: sharp on paper, too
 
 
-def shown(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
+def shown(notebook: NotebookNode) -> NotebookNode:
     """Return what may be shown of a graded notebook, whose cells and outputs have been rebuilt.
 
-    Args:
-        notebook: a graded notebook.
-        late_outputs: show the outputs of a student's cells after the first check. A check passes
-            hidden inputs to the answers, so a later cell can show them. Without them, the cell that
-            brings the public cases is left out, too: it is folded and silent.
+    A check passes hidden inputs to the answers, so the outputs of a student's cells after the first
+    check, which could show them, are withheld. The cell that brings the public cases is left out,
+    too: it is folded and silent.
     """
     found = copy.deepcopy(notebook)
+    cells = found.cells
     found.cells = []
     checked = False
-    for cell in copy.deepcopy(notebook.cells):
+    for cell in cells:
         mark = mark_of(cell)
         outputs = cell.get("outputs")
         folded = cell.metadata.get("jupyter", {}).get("source_hidden")
-        if folded and mark and not (outputs or late_outputs):
+        if folded and mark and not outputs:
             continue
-        if cell.cell_type == "code":
-            if mark.get("grade") and not mark.get("solution"):
-                cell.outputs = outputs[
-                    :1
-                ]  # the second is the number that nbgrader reads
-                checked = True
-            elif checked and not late_outputs:
-                cell.outputs = _withheld(outputs if mark else [])
+        if cell.cell_type != "code":
+            pass
+        elif mark.get("grade") and not mark.get("solution"):
+            checked = True
+            cell.outputs = outputs[:1]  # the second is the number that nbgrader reads
+        elif checked:
+            cell.outputs = _withheld(outputs if mark else [])
         found.cells.append(cell)
     return found
 
