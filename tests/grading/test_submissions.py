@@ -316,7 +316,9 @@ ADDED = nbformat.v4.new_code_cell("u = 0.25")
 
 
 @pytest.mark.parametrize("minor", [3, 4])
-def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
+def test_a_notebook_that_lost_all_marks_keeps_values_words_and_pictures(
+    tmp_path, minor
+):
     release = with_words()
     done = copy.deepcopy(release)
     done.cells[2].source = "def f(x):\n    return 1"
@@ -326,7 +328,8 @@ def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
         "source": "Because",
         "attachments": {"p": {"image/png": picture}},
     }
-    done.cells += [nbformat.v4.new_markdown_cell("it rounds.")]
+    colab = f"it rounds. ![b](data:image/png;base64,{picture.ljust(300_000, 'A')})"
+    done.cells += [nbformat.v4.new_markdown_cell(colab)]
     done.cells.insert(4, ADDED)
     done.cells.insert(0, nbformat.v4.new_markdown_cell("Open in Colab"))
     book = stripped(done)
@@ -339,8 +342,9 @@ def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
     found = marked(notebooks["a1"])
     assert found["one-answer"].source.endswith("return 1")
     assert found["two-answer"].source == "u = 0.5"
-    assert found["words"].source == "Because\n\nit rounds."
-    assert (found["words"].get("attachments") is not None) == (minor == 4)
+    words = "Because\n\nit rounds. ![b](attachment:pasted-0)"
+    assert found["words"].source == words
+    assert {*found["words"].attachments} == {"p", "pasted-0"} - {"p" * (4 - minor)}
     assert [c.source for c in notebooks["a1"].cells].count("u = 0.25") == 1
     assert notes == [
         "Found by name or place, because marks were lost: one-answer, two-answer, words."

@@ -49,6 +49,9 @@ _IMAGES = {
 
 _IMAGE_NAME = re.compile(r"[\w. ()+-]{1,100}")
 
+_PASTED = re.compile(r"\]\(data:image/[a-z]+;base64,([\w+/=]+)\)", re.ASCII)
+"""A picture as Colab pastes it into Markdown; elsewhere it is an attachment of the cell."""
+
 _IMAGE_CHARACTERS = 8 << 20  # in base64, of one cell
 
 _LISTED = 5  # further notebooks named in a note
@@ -270,7 +273,8 @@ def read_cells(content: bytes) -> list[RawCell]:
 
 def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     source = plain_text(cell.get("source"))
-    if len(source) > _CELL_CHARACTERS:
+    code = cell.get("cell_type") == "code"
+    if len(source if code else _PASTED.sub("", source)) > _CELL_CHARACTERS:
         raise RejectedSubmission(
             f"a cell has more than {_CELL_CHARACTERS:,} characters"
         )
@@ -279,7 +283,7 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
     if not isinstance(grade_id, str):
         grade_id = ""
-    if cell.get("cell_type") == "code":
+    if code:
         return RawCell("code", source, grade_id)
     return RawCell("markdown", source, grade_id, images_in(cell.get("attachments")))
 
@@ -319,6 +323,18 @@ def images_in(attachments: Any) -> dict[str, str]:
         if image_kind(data):
             found[name] = "".join(data.split())
     return found
+
+
+def _put_aside(source: str) -> tuple[str, dict[str, str]]:
+    """Replace the pictures that stand in Markdown by their names; return it, and the pictures."""
+    named: dict[str, dict[str, str]] = {}
+
+    def name_of(found: re.Match[str]) -> str:
+        name = f"pasted-{len(named)}"
+        named[name] = {"": found[1]}
+        return f"](attachment:{name})"
+
+    return _PASTED.sub(name_of, source), images_in(named)
 
 
 def as_attachments(images: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -416,8 +432,12 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
             if entry in last and mark_of(cell).get("solution"):
                 answer = cells[last[entry]]
                 cell.source = answer.source
-                if answer.images:
-                    cell.attachments = as_attachments(answer.images)
+                images = {**answer.images}
+                if cell.cell_type == "markdown":
+                    cell.source, pasted = _put_aside(answer.source)
+                    images |= pasted
+                if images:
+                    cell.attachments = as_attachments(images)
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt
