@@ -154,7 +154,8 @@ def write_feedback(
     for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
             to = course.root / "feedback" / member / assignment
-            for page in (course.root / "feedback" / owner / assignment).glob("*.*"):
+            # `publish_feedback` puts the owner's secret beside them.
+            for page in (course.root / "feedback" / owner / assignment).glob("*.[hi]*"):
                 replace_file(to / page.name, page.read_bytes())
     return pages
 
