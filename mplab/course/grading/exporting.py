@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mplab.common.files import replace_file
 from mplab.course.grading.dates import lateness_in_words
 from mplab.course.grading.folder import Course
-from mplab.course.grading.gradebook import read_parts
+from mplab.course.grading.gradebook import read_parts, renew_penalties
 from mplab.course.grading.journal import handed_in, team_owners
 from mplab.course.grading.tables import (
     CourseTable,
@@ -73,6 +73,7 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
                 raise ValueError(
                     f"{name} is not in the gradebook. Release it first: mplab grade release {name}."
                 )
+            renew_penalties(course, gradebook, name)
             owners = team_owners(course, name)
             for student in roster.values():
                 owner = owners.get(student.id, student.id)

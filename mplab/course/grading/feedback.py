@@ -22,6 +22,7 @@ from tornado.template import Template
 
 from mplab.common.files import replace_file
 from mplab.course.grading.folder import Course
+from mplab.course.grading.gradebook import renew_penalties
 from mplab.course.grading.journal import (
     select_students,
     submitted_students,
@@ -149,6 +150,8 @@ def write_feedback(
         if "digest" in course.read("journal", assignment, name):  # not only tried
             present.append(name)
     chosen = select_students(course, assignment, students, present)
+    with course.gradebook() as book:
+        renew_penalties(course, book, assignment)
     with ThreadPoolExecutor(jobs) as pool:  # typesetting is a process of its own
         pages = list(pool.map(partial(_write_page, course, assignment), chosen))
     for member, owner in team_owners(course, assignment).items():
