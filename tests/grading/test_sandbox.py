@@ -413,6 +413,9 @@ def test_the_usual_line_for_figures_runs_and_a_broken_figure_ends_nothing(sessio
     assert "image/png" in session.run(plot).outputs[-1]["data"]
     session.run(r"plt.title('$\frac1$')")
     assert session.run("x").ok
+    session.run("def f(n): plt.plot([n]); return n")
+    session.ask("f", [{"tuple": [{"int": "0x1"}]}])
+    assert "image/png" not in str(session.run("x").outputs), "for each of many cases"
 
 
 def test_half_of_a_surrogate_pair_costs_this_character_where_it_is_shown(session):
