@@ -172,8 +172,8 @@ def clean(markup: str) -> str:
 def rendered_markdown(source: str, attachments: Any = None) -> str:
     """Render Markdown to sanitised HTML, with formulas as pictures.
 
-    Only pictures that were pasted into the cell (its attachments) are shown; of others, only the
-    name.
+    Only pictures that were pasted into the cell, as attachments or by Colab into its text, are
+    shown; of others, only the name.
     """
     formulas: dict[str, str] = {}
     renderer = _Renderer(formulas, images_in(attachments))
@@ -213,10 +213,12 @@ class _Renderer(IPythonRenderer):
         return text if text == html.escape(url) else f"{text} [{html.escape(url)}]"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        name = unquote(url.removeprefix("attachment:"))
-        # Each once: 30 times 8 MiB made a page of 240.
-        data = self._images.pop(name, None)
-        if data is None or not url.startswith("attachment:"):
+        kind, _, data = url.partition(":")
+        if kind == "attachment":  # Each once: 30 times 8 MiB made a page of 240.
+            data = self._images.pop(unquote(data), "")
+        elif kind == "data":  # as Colab pastes it
+            data = data.partition(";base64,")[2]
+        if not image_kind(data):
             return html.escape(f"[picture: {text or url}]")
         source = f"data:{image_kind(data)};base64,{data}"
         return self._put(f'<img alt="{html.escape(text)}" src="{source}">')

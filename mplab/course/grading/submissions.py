@@ -49,7 +49,7 @@ _IMAGES = {
 
 _IMAGE_NAME = re.compile(r"[\w. ()+-]{1,100}")
 
-_PASTED = re.compile(r"\]\(data:image/[a-z]+;base64,([\w+/=]+)\)", re.ASCII)
+_PASTED = re.compile(r"\]\(data:image/[a-z]+;base64,[\w+/=]+\)", re.ASCII)
 """A picture as Colab pastes it into Markdown; elsewhere it is an attachment of the cell."""
 
 _IMAGE_CHARACTERS = 8 << 20  # in base64, of one cell
@@ -325,18 +325,6 @@ def images_in(attachments: Any) -> dict[str, str]:
     return found
 
 
-def _put_aside(source: str) -> tuple[str, dict[str, str]]:
-    """Replace the pictures that stand in Markdown by their names; return it, and the pictures."""
-    named: dict[str, dict[str, str]] = {}
-
-    def name_of(found: re.Match[str]) -> str:
-        name = f"pasted-{len(named)}"
-        named[name] = {"": found[1]}
-        return f"](attachment:{name})"
-
-    return _PASTED.sub(name_of, source), images_in(named)
-
-
 def as_attachments(images: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return images by their names as a notebook holds those that were pasted into a cell."""
     return {name: {image_kind(data): data} for name, data in images.items()}
@@ -432,12 +420,8 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
             if entry in last and mark_of(cell).get("solution"):
                 answer = cells[last[entry]]
                 cell.source = answer.source
-                images = {**answer.images}
-                if cell.cell_type == "markdown":
-                    cell.source, pasted = _put_aside(answer.source)
-                    images |= pasted
-                if images:
-                    cell.attachments = as_attachments(images)
+                if answer.images:
+                    cell.attachments = as_attachments(answer.images)
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt
