@@ -407,13 +407,17 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypa
         session.run("time.sleep(1)")
 
 
-def test_the_usual_line_for_figures_runs_and_a_broken_figure_ends_nothing(session):
-    """The first ended its cell, with what followed in it, and the second its kernel."""
-    plot = "%matplotlib inline\nimport matplotlib.pyplot as plt\nplt.plot([1]); x = 1"
-    assert "image/png" in session.run(plot).outputs[-1]["data"]
-    session.run(r"plt.title('$\frac1$')")
-    assert session.run("x").ok
-    session.run("def f(n): plt.plot([n]); return n")
+@pytest.mark.parametrize("magic", ["", "inline", "notebook", "widget"])
+def test_figures_are_shown_whatever_the_magic_and_a_broken_one_ends_nothing(
+    session, magic
+):
+    plot = "\nimport matplotlib.pyplot as plt\nplt.plot([1]); plt.show(); x = 1"
+    ran = session.run(f"%matplotlib {magic}{plot}")
+    assert "image/png" in ran.outputs[-1]["data"]
+    broken = session.run(r"plt.title('$\frac1$'); plt.figure()")
+    assert broken.outputs[-2]["ename"] == "ValueError"
+    assert "image/png" in broken.outputs[-1]["data"]
+    session.run("def f(n): plt.plot([n]); plt.show(); return n")
     session.ask("f", [{"tuple": [{"int": "0x1"}]}])
     assert "image/png" not in str(session.run("x").outputs), "for each of many cases"
 

@@ -102,6 +102,7 @@ def environment(work: str = WORK) -> dict[str, str]:
         "TMPDIR": work,
         "LANG": "C.UTF-8",
         "PYTHONHASHSEED": "0",
+        "MPLBACKEND": "agg",
         "MPLCONFIGDIR": f"{work}/.matplotlib",
         "NUMBA_CACHE_DIR": f"{work}/.numba",
         "NUMBA_NUM_THREADS": "1",
