@@ -77,14 +77,16 @@ def test_a_formula_that_cannot_be_set_is_shown_as_written():
     assert "<code>\\begin{align}a\\end{align}</code>" in page
 
 
-def test_a_picture_that_is_referred_to_many_times_is_shown_once():
+@pytest.mark.parametrize("url", ["attachment:x.png", f"data:image/png;base64,{PNG}"])
+def test_a_picture_that_is_referred_to_many_times_is_shown_once(url):
     picture = {"x.png": {"image/png": PNG}}
-    page = rendered_markdown("![a](attachment:x.png)\n\n" * 30, picture)
+    page = rendered_markdown(f"[r]: {url}\n\n" + "![a][r]\n\n" * 30, picture)
     assert page.count(PNG) == 1 and page.count("[picture: a]") == 29
 
 
 def test_clean_leaves_text_of_what_it_takes_out():
-    assert clean("<marquee>text</marquee>") == "text"
+    for tag in ("marquee", "nav", "rp", "small"):
+        assert clean(f"<{tag}>text</{tag}>") == "text"
 
 
 @pytest.mark.parametrize(

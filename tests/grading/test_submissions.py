@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 import os
+import time
 import warnings
 
 import nbformat
@@ -243,6 +244,16 @@ def test_a_submission_that_reaches_a_limit_is_taken(tmp_path, monkeypatch):
     found = {name: {"image/png": picture} for name in "abc"}
     monkeypatch.setattr(submissions, "_IMAGE_CHARACTERS", 2 * len(picture))
     assert list(images_in(found)) == ["a", "b"]
+
+
+def test_each_of_many_attachments_costs_the_same():
+    times = []
+    for count in (2_000, 20_000):
+        many = {str(i): {"image/png": "iVBORw0KGgo="} for i in range(count)}
+        began = time.thread_time()
+        assert len(images_in(many)) == count
+        times.append(time.thread_time() - began)
+    assert times[1] < 40 * times[0]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

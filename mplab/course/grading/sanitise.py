@@ -26,8 +26,11 @@ from mplab.course.grading.submissions import (
     plain_text,
 )
 
-_TAGS = nh3.ALLOWED_TAGS - {"a", "area", "img", "map", "details", "summary"}
-"""Without what leads or fetches from elsewhere, and what folds an answer away."""
+_TAGS = nh3.ALLOWED_TAGS - {
+    *("a", "area", "img", "map"),  # lead to elsewhere, or fetch from there
+    *("details", "summary", "rp"),  # fold or hide an answer
+    *("nav", "small"),  # look like the page's own words
+}
 
 _CLASSES = {
     "div": {"highlight"},
@@ -190,6 +193,7 @@ class _Renderer(IPythonRenderer):
         self.token = secrets.token_hex(16)
         self._formulas = formulas
         self._images = images
+        self._shown: set[str] = set()
 
     def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
         return self._put(formula_picture(formula, source, block=block))
@@ -214,12 +218,14 @@ class _Renderer(IPythonRenderer):
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
         kind, _, data = url.partition(":")
-        if kind == "attachment":  # Each once: 30 times 8 MiB made a page of 240.
-            data = self._images.pop(unquote(data), "")
+        if kind == "attachment":
+            data = self._images.get(unquote(data), "")
         elif kind == "data":  # as Colab pastes it
             data = data.partition(";base64,")[2]
-        if not image_kind(data):
+        # Each once: 30 times 8 MiB made a page of 240.
+        if data in self._shown or not image_kind(data):
             return html.escape(f"[picture: {text or url}]")
+        self._shown.add(data)
         source = f"data:{image_kind(data)};base64,{data}"
         return self._put(f'<img alt="{html.escape(text)}" src="{source}">')
 

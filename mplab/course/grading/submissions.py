@@ -315,13 +315,13 @@ def image_kind(data: Any) -> str:
 def images_in(attachments: Any) -> dict[str, str]:
     """Return the images among the attachments of a cell, in base64, by their names."""
     found: dict[str, str] = {}
+    left = _IMAGE_CHARACTERS
     for name, kinds in attachments.items() if isinstance(attachments, dict) else ():
         data = next(iter(kinds.values()), "") if isinstance(kinds, dict) else ""
-        size = sum(map(len, found.values())) + len(data) if isinstance(data, str) else 0
-        if size > _IMAGE_CHARACTERS or not _IMAGE_NAME.fullmatch(name):
-            continue
-        if image_kind(data):
+        fits = isinstance(data, str) and len(data) <= left
+        if fits and _IMAGE_NAME.fullmatch(name) and image_kind(data):
             found[name] = "".join(data.split())
+            left -= len(data)
     return found
 
 
