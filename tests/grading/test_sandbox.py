@@ -21,6 +21,7 @@ from busy import crowded_processor
 from cases import run_script
 from classroom import WALLS, has_walls, with_walls
 
+from mplab import Format
 from mplab.common.installation import PACKAGE
 from mplab.course.grading import isolation, sandbox as sandbox_module
 from mplab.course.grading.bubblewrap import read_libraries, sandboxed
@@ -34,6 +35,7 @@ from mplab.course.grading.sandbox import (
     sandbox_problem,
 )
 from mplab.course.grading.sanitise import rebuild_output
+from mplab.course.grading.serialization import encode_value
 
 LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
 """Time is as for a class: what shall run out of it says so, so that a busy machine ends nothing."""
@@ -215,6 +217,13 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(session)
     assert second["raised"] == "ZeroDivisionError"
     assert session.ask("value", None)["values"] == [{"value": {"int": "0x3"}}]
     assert session.ask("nothing", None)["missing"] is True
+
+
+def test_a_case_with_a_format_that_the_student_registered_is_asked_as_any_other(session):
+    session.run("import mplab\ndef f(x): return x.name")
+    session.run("mplab.FORMATS['A'] = mplab.Format('A', exponent_bits=4, precision=3)")
+    case = encode_value((Format("A", exponent_bits=4, precision=3),))
+    assert session.ask("f", [case])["values"] == [{"value": {"text": "A"}}]
 
 
 @with_walls

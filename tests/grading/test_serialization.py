@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -196,6 +197,12 @@ def test_forged_text_is_refused_by_the_receiver():
         with pytest.raises(UnsupportedValue):
             decode_value(data)
             pytest.fail(repr(data)[:200])
+
+
+def test_running_out_of_memory_is_no_fault_of_the_data(monkeypatch):
+    monkeypatch.setattr("base64.b64decode", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        decode_value(encode_value(np.ones(1)))
 
 
 TAGS = st.sampled_from(

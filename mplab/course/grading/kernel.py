@@ -242,7 +242,7 @@ class Kernel:
             answer = noticing_changes(answer, changed)
             values = []
             for case in request["cases"]:
-                arguments = self._values.decode_value(case)
+                arguments = self._values.decode_own(case)
                 values.append(self._outcome(answer, arguments))
         return {"values": values, "called": called[:1], "changed": bool(changed)}
 
