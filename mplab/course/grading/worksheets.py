@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -170,34 +170,39 @@ def participant_number(identifier: str) -> str:
 class Matching:
     """Finds the student whom a platform means, by id, log-in, address, number or name.
 
+    Names stand apart, because a student can choose one that is another's id.
+
     Args:
         roster: the students.
     """
 
     def __init__(self, roster: Sequence[Student]) -> None:
-        self._known = defaultdict[str, set[str]](set)
+        self._ids = defaultdict[str, set[str]](set)
+        self._names = defaultdict[str, set[str]](set)
         for student in roster:
-            for text in (
-                student.id,
-                student.email,
-                student.number and f"number {student.number}",
-                f"{student.first_name} {student.last_name}",
-                f"{student.last_name}, {student.first_name}",
-            ):
-                self._known[normalized_head(text)].add(student.id)
-        self._known.pop("", None)
+            number = student.number and f"number {student.number}"
+            first, last = student.first_name, student.last_name
+            for text in (student.id, student.email, number):
+                self._ids[normalized_head(text)].add(student.id)
+            for text in (f"{first} {last}", f"{last}, {first}"):
+                self._names[normalized_head(text)].add(student.id)
 
     def find(self, *texts: str) -> str | None:
-        """Return the student whom the first text that means only one means; else None."""
-        for text in texts:
-            found = self._known.get(normalized_head(text), set())
-            if len(found) == 1:
-                return next(iter(found))
-        return None
+        """Return whom the first id, address or number that only one has means; else None."""
+        return _only(self._ids, texts)
 
     def student(self, table: CourseTable, line: Mapping[str, str]) -> str | None:
         """Return the student of a line of a table; None if nobody or more than one fits."""
         texts = [line.get(table.column(field), "") for field in ID_FIELDS]
         if table.is_canvas:
             texts += [f"number {line.get('id')}", line.get("id", "")]
-        return self.find(*texts, line.get(table.column("full_name"), ""))
+        name = line.get(table.column("full_name"), "")
+        return self.find(*texts) or _only(self._names, [name])
+
+
+def _only(known: Mapping[str, set[str]], texts: Iterable[str]) -> str | None:
+    for text in filter(str.strip, texts):
+        found = known.get(normalized_head(text), set())
+        if len(found) == 1:
+            return next(iter(found))
+    return None
