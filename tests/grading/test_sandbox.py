@@ -219,7 +219,9 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(session)
     assert session.ask("nothing", None)["missing"] is True
 
 
-def test_a_case_with_a_format_that_the_student_registered_is_asked_as_any_other(session):
+def test_a_case_with_a_format_that_the_student_registered_is_asked_as_any_other(
+    session,
+):
     session.run("import mplab\ndef f(x): return x.name")
     session.run("mplab.FORMATS['A'] = mplab.Format('A', exponent_bits=4, precision=3)")
     case = encode_value((Format("A", exponent_bits=4, precision=3),))
