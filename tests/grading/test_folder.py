@@ -302,8 +302,8 @@ def test_a_folder_without_a_course_says_how_to_make_one(tmp_path, capsys):
 
 @with_walls
 @pytest.mark.slow
-def test_torch_numba_and_matplotlib_work_inside():
-    warm = "import torch, numba, matplotlib.pyplot"
+def test_torch_and_numba_work_inside():
+    warm = "import torch, numba"
     with (
         WarmSandbox(warm=warm) as sandbox,
         sandbox.session({"helper.py": b"y = 3"}) as session,
@@ -316,10 +316,6 @@ def test_torch_numba_and_matplotlib_work_inside():
         assert session.run(
             "import numba\n@numba.njit\ndef f(x): return x + 1\nassert f(2) == 3"
         ).ok
-        shown = session.run(
-            "import matplotlib.pyplot as plt\nplt.plot([1, 2]); None"
-        ).outputs
-        assert "image/png" in shown[-1]["data"]
         assert session.run("%timeit -n1 -r1 1").ok
 
 

@@ -138,9 +138,12 @@ def test_no_metadata_output_tag_or_id_of_a_submission_survives():
 
 @pytest.mark.parametrize("content", [
     b"", b"\xff\xfe", b"[1]", b"null", b'{"cells": {}}', b'{"cells": []}', b"[" * 100_000,
-    b'{"nbformat": 3, "cells": []}', json.dumps({"nbformat": 4, "cells": [{}] * 501}).encode(),
+    b'{"nbformat": 3, "cells": []}', b'{"nbformat": 3, "worksheets": 1}',
+    b'{"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": 3}]}]}',
+    b'{"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "x"}]}]}',
+    json.dumps({"nbformat": 4, "cells": [{}] * 501}).encode(),
     json.dumps({"nbformat": 4, "cells": [{"source": "x" * 200_001}]}).encode(),
-], ids=range(10))  # fmt: skip
+], ids=range(13))  # fmt: skip
 def test_what_is_no_notebook_is_refused_with_a_reason(content):
     with pytest.raises(RejectedSubmission, match=r"notebook|cell"):
         read_cells(content)
@@ -247,13 +250,11 @@ def test_a_submission_that_reaches_a_limit_is_taken(tmp_path, monkeypatch):
 
 
 def test_each_of_many_attachments_costs_the_same():
-    times = []
-    for count in (2_000, 20_000):
-        many = {str(i): {"image/png": "iVBORw0KGgo="} for i in range(count)}
-        began = time.thread_time()
-        assert len(images_in(many)) == count
-        times.append(time.thread_time() - began)
-    assert times[1] < 40 * times[0]
+    """40,000 took 91 seconds."""
+    many = {str(i): {"image/png": "iVBORw0KGgo="} for i in range(40_000)}
+    start = time.thread_time()
+    assert len(images_in(many)) == len(many)
+    assert time.thread_time() - start < 10
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
@@ -376,12 +377,3 @@ def test_what_stands_elsewhere_is_not_taken_for_an_answer_by_its_place(tmp_path)
     assert marked(notebooks["a1"])["two-answer"].source == release.cells[4].source
     assert marked(notebooks["a1"])["words"].source == "YOUR ANSWER HERE"
     assert "No cell is marked as" in notes[0]
-
-
-@pytest.mark.parametrize("book", [
-    {"worksheets": 1}, {"worksheets": [{"cells": [{"cell_type": "code", "input": 3}]}]}, {},
-    {"worksheets": [{"cells": [{"cell_type": "x" * 99}]}]},
-])  # fmt: skip
-def test_what_is_no_notebook_of_format_3_is_refused(book):
-    with pytest.raises(RejectedSubmission, match="no notebook of format 4"):
-        read_cells(json.dumps({"nbformat": 3, **book}).encode())
