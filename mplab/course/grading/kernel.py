@@ -267,7 +267,7 @@ class Kernel:
                     pyplot.close("all")
 
     def _show_figures(self) -> None:
-        pyplot = sys.modules.get("matplotlib.pyplot")
+        pyplot: Any = sys.modules.get("matplotlib.pyplot")
         for number in pyplot.get_fignums()[:10] if pyplot else ():
             picture = io.BytesIO()
             try:
