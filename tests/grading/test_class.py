@@ -11,6 +11,7 @@ from mplab.course.grading.feedback import write_feedback
 from mplab.course.grading.folder import Course
 from mplab.course.grading.journal import submitted_students, superseded, team_owners
 from mplab.course.grading.statistics import statistics
+from mplab.course.grading.submissions import SECRET
 from mplab.course.grading.worksheets import read_list
 
 
@@ -108,9 +109,12 @@ def test_a_team_is_graded_once_and_each_member_has_the_grade_and_the_page(course
     with pytest.raises(ValueError, match=r"an id with a submission .*; got s03"):
         autograded(course, students=["s04", "s03"])
     assert [line.student for line in autograded(course, students=["s04"])] == ["s02"]
+    (course.root / "feedback/s02/a1").mkdir(parents=True)
+    (course.root / "feedback/s02/a1" / SECRET).touch()  # for nbgrader, and nobody else
     assert [
         page.student for page in write_feedback(course, "a1", students=["s01"])
     ] == ["s02"]
+    assert not (course.root / "feedback/s01/a1" / SECRET).exists()
     pages = [course.root / f"feedback/{s}/a1/a1.html" for s in ("s01", "s02", "s04")]
     assert len({page.read_bytes() for page in pages}) == 1
     found = {grade.student.id: grade for grade in grades(course, ["a1"])}

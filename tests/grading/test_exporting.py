@@ -75,7 +75,7 @@ FULL = Grade(
 HALF = Grade(
     Student("s02", "Bo", "Li", "", "6"), "a1", 3.0, 10.0, BY_HAND, by_hand=True
 )
-AWAY = Grade(Student("s03", "Cy", "Ek", "", "7"), "a1", 4.0, 10.0, "")
+AWAY = Grade(Student("s03", "Cy", "Ek", ""), "a1", 4.0, 10.0, "")
 
 ENGLISH = (
     '\ufeffIdentifier,"Full name","ID number",Status,Grade,"Maximum grade",'
@@ -108,7 +108,10 @@ CANVAS = (
 def test_the_platform_s_own_file_is_filled_in_and_all_else_stays_byte_for_byte(
     tmp_path, form, old, new, column, encoding
 ):
-    """Whose grade is not final, and who is not in the file, changes nothing there."""
+    """Whose grade is not final, and who is not in the file, changes nothing there.
+
+    The only student without a number was given Canvas's line of points possible.
+    """
     if encoding != "utf-8":
         form = "\ufeff" + form.lstrip("\ufeff")
     into = tmp_path / "theirs.csv"

@@ -15,7 +15,7 @@ from mplab.course.grading.collecting import collect
 from mplab.course.grading.feedback import write_zip
 from mplab.course.grading.journal import team_owners
 from mplab.course.grading.tables import Student, read_people, read_roster, write_table
-from mplab.course.grading.worksheets import read_list
+from mplab.course.grading.worksheets import Matching, read_list
 
 ROSTER = """\
 id,first_name,last_name,email,number
@@ -408,6 +408,13 @@ def test_a_canvas_roster_without_log_ins_says_that_ids_are_canvas_s(tmp_path):
     roster = read_roster(path)
     assert roster.students == [Student("5", "Ada", "Löwe", "", "5")]
     assert roster.remarks == ("ids are those of the column ID",)
+
+
+def test_a_name_is_no_id_and_no_number():
+    people = [Student("s01", "", "", "", "7"), Student("s02", "S01", "", "")]
+    match = Matching([*people, Student("s03", "Number", "7", "")])
+    found = [match.find(text) for text in ("S01", "number 7", "7, Number")]
+    assert found == ["s01", "s01", None]
 
 
 @pytest.mark.parametrize("top", ["", "assignment_9100_export/"])

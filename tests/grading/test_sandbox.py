@@ -21,6 +21,7 @@ from busy import crowded_processor
 from cases import run_script
 from classroom import WALLS, has_walls, with_walls
 
+from mplab import Format
 from mplab.common.installation import PACKAGE
 from mplab.course.grading import isolation, sandbox as sandbox_module
 from mplab.course.grading.bubblewrap import read_libraries, sandboxed
@@ -33,6 +34,8 @@ from mplab.course.grading.sandbox import (
     WarmSandbox,
     sandbox_problem,
 )
+from mplab.course.grading.sanitise import rebuild_output
+from mplab.course.grading.serialization import encode_value
 
 LIMITS = Limits(resident=200 << 20, disk_bytes=8 << 20)
 """Time is as for a class: what shall run out of it says so, so that a busy machine ends nothing."""
@@ -214,6 +217,15 @@ def test_a_function_is_asked_for_values_and_their_outcomes_come_as_data(session)
     assert second["raised"] == "ZeroDivisionError"
     assert session.ask("value", None)["values"] == [{"value": {"int": "0x3"}}]
     assert session.ask("nothing", None)["missing"] is True
+
+
+def test_a_case_with_a_format_that_the_student_registered_is_asked_as_any_other(
+    session,
+):
+    session.run("import mplab\ndef f(x): return x.name")
+    session.run("mplab.FORMATS['A'] = mplab.Format('A', exponent_bits=4, precision=3)")
+    case = encode_value((Format("A", exponent_bits=4, precision=3),))
+    assert session.ask("f", [case])["values"] == [{"value": {"text": "A"}}]
 
 
 @with_walls
@@ -406,24 +418,27 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypa
         session.run("time.sleep(1)")
 
 
-def test_half_of_a_surrogate_pair_costs_this_character(session):
-    assert (
-        said(session.run(r"print('a\ud800b \U0001f600 \\ud800')")) == "a?b 😀 \\ud800\n"
+def test_figures_are_shown_whatever_the_magic_and_a_broken_one_ends_nothing(session):
+    code = "%matplotlib\n%matplotlib inline\n%matplotlib notebook\n%matplotlib widget\n"
+    code += "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show(); x = 1"
+    assert "image/png" in session.run(code).outputs[-1]["data"]
+    broken = session.run(r"plt.title('$\frac1$'); plt.figure()")
+    assert broken.outputs[-2]["ename"] == "ValueError"
+    assert "image/png" in broken.outputs[-1]["data"]
+    session.run("def f(n): plt.plot([n]); plt.show(); return n")
+    session.ask("f", [{"tuple": [{"int": "0x1"}]}])
+    assert "image/png" not in str(session.run("x").outputs), "for each of many cases"
+
+
+def test_half_of_a_surrogate_pair_costs_this_character_where_it_is_shown(session):
+    ran = session.run(
+        r"print('a\ud800b \U0001f600 \\ud800'); raise ValueError('a\udfffb')"
     )
-    failed = session.run(r"raise ValueError('a\udfffb')").outputs[-1]
-    assert failed["evalue"] == "a?b"
-    json.dumps(failed, ensure_ascii=False).encode()
+    printed, failed = map(rebuild_output, ran.outputs)
+    assert printed.text == "a\ufffdb \U0001f600 \\ud800\n"
+    assert failed.evalue == "a\ufffdb"
     session.run(r"def f(): raise KeyError('\ud800')")
-    session.run(r"def g(): return '\ud800'")
-    assert session.ask("f", [{"tuple": []}])["values"] == [
-        {"raised": "KeyError", "message": "'\\ud800'"}
-    ]
-    assert session.ask("g", [{"tuple": []}])["values"] == [{"value": {"text": "?"}}]
-
-
-def test_half_a_pair_in_bytes_that_a_submission_wrote_itself_does_no_harm():
-    reply = sandbox_module._parsed(b'["\xed\xa0\x80", "\\uD800"]')
-    assert reply == ["\ufffd\ufffd\ufffd", "?"]
+    assert session.ask("f", [{"tuple": []}])["values"][0]["raised"] == "KeyError"
 
 
 def test_an_answer_that_prints_and_warns_calls_nothing_of_the_library(session):

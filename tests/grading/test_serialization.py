@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,6 @@ from hypothesis import given, strategies as st
 from mplab import FP8_E4M3, Format, Specials
 from mplab.course.grading.serialization import (
     MAX_BYTES,
-    MAX_DEPTH,
     MAX_ITEMS,
     UnsupportedValue,
     decode_value,
@@ -80,7 +80,6 @@ def test_a_tensor_a_format_and_a_scalar_arrive():
     assert through(torch.tensor([1.5], dtype=torch.bfloat16))[0] == 1.5
     assert through(FP8_E4M3) is FP8_E4M3
     assert same(through(np.float16(0.1)), np.array(np.float16(0.1)))
-    assert same(through((1, True, None)), (1, True, None))
 
 
 @pytest.mark.parametrize("fmt", [
@@ -93,11 +92,6 @@ def test_a_tensor_a_format_and_a_scalar_arrive():
 def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
     there = through(fmt)
     assert there == fmt and repr(there) == repr(fmt)
-    assert (there.bias, there.max_finite, there.has_zero) == (
-        fmt.bias,
-        fmt.max_finite,
-        fmt.has_zero,
-    )
 
 
 @pytest.mark.parametrize("value", [
@@ -110,12 +104,6 @@ def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
 def test_what_may_not_cross_is_refused_by_the_sender(value):
     with pytest.raises(UnsupportedValue):
         encode_value(value)
-
-
-def deep(levels, value=None):
-    for _ in range(levels):
-        value = {"list": [value]}
-    return value
 
 
 def test_the_most_that_may_cross_does_and_one_more_does_not():
@@ -132,14 +120,6 @@ def test_the_most_that_may_cross_does_and_one_more_does_not():
         assert same(through(value), value)
         with pytest.raises(UnsupportedValue):
             encode_value(beyond)
-    for forged in (
-        {"list": [None] * MAX_ITEMS}, deep(MAX_DEPTH + 1), {"text": "x" * 10_001},
-        {"int": "0x1" + "0" * 64},
-        {"array": "uint8", "shape": [MAX_BYTES + 1], "data": "AA==" * ((MAX_BYTES + 1) // 3)},
-    ):  # fmt: skip
-        with pytest.raises(UnsupportedValue):
-            decode_value(forged)
-    assert decode_value(deep(MAX_DEPTH)) == [[[[[[None]]]]]]
 
 
 FORGED = r"""
@@ -150,6 +130,7 @@ FORGED = r"""
 {"eval": "1"}
 {"int": 3}
 {"int": "3"}
+{"int": "0x10000000000000000000000000000000000000000000000000000000000000000"}
 {"float": "1.0"}
 {"float": "0x1.8p+99999"}
 {"float": "0x1.ffffffffffffffffffffffffffffffffp+0"}
@@ -157,6 +138,7 @@ FORGED = r"""
 {"text": 3}
 {"format": "FP128"}
 {"list": {}}
+{"list": [{"list": [{"list": [{"list": [{"list": [{"list": [{"list": [null]}]}]}]}]}]}]}
 {"list": [1]}
 {"list": "ab"}
 {"list": [], "tuple": []}
@@ -192,28 +174,32 @@ FORGED = r"""
 
 def test_forged_text_is_refused_by_the_receiver():
     lines = map(json.loads, FORGED.strip().splitlines())
-    for data in (*lines, object(), b"1", 1j, 1.5, {5: "x"}, {None: "x"}, np.ones(2)):
+    large = {
+        "array": "int8",
+        "shape": [2, MAX_BYTES // 2 + 1],
+        "data": "AAAA" * (MAX_BYTES // 3 + 1),
+    }
+    long = {"list": [None] * MAX_ITEMS}, {"text": "x" * 10_001}, large
+    for data in (
+        *lines,
+        *long,
+        object(),
+        b"1",
+        1j,
+        1.5,
+        {5: "x"},
+        {None: "x"},
+        np.ones(2),
+    ):
         with pytest.raises(UnsupportedValue):
             decode_value(data)
             pytest.fail(repr(data)[:200])
 
 
-TAGS = st.sampled_from(
-    ["list", "int", "array", "shape", "data", "float", "text", "dict"]
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.text(max_size=5) | st.integers(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TAGS, inner),
-)
-
-
-@given(JSON)
-def test_any_json_is_a_value_or_refused(data):
-    try:
-        value = decode_value(data)
-    except UnsupportedValue:
-        return
-    assert encode_value(value) == data or isinstance(value, float)
+def test_running_out_of_memory_is_no_fault_of_the_data(monkeypatch):
+    monkeypatch.setattr("base64.b64decode", Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        decode_value(encode_value(np.ones(1)))
 
 
 def test_keys_tell_zeros_types_and_shapes_apart():

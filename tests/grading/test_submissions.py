@@ -4,6 +4,7 @@ import base64
 import copy
 import json
 import os
+import time
 import warnings
 
 import nbformat
@@ -137,9 +138,12 @@ def test_no_metadata_output_tag_or_id_of_a_submission_survives():
 
 @pytest.mark.parametrize("content", [
     b"", b"\xff\xfe", b"[1]", b"null", b'{"cells": {}}', b'{"cells": []}', b"[" * 100_000,
-    b'{"nbformat": 3, "cells": []}', json.dumps({"nbformat": 4, "cells": [{}] * 501}).encode(),
+    b'{"nbformat": 3, "cells": []}', b'{"nbformat": 3, "worksheets": 1}',
+    b'{"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "code", "input": 3}]}]}',
+    b'{"nbformat": 3, "worksheets": [{"cells": [{"cell_type": "x"}]}]}',
+    json.dumps({"nbformat": 4, "cells": [{}] * 501}).encode(),
     json.dumps({"nbformat": 4, "cells": [{"source": "x" * 200_001}]}).encode(),
-], ids=range(10))  # fmt: skip
+], ids=range(13))  # fmt: skip
 def test_what_is_no_notebook_is_refused_with_a_reason(content):
     with pytest.raises(RejectedSubmission, match=r"notebook|cell"):
         read_cells(content)
@@ -245,6 +249,14 @@ def test_a_submission_that_reaches_a_limit_is_taken(tmp_path, monkeypatch):
     assert list(images_in(found)) == ["a", "b"]
 
 
+def test_each_of_many_attachments_costs_the_same():
+    """40,000 took 91 seconds."""
+    many = {str(i): {"image/png": "iVBORw0KGgo="} for i in range(40_000)}
+    start = time.thread_time()
+    assert len(images_in(many)) == len(many)
+    assert time.thread_time() - start < 10
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_hard_link_to_another_s_file_is_refused_and_the_other_keeps_the_file(
     tmp_path,
@@ -263,7 +275,6 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     (folder / "a1.ipynb").rename(folder / "a1 (1).ipynb")
     found = read_submission(folder, {"a1": skeleton()})
     assert found[0].keys() == {"a1"}
-    assert "a1 (1).ipynb" in found[1][0]
     (folder / "b.ipynb").write_text("{}")
     with pytest.raises(RejectedSubmission, match=r"no notebook a1\.ipynb"):
         read_submission(folder, {"a1": skeleton()})
@@ -315,9 +326,15 @@ def with_words():
 
 ADDED = nbformat.v4.new_code_cell("u = 0.25")
 
+PASTED = base64.b64encode(IMAGES["image/png"]).decode().ljust(300_000, "A")
+COLAB = f" ![b](data:image/png;base64,{PASTED})"
+"""A picture as Colab pastes it, of more characters than a cell may have."""
+
 
 @pytest.mark.parametrize("minor", [3, 4])
-def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
+def test_a_notebook_that_lost_all_marks_keeps_values_words_and_pictures(
+    tmp_path, minor
+):
     release = with_words()
     done = copy.deepcopy(release)
     done.cells[2].source = "def f(x):\n    return 1"
@@ -327,7 +344,7 @@ def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
         "source": "Because",
         "attachments": {"p": {"image/png": picture}},
     }
-    done.cells += [nbformat.v4.new_markdown_cell("it rounds.")]
+    done.cells += [nbformat.v4.new_markdown_cell(f"it rounds.{COLAB}")]
     done.cells.insert(4, ADDED)
     done.cells.insert(0, nbformat.v4.new_markdown_cell("Open in Colab"))
     book = stripped(done)
@@ -340,8 +357,10 @@ def test_a_notebook_that_lost_all_marks_keeps_values_and_words(tmp_path, minor):
     found = marked(notebooks["a1"])
     assert found["one-answer"].source.endswith("return 1")
     assert found["two-answer"].source == "u = 0.5"
-    assert found["words"].source == "Because\n\nit rounds."
+    assert found["words"].source == f"Because\n\nit rounds.{COLAB}"
     assert (found["words"].get("attachments") is not None) == (minor == 4)
+    page = rendered_markdown(found["words"].source)
+    assert page.count('<img alt="b" src="data:image/png;base64,') == 1
     assert [c.source for c in notebooks["a1"].cells].count("u = 0.25") == 1
     assert notes == [
         "Found by name or place, because marks were lost: one-answer, two-answer, words."
@@ -358,12 +377,3 @@ def test_what_stands_elsewhere_is_not_taken_for_an_answer_by_its_place(tmp_path)
     assert marked(notebooks["a1"])["two-answer"].source == release.cells[4].source
     assert marked(notebooks["a1"])["words"].source == "YOUR ANSWER HERE"
     assert "No cell is marked as" in notes[0]
-
-
-@pytest.mark.parametrize("book", [
-    {"worksheets": 1}, {"worksheets": [{"cells": [{"cell_type": "code", "input": 3}]}]}, {},
-    {"worksheets": [{"cells": [{"cell_type": "x" * 99}]}]},
-])  # fmt: skip
-def test_what_is_no_notebook_of_format_3_is_refused(book):
-    with pytest.raises(RejectedSubmission, match="no notebook of format 4"):
-        read_cells(json.dumps({"nbformat": 3, **book}).encode())

@@ -138,7 +138,8 @@ def autograde(
                 "uses it, and run the same command again."
             ) from error
         try:
-            renew_penalties(course, assignment)
+            with course.gradebook() as book:
+                renew_penalties(course, book, assignment)
         except OperationalError:
             log("what lateness costs is not renewed, because the gradebook is in use")
         return [

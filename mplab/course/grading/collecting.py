@@ -302,7 +302,7 @@ def _deliveries(
         label = None if exchange else read_label(top)
         if label and (label.folder is not bool(rest) or not people.roster):
             label = None
-        if label and label.kind != "file":
+        if label and label.kind:
             if label.kind != ".txt":  # which Blackboard adds to each
                 words = f"left out: {label.kind} typed on {label.platform}"
                 remarks.append(f"{shown_name(top)}: {words}")
@@ -356,7 +356,7 @@ def _add_from_canvas(
     delivery: _Delivery, file: _File, label: Label, ours: Collection[str]
 ) -> None:
     """Add a file by the student's name for it; the files come in the order of time."""
-    delivery.late |= label.late
+    delivery.late |= bool(label.late)
     name = label.file
     if name not in ours:  # Canvas numbers resubmissions: a1.ipynb, a1-1.ipynb
         name = re.sub(r"-\d+(?=\.\w+$)", "", name)
@@ -392,7 +392,7 @@ def _owner(
 def _order(file: _File) -> int:
     """Return the number by which Canvas orders submissions, which grows with time; else 0."""
     label = read_label(file.path.parts[0])
-    return label.order if label else 0
+    return int(label.order[:18] or 0) if label else 0
 
 
 def _stem(name: str) -> str:

@@ -54,8 +54,11 @@ def read_time(text: str, zone: tzinfo) -> datetime:
     text = _WORD.sub(english, text)
     if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
         raise ValueError(f"{text!r} may begin with the day or with the month")
-    end = datetime.now().replace(hour=23, minute=59, second=0, microsecond=0)
-    read: datetime = parser.parse(text, default=end)
+    day = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    read: datetime = parser.parse(text, default=day)
+    end = parser.parse(text, default=day.replace(hour=23, minute=59))
+    if end.hour != read.hour:  # it names no hour
+        read = end
     return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
 
 

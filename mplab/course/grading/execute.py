@@ -63,6 +63,8 @@ except (SyntaxError, ValueError) as error:
 
 _ENDED = "The kernel ended"
 
+_KERNELS = 8  # of one notebook, the most that may die
+
 _WARM = """import numpy, sys, mplab
 mplab.round_to(numpy.ones(1), mplab.FP16)
 for line in {imports!r}:
@@ -129,7 +131,6 @@ def run_notebook(
     seed: Callable[[str, str], int],
     *,
     asked: bool = False,
-    kernels: int = 8,
     seconds: float = 300.0,
 ) -> NotebookResult:
     """Run the cells in order; at each grade cell, ask for values and write the points.
@@ -146,7 +147,6 @@ def run_notebook(
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
         asked: whether the submission has been asked for hidden cases, in another notebook.
-        kernels: the most that may die.
         seconds: of the kernels' own, without waiting, after which no further one begins.
 
     Returns:
@@ -158,7 +158,7 @@ def run_notebook(
     interrupts = 0
     spent = 0.0
     ended = ""
-    for _ in range(kernels):
+    for _ in range(_KERNELS):
         with sessions() as session:
             ended = _run_in_one_kernel(
                 notebook,

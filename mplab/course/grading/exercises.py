@@ -33,6 +33,7 @@ from mplab.course.exercises.exercise import (
 from mplab.course.exercises.lessons import EXERCISES
 from mplab.course.grading.serialization import (
     UnsupportedValue,
+    decode_own,
     decode_value,
     encode_value,
     key_of,
@@ -317,13 +318,13 @@ class _CustomException(_Unreadable):
     """Stands for an exception that is not built in."""
 
 
-def _read_outcome(entry: Any) -> Any:
+def _read_outcome(entry: Any, decode: Callable[[Any], Any] = decode_value) -> Any:
     """Read the outcome of one case: a value, or the exception that was raised instead."""
     if not isinstance(entry, dict):
         return _Unreadable("no value")
     if "value" in entry:
         try:
-            return decode_value(entry["value"])
+            return decode(entry["value"])
         except (UnsupportedValue, RecursionError):
             return _Unreadable("no value that can be handed in")
     if "foreign" in entry:
@@ -393,10 +394,10 @@ class Recorded:
         Raises:
             KeyError: these arguments were not recorded.
         """
-        outcome = self._outcomes[key_of(arguments)]
-        if "raised" in outcome:
-            raise exception_named(outcome["raised"], outcome["message"])
-        return decode_value(outcome["value"])
+        outcome = _read_outcome(self._outcomes[key_of(arguments)], decode_own)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
 
 def public_table(graded: Mapping[str, Graded]) -> str:
@@ -477,7 +478,7 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
             Misconception(Recorded(dict(zip(keys, outcomes, strict=True))), text)
             for text, outcomes in entry["outcomes"]
         ]
-        cases = [decode_value(case) for case in entry["cases"]]
+        cases = [decode_own(case) for case in entry["cases"]]
         # One argument is shown as itself; one that is a tuple would be taken for several.
         common["cases"] = tuple(
             case[0] if len(case) == 1 and type(case[0]) is not tuple else case

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mplab.common.files import replace_file
 from mplab.course.grading.dates import lateness_in_words
 from mplab.course.grading.folder import Course
-from mplab.course.grading.gradebook import read_parts
+from mplab.course.grading.gradebook import read_parts, renew_penalties
 from mplab.course.grading.journal import handed_in, team_owners
 from mplab.course.grading.tables import (
     CourseTable,
@@ -73,6 +73,7 @@ def grades(course: Course, assignments: list[str]) -> list[Grade]:
                 raise ValueError(
                     f"{name} is not in the gradebook. Release it first: mplab grade release {name}."
                 )
+            renew_penalties(course, gradebook, name)
             owners = team_owners(course, name)
             for student in roster.values():
                 owner = owners.get(student.id, student.id)
@@ -163,7 +164,7 @@ def fill_in_grades(
     assignment = of_class[0].assignment
     place = _grade_column(table, worksheet, column or assignment)
     found = {grade.student.id: grade for grade in of_class}
-    match = Matching(table, [grade.student for grade in of_class])
+    match = Matching([grade.student for grade in of_class])
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
     identifier = table.column("identifier")
@@ -187,7 +188,7 @@ def fill_in_grades(
                     f"{points:g}; got {most}. Set it on the platform, and download the file again."
                 )
         listed = participant_number(line.get(identifier, ""))
-        who = match.student(line) or people.get(listed)
+        who = match.student(table, line) or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
             raise ValueError(
                 f"{worksheet}, line {number}: {who} has number {numbers[who]} in {assignment}; got "

@@ -11,19 +11,18 @@ import re
 import resource
 import signal
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbconvert.exporters.exporter import Exporter, ResourcesDict
 from nbformat import NotebookNode, read as read_notebook, reads, v4, writes
 from tornado.template import Template
-from traitlets import Float, Unicode
 
 from mplab.common.files import replace_file
 from mplab.course.grading.folder import Course
+from mplab.course.grading.gradebook import renew_penalties
 from mplab.course.grading.journal import (
     select_students,
     submitted_students,
@@ -31,10 +30,10 @@ from mplab.course.grading.journal import (
 )
 from mplab.course.grading.platforms import moodle_prefix, read_label
 from mplab.course.grading.sanitise import cell_as_html, cell_as_text, shown
-from mplab.course.grading.submissions import mark_of, marked
+from mplab.course.grading.submissions import mark_of
 
-NOT_READ = -1.0
-"""The points of an answer that a person still has to read; the page says so in words."""
+_SECONDS = 10.0
+"""Time to typeset a page; after it, plain text."""
 
 _PAGE = Template((Path(__file__).parent / "page" / "feedback.html").read_text("utf-8"))
 
@@ -91,36 +90,22 @@ def _limited(
     sender.send_bytes(work(*arguments).encode())
 
 
-class FeedbackExporter(Exporter):
-    """Exports a graded notebook to HTML for its author; the page may load or run nothing.
+def page_of(notebook: NotebookNode, title: str, seconds: float) -> tuple[str, bool]:
+    """Write the page of a notebook that has its points below its cells.
 
-    nbgrader's own command uses it, too, by the settings of a course.
+    Args:
+        notebook: as its author may see it.
+        title: the page's.
+        seconds: to typeset it; after them it is plain text.
+
+    Returns:
+        The page, and whether it is plain text.
     """
-
-    seconds = Float(10.0, help="Time to typeset a page; after it, plain text.").tag(
-        config=True
-    )
-    plain = Unicode("", help="Why the last page is plain text; empty if it is not.")
-    file_extension: Any = Unicode(".html")
-
-    def from_notebook_node(
-        self, nb: NotebookNode, resources: Any = None, **kwargs: Any
-    ) -> tuple[Any, ResourcesDict]:
-        """Convert to a page."""
-        nb, resources = super().from_notebook_node(nb, resources, **kwargs)
-        return self.page(with_points(nb, resources["nbgrader"])), resources
-
-    def page(self, notebook: NotebookNode) -> str:
-        """Write the page of a notebook that has its points below its cells."""
-        typeset = in_process(self.seconds, _PAGE_BYTES, _typeset, writes(notebook))
-        self.plain = ""
-        if typeset is None:
-            self.plain = f"it could not be typeset in {self.seconds:g} seconds"
-        texts = json.loads(typeset) if typeset else map(cell_as_text, notebook.cells)
-        kinds = [cell.metadata.get("kind", cell.cell_type) for cell in notebook.cells]
-        return _PAGE.generate(
-            title=notebook.metadata.title, cells=zip(kinds, texts, strict=True)
-        ).decode()
+    typeset = in_process(seconds, _PAGE_BYTES, _typeset, writes(notebook))
+    texts = json.loads(typeset) if typeset else map(cell_as_text, notebook.cells)
+    kinds = [cell.metadata.get("kind", cell.cell_type) for cell in notebook.cells]
+    page = _PAGE.generate(title=title, cells=zip(kinds, texts, strict=True))
+    return page.decode(), typeset is None
 
 
 def _typeset(notebook: str) -> str:
@@ -165,12 +150,15 @@ def write_feedback(
         if "digest" in course.read("journal", assignment, name):  # not only tried
             present.append(name)
     chosen = select_students(course, assignment, students, present)
+    with course.gradebook() as book:
+        renew_penalties(course, book, assignment)
     with ThreadPoolExecutor(jobs) as pool:  # typesetting is a process of its own
         pages = list(pool.map(partial(_write_page, course, assignment), chosen))
     for member, owner in team_owners(course, assignment).items():
         if member != owner and owner in chosen:
             to = course.root / "feedback" / member / assignment
-            for page in (course.root / "feedback" / owner / assignment).glob("*.*"):
+            # `publish_feedback` puts the owner's secret beside them.
+            for page in (course.root / "feedback" / owner / assignment).glob("*.[hi]*"):
                 replace_file(to / page.name, page.read_bytes())
     return pages
 
@@ -209,6 +197,7 @@ def write_zip(
     """
     feedback = course.root / "feedback"
     path = feedback / f"{assignment}.zip"
+    made = path.with_suffix(".partial")
     feedback.mkdir(exist_ok=True)
     names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
     present = {*students}
@@ -217,7 +206,7 @@ def write_zip(
             present.add(member)
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     others = []
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in sorted(present):
             received = course.read("received", assignment, student)
             label = read_label(received.get("label", ""))
@@ -233,6 +222,7 @@ def write_zip(
             for page in (feedback / student / assignment).glob(pages):
                 archive.write(page, f"{prefix}{page.name}")
     count = len(present) - len(others)
+    made.replace(path)
     if not count:
         path.unlink()
     return path, count, others
@@ -243,7 +233,6 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
     remark = ""
     waiting = 0
     try:
-        exporter = FeedbackExporter(config=course.config())
         graded = course.root / "autograded" / student / assignment
         pages = course.root / "feedback" / student / assignment
         with course.gradebook() as book:
@@ -252,54 +241,46 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 if not path.is_file():
                     continue
                 time = _time(path)
-                notebook = read_notebook(path, as_version=4)
-                cells = marked(notebook)
-                for grade in row.grades:
-                    points = NOT_READ if grade.needs_manual_grade else grade.score
-                    cells[grade.name].metadata.nbgrader.update(
-                        score=points, points=grade.max_score
-                    )
-                    waiting += bool(grade.needs_manual_grade)
-                for comment in row.comments:
-                    mark = cells[comment.name].metadata.nbgrader
-                    if mark.get("score") != NOT_READ:  # else it is about an earlier one
-                        words = comment.comment or ""
-                        # Markdown joins lines unless two blanks end them.
-                        mark.comment = re.sub(r"(?<=\S)\n(?=\S)", "  \n", words)
-                about = {
-                    "notebook": row.name,
-                    "score": row.score,
-                    "max_score": row.max_score,
-                    "late_penalty": row.late_submission_penalty or 0,
-                }
-                told = with_points(notebook, about)
+                told = with_points(read_notebook(path, as_version=4), row)
+                waiting += sum(bool(g.needs_manual_grade) for g in row.grades)
+                text, plain = page_of(told, row.name, _SECONDS)
                 replace_file(pages / path.name, writes(told).encode())
                 page = pages / f"{row.name}.html"
-                replace_file(page, exporter.page(told).encode())
+                replace_file(page, text.encode())
                 os.utime(page, ns=(time, time))
-                if exporter.plain and not remark:
-                    remark = f"plain text: {exporter.plain}"
+                if plain:
+                    remark = f"plain text: not typeset in {_SECONDS:g} seconds"
     except Exception as error:  # the other pages go on
         return Page(student, False, f"no page: {type(error).__name__}: {error}")
     return Page(student, True, remark, waiting)
 
 
-def with_points(graded: NotebookNode, about: Mapping[str, Any]) -> NotebookNode:
-    """Return what a graded notebook's author may see, with points and comments below its cells."""
-    points = about["score"] - about["late_penalty"]
-    found = shown(graded, late_outputs=False)
-    cells = [_words(f"{points:g} of {about['max_score']:g} points.")]
+def with_points(graded: NotebookNode, row: Any) -> NotebookNode:
+    """Return what a graded notebook's author may see, with points and comments below its cells.
+
+    Args:
+        graded: the notebook.
+        row: its row in the gradebook.
+    """
+    grades = {grade.name: grade for grade in row.grades}
+    comments = {comment.name: comment.comment for comment in row.comments}
+    found = shown(graded)
+    points = row.score - (row.late_submission_penalty or 0)
+    cells = [_words(f"{points:g} of {row.max_score:g} points.")]
     for cell in found.cells:
         cells.append(cell)
-        mark = mark_of(cell)
-        if "score" in mark:
-            given = "not read yet" if mark.score == NOT_READ else f"{mark.score:g}"
-            words = f"{mark.grade_id}: {given} of {mark.points:g} points."
-            cells.append(_words(words))
-        if mark.get("comment"):
-            cells.append(_words(mark.comment))
+        name = mark_of(cell).get("grade_id")
+        comment = comments.get(name)
+        if grade := grades.get(name):
+            given = f"{grade.score:g}"
+            if grade.needs_manual_grade:
+                given = "not read yet"
+                comment = None  # it is about an earlier answer
+            cells.append(_words(f"{name}: {given} of {grade.max_score:g} points."))
+        if comment:
+            # Markdown joins lines unless two blanks end them.
+            cells.append(_words(re.sub(r"(?<=\S)\n(?=\S)", "  \n", comment)))
     found.cells = cells
-    found.metadata.title = about["notebook"]
     return found
 
 

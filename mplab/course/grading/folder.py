@@ -61,12 +61,9 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
     """
     logger = logging.getLogger("traitlets")
     text = io.StringIO()
-    level = logger.level
-    others = logger.handlers[:]
-    propagate = logger.propagate
-    logger.handlers = [logging.StreamHandler(text)]
-    logger.propagate = False
-    logger.setLevel(logging.ERROR)
+    handler = logging.StreamHandler(text)
+    handler.setLevel(logging.ERROR)
+    logger.addHandler(handler)
 
     def reason(error: BaseException) -> str:
         causes = list(dict.fromkeys(_CAUSE.findall(text.getvalue())))
@@ -77,9 +74,7 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
     try:
         yield reason
     finally:
-        logger.handlers = others
-        logger.propagate = propagate
-        logger.setLevel(level)
+        logger.removeHandler(handler)
 
 
 class Course:

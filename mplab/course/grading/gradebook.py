@@ -132,11 +132,16 @@ def due_words(course: Course, assignment: str) -> str:
     return f"{assignment} is due {show_time(due, course.zone())}"
 
 
-def renew_penalties(course: Course, assignment: str) -> None:
-    """Update who was late and the penalties: dates, extensions or settings may have changed."""
-    with course.gradebook() as book:
-        _save_penalties(course, assignment, book.assignment_submissions(assignment))
-        book.db.commit()
+def renew_penalties(course: Course, book: Any, assignment: str) -> None:
+    """Update who was late, and what it costs: dates, points by hand or settings may have changed.
+
+    Args:
+        course: the course.
+        book: its gradebook, open; it is written only if something has changed.
+        assignment: an assignment in it.
+    """
+    _save_penalties(course, assignment, book.assignment_submissions(assignment))
+    book.db.commit()
 
 
 def _save_penalties(

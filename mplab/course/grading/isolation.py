@@ -14,6 +14,7 @@ import signal
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,12 +58,16 @@ def _check(result: int, what: str) -> None:
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
+def _set(option: int, value: int, more: Any = 0) -> None:
+    _check(_libc.prctl(option, value, more, 0, 0), f"prctl {option}")
+
+
 def enter_namespaces() -> None:
     """Enter new namespaces, which processes started from now on share."""
     uid = os.getuid()
     gid = os.getgid()
     # The files below belong to this user only while the memory is not hidden.
-    _check(_libc.prctl(_SET_DUMPABLE, 1, 0, 0, 0), "dumpable")
+    _set(_SET_DUMPABLE, 1)
     _check(_libc.unshare(_NAMESPACES), "unshare")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
@@ -107,7 +112,7 @@ def make_private_files(disk_bytes: int) -> None:
 
 def drop_privileges() -> None:
     """Drop, for good, every capability that the new user namespace granted."""
-    _check(_libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    _set(_SET_NO_NEW_PRIVS, 1)
     for capability in range(64):
         if _libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last that this kernel knows
@@ -118,14 +123,14 @@ def drop_privileges() -> None:
 
 def hide_memory() -> None:
     """Hide this process's memory from others of the same user, and die with the parent."""
-    _check(_libc.prctl(_SET_DUMPABLE, 0, 0, 0, 0), "dumpable")
+    _set(_SET_DUMPABLE, 0)
     die_with_parent()
 
 
 def die_with_parent() -> None:
     """Ask the kernel to end this process when its parent ends, however it does."""
     if sys.platform == "linux":
-        _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "pdeathsig")
+        _set(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 # Where namespaces are forbidden, as in most containers: root gives an account to each submission.
@@ -140,8 +145,8 @@ def make_own_folder(folder: str, account: int) -> None:
 def guard_account() -> None:
     """Adopt orphans, and outlive this process group and the parent to end the account."""
     os.setsid()
-    _check(_libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "subreaper")
-    _check(_libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0), "pdeathsig")
+    _set(_SET_CHILD_SUBREAPER, 1)
+    _set(_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def become_account(account: int) -> None:
@@ -361,4 +366,4 @@ def filter_system_calls(*, families: tuple[int, ...] = _FAMILIES) -> None:
     program = filter_program(platform.machine(), families)
     array = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(array))
-    _check(_libc.prctl(_SET_SECCOMP, 2, header, 0, 0), "seccomp")
+    _set(_SET_SECCOMP, 2, header)

@@ -47,18 +47,11 @@ def receive(channel: socket.socket) -> Any:
     Raises:
         EOFError: the other side has gone.
     """
-    (length,) = _HEADER.unpack(_exactly(channel, _HEADER.size))
-    return json.loads(_exactly(channel, length))
-
-
-def _exactly(channel: socket.socket, count: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < count:
-        part = channel.recv(min(count - len(parts), 1 << 20))
-        if not part:
+    with channel.makefile("rb") as file:
+        length = file.read(_HEADER.size)
+        if len(length) < _HEADER.size:
             raise EOFError
-        parts += part
-    return bytes(parts)
+        return json.loads(file.read(*_HEADER.unpack(length)))
 
 
 class Outputs:
@@ -144,6 +137,12 @@ def make_shell(outputs: Outputs) -> Any:
     class Shell(InteractiveShell):
         display_pub_class = Type(Publisher)
         displayhook_class = Type(Hook)
+
+        # There are no windows, and the kernel shows the figures of a cell itself.
+        def enable_gui(self, gui: str | None = None) -> None: ...
+
+        def enable_matplotlib(self, gui: str | None = None) -> tuple[None, str]:
+            return None, "agg"
 
         # Private to IPython. Without the first, it keeps a second copy of all that a cell prints,
         # however much; without the second, it prints an exception instead of handing it over.
@@ -243,7 +242,7 @@ class Kernel:
             answer = noticing_changes(answer, changed)
             values = []
             for case in request["cases"]:
-                arguments = self._values.decode_value(case)
+                arguments = self._values.decode_own(case)
                 values.append(self._outcome(answer, arguments))
         return {"values": values, "called": called[:1], "changed": bool(changed)}
 
@@ -257,22 +256,27 @@ class Kernel:
 
     @contextlib.contextmanager
     def _captured(self) -> Any:
+        """Keep what is printed, and close all figures in the end."""
         out = _Stream(self._outputs, "stdout")
         err = _Stream(self._outputs, "stderr")
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            yield
+            try:
+                yield
+            finally:
+                if pyplot := sys.modules.get("matplotlib.pyplot"):
+                    pyplot.close("all")
 
     def _show_figures(self) -> None:
-        pyplot = sys.modules.get("matplotlib.pyplot")
-        if pyplot is None:
-            return
-        for number in pyplot.get_fignums()[:10]:
+        pyplot: Any = sys.modules.get("matplotlib.pyplot")
+        for number in pyplot.get_fignums()[:10] if pyplot else ():
             picture = io.BytesIO()
-            pyplot.figure(number).savefig(picture, format="png", dpi=72)
-            self._outputs.show(
-                {"image/png": picture.getvalue(), "text/plain": "figure"}
-            )
-        pyplot.close("all")
+            try:
+                pyplot.figure(number).savefig(picture, format="png", dpi=72)
+            except Exception:  # such as a formula that is none
+                self._shell.showtraceback()
+                continue
+            shown = {"image/png": picture.getvalue(), "text/plain": "figure"}
+            self._outputs.show(shown)
 
 
 class ForkServer:

@@ -21,7 +21,7 @@ _FORMS = (
     # A folder until Moodle 4.0 ends in `_`, since 4.1 it does not; and a file without folders.
     (
         "Moodle",
-        r"(?P<name>.+?)(?:_(?P<number>\d+))?_assignsubmission_(?P<kind>[a-z]+)(?:_(?P<file>.*))?",
+        r"(?P<name>.+?)(?:_(?P<number>\d+))?_assignsubmission_(?:file|(?P<kind>[a-z]+))(?:_(?P<file>.*))?",
     ),
     (
         "Canvas",
@@ -61,32 +61,37 @@ class Label(NamedTuple):
 
     Args:
         platform: a name in `_FORMS`.
+        text: the whole name.
         name: of the person or the team, as the platform writes it; on Blackboard the title of the
             assignment stands in front.
         number: on Moodle of this person in this assignment, or of the team; on Canvas of the
             person, or five letters of an anonymous one; empty if there is none.
         file: the student's own name of the file; empty if the name is a folder's.
-        prefix: what stands before the student's own file, and before a page that goes back.
-        kind: "file", or what else a student can hand in there.
-        late: whether Canvas says that it was late.
-        order: a number by which Canvas orders submissions in time; else 0.
+        kind: what else a student can hand in there; empty if it is a file.
+        late: not empty if Canvas says that it was late.
+        order: digits by which Canvas orders submissions in time.
         time: when it came in, as Blackboard and Brightspace write it; else empty.
     """
 
     platform: str
+    text: str
     name: str
-    number: str
-    file: str
-    prefix: str
-    kind: str
-    late: bool
-    order: int
-    time: str
+    number: str = ""
+    file: str = ""
+    kind: str = ""
+    late: str = ""
+    order: str = ""
+    time: str = ""
 
     @property
     def folder(self) -> bool:
         """Whether it is the name of a folder."""
         return not self.file and self.kind not in ("text", "link", ".txt")
+
+    @property
+    def prefix(self) -> str:
+        """What stands before the student's own file, and before a page that goes back."""
+        return f"{self.text}/" if self.folder else self.text.removesuffix(self.file)
 
     @property
     def key(self) -> str:
@@ -118,30 +123,15 @@ def read_label(text: str) -> Label | None:
     Examples:
         >>> read_label("Ada Löwe_17_assignsubmission_file").prefix
         'Ada Löwe_17_assignsubmission_file/'
-        >>> read_label("löweada_LATE_5_6_a1.ipynb")[1:5]
-        ('löweada', '5', 'a1.ipynb', 'löweada_LATE_5_6_')
+        >>> read_label("löweada_LATE_5_6_a1.ipynb")[2:5]
+        ('löweada', '5', 'a1.ipynb')
     """
-    found: dict[str, dict[str, str | None]] = {}
+    found: dict[str, Label] = {}
     for platform, form in _FORMS:
         if match := re.fullmatch(form, text):
-            found.setdefault(platform, match.groupdict())
-    if len(found) != 1:
-        return None
-    [(platform, parts)] = found.items()
-    file = parts.get("file") or ""
-    kind = parts.get("kind") or "file"
-    label = Label(
-        platform=platform,
-        name=parts["name"] or "",
-        number=parts.get("number") or "",
-        file=file,
-        prefix=text[: len(text) - len(file)],
-        kind=kind,
-        late=bool(parts.get("late")),
-        order=int((parts.get("order") or "0")[:18]),
-        time=parts.get("time") or "",
-    )
-    return label._replace(prefix=f"{label.prefix}/") if label.folder else label
+            label = Label(platform, text, **match.groupdict(""))
+            found.setdefault(platform, label)
+    return found.popitem()[1] if len(found) == 1 else None
 
 
 class Owner(NamedTuple):

@@ -112,7 +112,7 @@ def release(
         for stem, stub in skeletons.items():
             text = writes(solved[source / f"{stem}.ipynb"]).encode()
             student = rebuild(stub, read_cells(text))
-            found = run_notebook(stub, kernel, assignment.graded, seed, kernels=1)
+            found = run_notebook(stub, kernel, assignment.graded, seed)
             outcomes = chain(*found.outcomes.values())
             if earned := sum(part.earned for part in outcomes):
                 raise ValueError(

@@ -422,7 +422,8 @@ class Session:
             self._passed += time.monotonic() - self._began
         self._received += len(data)
         try:
-            reply = _parsed(data)
+            # NaN is no JSON, and for `int` no number, so that it raises.
+            reply = json.loads(data.decode("utf-8", "replace"), parse_constant=int)
         except (ValueError, RecursionError) as error:
             raise self._broken("its answer is not what was asked for") from error
         if not isinstance(reply, dict) or reply.get("id") != self._number:
@@ -533,18 +534,3 @@ def _memory_of(process: psutil.Process) -> int:
         encoding="utf-8", errors="replace"
     )
     return 1024 * sum(int(size) for size in _MEMORY_LINES.findall(status))
-
-
-def _parsed(data: bytes) -> Any:
-    """Parse JSON, and replace each half of a surrogate pair by a question mark.
-
-    A text that holds one cannot be written to a file, so it loses this character.
-
-    Raises:
-        ValueError: it is not JSON.
-    """
-    # NaN is no JSON, and for `int` no number, so that it raises.
-    reply = json.loads(data.decode("utf-8", "replace"), parse_constant=int)
-    if b"\\ud" not in data.lower():
-        return reply
-    return json.loads(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace"))

@@ -26,43 +26,10 @@ from mplab.course.grading.submissions import (
     plain_text,
 )
 
-_TAGS = {
-    "abbr",
-    "b",
-    "blockquote",
-    "br",
-    "code",
-    "del",
-    "div",
-    "em",
-    "hr",
-    "i",
-    "kbd",
-    "p",
-    "pre",
-    "s",
-    "span",
-    "strong",
-    "sub",
-    "sup",
-    "dl",
-    "dt",
-    "dd",
-    "li",
-    "ol",
-    "ul",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "h5",
-    "h6",
-    "table",
-    "tbody",
-    "td",
-    "th",
-    "thead",
-    "tr",
+_TAGS = nh3.ALLOWED_TAGS - {
+    *("a", "area", "img", "map"),  # lead to elsewhere, or fetch from there
+    *("details", "summary", "rp"),  # fold or hide an answer
+    *("nav", "small"),  # look like the page's own words
 }
 
 _CLASSES = {
@@ -82,32 +49,30 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*m")
 _DPI = 288  # of formulas: sharp on paper, too
 
 
-def shown(notebook: NotebookNode, *, late_outputs: bool) -> NotebookNode:
+def shown(notebook: NotebookNode) -> NotebookNode:
     """Return what may be shown of a graded notebook, whose cells and outputs have been rebuilt.
 
-    Args:
-        notebook: a graded notebook.
-        late_outputs: show the outputs of a student's cells after the first check. A check passes
-            hidden inputs to the answers, so a later cell can show them. Without them, the cell that
-            brings the public cases is left out, too: it is folded and silent.
+    A check passes hidden inputs to the answers, so the outputs of a student's cells after the first
+    check, which could show them, are withheld. The cell that brings the public cases is left out,
+    too: it is folded and silent.
     """
     found = copy.deepcopy(notebook)
+    cells = found.cells
     found.cells = []
     checked = False
-    for cell in copy.deepcopy(notebook.cells):
+    for cell in cells:
         mark = mark_of(cell)
         outputs = cell.get("outputs")
         folded = cell.metadata.get("jupyter", {}).get("source_hidden")
-        if folded and mark and not (outputs or late_outputs):
+        if folded and mark and not outputs:
             continue
-        if cell.cell_type == "code":
-            if mark.get("grade") and not mark.get("solution"):
-                cell.outputs = outputs[
-                    :1
-                ]  # the second is the number that nbgrader reads
-                checked = True
-            elif checked and not late_outputs:
-                cell.outputs = _withheld(outputs if mark else [])
+        if cell.cell_type != "code":
+            pass
+        elif mark.get("grade") and not mark.get("solution"):
+            checked = True
+            cell.outputs = outputs[:1]  # the second is the number that nbgrader reads
+        elif checked:
+            cell.outputs = _withheld(outputs if mark else [])
         found.cells.append(cell)
     return found
 
@@ -210,8 +175,8 @@ def clean(markup: str) -> str:
 def rendered_markdown(source: str, attachments: Any = None) -> str:
     """Render Markdown to sanitised HTML, with formulas as pictures.
 
-    Only pictures that were pasted into the cell (its attachments) are shown; of others, only the
-    name.
+    Only pictures that were pasted into the cell, as attachments or by Colab into its text, are
+    shown; of others, only the name.
     """
     formulas: dict[str, str] = {}
     renderer = _Renderer(formulas, images_in(attachments))
@@ -228,6 +193,7 @@ class _Renderer(IPythonRenderer):
         self.token = secrets.token_hex(16)
         self._formulas = formulas
         self._images = images
+        self._shown: set[str] = set()
 
     def _aside(self, formula: str, source: str, *, block: bool = False) -> str:
         return self._put(formula_picture(formula, source, block=block))
@@ -251,11 +217,15 @@ class _Renderer(IPythonRenderer):
         return text if text == html.escape(url) else f"{text} [{html.escape(url)}]"
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        name = unquote(url.removeprefix("attachment:"))
+        kind, _, data = url.partition(":")
+        if kind == "attachment":
+            data = self._images.get(unquote(data), "")
+        elif kind == "data":  # as Colab pastes it
+            data = data.partition(";base64,")[2]
         # Each once: 30 times 8 MiB made a page of 240.
-        data = self._images.pop(name, None)
-        if data is None or not url.startswith("attachment:"):
+        if data in self._shown or not image_kind(data):
             return html.escape(f"[picture: {text or url}]")
+        self._shown.add(data)
         source = f"data:{image_kind(data)};base64,{data}"
         return self._put(f'<img alt="{html.escape(text)}" src="{source}">')
 

@@ -49,6 +49,9 @@ _IMAGES = {
 
 _IMAGE_NAME = re.compile(r"[\w. ()+-]{1,100}")
 
+_PASTED = re.compile(r"\]\(data:image/[a-z]+;base64,[\w+/=]+\)", re.ASCII)
+"""A picture as Colab pastes it into Markdown; elsewhere it is an attachment of the cell."""
+
 _IMAGE_CHARACTERS = 8 << 20  # in base64, of one cell
 
 _LISTED = 5  # further notebooks named in a note
@@ -215,15 +218,12 @@ def read_submission(
 def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
-    """Find the file for each notebook of the release; a single renamed one is recognised."""
+    """Find the file for each notebook of the release; a single one counts whatever its name."""
     chosen = {
         name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found
     }
     if not chosen and len(found) == 1 and len(skeletons) == 1:
-        [(other, path)] = found.items()
-        [name] = skeletons
-        notes.append(f"Graded {shown_name(other)} as {name}.ipynb.")
-        return {name: path}
+        return dict(zip(skeletons, found.values(), strict=True))
     if not chosen:
         wanted = ", ".join(f"{name}.ipynb" for name in skeletons)
         names = ", ".join(shown_name(name) for name in sorted(found)[:_LISTED])
@@ -273,7 +273,8 @@ def read_cells(content: bytes) -> list[RawCell]:
 
 def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     source = plain_text(cell.get("source"))
-    if len(source) > _CELL_CHARACTERS:
+    code = cell.get("cell_type") == "code"
+    if len(source if code else _PASTED.sub("", source)) > _CELL_CHARACTERS:
         raise RejectedSubmission(
             f"a cell has more than {_CELL_CHARACTERS:,} characters"
         )
@@ -282,7 +283,7 @@ def _raw_cell(cell: Mapping[str, Any]) -> RawCell:
     grade_id = mark.get("grade_id") if isinstance(mark, dict) else None
     if not isinstance(grade_id, str):
         grade_id = ""
-    if cell.get("cell_type") == "code":
+    if code:
         return RawCell("code", source, grade_id)
     return RawCell("markdown", source, grade_id, images_in(cell.get("attachments")))
 
@@ -314,13 +315,13 @@ def image_kind(data: Any) -> str:
 def images_in(attachments: Any) -> dict[str, str]:
     """Return the images among the attachments of a cell, in base64, by their names."""
     found: dict[str, str] = {}
+    left = _IMAGE_CHARACTERS
     for name, kinds in attachments.items() if isinstance(attachments, dict) else ():
         data = next(iter(kinds.values()), "") if isinstance(kinds, dict) else ""
-        size = sum(map(len, found.values())) + len(data) if isinstance(data, str) else 0
-        if size > _IMAGE_CHARACTERS or not _IMAGE_NAME.fullmatch(name):
-            continue
-        if image_kind(data):
+        fits = isinstance(data, str) and len(data) <= left
+        if fits and _IMAGE_NAME.fullmatch(name) and image_kind(data):
             found[name] = "".join(data.split())
+            left -= len(data)
     return found
 
 

@@ -366,10 +366,9 @@ def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
         team = line["team"].strip()
         who = line["id"].strip()
         if not team or who not in left:
-            why = "the id stands twice" if who in known else "the roster has no such id"
             raise ValueError(
                 f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
-                f"most once; got {list(line.values())}: {why if team else 'no team'}."
+                f"most once; got {list(line.values())}."
             )
         left.discard(who)
         teams.setdefault(team, []).append(who)

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
@@ -91,15 +92,13 @@ def read_gradescope(
     Raises:
         ValueError: it is not Gradescope's list of submissions.
     """
-    known = {normalized_head(s.email): s.id for s in roster if s.email}
-    known |= {normalized_head(student.id): student.id for student in roster}
+    match = Matching(roster)
     owners: dict[str, str] = {}
     try:
         for folder, about in yaml.load(file, _Loader).items():
             people = about[":submitters"]
             texts = [str(one[key]) for one in people for key in (":sid", ":email")]
-            here = [known[t] for t in map(normalized_head, texts) if t in known]
-            if members := list(dict.fromkeys(here)):
+            if members := list(dict.fromkeys(filter(None, map(match.find, texts)))):
                 owners[folder] = members[0]
                 _add_time(found, members[0], str(about[":created_at"]), UTC)
             if len(members) > 1:
@@ -120,10 +119,10 @@ def _add_time(found: PlatformList, of: str, text: str, zone: tzinfo) -> None:
 def _read_canvas(
     path: Path, roster: Sequence[Student], zone: tzinfo, found: PlatformList
 ) -> None:
-    ids = {student.number: student.id for student in roster if student.number}
+    match = Matching(roster)
     for row in json.loads(path.read_text(encoding="utf-8-sig")):
         number = str(row.get("anonymous_id") or row["user_id"])
-        if who := ids.get(str(row.get("user_id"))):
+        if who := match.find(f"number {row.get('user_id')}"):
             found.people[number] = who
         _add_time(found, who or f"number {number}", row["submitted_at"] or "", zone)
 
@@ -131,7 +130,7 @@ def _read_canvas(
 def _read_moodle(
     table: CourseTable, roster: Sequence[Student], zone: tzinfo, found: PlatformList
 ) -> None:
-    match = Matching(table, roster)
+    match = Matching(roster)
     columns = {
         name: table.column(name)
         for name in ("identifier", "status", "group", "modified", "full_name")
@@ -143,7 +142,7 @@ def _read_moodle(
             raise ValueError(
                 f"line {line_number}: {cells['identifier']!r} ends in no number"
             )
-        who = match.student(line)
+        who = match.student(table, line)
         name = found.names[number] = cells["full_name"]
         _add_time(found, who or f"number {number}", cells["modified"], zone)
         if who is None:
@@ -169,35 +168,41 @@ def participant_number(identifier: str) -> str:
 
 
 class Matching:
-    """Finds the student of a line in a platform's table, by id, log-in, address or name.
+    """Finds the student whom a platform means, by id, log-in, address, number or name.
+
+    Names stand apart, because a student can choose one that is another's id.
 
     Args:
-        table: the table.
         roster: the students.
     """
 
-    def __init__(self, table: CourseTable, roster: Sequence[Student]) -> None:
-        self._table = table
-        self._known: dict[str, set[str]] = {}
+    def __init__(self, roster: Sequence[Student]) -> None:
+        self._ids = defaultdict[str, set[str]](set)
+        self._names = defaultdict[str, set[str]](set)
         for student in roster:
-            for text in (
-                student.id,
-                student.email,
-                f"number {student.number}",
-                f"{student.first_name} {student.last_name}",
-                f"{student.last_name}, {student.first_name}",
-            ):
-                self._known.setdefault(normalized_head(text), set()).add(student.id)
+            number = student.number and f"number {student.number}"
+            first, last = student.first_name, student.last_name
+            for text in (student.id, student.email, number):
+                self._ids[normalized_head(text)].add(student.id)
+            for text in (f"{first} {last}", f"{last}, {first}"):
+                self._names[normalized_head(text)].add(student.id)
 
-    def student(self, line: Mapping[str, str]) -> str | None:
-        """Return the student's id; None if nobody or more than one fits."""
-        table = self._table
+    def find(self, *texts: str) -> str | None:
+        """Return whom the first id, address or number that only one has means; else None."""
+        return _only(self._ids, texts)
+
+    def student(self, table: CourseTable, line: Mapping[str, str]) -> str | None:
+        """Return the student of a line of a table; None if nobody or more than one fits."""
         texts = [line.get(table.column(field), "") for field in ID_FIELDS]
         if table.is_canvas:
             texts += [f"number {line.get('id')}", line.get("id", "")]
-        texts.append(line.get(table.column("full_name"), ""))
-        for text in texts:
-            found = self._known.get(normalized_head(text), set())
-            if text.strip() and len(found) == 1:
-                return next(iter(found))
-        return None
+        name = line.get(table.column("full_name"), "")
+        return self.find(*texts) or _only(self._names, [name])
+
+
+def _only(known: Mapping[str, set[str]], texts: Iterable[str]) -> str | None:
+    for text in filter(str.strip, texts):
+        found = known.get(normalized_head(text), set())
+        if len(found) == 1:
+            return next(iter(found))
+    return None
