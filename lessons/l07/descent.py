@@ -78,7 +78,7 @@ def fit_by_gradient_descent(
         method: one of `METHODS`.
         learning_rate: the factor of the gradient.
         steps: number of steps, at least 1.
-        batch: examples of a step, drawn anew for each; all, 256, have the exact gradient.
+        batch: examples of a step, 1 to 256, drawn anew for each; all have the exact gradient.
         seed: the seed of the examples, of batches and of stochastic rounding.
 
     Exactness:

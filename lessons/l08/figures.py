@@ -114,9 +114,10 @@ def _draw_shares(axes: Axes, run: History) -> None:
     table = np.array([[_share(run, step, layer) for step in steps] for layer in layers])
     ends = ["white", c.style(FP16).colour]
     colours = LinearSegmentedColormap.from_list("flushed", ends, N=16)
-    columns, rows = range(len(steps)), range(len(layers))
+    columns = range(len(steps))
     # Cells of at most two thirds of the colour: words stand out, on dark pages, too.
-    axes.pcolormesh(columns, rows, table, cmap=colours, vmin=0, vmax=1.5)
+    edges = (np.arange(n + 1) - 0.5 for n in table.shape[::-1])
+    axes.pcolormesh(*edges, table, cmap=colours, vmin=0, vmax=1.5)
     for (row, column), share in np.ndenumerate(table):
         axes.text(column, row, f"{100 * share:.0f}", ha="center", va="center")
     axes.set_xticks(columns, [str(step) for step in steps])

@@ -321,7 +321,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         passed_on = made.what != "NaN" or any(bad.what == "NaN" for bad in known)
         constant = made.operation.removesuffix("_").startswith(_CONSTANTS)
         # as clip_grad_norm_(…, inf) multiplies by it
-        asked = any(isinstance(x, float) and math.isinf(x) for x in args)
+        alone = made.phase == "forward" and not torch.is_grad_enabled()
+        endless = any(type(x) is float and math.isinf(x) for x in args)
+        asked = made.what == "infinity" and alone and endless
         meant = constant or asked or not inputs
         if meant or (known and passed_on):
             return None

@@ -188,10 +188,9 @@ class Health(measures.Watch):
         self._trace_next = False
         self._tracing = False
         self._moved = False
-        # Parameters whose gradients were used by an update or refused by the scaler, and whether
-        # these were still there as the latest backward pass began: a version would not tell of
-        # `.grad.data.zero_()`.
-        self._spent: dict[Tensor, bool] = {}
+        # Parameters whose gradients were used by an update or refused by the scaler, and their size
+        # as the latest backward pass began: a version would not tell of `.grad.data.zero_()`.
+        self._spent: dict[Tensor, float] = {}
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
@@ -441,7 +440,8 @@ class Health(measures.Watch):
         with unseen():
             left = {p: norm_of(p.grad) for p in self._spent if p.grad is not None}
             sizes = together(list(left.values())).tolist() if left else []
-            self._spent = {p: True for p, size in zip(left, sizes, strict=True) if size}
+            pairs = zip(left, sizes, strict=True)
+            self._spent = {p: size for p, size in pairs if size}
 
     @without_errors
     def _accumulated(self, p: Tensor) -> None:
@@ -499,7 +499,7 @@ class Health(measures.Watch):
         self._tracer.updating = False
         if self._tracer.by_closure:
             self._measure_gradients(optimizer, own)
-        self._spent |= dict.fromkeys(own, False)
+        self._spent |= dict.fromkeys(own, 0.0)
 
     def _measure_gradients(self, optimizer: Any, own: set[Tensor]) -> None:
         """Record the gradients that the optimizer receives, before its first update in a step."""
@@ -541,8 +541,9 @@ class Health(measures.Watch):
 
     def _look_for_spent(self, norms: Mapping[Tensor, Tensor]) -> None:
         """Note gradients of a step before to which those of this one were added."""
-        kept = [norm for p, norm in norms.items() if self._spent.pop(p, False)]
-        if not all(norm.isfinite() for norm in kept):
+        sizes = [self._spent.pop(p, 0.0) for p in norms if p in self._raw]
+        kept = [size for size in sizes if size]
+        if self.scaler is not None and not all(map(math.isfinite, kept)):
             self._note(
                 "uncleared-gradients",
                 f"Infinite gradients of a skipped step were still there in step {len(self.steps)}.",
@@ -590,7 +591,7 @@ class Health(measures.Watch):
         if own:
             self._skipped = bool(self._skipped) or refused
         if refused:
-            self._spent |= dict.fromkeys(own, False)
+            self._spent |= dict.fromkeys(own, 0.0)
         if self._unscales.pop(optimizer, 0) > 1:
             self._note("unscaled-twice", "unscale_ was called twice before an update.")
 

@@ -18,7 +18,7 @@ AGAIN = 0.1
 """Seconds until `TooLong` is raised again, because the code may have caught it."""
 
 _NOT_OF_THE_ANSWER = re.compile(
-    r"<frozen importlib|-packages[/\\](numba|llvmlite)[/\\]"
+    r"<frozen importlib|-packages[/\\](numba[/\\]core|llvmlite)[/\\]"
 )
 """Files of Python that imports and compiles: half done, either stays broken or ends the process."""
 

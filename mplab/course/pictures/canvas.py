@@ -489,9 +489,9 @@ def in_runs(constant: Any, x: np.ndarray, *rows: np.ndarray) -> list[np.ndarray]
         >>> in_runs([7, 7, 8], np.array([0, 4096, 8192]))
         [array([-1.000e+00,  4.097e+03,        nan,  8.191e+03,  8.193e+03,        nan])]
     """
-    starts = np.flatnonzero(
-        np.diff(np.atleast_2d(constant), prepend=np.nan).any(axis=0)
-    )
+    whole = np.atleast_2d(constant)
+    changes = (whole[:, 1:] != whole[:, :-1]).any(axis=0)
+    starts = np.flatnonzero(np.append(True, changes))
     stops = np.append(starts[1:], x.size) - 1
     gap = np.full(starts.size, np.nan)
     more = np.ptp(x) / 2**13

@@ -20,7 +20,7 @@ FILES = Path(__file__).parent / "page"
 
 _MODULE = re.compile(r'<script type="module">(.*?)</script>', re.DOTALL)
 
-_SVG = re.compile("data:image/svg[+]xml;base64,([A-Za-z0-9+/=]+)")
+_SVG = re.compile('(?<=src=")data:image/svg[+]xml;base64,([A-Za-z0-9+/=]+)')
 
 
 def page(

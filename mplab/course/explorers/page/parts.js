@@ -74,7 +74,7 @@ function say(region, note, text) {
   }
 }
 
-/** A house colour, and for dark pages its hue with its light turned, as on_both in Python. */
+/** A house colour, and for dark pages its hue with its light turned, as light_dark in Python. */
 export const onBoth = (colour) => `light-dark(${colour}, oklch(from ${colour} calc(1.22 - l) c h))`;
 
 const REST = 250; // ms of rest before the address changes: browsers refuse hundreds of changes

@@ -422,12 +422,12 @@ function pattern(word) {
 }
 
 /** A pattern for a word that is written almost so. */
-const almost = (word) => /^[a-z]{6,}$/.test(word) && [...word.slice(1)]
+const almost = (word) => /^[a-z]{6,20}$/.test(word) && [...word.slice(1)]
   .map((_, i) => `(?<![a-z])${word.slice(0, i + 1)}[a-z]{0,3}${word.slice(i + 3)}`).join("|");
 
 /** For each word of a question that says something a pattern, also of words that mean the same. */
 function patterns(question, entries) {
-  const words = plainly(question.toLowerCase()).replace(/[?!,"^]/g, "").split(/\s+/).filter((word) => /\w/.test(word));
+  const words = plainly(question.toLowerCase()).replace(/[?!,"^]/g, "").split(/\s+/).filter((word) => /[\w\u0080-\uffff]/.test(word));
   const telling = words.filter((word) => !EMPTY.test(word));
   return (telling.length ? telling : words).map((word) => {
     const stem = word.length > 4 ? word.replace(/(e|ing|ed|e?s)$/, "") : word;
