@@ -136,6 +136,7 @@ def _turned(colour, light):
 
 def _assert_stand_out(svg):
     root = ElementTree.fromstring(svg)
+    usual = re.search(r"fill:([^;]+)", root.get("style"))[1]
     boxes, faint = [], []
     for part in root.iter():
         kind = part.tag.rpartition("}")[2]
@@ -146,7 +147,7 @@ def _assert_stand_out(svg):
         behind = (1.0, 1.0, 1.0)
         for box in boxes:
             behind = painted(box, middle_of(part), behind)
-        colour = to_rgb(part.get("fill") or root.get("fill"))
+        colour = to_rgb(part.get("fill", usual))
         if contrast(colour, behind) < CONTRAST:
             faint.append(f"{part.text!r}: {contrast(colour, behind):.2f}")
     assert faint == [], f"faint: {faint}"
