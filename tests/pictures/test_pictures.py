@@ -227,7 +227,7 @@ def test_the_legibility_check_sees_faint_words_on_what_is_behind_them():
     with pytest.raises(AssertionError, match="faint"):
         assert_legible(dark)
     box = '<rect fill="#222" width="99" height="99"/>'
-    svg = f'<svg fill="{canvas.INK}">{box}<text x="9" y="20">ink</text></svg>'
+    svg = f'<svg style="fill:{canvas.INK}">{box}<text x="9" y="20">ink</text></svg>'
     with pytest.raises(AssertionError, match="faint"):
         assert_words_stand_out(svg)
 
