@@ -4,6 +4,7 @@ A page is typeset in a process of its own with a time limit, because some texts 
 parser hours. Such a page is shown as plain text.
 """
 
+import io
 import json
 import multiprocessing.connection
 import os
@@ -197,7 +198,7 @@ def write_zip(
     """
     feedback = course.root / "feedback"
     path = feedback / f"{assignment}.zip"
-    made = path.with_suffix(".partial")
+    made = io.BytesIO()
     feedback.mkdir(exist_ok=True)
     names = {s.id: f"{s.first_name} {s.last_name}" for s in course.roster()}
     present = {*students}
@@ -222,9 +223,10 @@ def write_zip(
             for page in (feedback / student / assignment).glob(pages):
                 archive.write(page, f"{prefix}{page.name}")
     count = len(present) - len(others)
-    made.replace(path)
-    if not count:
-        path.unlink()
+    if count:
+        replace_file(path, made.getvalue())
+    else:
+        path.unlink(missing_ok=True)
     return path, count, others
 
 
