@@ -1,6 +1,7 @@
 """What of a student's notebook may be shown."""
 
 import json
+import time
 
 import nbformat
 import pytest
@@ -142,6 +143,12 @@ def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
         notebook.cells[2].outputs = [nbformat.from_dict(output) for output in outputs]
         added.add(shown_of(notebook).cells[2].outputs[0].text)
     assert len(added) == 1
+
+
+def test_rebuilding_is_linear():
+    start = time.process_time()
+    shown({"output_type": "stream", "text": "\r\x1b[" * 1_000_000})
+    assert time.process_time() - start < 1.0
 
 
 def test_feedback_leaves_out_the_folded_cell_that_brings_the_public_cases():

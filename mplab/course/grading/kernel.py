@@ -47,6 +47,7 @@ def receive(channel: socket.socket) -> Any:
     Raises:
         EOFError: the other side has gone.
     """
+    # The file may read ahead. Nothing is lost: whoever sent a message waits for its answer.
     with channel.makefile("rb") as file:
         length = file.read(_HEADER.size)
         if len(length) < _HEADER.size:
