@@ -29,9 +29,9 @@ from mplab.health.measures import (
     watched_modules,
     without_errors,
 )
-from mplab.health.tracing import tensors_in
 from mplab.numbers.checks import integer
 from mplab.numbers.compiled import Compiled
+from mplab.simulation.operations import tensors_in
 
 VERSION = 2
 

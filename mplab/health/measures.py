@@ -2,12 +2,14 @@
 
 import copyreg
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import (
@@ -18,11 +20,8 @@ from torch.utils._python_dispatch import (
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
 
-_COUNTED = 1 << 16
-"""Up to this many numbers of a layer in one pass are all counted; more are sampled."""
-
-_COMPARED = 1 << 14
-"""Up to this many weights of a parameter are all compared; more are sampled."""
+_LOOKED_AT = 1 << 14
+"""Up to this many numbers of a tensor are all counted or compared; of more, a sample is."""
 
 _P = ParamSpec("_P")
 
@@ -87,11 +86,21 @@ def without_modes() -> AbstractContextManager[Any]:
     return nullcontext() if idle else _disable_current_modes()
 
 
-@contextmanager
-def unseen() -> Iterator[None]:
-    """Compute without autograd, autocast or a simulation noticing."""
-    with torch.no_grad(), without_modes():
-        yield
+class unseen:
+    """Compute without autograd, autocast or a simulation noticing.
+
+    A class, because each hook enters it, and a generator takes three times as long.
+    """
+
+    def __enter__(self) -> None:
+        self._modes = without_modes()
+        self._modes.__enter__()
+        self._learns = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *error: Any) -> None:
+        torch._C._set_grad_enabled(self._learns)
+        self._modes.__exit__(*error)
 
 
 def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
@@ -195,6 +204,14 @@ def local(t: Tensor) -> Tensor:
     return torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
 
 
+def values_of(t: Tensor) -> Tensor:
+    """What `local` holds of a tensor: of a sparse one all that is stored; eight bits in float32."""
+    t = local(t)
+    if t.is_sparse:
+        t = t.coalesce().values()
+    return t.float() if t.itemsize == 1 else t  # torch computes nothing in eight bits
+
+
 def sample(t: Tensor, most: int) -> Tensor:
     """Return a view: all of a tensor of at most `most` elements, else about a quarter of `most`.
 
@@ -229,33 +246,15 @@ def largest_of(t: Tensor) -> Tensor:
     """
     if not t.numel():
         return torch.zeros((), dtype=torch.float32, device=t.device)
-    t = local(t)
-    if t.itemsize == 1:  # torch has no order of eight bits
-        t = t.float()
+    t = values_of(t)
     low, high = torch.aminmax(t)
     wide = torch.promote_types(t.dtype, torch.float32)
     return torch.maximum(-low, high).to(wide)
 
 
-def magnitudes_of(t: Tensor, largest: Tensor, fmt: Format) -> Tensor:
-    """Stack the numbers of `Magnitudes` after the first two, with the root mean square itself.
-
-    All but the first are those of a sample of a large tensor.
-    """
-    some = sample(local(t), _COUNTED)
-    total = some.numel()
-    zeros = (some.abs() <= fmt.min_subnormal / 2).count_nonzero()
-    size = norm_of(some) / max(1, total) ** 0.5
-    return torch.stack([largest, size, torch.full_like(size, total), zeros])
-
-
 def norm_of(t: Tensor) -> Tensor:
     """The Euclidean norm of this process's part, in float32, or in float64 if it is."""
-    t = local(t)
-    if t.is_sparse:
-        t = t.coalesce().values()
-    if t.itemsize == 1:  # torch has no norm of eight bits
-        t = t.float()
+    t = values_of(t)
     dtype = torch.promote_types(t.dtype, torch.float32)
     return torch.linalg.vector_norm(t, dtype=dtype)  # type: ignore[no-any-return]
 
@@ -270,17 +269,26 @@ def together(parts: list[Tensor]) -> Tensor:
     return torch.stack([part.to(parts[0].device) for part in parts])
 
 
-Rows = list[tuple[str, tuple[Any, ...], Tensor]]
-"""By layer: what is counted, and the counts, which are still on the device. To read each at once
+Row = tuple[str, tuple[Any, ...], Sequence[Tensor] | Tensor]
+"""A layer, what is counted, and the counts, which are still on the device. To read each at once
 would wait for the device at each layer."""
 
 
-def read(counted: Rows) -> Iterator[tuple[str, Any, list[Any]]]:
+def read(counted: list[Row]) -> Iterator[tuple[str, Any, list[Any]]]:
     """Read all counts of a step from the device at once."""
-    if counted:
-        rows = together([counts for *_, counts in counted]).tolist()
-        for (name, kind, _), row in zip(counted, rows, strict=True):
-            yield name, kind, row
+    flat = [count for *_, counts in counted for count in counts]
+    numbers = iter(together(flat).tolist() if flat else ())
+    for name, kind, counts in counted:
+        yield name, kind, list(islice(numbers, len(counts)))
+
+
+def magnitudes_of(
+    name: str, t: Tensor, largest: Tensor, fmt: Format, what_if: bool
+) -> Row:
+    """What `records.magnitudes` takes; all but the largest of a sample of a large tensor."""
+    some = sample(values_of(t), _LOOKED_AT)
+    nonzero = F.hardshrink(some, fmt.min_subnormal / 2).count_nonzero()
+    return name, (fmt.name, what_if, some.numel()), (largest, norm_of(some), nonzero)
 
 
 def casts_of(x: Tensor, low: Tensor, factor: Tensor, fmt: Format) -> Tensor:
@@ -330,7 +338,7 @@ class Movement:
                 continue
             for p in group["params"]:
                 if p.requires_grad and p not in self._before:
-                    self._before[p] = sample(local(p), _COMPARED).clone()
+                    self._before[p] = sample(local(p), _LOOKED_AT).clone()
 
     def measure_gradients(self) -> None:
         """Note which weights have a gradient that is finite and not zero."""
@@ -339,15 +347,15 @@ class Movement:
                 continue
             gradient = local(p.grad)
             if gradient.layout is torch.strided:
-                some = sample(gradient, _COMPARED)
-                pushed = (some != 0) & torch.isfinite(some)
+                some = sample(gradient, _LOOKED_AT)
+                pushed = some / some == 1  # NaN where it is 0, infinite or NaN
                 self._pushed[p] = pushed.to(before.device)
 
     def count(self) -> tuple[int, int]:
         """How many weights should have moved, and how many of them kept their bits."""
-        updated = unmoved = 0
+        counts = []
         for p, pushed in self._pushed.items():
-            same = sample(local(p), _COMPARED) == self._before[p]
-            updated += int(pushed.sum())
-            unmoved += int((pushed & same).sum())
-        return updated, unmoved
+            same = sample(local(p), _LOOKED_AT) == self._before[p]
+            counts += [pushed.count_nonzero(), (pushed & same).count_nonzero()]
+        numbers = together(counts).tolist() if counts else []
+        return sum(numbers[::2]), sum(numbers[1::2])

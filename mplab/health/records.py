@@ -146,18 +146,18 @@ class Magnitudes(NamedTuple):
 
 
 def magnitudes(
-    fmt: str, what_if: bool, largest: float, size: float, total: float, zeros: float
+    fmt: str, what_if: bool, total: int, largest: float, norm: float, nonzero: float
 ) -> Magnitudes:
     """The record of what was measured; NaN, without order, is infinite."""
-    sizes = (largest, size / 100)
+    sizes = (largest, norm / math.sqrt(max(1, total)) / 100)
     largest, least = (x if math.isfinite(x) else math.inf for x in sizes)
     return Magnitudes(
         fmt,
         what_if,
         largest or 0.0,
         least or math.inf,
-        int(total),
-        int(zeros),
+        total,
+        total - int(nonzero),
     )
 
 

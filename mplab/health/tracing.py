@@ -19,6 +19,7 @@ from mplab.health.measures import (
     Watch,
     is_readable,
     largest_of,
+    values_of,
     version_of,
     without_modes,
 )
@@ -30,6 +31,7 @@ from mplab.health.records import (
 )
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
+from mplab.simulation.operations import tensors_in
 from mplab.simulation.places import (
     OUTSIDE,
     is_plain,
@@ -122,7 +124,12 @@ def what_of(t: Tensor) -> str:
         >>> what_of(torch.tensor([1.0, float("inf")])), what_of(torch.ones(2))
         ('infinity', '')
     """
-    largest = float(largest_of(t)) if is_readable(t) else 0.0
+    if not is_readable(t):
+        return ""
+    # A sum is finite only where all numbers are, and costs a quarter of finding the largest.
+    if math.isfinite(values_of(t).sum()):
+        return ""
+    largest = float(largest_of(t))
     if math.isfinite(largest):
         return ""
     return "NaN" if math.isnan(largest) else "infinity"
@@ -390,10 +397,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # scaled gradients of a squared error may be whole numbers by chance
         if self._seen.integers is not None or not before.numel() or phase != "forward":
             return
-        values = before.detach().to(widest(before))
-        largest = float(values.abs().max())
+        largest = float(largest_of(before))
         if not 2.0**fmt.precision < largest <= fmt.max_finite:
             return
+        values = before.detach().to(widest(before))
         left = after.to(values.dtype)
         if bool((values == values.round()).all()) and bool((left != values).any()):
             counts = (len(torch.unique(t)) for t in (values, left))
@@ -471,14 +478,3 @@ def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
 def _computes(t: Tensor) -> bool:
     """Whether a tensor is in a low format, or lies between the weights and the loss."""
     return t.requires_grad or t.dtype in _LOW
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """The tensors in nested lists, tuples and dictionaries."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple):
-        for part in tree:
-            yield from tensors_in(part)
-    elif isinstance(tree, dict):
-        yield from tensors_in(list(tree.values()))

@@ -30,12 +30,12 @@ from mplab.health import measures
 from mplab.health.findings import diagnose, gathered
 from mplab.health.measures import (
     largest_of,
-    local,
     norm_of,
     register_hook,
     together,
     total,
     unseen,
+    values_of,
     without_errors,
 )
 from mplab.health.probes import Prober, listen, unlisten
@@ -274,9 +274,9 @@ class Health(measures.Watch):
     def _forget(self) -> None:
         self._known = measures.Known()
         self._flags: list[tuple[str, str, Tensor]] = []
-        self._outputs: measures.Rows = []
-        self._gradients: measures.Rows = []
-        self._casts: measures.Rows = []
+        self._outputs: list[measures.Row] = []
+        self._gradients: list[measures.Row] = []
+        self._casts: list[measures.Row] = []
         self._tracer.events = []
 
     def _begin_step(self) -> None:
@@ -367,8 +367,8 @@ class Health(measures.Watch):
             largest = self._largest(output)
             self._flags.append(("forward", name, largest))
             if leaf and self._counting:
-                found = measures.magnitudes_of(output, largest, fmt)
-                self._outputs.append((name, (fmt.name, what_if), found))
+                found = measures.magnitudes_of(name, output, largest, fmt, what_if)
+                self._outputs.append(found)
         if leaf and (self._counting or self._due) and output.requires_grad:
             hook = partial(self._gradient, name, fmt, what_if)
             register_hook(output, hook)  # type: ignore[no-untyped-call]
@@ -381,8 +381,9 @@ class Health(measures.Watch):
             # A mask, as (1 - seen) * -1e9 or the format's least number, is no large result.
             if largest == FP16.max_finite or 1e9 < largest < math.inf:
                 return
-            found = measures.magnitudes_of(output, largest, fmt)
-            self._outputs.append((f"{module} {operation}", (fmt.name, False), found))
+            name = f"{module} {operation}"
+            found = measures.magnitudes_of(name, output, largest, fmt, False)
+            self._outputs.append(found)
 
     def _largest(self, t: Tensor) -> Tensor:
         """`largest_of` a tensor; of one that several modules pass on it is taken once."""
@@ -400,8 +401,8 @@ class Health(measures.Watch):
             largest = largest_of(gradient)
             self._flags.append(("backward", name, largest))
             if self._counting:
-                found = measures.magnitudes_of(gradient, largest, fmt)
-                self._gradients.append((name, (fmt.name, what_if), found))
+                found = measures.magnitudes_of(name, gradient, largest, fmt, what_if)
+                self._gradients.append(found)
 
     @without_errors
     def _cast(
@@ -745,7 +746,7 @@ class Health(measures.Watch):
         norms = [norm_of(p) for p in self._names]
         record.weight_norm = total(norms) or 0.0
         if not math.isfinite(record.weight_norm):
-            bad = (~torch.isfinite(local(p)) for p in self._names)
+            bad = (~torch.isfinite(values_of(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
         if self._counting and not self.seen.bad_buffers:
             self.seen.bad_buffers = self._look_at_buffers()
@@ -765,7 +766,7 @@ class Health(measures.Watch):
                 bad.append(name)
         return bad
 
-    def _joined(self, rows: measures.Rows) -> dict[str, Magnitudes]:
+    def _joined(self, rows: list[measures.Row]) -> dict[str, Magnitudes]:
         """Make the records of each layer and join them."""
         # FP32 beside a low format is judged by itself, from the next step on
         found = [one for one in measures.read(rows) if not (self._mixed and one[1][1])]
