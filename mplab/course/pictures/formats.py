@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from mplab.common.words import number
+from mplab.common.words import number, plural
 from mplab.course.pictures import canvas as c
 from mplab.numbers.codes import decode, encode, ulp, values
 from mplab.numbers.formats import Format, Specials
@@ -54,9 +54,8 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
     different = len(set(stored))
     exact = sum(math.isfinite(value) and Fraction(value) == asked for value in stored)
     sentence = (
-        f"{len(formats)} formats store {different} different "
-        f"{'number' if different == 1 else 'numbers'} for {x}, "
-        f"{'none of them' if not exact else f'{exact} of them'} exactly"
+        f"{x} is stored as {plural(different, 'number')} in "
+        f"{plural(len(formats), 'format')}, exactly in {exact or 'none'} of them"
     )
     pairs = zip(formats, stored, strict=True)
     words = "; ".join(
