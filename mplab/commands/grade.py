@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from mplab.common.errors import UserError, escape_control_characters
 from mplab.common.installation import require_packages
+from mplab.common.words import plural
 
 if TYPE_CHECKING:
     from mplab.course.grading.autograding import SubmissionResult
@@ -227,7 +228,7 @@ def _collect(course: Course, options: argparse.Namespace) -> int:
     for problem in collected.problems:
         print(f"look at: {problem}")
     brought_in = {*collected.students} - {*collected.left_out}
-    print(f"{len(brought_in)} submissions are in {course.root / 'submitted'}")
+    print(f"{plural(len(brought_in), 'submission')} in {course.root / 'submitted'}")
     _print_names("left out", [*map(repr, collected.left_out)])
     return int(bool(collected.left_out) or not collected.students)
 
@@ -330,22 +331,26 @@ def _feedback(course: Course, options: argparse.Namespace) -> int:
         course, name, students=options.student, jobs=options.jobs
     )
     failed = [page for page in pages if not page.written]
-    print(f"{len(pages) - len(failed)} pages are in {course.root / 'feedback'}")
+    written = plural(len(pages) - len(failed), "page")
+    print(f"{written} in {course.root / 'feedback'}")
     if unread := sum(page.waiting for page in pages):
-        print(
-            f"{unread} answers in them are not read yet, and the pages say so: mplab grade serve"
-        )
+        answers = plural(unread, "answer")
+        print(f"{answers} not read yet, as the pages say: mplab grade serve")
     if noted := [page for page in pages if page.remark]:
         print(f"To look at ({len(noted)}):")
         print(*(f"  {page.student}: {page.remark}" for page in noted), sep="\n")
     present = [page.student for page in pages if page not in failed]
     packed, count, others = feedback.write_zip(course, name, present)
     if count:
-        print(f"{count} pages are in {packed}, to be uploaded to Moodle or Canvas")
+        print(
+            f"{plural(count, 'page')} in {packed}, to be uploaded to Moodle or Canvas"
+        )
         _print_names("not in it, because no platform's name for them is known", others)
     if options.publish:
         others = exchanging.publish_feedback(course, name, present)
-        print(f"Published: {len(present) - len(others)} pages, in the exchange")
+        print(
+            f"Published: {plural(len(present) - len(others), 'page')}, in the exchange"
+        )
         _print_names("not handed in through the exchange", others)
     handed_in = (
         set() if options.student else set(journal.submitted_students(course, name)[0])
@@ -456,7 +461,7 @@ def _export(course: Course, options: argparse.Namespace) -> int:
         found = every
         write_grades(found, path)
     inside = {grade.student.id for grade in found}
-    print(f"{len(inside)} students are in {path}")
+    print(f"{plural(len(inside), 'student')} in {path}")
     refused = [grade.student.id for grade in found if grade.refused]
     _print_names("not graded, and so with no points", refused)
     if waiting := [grade.student.id for grade in every if grade.by_hand]:

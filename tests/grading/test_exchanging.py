@@ -159,7 +159,7 @@ def test_collect_without_a_place_takes_the_exchange(course, tmp_path, capsys):
     (tmp_path / "s02" / "a1.ipynb").write_text("sent")
     for words in ([], [str(tmp_path)]):
         assert run(course, "collect", "a1", *words) == 0
-    assert capsys.readouterr().out.count("1 submissions are in") == 2
+    assert capsys.readouterr().out.count("1 submission in") == 2
     for words, reason in (
         (["a77"], "ASSIGNMENT must be one of a1, a2"),
         (["a1", "no.zip"], "PLACE must be a folder or a zip file; got no.zip (FileNot"),

@@ -93,9 +93,9 @@ def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
         ).needs_manual_grade = True
         gradebook.db.commit()
     assert run(course, "feedback", "a1", "--jobs", "2") == 0
-    assert "\n1 answers in them are not read yet" in capsys.readouterr().out
+    assert "\n1 answer not read yet" in capsys.readouterr().out
     assert (
-        "a1-words-answer: not read yet of 2 points."
+        "a1-words-answer: not read yet; at most 2 points."
         in page_of(course, "s01").read_text()
     )
     notebooks = []
@@ -103,7 +103,9 @@ def test_comments_and_what_nobody_has_read_yet_are_on_the_page(course, capsys):
         path = page_of(course, student).with_suffix(".ipynb")
         cells = nbformat.read(path, as_version=4).cells
         notebooks.append([c.source for c in cells if "**Feedback:**" in c.source])
-    assert "**Feedback:** a1-words-answer: not read yet of 2 points." in notebooks[0]
+    assert (
+        "**Feedback:** a1-words-answer: not read yet; at most 2 points." in notebooks[0]
+    )
     assert "**Feedback:** see $2^{-1}$" in notebooks[1]
     page = page_of(course, "s02").read_text()
     assert (
@@ -119,7 +121,7 @@ def test_a_page_that_fails_is_told_and_the_others_are_written(course, capsys):
     assert run(course, "feedback", "a1") == 1
     said = capsys.readouterr().out
     assert "s01: no page: " in said and "NotJSONError" in said
-    assert page_of(course, "s02").is_file() and "1 pages are in" in said
+    assert page_of(course, "s02").is_file() and "1 page in" in said
 
 
 def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():

@@ -353,7 +353,7 @@ def test_collecting_says_in_its_exit_code_that_somebody_was_left_out(course, cap
     out = capsys.readouterr().out
     assert out.count("look at: 1 name of nobody: people.csv lists all such") == 2
     assert "left out (1): 'Mo Ng_3_assignsubmission_file'" in out
-    assert out.count("0 submissions are in") == 2 and "left out (1): 's02'" in out
+    assert out.count("0 submissions in") == 2 and "left out (1): 's02'" in out
     assert course.read("received", "a1", "s02")["reason"].startswith("left out, not a")
 
 

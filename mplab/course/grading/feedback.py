@@ -274,11 +274,12 @@ def with_points(graded: NotebookNode, row: Any) -> NotebookNode:
         name = mark_of(cell).get("grade_id")
         comment = comments.get(name)
         if grade := grades.get(name):
-            given = f"{grade.score:g}"
+            most = f"{grade.max_score:g} points"
+            given = f"{grade.score:g} of {most}"
             if grade.needs_manual_grade:
-                given = "not read yet"
+                given = f"not read yet; at most {most}"
                 comment = None  # it is about an earlier answer
-            cells.append(_words(f"{name}: {given} of {grade.max_score:g} points."))
+            cells.append(_words(f"{name}: {given}."))
         if comment:
             # Markdown joins lines unless two blanks end them.
             cells.append(_words(re.sub(r"(?<=\S)\n(?=\S)", "  \n", comment)))
