@@ -13,16 +13,17 @@ loop that mentions it is recompiled when one of the files changes.
 """
 
 import zlib
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from mplab.numbers import step_loops
-from mplab.numbers.compiled import Compiled
+from mplab.numbers.compiled import compiled, readable
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
 from mplab.numbers.options import Keys
@@ -56,17 +57,21 @@ class StepRounding(NamedTuple):
     """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 
-def _adder(edition: int) -> Compiled:
+_NUMBERS = readable(types.float64, 1)
+_MATRIX = readable(types.float64, 2)
+_FACTS = readable(types.int64, 1)
+
+
+@cache
+def odd_adder() -> Callable[..., None]:
+    """Compile a loop that writes x + y, rounded to odd, to an array."""
+
     def add_all_to_odd(x, y, out, mode):
-        edition  # noqa: B018  # only to be part of the cache's key
         for i in range(out.size):
             out[i] = np.int64(to_odd(x[i], y[i], mode)).view(np.float64)
 
-    return Compiled(add_all_to_odd)
-
-
-add_to_odd = _adder(_EDITION)
-"""Write x + y, rounded to odd, to `out`."""
+    signature = _NUMBERS, _NUMBERS, types.float64[::1], types.int64
+    return compiled(signature, add_all_to_odd, _EDITION)
 
 
 @njit(forceinline=True)
@@ -251,9 +256,10 @@ def _follow(steps, count, rows, fresh, index, rule):
             out[:] = x
 
 
-def _loop(
-    mode: int, special_cases: bool, sequential: bool, alone: bool, edition: int
-) -> Compiled:
+@cache
+def _loop_for(
+    mode: int, special_cases: bool, sequential: bool, alone: bool
+) -> Callable[..., None]:
     """Make a loop that writes a @ b to `out`, and the running sums of a single row to `trace`.
 
     `alone`: b has one column. numba leaves the other branch out, which halves the seconds that
@@ -261,7 +267,6 @@ def _loop(
     """
 
     def in_sequence(a, b, out, trace, numbers, of_product, keys, plan, row):
-        edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
         rule = mode, special_cases, _unpack(numbers), keys[0]
         product = mode, special_cases, _unpack(of_product), keys[1]
@@ -275,7 +280,6 @@ def _loop(
                 _in_sequence(a[i], b, block, rounded, *rest)
 
     def planned(a, b, out, trace, numbers, of_product, keys, plan, row):
-        edition  # noqa: B018
         order, _, rounded = plan
         rule = mode, special_cases, _unpack(numbers), keys[0]
         product = mode, special_cases, _unpack(of_product), keys[1]
@@ -299,10 +303,11 @@ def _loop(
                     trace[k] = rows[_TOTAL]
             out[i] = rows[_TOTAL]
 
-    return Compiled(in_sequence if sequential else planned)
-
-
-_loop_for = cache(_loop)
+    sums = types.float64[:, ::1]
+    keys = types.int64[:, :, ::1]
+    plan = types.Tuple((types.int64, types.int64, types.boolean))
+    signature = _MATRIX, _MATRIX, sums, sums, _FACTS, _FACTS, keys, plan, types.int64
+    return compiled(signature, in_sequence if sequential else planned, _EDITION)
 
 
 def run(
@@ -341,9 +346,8 @@ def run(
         addition.parameters.special_cases or of_product.parameters.special_cases
     )
     sequential = order is Order.SEQUENTIAL
-    loop = _loop_for(
-        int(mode), special_cases, sequential, sequential and lanes == 1, _EDITION
-    )
+    alone = sequential and lanes == 1
+    loop = _loop_for(int(mode), special_cases, sequential, alone)
     runs = range((rows * (depth + 1) * lanes >> 32) + 1)
     steps = addition, of_product
     keys = np.array(

@@ -496,7 +496,7 @@ def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
         np.ascontiguousarray(part, np.float64).reshape(-1) for part in (left, right)
     )
     mode = Rounding.TOWARD_NEGATIVE if downward else Rounding.TIES_TO_EVEN
-    loops.add_to_odd(*flat, out.reshape(-1), int(mode))
+    loops.odd_adder()(*flat, out.reshape(-1), int(mode))
     return out
 
 

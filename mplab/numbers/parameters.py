@@ -44,6 +44,8 @@ class RoundingParameters(NamedTuple):
 
     numbers: np.ndarray
     """Those of `Known` in an array, which the loops take."""
+    address: int
+    """Of these numbers in memory."""
     special_cases: bool
     """Whether inputs or outputs are flushed or the format lacks −0: rarely needed steps."""
     ufuncs: dict[Rounding, Any]
@@ -207,4 +209,11 @@ def rounding_parameters(
         no_minus_zero=0 if fmt.has_negative_zero else sign_bit,
     )
     special_cases = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    return RoundingParameters(np.array(known, integer), special_cases, {})
+    numbers = np.array(known, integer)
+    return RoundingParameters(numbers, address_of(numbers), special_cases, {})
+
+
+def address_of(array: np.ndarray) -> int:
+    """Return the address of an array's first number, in a third of the time of `array.ctypes`."""
+    address: int = array.__array_interface__["data"][0]
+    return address

@@ -260,9 +260,7 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
         out = np.empty((1, lanes))
         rules = rounding_parameters(FP8_E4M3, np.dtype(np.float64)).numbers
         keys = np.array([keys_of(run) for run in range(2)])
-        loop = loops._loop_for(
-            int(Rounding.STOCHASTIC), False, True, False, loops._EDITION
-        )
+        loop = loops._loop_for(int(Rounding.STOCHASTIC), False, True, False)
         one = np.ones((1, 1))
         trace = np.empty((0, lanes))
         plan = (0, 1, False)

@@ -62,7 +62,7 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
     how = {"parameters": parameters, "mode": rounding, "keys": keys}
     kernels.run(integer, out, **how)
-    kernels.flag(integer, flags, **how)
+    kernels.run(integer, flags, **how)
     known = Known(*map(int, parameters.numbers))
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None

@@ -52,7 +52,7 @@ def flags_and_addresses() -> None:
     for mode in Rounding:
         for bits, parameters in arrays():
             keys = _keys(mode)
-            kernels.flag(bits, np.zeros(3, np.uint8), parameters, mode, keys=keys)
+            kernels.run(bits, np.zeros(3, np.uint8), parameters, mode, keys=keys)
             kernels.run(
                 bits,
                 bits.copy(),
@@ -63,8 +63,8 @@ def flags_and_addresses() -> None:
             )
     for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
         for special_cases in (False, True):
-            for counting in (False, True):
-                kernels.loop_at(int(mode), special_cases, counting=counting)
+            for what in ("round", "count"):
+                kernels.loop_at(what, int(mode), special_cases)
     for step, fmt, kind in itertools.product(STEPS, (FP16, FP8_E4M3FNUZ), "df"):
         ufunc_of(step, fmt, "BHII"[(fmt.bits - 1) // 8] if step == "decode" else kind)
     for integer in (np.int8, np.int16, np.int32):
