@@ -186,8 +186,11 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
-    """Drop `native=False`, formerly an option of every recipe, from stored settings."""
-    return {name: x for name, x in stored.items() if (name, x) != ("native", False)}
+    """Drop former options of every recipe from stored settings, unless one of them was used."""
+    return {name: x for name, x in stored.items() if (name, x) not in _FORMER.items()}
+
+
+_FORMER: dict[str, Any] = {"native": False, "device": None, "checkpointing": False}
 
 
 def _sample_from(kept: Any) -> Sample:
