@@ -17,7 +17,6 @@ from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit, types
@@ -26,8 +25,7 @@ from mplab.numbers import step_loops
 from mplab.numbers.compiled import compiled, readable
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
-from mplab.numbers.options import Keys
-from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.parameters import LoopOptions
 from mplab.numbers.step_loops import to_odd
 from mplab.numbers.threads import parallel
 
@@ -46,15 +44,6 @@ class Order(IntEnum):
 
 
 _PAIRWISE = int(Order.PAIRWISE)
-
-
-class StepRounding(NamedTuple):
-    """How one operation of a loop rounds."""
-
-    parameters: RoundingParameters
-    """Those of its format, for float64."""
-    keys: Keys | None
-    """The random keys of `Stream.keys`, where the mode needs random bits."""
 
 
 _NUMBERS = readable(types.float64, 1)
@@ -314,11 +303,10 @@ def run(
     a: np.ndarray,
     b: np.ndarray,
     *,
-    mode: Rounding,
     order: Order,
     block: int,
-    addition: StepRounding,
-    product: StepRounding | None,
+    addition: LoopOptions,
+    product: LoopOptions | None,
     traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Multiply matrices with every addition rounded, on several threads if there are many rows.
@@ -326,11 +314,10 @@ def run(
     Args:
         a: float64, shape (M, K), contiguous, values of FP32.
         b: float64, shape (K, N), contiguous, values of FP32.
-        mode: the rounding mode.
         order: the order of the K terms.
         block: for `SEQUENTIAL`, the number of terms summed before they are added to the total.
         addition: how sums are rounded.
-        product: how products are rounded; None if they enter the sums exactly.
+        product: how products are rounded, in the same mode; None if they enter the sums exactly.
         traced: whether to keep the running sums; only for M = 1.
 
     Returns:
@@ -341,19 +328,15 @@ def run(
     trace = np.empty((depth if traced else 0, lanes))
     if depth == 0:
         return out, trace
-    of_product = product or addition
-    special_cases = (
-        addition.parameters.special_cases or of_product.parameters.special_cases
-    )
+    steps = addition, product or addition
+    special_cases = any(step["parameters"].special_cases for step in steps)
     sequential = order is Order.SEQUENTIAL
     alone = sequential and lanes == 1
-    loop = _loop_for(int(mode), special_cases, sequential, alone)
+    loop = _loop_for(int(addition["mode"]), special_cases, sequential, alone)
     runs = range((rows * (depth + 1) * lanes >> 32) + 1)
-    steps = addition, of_product
-    keys = np.array(
-        [[step.keys(run) if step.keys else (0, 0) for run in runs] for step in steps]
-    )
-    numbers = [step.parameters.numbers for step in steps]
+    sources = [step["keys"] or (lambda run: (0, 0)) for step in steps]
+    keys = np.array([[source(run) for run in runs] for source in sources])
+    numbers = [step["parameters"].numbers for step in steps]
     plan = (int(order), block, product is not None)
     cost = depth * lanes
 

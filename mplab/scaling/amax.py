@@ -111,7 +111,7 @@ def scale_for(
             f"scale_for: amax must not be negative; got {float(given.min())!r}. Use abs()."
         )
     scale = scales(given, fmt, rule, shift)
-    return float(scale) if isinstance(amax, float | int) else scale
+    return float(scale) if isinstance(amax, float | int) else scale[()]
 
 
 @np.errstate(over="ignore", under="ignore")

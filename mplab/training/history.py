@@ -158,7 +158,7 @@ class History:
                 for step, layers in stored[name].items()
             }
         stored["tally"] = {
-            kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
+            kind: {name: Tally(**counted) for name, counted in tallies.items()}
             for kind, tallies in stored["tally"].items()
         }
         columns = {"loss": np.float64, "loss_scale": np.float64, "skipped": np.bool_}

@@ -290,8 +290,8 @@ def test_a_mean_of_very_many_numbers_is_divided_with_one_rounding():
             unit = Fraction(2) ** (10 - p)
             scaled = float(total * unit)
             for rounding in exact.DETERMINISTIC:
-                how = {"accumulator_format": fmt, "rounding": rounding}
-                got = reductions._quotient(np.array([[scaled]]), count, how)[0, 0]
+                how = np.array([[scaled]]), count, fmt, {"rounding": rounding}
+                got = reductions._quotient(*how)[0, 0]
                 want = oracle.round_fraction(
                     total * unit / count, fmt, rounding, Overflow.IEEE
                 )
