@@ -14,7 +14,6 @@ loop that mentions it is recompiled when one of the files changes.
 
 import zlib
 from collections.abc import Callable
-from enum import IntEnum
 from functools import cache
 from pathlib import Path
 
@@ -33,17 +32,6 @@ _EDITION = zlib.crc32(Path(step_loops.__file__).read_bytes(), step_loops._EDITIO
 
 _STOCHASTIC = int(Rounding.STOCHASTIC)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
-
-
-class Order(IntEnum):
-    """The order of summation."""
-
-    SEQUENTIAL = 0
-    PAIRWISE = 1
-    KAHAN = 2
-
-
-_PAIRWISE = int(Order.PAIRWISE)
 
 
 _NUMBERS = readable(types.float64, 1)
@@ -195,10 +183,10 @@ def _plan_step(steps, count, kind, x, y, out):
 
 
 @njit
-def _plan_term(steps, order, k):
+def _plan_term(steps, pairwise, k):
     """Plan the steps that add term k; return their number."""
     n = 0
-    if order == _PAIRWISE:  # neighbours are added as a binary counter carries
+    if pairwise:  # neighbours are added as a binary counter carries
         n = _plan_step(steps, n, _PLUS, _NOTHING, _TERM, _TERM)
         level = 0
         while (k >> level) & 1:
@@ -215,10 +203,10 @@ def _plan_term(steps, order, k):
 
 
 @njit
-def _plan_end(steps, order, depth):
+def _plan_end(steps, pairwise, depth):
     """Plan the last steps, which leave the result in the row of the total."""
     n = 0
-    if order == _PAIRWISE:  # the parts without a neighbour, the shortest first
+    if pairwise:  # the parts without a neighbour, the shortest first
         for level in range(_DEPTH):
             if (depth >> level) & 1:
                 kind = _PLUS if n else _COPY
@@ -269,7 +257,7 @@ def _loop_for(
                 _in_sequence(a[i], b, block, rounded, *rest)
 
     def planned(a, b, out, trace, numbers, of_product, keys, plan, row):
-        order, _, rounded = plan
+        pairwise, _, rounded = plan
         rule = mode, special_cases, _unpack(numbers), keys[0]
         product = mode, special_cases, _unpack(of_product), keys[1]
         depth, lanes = b.shape
@@ -284,9 +272,9 @@ def _loop_for(
                 at = ((row + i) * (depth + 1) + k) * lanes
                 if k < depth:
                     _multiply(a[i, k], b[k], rows[_TERM], rounded, at, product)
-                    count = _plan_term(steps, order, k)
+                    count = _plan_term(steps, pairwise, k)
                 else:
-                    count = _plan_end(steps, order, depth)
+                    count = _plan_end(steps, pairwise, depth)
                 _follow(steps, count, rows, fresh, at, rule)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL]
@@ -294,7 +282,7 @@ def _loop_for(
 
     sums = types.float64[:, ::1]
     keys = types.int64[:, :, ::1]
-    plan = types.Tuple((types.int64, types.int64, types.boolean))
+    plan = types.Tuple((types.boolean, types.int64, types.boolean))
     signature = _MATRIX, _MATRIX, sums, sums, _FACTS, _FACTS, keys, plan, types.int64
     return compiled(signature, in_sequence if sequential else planned, _EDITION)
 
@@ -303,7 +291,7 @@ def run(
     a: np.ndarray,
     b: np.ndarray,
     *,
-    order: Order,
+    order: str,
     block: int,
     addition: LoopOptions,
     product: LoopOptions | None,
@@ -314,8 +302,8 @@ def run(
     Args:
         a: float64, shape (M, K), contiguous, values of FP32.
         b: float64, shape (K, N), contiguous, values of FP32.
-        order: the order of the K terms.
-        block: for `SEQUENTIAL`, the number of terms summed before they are added to the total.
+        order: of the K terms: "pairwise", "kahan", or else one after the other.
+        block: for the latter, the number of terms summed before they are added to the total.
         addition: how sums are rounded.
         product: how products are rounded, in the same mode; None if they enter the sums exactly.
         traced: whether to keep the running sums; only for M = 1.
@@ -330,14 +318,14 @@ def run(
         return out, trace
     steps = addition, product or addition
     special_cases = any(step["parameters"].special_cases for step in steps)
-    sequential = order is Order.SEQUENTIAL
+    sequential = order not in ("pairwise", "kahan")
     alone = sequential and lanes == 1
     loop = _loop_for(int(addition["mode"]), special_cases, sequential, alone)
     runs = range((rows * (depth + 1) * lanes >> 32) + 1)
     sources = [step["keys"] or (lambda run: (0, 0)) for step in steps]
     keys = np.array([[source(run) for run in runs] for source in sources])
     numbers = [step["parameters"].numbers for step in steps]
-    plan = (int(order), block, product is not None)
+    plan = (order == "pairwise", block, product is not None)
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:

@@ -456,9 +456,7 @@ def slowly(
     wide = np.array(nearest, np.float64)
     past = np.zeros(wide.shape, bool)
     usable = where & ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
-    for at in (
-        zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
-    ):
+    for at in map(tuple, np.argwhere(usable)):
         try:
             q = exact(*(Fraction(float(x[at])) for x in numbers))
         except ZeroDivisionError:

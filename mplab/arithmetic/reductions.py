@@ -380,10 +380,12 @@ def _inner_and_outer(
         accumulation.get("accumulator_format"), function="accumulator_format"
     )
     output = accumulation.get("output_format")
+    if output is None:
+        output = accumulator
     inner: dict[str, Any] = {**accumulation, "accumulator_format": accumulator}
     inner["output_format"] = None
     each = {k: inner[k] for k in ("rounding", "overflow", "stream") if k in inner}
-    return inner, each, accumulator if output is None else output  # type: ignore[return-value]
+    return inner, each, output  # type: ignore[return-value]
 
 
 def _summed(
@@ -500,11 +502,10 @@ def accumulate(
     if parsed.name == "reversed":
         a = a[:, ::-1]
         b = b[::-1]
-    kinds = loops.Order.__members__
     sums, running = loops.run(
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
-        order=kinds.get(parsed.name.upper(), loops.Order.SEQUENTIAL),
+        order=parsed.name,
         block=min(parsed.block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
         product=None if product_format is None else step(product_format),

@@ -132,24 +132,10 @@ def _align_typed(like, random, shift):
     )
 
 
+@njit(forceinline=True)
 def _carries(fraction, random):
     """Tell whether `fraction` in [0, 1), cut to 32 bits, carries when `random` is added."""
-
-
-@overload(_carries)
-def _carries_typed(fraction, random):
-    if fraction.bitwidth == 64:
-        return lambda fraction, random: fraction * 4294967296.0 >= 4294967296.0 - random
-
-    def carries(fraction, random):
-        # in int32, offset by −2^31, because SIMD has no conversion to uint32
-        upper = fraction >= np.float32(0.5)
-        rest = fraction - (np.float32(0.5) if upper else np.float32(0.0))  # exact
-        cut = np.int32(rest * np.float32(4294967296.0))
-        cut = cut if upper else np.int32(cut ^ np.int32(-2147483648))
-        return cut > np.int32(np.int32(random) ^ np.int32(2147483647))
-
-    return carries
+    return np.float64(fraction) * 4294967296.0 >= 4294967296.0 - random
 
 
 # The definition ------------------------------------------------------------------------
@@ -501,7 +487,7 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
 
 
 def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
-    """Return a ufunc that rounds floats or their bits with these parameters; not stochastically.
+    """Return a ufunc that rounds floats with these parameters; not stochastically.
 
     Python calls a ufunc of NumPy five times as fast as a loop compiled by numba. The caller keeps
     `parameters` alive.
@@ -510,7 +496,7 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
     if known is None:
         integer = parameters.numbers.dtype
         loop = _inner_loop(int(mode), parameters.special_cases, 8 * integer.itemsize)
-        kinds = [2 * np.dtype(f"{kind}{integer.itemsize}").char for kind in "fi"]
+        kinds = ["ff" if integer.itemsize == 4 else "dd"]
         # setdefault: if two threads make one, the second is dropped with the memory it reads
         known = parameters.ufuncs.setdefault(
             mode, make_ufunc("round_to", loop, kinds, parameters.numbers)
@@ -580,11 +566,6 @@ def loop_at(
     return compiled((types.int64,) * 8, loops[what], itemsize, _LAYOUT)
 
 
-def bits_of(array: np.ndarray) -> np.ndarray:
-    """The bits of a contiguous array, shape (n,), which share its memory."""
-    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
-
-
 def run(
     x: np.ndarray,
     out: np.ndarray,
@@ -597,8 +578,8 @@ def run(
     """Round a contiguous array into `out`, or write its flags there, in threads if it is large.
 
     Args:
-        x: float32 or float64, or the bits of such numbers as integers.
-        out: contiguous, as many numbers: of the same dtype, perhaps `x` itself, for the results;
+        x: float32 or float64.
+        out: contiguous, of the same shape: of the same dtype, perhaps `x` itself, for the results;
             uint8 for the flag bytes.
         parameters: from `rounding_parameters`.
         mode: how to round.
@@ -611,11 +592,11 @@ def run(
         what = "flag" if out.itemsize == 1 else "round"
     if what == "round" and keys is None:
         known = ufunc(parameters, mode)
-        bits, out = bits_of(x), bits_of(out)
-        if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
-            known(bits, out)
+        if x.size < DIVISIBLE:  # no slices: they take longer than a small array
+            known(x, out)
         else:
-            parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
+            x, out = x.reshape(-1), out.reshape(-1)
+            parallel(lambda a, b: known(x[a:b], out[a:b]), x.size, wrap=x.size)
         return
     loop = loop_at(what, int(mode), parameters.special_cases, x.itemsize)
     source = address_of(x)

@@ -205,7 +205,7 @@ def events(
 
     source = _Source("events", x)
     array, options = source.for_loops(fmt, tininess=tininess, **rules)
-    flags = np.empty(array.size, np.uint8)
+    flags = np.empty(array.shape, np.uint8)
     kernels.run(array, flags, **options)
     flags &= _RAISED
     return flags.reshape(source.shape)[()]

@@ -131,7 +131,10 @@ class Engine:
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
         before = self.scaler.get_scale()
-        with self.simulation if self.is_torchs else nullcontext():
+        stepping: AbstractContextManager[Any] = nullcontext()
+        if self.is_torchs:  # as written, the optimizer's operations are simulated, too
+            stepping = self.simulation
+        with stepping:
             self.unscale()
             self.scaler.step(self.optimizer)
         skipped = self.scaler.update()

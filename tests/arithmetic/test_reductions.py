@@ -263,7 +263,7 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
         loop = loops._loop_for(int(Rounding.STOCHASTIC), False, True, False)
         one = np.ones((1, 1))
         trace = np.empty((0, lanes))
-        plan = (0, 1, False)
+        plan = (False, 1, False)
         loop(one, x, out, trace, rules, rules, np.array([keys, keys]), plan, row)
         first = row * 2 * lanes
         bits = [oracle.random_bits(seed, 0, first + i) for i in range(lanes)]
