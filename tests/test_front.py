@@ -15,8 +15,8 @@ from mplab.common.fronts import IN_LESSONS
 NUMBERS = """
     BF16 E4M3 E5M2 FORMATS FP4_E2M1 FP6_E2M3 FP6_E3M2 FP8_E4M3 FP8_E4M3FNUZ FP8_E5M2 FP8_E5M2FNUZ
     FP8_E8M0 FP16 FP32 FP64 TF32 Event Fields Format Overflow Rounding Specials Stream Tally
-    Tininess decode encode events fields format_of from_ml_dtypes next_down next_up round_to
-    set_threads tally to_ml_dtypes ulp values
+    Tininess decode encode events fields format_of next_down next_up round_to
+    set_threads tally ulp values
 """
 FRONTS = {
     "numbers": NUMBERS,

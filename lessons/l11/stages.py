@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from mplab.numbers.checks import integer
-from mplab.training.engines import Real, Simulated, engine_for
+from mplab.training.engines import Engine
 from mplab.training.loop import Batches, own_randomness
 from mplab.training.recipes import Recipe, recipe_of
 from mplab.training.tasks import Task, task_of
@@ -169,7 +169,7 @@ def _begin(
     recipe: Recipe,
     device: torch.device,
     checkpointed: bool = False,
-) -> tuple[Simulated | Real, Batches]:
+) -> tuple[Engine, Batches]:
     """The engine and the batches of a step."""
     what = task_of(task, where)
     if what.batch is not None:
@@ -183,7 +183,7 @@ def _begin(
             )
         model = nn.Sequential(*map(_Whole, model))
     optimizer = what.optimizer(model.parameters())
-    engine = engine_for(model, what.loss, optimizer, recipe)
+    engine = Engine(model, what.loss, optimizer, recipe)
     return engine, Batches(what.data(), what.batch, seed=0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,48 @@ from mplab.numbers.rounding import round_to
 
 _SHOWN = 8
 """Number of elements that `repr` prints."""
+
+
+def _unwrapped(x: Any) -> Any:
+    return x.values if isinstance(x, FloatArray) else x
+
+
+def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
+    left = require_values("matmul", "a", a, fmt)
+    right = require_values("matmul", "b", b, fmt)
+    product = reductions.matmul(
+        left if left.ndim != 1 else left[None, :],
+        right if right.ndim != 1 else right[:, None],
+        accumulator_format=fmt,
+        product_format=fmt,
+    )
+    return product.reshape(left.shape[:-1] + right.shape[1:])
+
+
+def _operator(operation: Callable[..., Any], *, swapped: bool = False) -> Any:
+    """Make the method of an operator, which rounds its results to the format of the array."""
+
+    def method(self: FloatArray, other: Any) -> FloatArray:
+        if isinstance(other, FloatArray) and other.fmt != self.fmt:
+            raise TypeError(
+                f"FloatArray: operands must have one format; got {self.fmt.name} and "
+                f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
+            )
+        operands = [self.values, _unwrapped(other)]
+        if swapped:
+            operands.reverse()
+        return FloatArray(operation(*operands, self.fmt), self.fmt)
+
+    return method
+
+
+def _comparison(symbol: str, compare: Callable[[Any, Any], Any]) -> Any:
+    """Make the method of a comparison, which rounds nothing."""
+
+    def method(self: FloatArray, other: Any) -> Any:
+        return compare(self.values, as_float64(symbol, _unwrapped(other)))
+
+    return method
 
 
 class FloatArray:
@@ -106,48 +149,14 @@ them: x.to(FP16).
         """Return the square roots."""
         return FloatArray(operations.sqrt(self.values, self.fmt), self.fmt)
 
-    def _with(
-        self, operation: Callable[..., Any], other: Any, *, swapped: bool = False
-    ) -> FloatArray:
-        if isinstance(other, FloatArray) and other.fmt != self.fmt:
-            raise TypeError(
-                f"FloatArray: operands must have one format; got {self.fmt.name} and "
-                f"{other.fmt.name}. Convert one of them: x.to({self.fmt.name})."
-            )
-        operands = (
-            (_unwrapped(other), self.values)
-            if swapped
-            else (self.values, _unwrapped(other))
-        )
-        return FloatArray(operation(*operands, self.fmt), self.fmt)
-
-    def __add__(self, other: Any) -> FloatArray:
-        return self._with(operations.add, other)
-
-    __radd__ = __add__
-
-    def __sub__(self, other: Any) -> FloatArray:
-        return self._with(operations.subtract, other)
-
-    def __rsub__(self, other: Any) -> FloatArray:
-        return self._with(operations.subtract, other, swapped=True)
-
-    def __mul__(self, other: Any) -> FloatArray:
-        return self._with(operations.multiply, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> FloatArray:
-        return self._with(operations.divide, other)
-
-    def __rtruediv__(self, other: Any) -> FloatArray:
-        return self._with(operations.divide, other, swapped=True)
-
-    def __matmul__(self, other: Any) -> FloatArray:
-        return self._with(_matmul, other)
-
-    def __rmatmul__(self, other: Any) -> FloatArray:
-        return self._with(_matmul, other, swapped=True)
+    __add__ = __radd__ = _operator(operations.add)
+    __sub__ = _operator(operations.subtract)
+    __rsub__ = _operator(operations.subtract, swapped=True)
+    __mul__ = __rmul__ = _operator(operations.multiply)
+    __truediv__ = _operator(operations.divide)
+    __rtruediv__ = _operator(operations.divide, swapped=True)
+    __matmul__ = _operator(_matmul)
+    __rmatmul__ = _operator(_matmul, swapped=True)
 
     def __neg__(self) -> FloatArray:
         return FloatArray(round_to(-self.values, self.fmt), self.fmt)
@@ -179,23 +188,12 @@ them: x.to(FP16).
             f"x.sum() or mplab.arithmetic, or, to compute in float64, x.values."
         )
 
-    def __eq__(self, other: object) -> Any:
-        return self.values == as_float64("==", _unwrapped(other))
-
-    def __ne__(self, other: object) -> Any:
-        return self.values != as_float64("!=", _unwrapped(other))
-
-    def __lt__(self, other: Any) -> Any:
-        return self.values < as_float64("<", _unwrapped(other))
-
-    def __le__(self, other: Any) -> Any:
-        return self.values <= as_float64("<=", _unwrapped(other))
-
-    def __gt__(self, other: Any) -> Any:
-        return self.values > as_float64(">", _unwrapped(other))
-
-    def __ge__(self, other: Any) -> Any:
-        return self.values >= as_float64(">=", _unwrapped(other))
+    __eq__ = _comparison("==", operator.eq)
+    __ne__ = _comparison("!=", operator.ne)
+    __lt__ = _comparison("<", operator.lt)
+    __le__ = _comparison("<=", operator.le)
+    __gt__ = _comparison(">", operator.gt)
+    __ge__ = _comparison(">=", operator.ge)
 
     def __repr__(self) -> str:
         digits = 4 + (self.fmt.precision > 12) * 5
@@ -210,19 +208,3 @@ them: x.to(FP16).
         if np.isnan(value) and not self.fmt.has_nan:  # FP6 and FP4 keep NaN as a mark
             return "no code"
         return in_hex(int(encode(value, self.fmt)), self.fmt)
-
-
-def _unwrapped(x: Any) -> Any:
-    return x.values if isinstance(x, FloatArray) else x
-
-
-def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
-    left = require_values("matmul", "a", a, fmt)
-    right = require_values("matmul", "b", b, fmt)
-    product = reductions.matmul(
-        left if left.ndim != 1 else left[None, :],
-        right if right.ndim != 1 else right[:, None],
-        accumulator_format=fmt,
-        product_format=fmt,
-    )
-    return product.reshape(left.shape[:-1] + right.shape[1:])

@@ -13,20 +13,18 @@ loop that mentions it is recompiled when one of the files changes.
 """
 
 import zlib
-from enum import IntEnum
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 from mplab.numbers import step_loops
-from mplab.numbers.compiled import Compiled
+from mplab.numbers.compiled import compiled, readable
 from mplab.numbers.formats import Rounding
 from mplab.numbers.kernels import ANY, _random_bits, _round_bits, _unpack
-from mplab.numbers.options import Keys
-from mplab.numbers.parameters import RoundingParameters
+from mplab.numbers.parameters import LoopOptions
 from mplab.numbers.step_loops import to_odd
 from mplab.numbers.threads import parallel
 
@@ -36,37 +34,21 @@ _STOCHASTIC = int(Rounding.STOCHASTIC)
 _TOWARD_NEGATIVE = int(Rounding.TOWARD_NEGATIVE)
 
 
-class Order(IntEnum):
-    """The order of summation."""
-
-    SEQUENTIAL = 0
-    PAIRWISE = 1
-    KAHAN = 2
+_NUMBERS = readable(types.float64, 1)
+_MATRIX = readable(types.float64, 2)
+_FACTS = readable(types.int64, 1)
 
 
-_PAIRWISE = int(Order.PAIRWISE)
+@cache
+def odd_adder() -> Callable[..., None]:
+    """Compile a loop that writes x + y, rounded to odd, to an array."""
 
-
-class StepRounding(NamedTuple):
-    """How one operation of a loop rounds."""
-
-    parameters: RoundingParameters
-    """Those of its format, for float64."""
-    keys: Keys | None
-    """The random keys of `Stream.keys`, where the mode needs random bits."""
-
-
-def _adder(edition: int) -> Compiled:
     def add_all_to_odd(x, y, out, mode):
-        edition  # noqa: B018  # only to be part of the cache's key
         for i in range(out.size):
             out[i] = np.int64(to_odd(x[i], y[i], mode)).view(np.float64)
 
-    return Compiled(add_all_to_odd)
-
-
-add_to_odd = _adder(_EDITION)
-"""Write x + y, rounded to odd, to `out`."""
+    signature = _NUMBERS, _NUMBERS, types.float64[::1], types.int64
+    return compiled(signature, add_all_to_odd, _EDITION)
 
 
 @njit(forceinline=True)
@@ -201,10 +183,10 @@ def _plan_step(steps, count, kind, x, y, out):
 
 
 @njit
-def _plan_term(steps, order, k):
+def _plan_term(steps, pairwise, k):
     """Plan the steps that add term k; return their number."""
     n = 0
-    if order == _PAIRWISE:  # neighbours are added as a binary counter carries
+    if pairwise:  # neighbours are added as a binary counter carries
         n = _plan_step(steps, n, _PLUS, _NOTHING, _TERM, _TERM)
         level = 0
         while (k >> level) & 1:
@@ -221,10 +203,10 @@ def _plan_term(steps, order, k):
 
 
 @njit
-def _plan_end(steps, order, depth):
+def _plan_end(steps, pairwise, depth):
     """Plan the last steps, which leave the result in the row of the total."""
     n = 0
-    if order == _PAIRWISE:  # the parts without a neighbour, the shortest first
+    if pairwise:  # the parts without a neighbour, the shortest first
         for level in range(_DEPTH):
             if (depth >> level) & 1:
                 kind = _PLUS if n else _COPY
@@ -251,9 +233,10 @@ def _follow(steps, count, rows, fresh, index, rule):
             out[:] = x
 
 
-def _loop(
-    mode: int, special_cases: bool, sequential: bool, alone: bool, edition: int
-) -> Compiled:
+@cache
+def _loop_for(
+    mode: int, special_cases: bool, sequential: bool, alone: bool
+) -> Callable[..., None]:
     """Make a loop that writes a @ b to `out`, and the running sums of a single row to `trace`.
 
     `alone`: b has one column. numba leaves the other branch out, which halves the seconds that
@@ -261,7 +244,6 @@ def _loop(
     """
 
     def in_sequence(a, b, out, trace, numbers, of_product, keys, plan, row):
-        edition  # noqa: B018  # only to be part of the cache's key
         _, block, rounded = plan
         rule = mode, special_cases, _unpack(numbers), keys[0]
         product = mode, special_cases, _unpack(of_product), keys[1]
@@ -275,8 +257,7 @@ def _loop(
                 _in_sequence(a[i], b, block, rounded, *rest)
 
     def planned(a, b, out, trace, numbers, of_product, keys, plan, row):
-        edition  # noqa: B018
-        order, _, rounded = plan
+        pairwise, _, rounded = plan
         rule = mode, special_cases, _unpack(numbers), keys[0]
         product = mode, special_cases, _unpack(of_product), keys[1]
         depth, lanes = b.shape
@@ -291,29 +272,29 @@ def _loop(
                 at = ((row + i) * (depth + 1) + k) * lanes
                 if k < depth:
                     _multiply(a[i, k], b[k], rows[_TERM], rounded, at, product)
-                    count = _plan_term(steps, order, k)
+                    count = _plan_term(steps, pairwise, k)
                 else:
-                    count = _plan_end(steps, order, depth)
+                    count = _plan_end(steps, pairwise, depth)
                 _follow(steps, count, rows, fresh, at, rule)
                 if trace.size and k < depth:
                     trace[k] = rows[_TOTAL]
             out[i] = rows[_TOTAL]
 
-    return Compiled(in_sequence if sequential else planned)
-
-
-_loop_for = cache(_loop)
+    sums = types.float64[:, ::1]
+    keys = types.int64[:, :, ::1]
+    plan = types.Tuple((types.boolean, types.int64, types.boolean))
+    signature = _MATRIX, _MATRIX, sums, sums, _FACTS, _FACTS, keys, plan, types.int64
+    return compiled(signature, in_sequence if sequential else planned, _EDITION)
 
 
 def run(
     a: np.ndarray,
     b: np.ndarray,
     *,
-    mode: Rounding,
-    order: Order,
+    order: str,
     block: int,
-    addition: StepRounding,
-    product: StepRounding | None,
+    addition: LoopOptions,
+    product: LoopOptions | None,
     traced: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Multiply matrices with every addition rounded, on several threads if there are many rows.
@@ -321,11 +302,10 @@ def run(
     Args:
         a: float64, shape (M, K), contiguous, values of FP32.
         b: float64, shape (K, N), contiguous, values of FP32.
-        mode: the rounding mode.
-        order: the order of the K terms.
-        block: for `SEQUENTIAL`, the number of terms summed before they are added to the total.
+        order: of the K terms: "pairwise", "kahan", or else one after the other.
+        block: for the latter, the number of terms summed before they are added to the total.
         addition: how sums are rounded.
-        product: how products are rounded; None if they enter the sums exactly.
+        product: how products are rounded, in the same mode; None if they enter the sums exactly.
         traced: whether to keep the running sums; only for M = 1.
 
     Returns:
@@ -336,21 +316,16 @@ def run(
     trace = np.empty((depth if traced else 0, lanes))
     if depth == 0:
         return out, trace
-    of_product = product or addition
-    special_cases = (
-        addition.parameters.special_cases or of_product.parameters.special_cases
-    )
-    sequential = order is Order.SEQUENTIAL
-    loop = _loop_for(
-        int(mode), special_cases, sequential, sequential and lanes == 1, _EDITION
-    )
+    steps = addition, product or addition
+    special_cases = any(step["parameters"].special_cases for step in steps)
+    sequential = order not in ("pairwise", "kahan")
+    alone = sequential and lanes == 1
+    loop = _loop_for(int(addition["mode"]), special_cases, sequential, alone)
     runs = range((rows * (depth + 1) * lanes >> 32) + 1)
-    steps = addition, of_product
-    keys = np.array(
-        [[step.keys(run) if step.keys else (0, 0) for run in runs] for step in steps]
-    )
-    numbers = [step.parameters.numbers for step in steps]
-    plan = (int(order), block, product is not None)
+    sources = [step["keys"] or (lambda run: (0, 0)) for step in steps]
+    keys = np.array([[source(run) for run in runs] for source in sources])
+    numbers = [step["parameters"].numbers for step in steps]
+    plan = (order == "pairwise", block, product is not None)
     cost = depth * lanes
 
     def work(begin: int, end: int) -> None:

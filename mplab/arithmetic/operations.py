@@ -14,7 +14,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from math import isqrt
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -25,18 +25,17 @@ from mplab.numbers.formats import (
     Event,
     Format,
     FormatLike,
-    Overflow,
     Rounding,
     Tininess,
     format_of,
 )
 from mplab.numbers.inputs import as_array, widen
-from mplab.numbers.options import Stream, Tally
+from mplab.numbers.options import RoundingRules, Tally
 from mplab.numbers.rounding import events, round_to
 from mplab.numbers.steps import take
 
 
-class Rules(TypedDict, total=False):
+class Rules(RoundingRules, total=False):
     """The options of every operation, all of them keywords.
 
     `rounding`: the direction, ties to even if omitted. `overflow`: the result past the largest
@@ -45,11 +44,6 @@ class Rules(TypedDict, total=False):
     `tally`: counters to add to; their x is the exact result.
     """
 
-    rounding: Rounding
-    overflow: Overflow
-    flush_inputs: bool
-    flush_outputs: bool
-    stream: Stream | None
     tally: Tally | None
 
 
@@ -362,7 +356,8 @@ def operate(
     wide = _exact(operation, operands, fmt, options, watched=watched).wide
     # In place, because new memory costs more than the rounding.
     out = wide if np.ndim(wide) else None
-    return round_to(wide, fmt, out=out, **options)  # type: ignore[arg-type]
+    # `[()]`: of a 0-d array a NumPy scalar, as the short way returns
+    return round_to(wide, fmt, out=out, **options)[()]  # type: ignore[arg-type]
 
 
 def _at_once(
@@ -371,7 +366,7 @@ def _at_once(
     """Compute an operation on common operands, by default rules; None for the long way."""
     if not _OPERATIONS[operation].few:
         return take(operation.__name__, fmt, *operands)
-    return look_up(operands[0], fmt, lambda: _rounded_results(operation, fmt))
+    return look_up(operands[0], fmt, lambda: _results(operation, fmt))
 
 
 class _Exact(NamedTuple):
@@ -406,10 +401,6 @@ def _exact(
         raise TypeError(f"{name}: flush_inputs must be True or False; got {flush!r}.")
     floor = fmt.min_normal if flush else 0.0
     past: Any = False
-    if entry.few and not flush and _fits(fmt):
-        wide = look_up(operands[0], fmt, lambda: _results(operation, fmt))
-        if wide is not None:
-            return _Exact(wide, past, [np.asarray(operands[0])])
     numbers = [
         _flushed(require_values(name, argument, x, fmt), floor)
         for argument, x in zip("abc", operands, strict=False)
@@ -465,9 +456,7 @@ def slowly(
     wide = np.array(nearest, np.float64)
     past = np.zeros(wide.shape, bool)
     usable = where & ~np.isnan(wide) & np.all([np.isfinite(x) for x in numbers], axis=0)
-    for at in (
-        zip(*np.nonzero(usable), strict=True) if wide.ndim else [()][: int(usable)]
-    ):
+    for at in map(tuple, np.argwhere(usable)):
         try:
             q = exact(*(Fraction(float(x[at])) for x in numbers))
         except ZeroDivisionError:
@@ -496,20 +485,15 @@ def exact_sum_to_odd(x: Any, y: Any, *, downward: bool = False) -> np.ndarray:
         np.ascontiguousarray(part, np.float64).reshape(-1) for part in (left, right)
     )
     mode = Rounding.TOWARD_NEGATIVE if downward else Rounding.TIES_TO_EVEN
-    loops.add_to_odd(*flat, out.reshape(-1), int(mode))
+    loops.odd_adder()(*flat, out.reshape(-1), int(mode))
     return out
 
 
 @cache
 @np.errstate(all="ignore")
 def _results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
-    """List the results of an elementary function in float64, by the codes of its operands."""
-    return np.asarray(_OPERATIONS[operation].nearest(values(fmt)))
-
-
-@cache
-def _rounded_results(operation: Callable[..., Any], fmt: Format) -> np.ndarray:
-    return np.asarray(round_to(_results(operation, fmt), fmt))
+    """List the results of an elementary function by the codes of its operands."""
+    return np.asarray(round_to(_OPERATIONS[operation].nearest(values(fmt)), fmt))
 
 
 # The operations in float64 -------------------------------------------------------------

@@ -29,11 +29,10 @@ from mplab.numbers.formats import (
     FormatLike,
     Overflow,
     Rounding,
-    Tininess,
     format_of,
 )
 from mplab.numbers.options import Stream
-from mplab.numbers.parameters import checked_keys, checked_parameters
+from mplab.numbers.parameters import LoopOptions, loop_options
 from mplab.numbers.rounding import round_to
 
 
@@ -107,20 +106,15 @@ def matmul(
     if split_k == 1:
         return accumulate("matmul", left, right, **accumulation)[0]
     ends = [c * k // split_k for c in range(split_k + 1)]
-    rules, output = _inner_and_output(accumulation)
+    rules, each, output = _inner_and_outer(accumulation)
     parts = [
         accumulate("matmul", left[:, begin:end], right[begin:end], **rules)[0]
         for begin, end in pairwise(ends)
     ]
     total = parts[0]
     for part in parts[1:]:
-        total = add(
-            total,
-            part,
-            accumulation["accumulator_format"],
-            **_of_each_step(accumulation),
-        )
-    return np.asarray(round_to(total, output, **_of_each_step(accumulation)))
+        total = add(total, part, rules["accumulator_format"], **each)
+    return np.asarray(round_to(total, output, **each))
 
 
 def dot(a: Any, b: Any, **accumulation: Unpack[Accumulation]) -> np.float64:
@@ -245,12 +239,10 @@ def norm(
         (inf, 320.0)
     """
     lanes, shape = _lanes("norm", x, axis)
-    rules, output = _inner_and_output(accumulation)
+    rules, each, output = _inner_and_outer(accumulation)
     total = _each_with_itself("norm", lanes, rules)
-    root = sqrt(
-        total, accumulation["accumulator_format"], **_of_each_step(accumulation)
-    )
-    return round_to(root, output, **_of_each_step(accumulation)).reshape(shape)[()]
+    root = sqrt(total, rules["accumulator_format"], **each)
+    return round_to(root, output, **each).reshape(shape)[()]
 
 
 def mean(
@@ -265,9 +257,10 @@ def mean(
         0.04095458984375
     """
     lanes, shape = _lanes("mean", x, axis)
-    rules, output = _inner_and_output(accumulation)
-    result = _quotient(_summed("mean", lanes, rules)[0], lanes.shape[0], rules)
-    return round_to(result, output, **_of_each_step(accumulation)).reshape(shape)[()]
+    rules, each, output = _inner_and_outer(accumulation)
+    total = _summed("mean", lanes, rules)[0]
+    result = _quotient(total, lanes.shape[0], rules["accumulator_format"], each)
+    return round_to(result, output, **each).reshape(shape)[()]
 
 
 def variance(
@@ -303,7 +296,7 @@ def variance(
     """
     lanes, shape = _lanes("variance", x, axis)
     ddof = integer("variance", "ddof", ddof, least=-math.inf)
-    rules, output = _inner_and_output(accumulation)
+    rules, each, output = _inner_and_outer(accumulation)
     fmt = rules["accumulator_format"]
     count = lanes.shape[0]
     if method == "two-pass" and fmt.precision > 26:
@@ -311,22 +304,23 @@ def variance(
             f"variance: accumulator_format must have at most 26 bits of precision, so that float64 "
             f"holds squares of deviations; got {fmt.name} with {fmt.precision}. Use FP32."
         )
-    centre = _quotient(_summed("variance", lanes, rules)[0], count, rules)
+    centre = _quotient(_summed("variance", lanes, rules)[0], count, fmt, each)
     if method == "two-pass":
-        entered = round_to(lanes, fmt, **_of_each_step(accumulation))
-        deviations = subtract(entered, centre, fmt, **_of_each_step(accumulation))
+        entered = round_to(lanes, fmt, **each)
+        deviations = subtract(entered, centre, fmt, **each)
         squares = _each_with_itself("variance", deviations, rules)
-        result = _quotient(squares, count - ddof, rules)
+        result = _quotient(squares, count - ddof, fmt, each)
     elif method == "one-pass" and ddof == 0:
-        squares = _quotient(_each_with_itself("variance", lanes, rules), count, rules)
-        square = multiply(centre, centre, fmt, **_of_each_step(accumulation))
-        result = subtract(squares, square, fmt, **_of_each_step(accumulation))
+        squares = _each_with_itself("variance", lanes, rules)
+        mean_square = _quotient(squares, count, fmt, each)
+        square = multiply(centre, centre, fmt, **each)
+        result = subtract(mean_square, square, fmt, **each)
     else:
         raise ValueError(
             f"variance: method must be 'two-pass', or 'one-pass' with ddof=0; got "
             f"{quoted(method)} with ddof={ddof}. Leave method out."
         )
-    return round_to(result, output, **_of_each_step(accumulation)).reshape(shape)[()]
+    return round_to(result, output, **each).reshape(shape)[()]
 
 
 def softmax(
@@ -354,15 +348,14 @@ def softmax(
         array([nan,  0.])
     """
     lanes, shape = _lanes("softmax", x, axis, all_of_them=False)
-    rules, output = _inner_and_output(accumulation)
+    rules, each, output = _inner_and_outer(accumulation)
     fmt = rules["accumulator_format"]
-    options = _of_each_step(accumulation)
-    entered = round_to(lanes, fmt, **options)
+    entered = round_to(lanes, fmt, **each)
     if shift and lanes.size:
-        entered = subtract(entered, entered.max(axis=0), fmt, **options)
-    powers = exp(entered, fmt, **options)
+        entered = subtract(entered, entered.max(axis=0), fmt, **each)
+    powers = exp(entered, fmt, **each)
     total = _summed("softmax", powers, rules)[0]
-    shares = round_to(divide(powers, total, fmt, **options), output, **options)
+    shares = round_to(divide(powers, total, fmt, **each), output, **each)
     return np.moveaxis(shares.reshape(len(lanes), *shape), 0, axis)
 
 
@@ -379,24 +372,20 @@ def require_product(
     return (*left.shape, right.shape[1])
 
 
-def _inner_and_output(accumulation: Accumulation) -> tuple[Accumulation, Format]:
-    """Return the options of the inner steps, and the format of the result."""
-    output = accumulation.get("output_format")
+def _inner_and_outer(
+    accumulation: Accumulation,
+) -> tuple[Accumulation, dict[str, Any], Any]:
+    """Return the options of inner sums, those of each operation, and the format of the result."""
     accumulator = format_of(
         accumulation.get("accumulator_format"), function="accumulator_format"
     )
-    inner: Accumulation = {**accumulation, "accumulator_format": accumulator}
+    output = accumulation.get("output_format")
+    if output is None:
+        output = accumulator
+    inner: dict[str, Any] = {**accumulation, "accumulator_format": accumulator}
     inner["output_format"] = None
-    return inner, accumulator if output is None else output
-
-
-def _of_each_step(accumulation: Accumulation) -> Any:
-    """Return the options that each operation of a reduction takes."""
-    return {
-        k: accumulation[k]
-        for k in ("rounding", "overflow", "stream")
-        if k in accumulation
-    }
+    each = {k: inner[k] for k in ("rounding", "overflow", "stream") if k in inner}
+    return inner, each, output  # type: ignore[return-value]
 
 
 def _summed(
@@ -411,16 +400,17 @@ def _summed(
     return accumulate(function, np.ones((1, len(lanes))), lanes, **rules, traced=traced)
 
 
-def _quotient(total: np.ndarray, count: int, accumulation: Accumulation) -> np.ndarray:
+def _quotient(
+    total: np.ndarray, count: int, fmt: Format, each: dict[str, Any]
+) -> np.ndarray:
     """Divide totals by an exact count, rounded once."""
-    fmt = accumulation["accumulator_format"]
     with np.errstate(divide="ignore", invalid="ignore"):
         wide = total / count if count > 0 else total * np.nan
     if (
         fmt.precision + count.bit_length() > 51
     ):  # see `divide`: float64 may reach a midpoint
         wide, _ = slowly(lambda q: q / count, wide, [total])
-    return np.asarray(round_to(wide, fmt, **_of_each_step(accumulation)))
+    return np.asarray(round_to(wide, fmt, **each))
 
 
 def _each_with_itself(
@@ -430,7 +420,7 @@ def _each_with_itself(
     squares = lanes * lanes
     fmt = accumulation.get("product_format")
     if fmt is not None:
-        squares = round_to(squares, fmt, **_of_each_step(accumulation))
+        squares = round_to(squares, fmt, **_inner_and_outer(accumulation)[1])
     return _summed(function, squares, accumulation)[0]
 
 
@@ -503,31 +493,25 @@ def accumulate(
             f"Use a format with exponents from -450 to 450."
         )
 
-    def step(named: FormatLike) -> loops.StepRounding:
+    options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
+
+    def step(named: FormatLike) -> LoopOptions:
         fmt = format_of(named, function=function)
-        rules = (overflow, False, False, Tininess.AFTER)
-        facts = checked_parameters(
-            function, fmt, np.dtype(np.float64), rounding, *rules
-        )
-        assert facts is not None  # float64 holds every format
-        return loops.StepRounding(facts, checked_keys(function, rounding, stream))
+        return loop_options(function, fmt, np.dtype(np.float64), **options)
 
     if parsed.name == "reversed":
         a = a[:, ::-1]
         b = b[::-1]
-    kinds = loops.Order.__members__
     sums, running = loops.run(
         np.ascontiguousarray(a),
         np.ascontiguousarray(b),
-        mode=rounding,
-        order=kinds.get(parsed.name.upper(), loops.Order.SEQUENTIAL),
+        order=parsed.name,
         block=min(parsed.block or a.shape[1], max(a.shape[1], 1)),
         addition=step(accumulator),
         product=None if product_format is None else step(product_format),
         traced=traced,
     )
     if output_format is not None:
-        options: Any = {"rounding": rounding, "overflow": overflow, "stream": stream}
         sums = round_to(sums, output_format, **options)
         running = round_to(running, output_format, **options)
     return sums, running

@@ -6,6 +6,7 @@ The hooks read tensors and change none of them: a run with digests has the bits 
 import json
 import os
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from numba import types
 from torch import Tensor, nn
 
 from mplab.health.measures import (
@@ -30,7 +32,7 @@ from mplab.health.measures import (
     without_errors,
 )
 from mplab.numbers.checks import integer
-from mplab.numbers.compiled import Compiled
+from mplab.numbers.compiled import compiled, readable
 from mplab.simulation.operations import tensors_in
 
 VERSION = 2
@@ -146,7 +148,7 @@ def _elsewhere(bits: Tensor, numbers: Tensor) -> None:
 
 
 @cache
-def _on_processor(itemsize: int) -> Compiled:
+def _on_processor(itemsize: int) -> Callable[..., None]:
     """Compile the loop for integers of a width: the two sums in one pass over memory."""
 
     def sums(bits: Any, weights: Any, numbers: Any) -> None:
@@ -160,7 +162,9 @@ def _on_processor(itemsize: int) -> Compiled:
             total = total * _FACTOR + part
         numbers[0], numbers[1] = plain, total
 
-    return Compiled(sums, itemsize)
+    bits = readable(types.Integer.from_bitwidth(8 * itemsize), 1)
+    weights = readable(types.int32, 1)
+    return compiled((bits, weights, types.int64[::1]), sums, itemsize)
 
 
 class Digest(Watch):

@@ -5,10 +5,8 @@ from mplab.numbers.codes import (
     decode as decode,
     encode as encode,
     fields as fields,
-    from_ml_dtypes as from_ml_dtypes,
     next_down as next_down,
     next_up as next_up,
-    to_ml_dtypes as to_ml_dtypes,
     ulp as ulp,
     values as values,
 )

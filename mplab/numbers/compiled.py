@@ -3,11 +3,10 @@
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import cache, partial
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import cfunc, config, njit
+from numba import cfunc, config, njit, types
 from numpy._core import umath
 
 # NumPy's table of C functions for ufuncs is private to Python. It buys short calls: rounding eight
@@ -16,74 +15,55 @@ from numpy._core import umath
 _UFUNC_API: Any = getattr(umath, "_UFUNC_API", None)
 
 
-class Compiled:
-    """A function compiled by numba, cached on disk where possible, else in memory only.
-
-    Where no folder is writable, numba raises at decoration, or on saving if an unwritable folder
-    already holds the cache.
+def compiled(
+    signature: tuple[Any, ...], function: Callable[..., None], *variant: object
+) -> Callable[..., None]:
+    """Compile a function with numba.
 
     Args:
+        signature: the types of its arguments; `readable` for arrays that it only reads. Without
+            them numba would look at every call's, and compile once more for what is read-only.
         function: the function to compile.
         *variant: what tells it from others of its name, beside what it closes over.
     """
-
-    def __init__(self, function: Callable[..., None], *variant: object) -> None:
-        if config.DISABLE_JIT:  # type: ignore[attr-defined]
-            raise RuntimeError(
-                "mplab: loops must be compiled; got NUMBA_DISABLE_JIT=1. Unset it."
-            )
-        self._function = _with_own_files(function, *variant)
-        try:
-            self._call = njit(nogil=True, cache=True)(function)
-        except RuntimeError:
-            self._call = njit(nogil=True)(function)
-
-    def ready(self, *signature: Any) -> Callable[..., None]:
-        """Return the function compiled for these types, which saves a call in Python."""
-        try:
-            self._call.compile(signature)
-        except OSError:
-            self._call = njit([signature], nogil=True)(self._function)
-        return self._call
-
-    def __call__(self, *arguments: Any) -> None:
-        """Run the loop."""
-        arguments = tuple(map(_writeable, arguments))
-        try:
-            self._call(*arguments)
-        except OSError:
-            self._call = njit(nogil=True)(self._function)
-            self._call(*arguments)
+    if config.DISABLE_JIT:  # type: ignore[attr-defined]
+        raise RuntimeError(
+            "mplab: loops must be compiled; got NUMBA_DISABLE_JIT=1. Unset it."
+        )
+    loop: Callable[..., None] = _on_disk(
+        partial(njit, [signature], nogil=True), function, variant
+    )
+    return loop
 
 
-def _with_own_files(function: Callable[..., None], *variant: object) -> Any:
-    """Put what tells a function from its variants into its name, and so into its files' names.
+def readable(dtype: Any, dimensions: int) -> Any:
+    """Return the type of contiguous arrays that may be read-only, and at odd addresses."""
+    return types.Array(dtype, dimensions, "C", readonly=True, aligned=False)
+
+
+def callback(signature: Any, function: Callable[..., None], *variant: object) -> Any:
+    """Compile a function that C calls by its `address`; the caller keeps it alive."""
+    return _on_disk(partial(cfunc, signature), function, variant)
+
+
+def _on_disk(compiler: Any, function: Any, variant: tuple[object, ...]) -> Any:
+    """Compile with a cache on disk where a folder is writable, else in memory only.
+
+    Where none is, numba raises at decoration, or on saving if an unwritable folder already holds
+    the cache.
 
     numba has one index for all variants of a function. Two processes that save two variants at the
     same time number them alike, and then one variant runs for the other: the wrong rounding mode.
+    So what tells a function from its variants goes into its name, and into its files' names.
     """
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     function.__qualname__ = "-".join(
         map(str, [function.__qualname__, *cells, *variant])
     )
-    return function
-
-
-def _writeable(x: Any) -> Any:
-    """Return a view without the mark read-only: numba would compile for it once more, seconds."""
-    if not isinstance(x, np.ndarray) or x.flags.writeable:
-        return x
-    memory = {**x.__array_interface__, "data": (x.ctypes.data, False)}
-    return np.asarray(SimpleNamespace(__array_interface__=memory))
-
-
-def callback(signature: Any, function: Callable[..., None], *variant: object) -> Any:
-    """Compile a function that C calls by its `address`; the caller keeps it alive."""
-    _with_own_files(function, *variant)
     try:
-        return cfunc(signature, cache=True)(function)
+        return compiler(cache=True)(function)
     except (RuntimeError, OSError):
-        return cfunc(signature)(function)
+        return compiler()(function)
 
 
 class Ufunc(NamedTuple):
@@ -112,9 +92,9 @@ def make_ufunc(name: str, loop: Any, kinds: Sequence[str], data: np.ndarray) -> 
     inputs = len(kinds[0]) - 1
     loops = (ctypes.c_void_p * count)(*[loop.address] * count)
     addresses = (ctypes.c_void_p * count)(*[data.ctypes.data] * count)
-    types = bytes(np.dtype(kind).num for kind in "".join(kinds))
+    numbers = bytes(np.dtype(kind).num for kind in "".join(kinds))
     called = name.encode()
-    kept = loops, addresses, types, called, loop, data
+    kept = loops, addresses, numbers, called, loop, data
     return Ufunc(
         _from_func_and_data()(*kept[:3], count, inputs, 1, -1, called, None, 0), kept
     )

@@ -233,8 +233,13 @@ class Format:
 
     def fits(self, wider: Format) -> bool:
         """Whether every finite number of this format is one of `wider`."""
-        held = self.precision <= wider.precision and self.max_finite <= wider.max_finite
-        return held and self.min_subnormal >= wider.min_subnormal
+        return (
+            self.precision <= wider.precision
+            and self.max_finite <= wider.max_finite
+            and self.min_subnormal >= wider.min_subnormal
+            and self.signed <= wider.signed
+            and self.has_zero <= wider.has_zero
+        )
 
     @property
     def has_infinity(self) -> bool:

@@ -26,6 +26,15 @@ def is_tensor(x: object) -> bool:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def array_of(x: Any) -> np.ndarray:
+    """Return a tensor as an array; NumPy lacks most floats of fewer than 32 bits."""
+    plain = x.detach().cpu().resolve_neg()
+    if plain.is_floating_point() and plain.itemsize < 4:
+        plain = plain.float()
+    array: np.ndarray = plain.numpy()
+    return array
+
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -38,10 +47,7 @@ def on_tensors(function: _Function) -> _Function:
             return function(x, *arguments, **options)
         import torch
 
-        plain = x.detach().cpu().resolve_neg()
-        if plain.is_floating_point() and plain.itemsize < 4:
-            plain = plain.float()
-        result = function(plain.numpy(), *arguments, **options)
+        result = function(array_of(x), *arguments, **options)
         return torch.from_numpy(np.asarray(result)).to(x.device)
 
     return cast(_Function, call)

@@ -18,14 +18,10 @@ import numpy as np
 from numba import carray, njit, types  # type: ignore[attr-defined]
 from numba.extending import intrinsic, overload
 
-from mplab.numbers.compiled import (
-    Compiled,
-    callback,
-    make_ufunc,
-)
+from mplab.numbers.compiled import callback, compiled, make_ufunc
 from mplab.numbers.formats import Event, Rounding
 from mplab.numbers.options import Keys
-from mplab.numbers.parameters import Known, RoundingParameters
+from mplab.numbers.parameters import Known, RoundingParameters, address_of
 from mplab.numbers.threads import DIVISIBLE, parallel
 
 # Bits of a flag byte: the four events that rounding can raise, and four classes of numbers.
@@ -136,24 +132,10 @@ def _align_typed(like, random, shift):
     )
 
 
+@njit(forceinline=True)
 def _carries(fraction, random):
     """Tell whether `fraction` in [0, 1), cut to 32 bits, carries when `random` is added."""
-
-
-@overload(_carries)
-def _carries_typed(fraction, random):
-    if fraction.bitwidth == 64:
-        return lambda fraction, random: fraction * 4294967296.0 >= 4294967296.0 - random
-
-    def carries(fraction, random):
-        # in int32, offset by −2^31, because SIMD has no conversion to uint32
-        upper = fraction >= np.float32(0.5)
-        rest = fraction - (np.float32(0.5) if upper else np.float32(0.0))  # exact
-        cut = np.int32(rest * np.float32(4294967296.0))
-        cut = cut if upper else np.int32(cut ^ np.int32(-2147483648))
-        return cut > np.int32(np.int32(random) ^ np.int32(2147483647))
-
-    return carries
+    return np.float64(fraction) * 4294967296.0 >= 4294967296.0 - random
 
 
 # The definition ------------------------------------------------------------------------
@@ -411,14 +393,11 @@ def _round_block(
 
 
 @njit(forceinline=True)
-def _in_blocks(
-    bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
-):
+def _in_blocks(bits, out, totals, known, start, key0, key1, mode, special_cases, looks):
     """Round `bits` into `out`; if `totals` is not None, add the number of flags b to `totals[b]`.
 
     Unless `looks` is None, each block is classified first. `out` may be `bits`.
     """
-    known = _unpack(parameters)
     scratch = np.empty(BLOCK, bits.dtype)
     for block in range(0, bits.size, BLOCK):
         x = bits[block : block + BLOCK]
@@ -463,43 +442,6 @@ def _round_all(bits, out, parameters, mode, special_cases):
             out[i] = _round_bits(bits[i], mode, special_cases, random, known, ANY)[0]
 
 
-@njit(forceinline=True)
-def _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases):
-    """Write the flag bytes of `bits`."""
-    known = _unpack(parameters)
-    for i in range(flags.size):
-        flags[i] = _round_one(
-            bits, i, start, key0, key1, mode, special_cases, known, ANY
-        )[1]
-
-
-@cache
-def _loop_for(
-    mode: int, special_cases: bool, what: str, itemsize: int
-) -> Callable[..., None]:
-    """Compile a loop over arrays: to "round" stochastically, to "flag", or to "count"."""
-    looks = _looks(mode, special_cases)
-
-    def round_all(bits, out, parameters, start, key0, key1):
-        _wide_vectors()
-        _in_blocks(
-            bits, out, None, parameters, start, key0, key1, mode, special_cases, looks
-        )
-
-    def flag_all(bits, flags, parameters, start, key0, key1):
-        _wide_vectors()
-        _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases)
-
-    def count_all(bits, out, parameters, start, key0, key1, totals):
-        _wide_vectors()
-        _in_blocks(
-            bits, out, totals, parameters, start, key0, key1, mode, special_cases, looks
-        )
-
-    loops: Any = {"round": round_all, "flag": flag_all, "count": count_all}
-    return Compiled(loops[what], itemsize, _LAYOUT)
-
-
 def _pointer(_context, address, like):
     """Make a pointer from an address, of the pointer type `like` or to the type of `like`."""
     kind = like if isinstance(like, types.CPointer) else types.CPointer(like)
@@ -515,7 +457,8 @@ def _pointer(_context, address, like):
 _at: Any = intrinsic(_pointer)
 
 _ADDRESSES = types.CPointer(types.intp)
-_INT32 = np.int32(0)
+_INT64 = np.int64(0)
+_BYTE = np.uint8(0)
 
 
 @cache
@@ -544,7 +487,7 @@ def _inner_loop(mode: int, special_cases: bool, width: int) -> Any:
 
 
 def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
-    """Return a ufunc that rounds floats or their bits with these parameters; not stochastically.
+    """Return a ufunc that rounds floats with these parameters; not stochastically.
 
     Python calls a ufunc of NumPy five times as fast as a loop compiled by numba. The caller keeps
     `parameters` alive.
@@ -553,7 +496,7 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
     if known is None:
         integer = parameters.numbers.dtype
         loop = _inner_loop(int(mode), parameters.special_cases, 8 * integer.itemsize)
-        kinds = [2 * np.dtype(f"{kind}{integer.itemsize}").char for kind in "fi"]
+        kinds = ["ff" if integer.itemsize == 4 else "dd"]
         # setdefault: if two threads make one, the second is dropped with the memory it reads
         known = parameters.ufuncs.setdefault(
             mode, make_ufunc("round_to", loop, kinds, parameters.numbers)
@@ -562,46 +505,65 @@ def ufunc(parameters: RoundingParameters, mode: Rounding) -> Any:
 
 
 @njit(forceinline=True)
-def _arrays_at(source, target, size, parameters):
-    """Make arrays of the memory at addresses: bits, results, and a format's parameters."""
-    bits = carray(_at(source, _INT32), size)
-    out = carray(_at(target, _INT32), size)
-    return bits, out, carray(_at(parameters, _INT32), _COUNT)
+def _flag_all(bits, flags, parameters, start, key0, key1, mode, special_cases):
+    """Write the flag bytes of `bits`."""
+    known = _unpack(parameters)
+    for i in range(flags.size):
+        flags[i] = _round_one(
+            bits, i, start, key0, key1, mode, special_cases, known, ANY
+        )[1]
 
 
 @cache
-def loop_at(mode: int, special_cases: bool, *, counting: bool) -> Callable[..., None]:
-    """Compile a loop for float32 that takes addresses: an array argument costs numba a microsecond.
+def loop_at(
+    what: str, mode: int, special_cases: bool, itemsize: int = 4
+) -> Callable[..., None]:
+    """Compile a loop that takes addresses: an array argument costs numba a microsecond.
 
-    Its arguments: the addresses of the bits and of the results, which may be the same; their
-    number, below 2^32; the address of `RoundingParameters.numbers`; two keys, or zeros; if
-    counting, the address of eight int64 counters. The caller keeps the memory alive.
+    Args:
+        what: "round"; "count", which rounds and adds the number of flags to eight counters; or
+            "flag", which writes the flag bytes in place of the results.
+        mode: the rounding mode.
+        special_cases: see `RoundingParameters`.
+        itemsize: of the numbers, in bytes.
+
+    Returns:
+        A function of eight integers: the addresses of the numbers and of the results, which may
+        be the same; how many there are, below 2^32; the address of the parameters;
+        the index of the first number in its call; two random keys, or zeros; and the address of
+        the counters, int64, or 0. The caller keeps the memory alive.
     """
     looks = _looks(mode, special_cases)
+    like = np.int32(0) if itemsize == 4 else np.int64(0)
 
-    def round_at(source, target, size, parameters, key0, key1):
+    def round_at(source, target, size, parameters, start, key0, key1, counts):
         _wide_vectors()
-        bits, out, known = _arrays_at(source, target, size, parameters)
-        _round_all(bits, out, known, mode, special_cases)
+        bits = carray(_at(source, like), size)
+        out = carray(_at(target, like), size)
+        known = _unpack(carray(_at(parameters, like), _COUNT))
+        _in_blocks(
+            bits, out, None, known, start, key0, key1, mode, special_cases, looks
+        )
 
-    def blocks_at(source, target, size, parameters, key0, key1):
+    def count_at(source, target, size, parameters, start, key0, key1, counts):
         _wide_vectors()
-        bits, out, known = _arrays_at(source, target, size, parameters)
-        _in_blocks(bits, out, None, known, 0, key0, key1, mode, special_cases, looks)
+        bits = carray(_at(source, like), size)
+        out = carray(_at(target, like), size)
+        known = _unpack(carray(_at(parameters, like), _COUNT))
+        totals = carray(_at(counts, _INT64), 8)
+        _in_blocks(
+            bits, out, totals, known, start, key0, key1, mode, special_cases, looks
+        )
 
-    def count_at(source, target, size, parameters, key0, key1, counts):
+    def flag_at(source, target, size, parameters, start, key0, key1, counts):
         _wide_vectors()
-        bits, out, known = _arrays_at(source, target, size, parameters)
-        totals = carray(_at(counts, _INT32), 16).view(np.int64)
-        _in_blocks(bits, out, totals, known, 0, key0, key1, mode, special_cases, looks)
+        bits = carray(_at(source, like), size)
+        flags = carray(_at(target, _BYTE), size)
+        known = carray(_at(parameters, like), _COUNT)
+        _flag_all(bits, flags, known, start, key0, key1, mode, special_cases)
 
-    loop = count_at if counting else blocks_at if mode == _STOCHASTIC else round_at
-    return Compiled(loop, _LAYOUT).ready(*(6 + counting) * [types.int64])
-
-
-def bits_of(array: np.ndarray) -> np.ndarray:
-    """The bits of a contiguous array, shape (n,), which share its memory."""
-    return array.reshape(-1).view(np.int32 if array.itemsize == 4 else np.int64)
+    loops: Any = {"round": round_at, "count": count_at, "flag": flag_at}
+    return compiled((types.int64,) * 8, loops[what], itemsize, _LAYOUT)
 
 
 def run(
@@ -613,62 +575,44 @@ def run(
     keys: Keys | None = None,
     counts: np.ndarray | None = None,
 ) -> None:
-    """Round a contiguous array into `out`, and count its flags, in threads if it is large.
+    """Round a contiguous array into `out`, or write its flags there, in threads if it is large.
 
     Args:
-        x: float32 or float64, or the bits of such numbers as integers.
-        out: same dtype and shape, may be `x` itself.
+        x: float32 or float64.
+        out: contiguous, of the same shape: of the same dtype, perhaps `x` itself, for the results;
+            uint8 for the flag bytes.
         parameters: from `rounding_parameters`.
         mode: how to round.
         keys: for `STOCHASTIC`, from `Stream.keys`.
         counts: int64, shape (8,), to which the number of flags is added, per bit; INVALID,
             which is not in a tally, is not counted.
     """
-    bits, out = bits_of(x), bits_of(out)
-    if counts is None and keys is None:
+    what = "count"
+    if counts is None:
+        what = "flag" if out.itemsize == 1 else "round"
+    if what == "round" and keys is None:
         known = ufunc(parameters, mode)
-        if bits.size < DIVISIBLE:  # no slices: they take longer than a small array
-            known(bits, out)
+        if x.size < DIVISIBLE:  # no slices: they take longer than a small array
+            known(x, out)
         else:
-            parallel(lambda a, b: known(bits[a:b], out[a:b]), bits.size, wrap=1 << 32)
+            x, out = x.reshape(-1), out.reshape(-1)
+            parallel(lambda a, b: known(x[a:b], out[a:b]), x.size, wrap=x.size)
         return
-    what = "round" if counts is None else "count"
-    loop = _loop_for(int(mode), parameters.special_cases, what, bits.itemsize)
+    loop = loop_at(what, int(mode), parameters.special_cases, x.itemsize)
+    source = address_of(x)
+    target = address_of(out)
     parts: list[np.ndarray] = []
 
     def work(begin: int, end: int) -> None:
-        known = parameters.numbers, begin, *_keys_at(keys, begin)
-        if counts is None:
-            loop(bits[begin:end], out[begin:end], *known)
-            return
-        part = np.zeros(8, np.int64)
-        loop(bits[begin:end], out[begin:end], *known, part)
-        parts.append(part)
+        key0, key1 = keys(begin >> 32) if keys else (0, 0)
+        place = source + begin * x.itemsize, target + begin * out.itemsize
+        counters = 0
+        if counts is not None:  # a piece has counters of its own
+            part = np.zeros(8, np.int64)
+            parts.append(part)
+            counters = address_of(part)
+        loop(*place, end - begin, parameters.address, begin, key0, key1, counters)
 
-    parallel(work, bits.size, wrap=1 << 32)
+    parallel(work, x.size, wrap=1 << 32)
     if counts is not None:
         counts += sum(parts)
-
-
-def flag(
-    x: np.ndarray,
-    flags: np.ndarray,
-    parameters: RoundingParameters,
-    mode: Rounding,
-    *,
-    keys: Keys | None = None,
-) -> None:
-    """Write the flag bytes of `x` to `flags`, uint8 of shape (n,); see `run`."""
-    bits = bits_of(x)
-    loop = _loop_for(int(mode), parameters.special_cases, "flag", bits.itemsize)
-
-    def work(begin: int, end: int) -> None:
-        known = parameters.numbers, begin, *_keys_at(keys, begin)
-        loop(bits[begin:end], flags[begin:end], *known)
-
-    parallel(work, bits.size, wrap=1 << 32)
-
-
-def _keys_at(keys: Keys | None, index: int) -> tuple[int, int]:
-    """Return the two keys of the elements from an index on; zeros where none are needed."""
-    return keys(index >> 32) if keys else (0, 0)

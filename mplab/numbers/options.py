@@ -110,11 +110,6 @@ class Tally:
         """Return the counters by name."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, counts: dict[str, int]) -> Tally:
-        """Make a tally from its counters; the inverse of `as_dict`."""
-        return cls(**counts)
-
     def add_counts(self, total: int, counts: Any) -> None:
         """Add the eight counts, one per flag bit, that a loop returned for `total` numbers."""
         inexact, underflow, overflow, _, flushed, subnormal, nan, infinite = np.asarray(
@@ -146,7 +141,7 @@ COUNTED = {
 
 
 class RoundingRules(TypedDict, total=False):
-    """The options that `round_to`, `tally` and `events` share, all of them keywords."""
+    """The options that `round_to`, `tally`, `events` and all operations share, as keywords."""
 
     rounding: Rounding
     overflow: Overflow

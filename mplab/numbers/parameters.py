@@ -44,6 +44,8 @@ class RoundingParameters(NamedTuple):
 
     numbers: np.ndarray
     """Those of `Known` in an array, which the loops take."""
+    address: int
+    """Of these numbers in memory."""
     special_cases: bool
     """Whether inputs or outputs are flushed or the format lacks −0: rarely needed steps."""
     ufuncs: dict[Rounding, Any]
@@ -177,7 +179,15 @@ def rounding_parameters(
         beyond = fmt.max_finite
     # With unbounded exponent the grid just below 2^emin is half as wide. If the format has the emin
     # of the source, the source's numbers there are subnormal, on one grid: the shift must shrink.
-    tiny_shift = shift if gridded else max(shift - 1, 0)
+    tiny_shift = max(shift - 1, 0)
+    grid_below = anchor = per_quantum = 0
+    if gridded:
+        tiny_shift = shift
+        grid_below = bits(fmt.min_normal)
+        anchor = bits(2.0 ** (fmt.emin + shift))
+        per_quantum = bits(2.0**-lowest)
+    if tininess is Tininess.BEFORE:
+        tiny_shift = 0
     sign_bit = int(np.iinfo(integer).min)
     # At one bit of precision all significands but 0 are odd. P3109 goes by the parity of the code
     # there, which is that of the biased exponent; and its infinity, past an even code, is odd.
@@ -185,13 +195,13 @@ def rounding_parameters(
     one_bit = fmt.precision == 1
     known = Known(
         shift=shift,
-        tiny_shift=0 if tininess is Tininess.BEFORE else tiny_shift,
+        tiny_shift=tiny_shift,
         all_odd=one_bit and not by_code,
         odd_codes=one_bit and by_code and (fmt.emin - source_emin) % 2,
-        grid_below=bits(fmt.min_normal) if gridded else 0,
-        anchor=bits(2.0 ** (fmt.emin + shift)) if gridded else 0,
+        grid_below=grid_below,
+        anchor=anchor,
         quantum=bits(2.0**lowest),
-        per_quantum=bits(2.0**-lowest) if gridded else 0,
+        per_quantum=per_quantum,
         min_normal=bits(fmt.min_normal),
         max_finite=bits(fmt.max_finite),
         beyond=bits(beyond),
@@ -207,4 +217,11 @@ def rounding_parameters(
         no_minus_zero=0 if fmt.has_negative_zero else sign_bit,
     )
     special_cases = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    return RoundingParameters(np.array(known, integer), special_cases, {})
+    numbers = np.array(known, integer)
+    return RoundingParameters(numbers, address_of(numbers), special_cases, {})
+
+
+def address_of(array: np.ndarray) -> int:
+    """Return the address of an array's first number, in a third of the time of `array.ctypes`."""
+    address: int = array.__array_interface__["data"][0]
+    return address

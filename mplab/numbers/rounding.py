@@ -205,11 +205,13 @@ def events(
 
     source = _Source("events", x)
     array, options = source.for_loops(fmt, tininess=tininess, **rules)
-    flags = np.empty(array.size, np.uint8)
-    kernels.flag(array, flags, **options)
-    flags &= int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
+    flags = np.empty(array.shape, np.uint8)
+    kernels.run(array, flags, **options)
+    flags &= _RAISED
     return flags.reshape(source.shape)[()]
 
+
+_RAISED = int(Event.INEXACT | Event.UNDERFLOW | Event.OVERFLOW | Event.INVALID)
 
 # Python finds a global faster than an attribute, and a short call looks for three.
 _ARRAY = np.ndarray

@@ -111,7 +111,7 @@ def scale_for(
             f"scale_for: amax must not be negative; got {float(given.min())!r}. Use abs()."
         )
     scale = scales(given, fmt, rule, shift)
-    return float(scale) if isinstance(amax, float | int) else scale
+    return float(scale) if isinstance(amax, float | int) else scale[()]
 
 
 @np.errstate(over="ignore", under="ignore")
@@ -119,6 +119,11 @@ def scales(
     amax: np.ndarray, fmt: Format, rule: ScaleRule, shift: int = 0
 ) -> np.ndarray:
     """Compute the scales of magnitudes from `largest`: `scale_for` without its checks."""
+    least = -149  # exponents in float32
+    of_zero = 1.0
+    if rule in _E8M0:
+        least = -127
+        of_zero = 2.0**127
     usable = (amax > 0) & (amax < np.inf)
     used = np.where(usable, amax, 1)
     if rule is ScaleRule.RATIO:
@@ -126,14 +131,11 @@ def scales(
         scale = np.clip(wide, FP32.min_subnormal, FP32.max_finite).astype(np.float32)
         small_enough = wide >= FP32.min_normal
     else:
-        # Least power of two in E8M0; in float32.
-        least = -127 if rule in _E8M0 else -149
         wanted = _scale_exponent(used, fmt, rule) - shift
         scale = np.ldexp(np.float32(1), np.minimum(np.maximum(wanted, least), 127))
         small_enough = wanted >= least
     usable &= small_enough | (used <= FP32.max_finite)
-    zero_scale = np.float32(2.0**127 if rule in _E8M0 else 1.0)
-    others = np.where(amax == 0, zero_scale, np.float32(np.nan))
+    others = np.where(amax == 0, np.float32(of_zero), np.float32(np.nan))
     return np.where(usable, scale, others)
 
 
@@ -193,19 +195,7 @@ def two_levels(
     return np.float32(1) / whole / round_to(wanted, FP8_E4M3), whole
 
 
-class _Stateless:
-    """A scaling that remembers nothing between tensors."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state, which is empty."""
-        return {}
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load a state."""
-        require_keys(type(self).__name__, state_dict, self.state_dict())
-
-
-class FixedScaling(_Stateless):
+class FixedScaling:
     """A constant FP8 scale; 1 means no scaling.
 
     Args:
@@ -225,7 +215,7 @@ class FixedScaling(_Stateless):
         return self.scale
 
 
-class CurrentScaling(_Stateless):
+class CurrentScaling:
     """FP8 scaling of each tensor by its own largest magnitude.
 
     It never overflows, but needs a pass over the tensor before the cast.

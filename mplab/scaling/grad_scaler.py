@@ -1,6 +1,7 @@
 """Loss scaling for torch's optimizers, with any rule for the scale."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -22,16 +23,14 @@ class Stepped(Protocol):
         """The method that updates the parameters, unless the step is skipped."""
 
 
+@dataclass
 class _State:
     """The state of an optimizer since the last `update`."""
 
-    __slots__ = ("count", "found_nonfinite", "stepped", "total")
-
-    def __init__(self, found_nonfinite: bool | None, total: float, count: int) -> None:
-        self.found_nonfinite = found_nonfinite  # None: there was no gradient
-        self.total = total
-        self.count = count
-        self.stepped = False
+    found_nonfinite: bool | None  # None: there was no gradient
+    total: float
+    count: int
+    stepped: bool = False
 
 
 class GradScaler:

@@ -164,24 +164,23 @@ class Fp8Linear(nn.Linear):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The state of the scalings, for `state_dict`."""
-        return {role: scaling.state_dict() for role, scaling in self.scalings.items()}
+        return {role: scaling.state_dict() for role, scaling in self._delayed.items()}
 
     def set_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Load the state of the scalings; only delayed scaling has one."""
-        if self._has_state():
-            for role, scaling in self.scalings.items():
-                scaling.load_state_dict(state[role])
+        """Load the state of the scalings."""
+        for role, scaling in self._delayed.items():
+            scaling.load_state_dict(state[role])
 
-    def _has_state(self) -> bool:
-        return any(
-            isinstance(scaling, DelayedScaling) for scaling in self.scalings.values()
-        )
+    @property
+    def _delayed(self) -> dict[str, DelayedScaling]:
+        scalings = self.scalings.items()
+        return {role: s for role, s in scalings if isinstance(s, DelayedScaling)}
 
     def _save_to_state_dict(
         self, destination: Any, prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if not self._has_state():
+        if not self._delayed:
             del destination[prefix + "_extra_state"]
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:

@@ -65,7 +65,6 @@ class Rounder:
         self.rounding = rounding
         self.overflow = overflow
         self.stream = stream
-        self._parameters_at: int = self.parameters.numbers.ctypes.data
 
     def __call__(self, x: Tensor, out: Tensor, counter: Counter | None) -> Tensor:
         """Round `x` into `out`, which may be `x`: `round_tensor` without its checks."""
@@ -94,19 +93,16 @@ class Rounder:
                 out=out,
                 tally=None if counter is None else counter.tally,
             )
-        loop = kernels.loop_at(
-            int(self.rounding),
-            self.parameters.special_cases,
-            counting=counter is not None,
-        )
         key0, key1 = (0, 0) if self.stream is None else self.stream.keys()(0)
         out_at = x_at if here else out.data_ptr()
-        place = x_at, out_at, size, self._parameters_at, key0, key1
-        if counter is None:
-            loop(*place)
-        else:
+        what = "round"
+        counts_at = 0
+        if counter is not None:
+            what = "count"
+            counts_at = counter.counts_at
             counter.total += size
-            loop(*place, counter.counts_at)
+        loop = kernels.loop_at(what, int(self.rounding), self.parameters.special_cases)
+        loop(x_at, out_at, size, self.parameters.address, 0, key0, key1, counts_at)
         return out
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mplab.numbers.formats import Format
+from mplab.numbers.inputs import array_of, as_float64, is_tensor
 
 
 class ExponentHistogram(NamedTuple):
@@ -32,24 +33,22 @@ def exponent_histogram(x: Any) -> ExponentHistogram:
     """Count the exponents of an array's or a tensor's elements.
 
     Args:
-        x: real numbers, any shape; a NumPy array or a torch tensor.
+        x: numbers as in `mplab.round_to`, any shape, or a torch tensor of floats or integers.
 
     Raises:
-        TypeError: `x` is complex.
+        TypeError: `x` is complex, has a mask, or holds no numbers.
+        ValueError: an integer is none that float64 holds.
 
     Exactness:
-        Exact for numbers that float64 holds: exponents are read, not computed by a logarithm.
+        Exact: exponents are read, not computed by a logarithm.
 
     Examples:
         >>> exponent_histogram(np.array([0.75, 1.0, -1.5, 0.0, np.inf]))
         ExponentHistogram(exponents=array([-1,  0]), counts=array([1, 2]), zeros=1, nonfinite=1)
     """
-    x = x.detach().cpu() if hasattr(x, "detach") else np.asarray(x)
-    if x.dtype == object or np.iscomplexobj(x):
-        raise TypeError(
-            f"exponent_histogram: x must be real numbers; got {x.dtype}. Pass floats."
-        )
-    values = np.asarray(x.double() if hasattr(x, "double") else x, np.float64).ravel()
+    if is_tensor(x):
+        x = array_of(x)
+    values = as_float64("exponent_histogram", x).ravel()
     finite = np.isfinite(values)
     numbers = values[finite & (values != 0)]
     zeros = int(np.count_nonzero(values == 0))

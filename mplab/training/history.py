@@ -158,7 +158,7 @@ class History:
                 for step, layers in stored[name].items()
             }
         stored["tally"] = {
-            kind: {name: Tally.from_dict(counted) for name, counted in tallies.items()}
+            kind: {name: Tally(**counted) for name, counted in tallies.items()}
             for kind, tallies in stored["tally"].items()
         }
         columns = {"loss": np.float64, "loss_scale": np.float64, "skipped": np.bool_}
@@ -186,8 +186,11 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
-    """Drop `native=False`, formerly an option of every recipe, from stored settings."""
-    return {name: x for name, x in stored.items() if (name, x) != ("native", False)}
+    """Drop former options of every recipe from stored settings, unless one of them was used."""
+    return {name: x for name, x in stored.items() if (name, x) not in _FORMER.items()}
+
+
+_FORMER: dict[str, Any] = {"native": False, "device": None, "checkpointing": False}
 
 
 def _sample_from(kept: Any) -> Sample:

@@ -23,7 +23,7 @@ from mplab.numbers.checks import integer
 from mplab.numbers.devices import forked_randomness, widest
 from mplab.numbers.formats import FP32
 from mplab.simulation.linears import conversion
-from mplab.training.engines import engine_for
+from mplab.training.engines import Engine
 from mplab.training.exponents import ExponentHistogram, exponent_histogram
 from mplab.training.history import History, Sample, sample, settings_from
 from mplab.training.recipes import Recipe, recipe_of
@@ -67,8 +67,8 @@ def train(
         seed: seed of weights, batches, stochastic rounding and the network's own randomness;
             from 0 to 2^64 − 1.
         steps: instead of the task's.
-        device: instead of the recipe's; if neither names one, torch's own mixed precision
-            takes CUDA if available, and all other recipes the CPU.
+        device: where it runs; if omitted, torch's own mixed precision takes CUDA if available,
+            and all other recipes the CPU.
         progress: show a bar.
         record_gradients_at: steps at which to record the activation gradients by layer.
         watch: called before the first step with the model and its optimizer; returns a
@@ -101,7 +101,7 @@ def train(
         for step in record_gradients_at
     )
     path = None if checkpoint is None else Path(checkpoint)
-    place = torch.device(device or recipe.device or default_device(recipe))
+    place = torch.device(device or default_device(recipe))
     with _one_thread(place), own_randomness(seed, place):
         run = _Run(task, recipe, seed, place, count, recorded)
         if path is not None and path.exists():
@@ -128,7 +128,7 @@ def train(
 
 
 def default_device(recipe: Recipe) -> str:
-    """The device of a recipe without one: "cuda" or "cpu"."""
+    """The device of a run that names none: "cuda" or "cpu"."""
     real = not recipe.simulated and recipe.compute_format != FP32
     return "cuda" if real and torch.cuda.is_available() else "cpu"
 
@@ -217,9 +217,7 @@ class _Run:
         self.split = task.data().to(device)
         self.batches = Batches(self.split, task.batch, seed)
         self.optimizer = task.optimizer(self.model.parameters())
-        self.engine = engine_for(
-            self.model, task.loss, self.optimizer, recipe, seed=seed
-        )
+        self.engine = Engine(self.model, task.loss, self.optimizer, recipe, seed=seed)
         # Loss, loss scale, and whether the update was skipped, step by step.
         self.rows: list[tuple[float, float, bool]] = []
         self.gradients: dict[int, dict[str, ExponentHistogram]] = {}

@@ -36,8 +36,6 @@ class Recipe:
             plainly, FP16 and BF16 with `torch.amp`.
         policy: which operations a simulation lowers, a name in `mplab.simulation.POLICIES`; or
             "as-written": torch's own arithmetic, mixed or on low weights, simulated.
-        device: where it runs; None takes CUDA, if available, for torch's own mixed precision,
-            else the CPU.
         init_scale: the first loss scale; None trains without one.
         dynamic: whether the scale reacts to overflows, and their steps are skipped.
         scale_rule: how a dynamic scale reacts to them, a name in `SCALE_RULES`.
@@ -55,8 +53,6 @@ class Recipe:
         fp8: operands of linear layers have eight bits or fewer, and all else is FP32: a name
             in `mplab.simulation.SCALINGS`, such as "current" or "nvfp4". The layers are those
             that `convert_linears` converts without a filter.
-        checkpointing: discard the activations in the forward pass, and recompute them in the
-            backward pass.
 
     Raises:
         ValueError: options contradict each other, or a number is out of range.
@@ -73,7 +69,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
     compute_format: Format
     simulated: bool = False
     policy: str = CUDA_AUTOCAST.name
-    device: str | None = None
     init_scale: float | None = None
     dynamic: bool = True
     scale_rule: str = "torch"
@@ -85,7 +80,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
     update_rounding: str = "nearest"
     max_norm: float | None = None
     fp8: str | None = None
-    checkpointing: bool = False
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -125,7 +119,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
     def _check_fp8(self) -> None:
         """Reject options that do not work with low-precision linear layers."""
         low = SCALINGS[str(self.fp8)].input.fmt
-        twice = self.checkpointing and self.fp8 == "delayed"
         for name, holds, rule in (
             (
                 "compute_format",
@@ -136,11 +129,6 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
                 "policy",
                 self.policy == CUDA_AUTOCAST.name,
                 "left out with low linear layers",
-            ),
-            (
-                "checkpointing",
-                not twice,
-                "False with delayed scaling: it would see tensors twice",
             ),
         ):
             self._require(name, holds, rule, "Leave fp8 out.")

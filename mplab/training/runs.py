@@ -109,7 +109,7 @@ def gather(
         out: the file of all runs, made if it is missing; runs in it stay.
         seeds: each recipe runs once with each seed.
         steps: instead of the task's.
-        device: instead of the recipe's.
+        device: as in `train`.
         progress: show a bar.
         save_every: steps between checkpoints.
         told: called with each new run once it is in the file.

@@ -351,6 +351,20 @@ def test_what_is_no_operation_is_told_what_is_one():
             raised(given, 1.0, 2.0, FP16)
 
 
+def test_numbers_give_a_number_by_every_rule_and_also_where_it_is_none():
+    down = {"rounding": Rounding.TOWARD_NEGATIVE}
+    for operation, operands in (
+        (add, 2),
+        (fma, 3),
+        (sqrt, 1),
+        (mplab.arithmetic.exp, 1),
+    ):
+        for x in (1.0, np.inf, np.array(2.0)):
+            for rules in ({}, down):
+                got = operation(*operands * [x], FP16, **rules)
+                assert type(got) is np.float64, (operation, x, rules)
+
+
 def test_invalid_operations_give_nan_and_say_so():
     for operation, operands in [
         (subtract, (inf, inf)),

@@ -260,12 +260,10 @@ def test_random_bits_of_a_long_product_do_not_repeat_past_2_to_the_32_steps():
         out = np.empty((1, lanes))
         rules = rounding_parameters(FP8_E4M3, np.dtype(np.float64)).numbers
         keys = np.array([keys_of(run) for run in range(2)])
-        loop = loops._loop_for(
-            int(Rounding.STOCHASTIC), False, True, False, loops._EDITION
-        )
+        loop = loops._loop_for(int(Rounding.STOCHASTIC), False, True, False)
         one = np.ones((1, 1))
         trace = np.empty((0, lanes))
-        plan = (0, 1, False)
+        plan = (False, 1, False)
         loop(one, x, out, trace, rules, rules, np.array([keys, keys]), plan, row)
         first = row * 2 * lanes
         bits = [oracle.random_bits(seed, 0, first + i) for i in range(lanes)]
@@ -292,8 +290,8 @@ def test_a_mean_of_very_many_numbers_is_divided_with_one_rounding():
             unit = Fraction(2) ** (10 - p)
             scaled = float(total * unit)
             for rounding in exact.DETERMINISTIC:
-                how = {"accumulator_format": fmt, "rounding": rounding}
-                got = reductions._quotient(np.array([[scaled]]), count, how)[0, 0]
+                how = np.array([[scaled]]), count, fmt, {"rounding": rounding}
+                got = reductions._quotient(*how)[0, 0]
                 want = oracle.round_fraction(
                     total * unit / count, fmt, rounding, Overflow.IEEE
                 )

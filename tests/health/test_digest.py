@@ -637,5 +637,5 @@ def test_a_frozen_layer_is_recorded_at_the_start_and_never_as_updated():
 
 def test_the_loops_for_integers_of_three_widths_have_files_of_their_own():
     """numba keeps one index a name: processes that save two widths at once mix them up."""
-    loops = [digest_module._on_processor(itemsize)._function for itemsize in (1, 2, 4)]
+    loops = [digest_module._on_processor(itemsize).py_func for itemsize in (1, 2, 4)]
     assert len({loop.__qualname__ for loop in loops}) == 3

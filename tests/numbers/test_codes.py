@@ -36,10 +36,8 @@ from mplab.numbers import (
 from mplab.numbers.codes import (
     decode,
     encode,
-    from_ml_dtypes,
     next_down,
     next_up,
-    to_ml_dtypes,
 )
 
 STORED = [fmt for fmt in FORMATS.values() if fmt.dtype is not None]
@@ -275,22 +273,7 @@ def test_ml_dtypes_and_numpy_read_every_code_as_decode_does(fmt):
     with np.errstate(invalid="ignore"):  # signaling NaNs
         numbers = codes.view(fmt.dtype).astype(np.float64)
     cases.assert_same_bits(decode(codes, fmt), numbers)
-    array = to_ml_dtypes(numbers, fmt)
-    assert array.dtype == fmt.dtype
-    cases.assert_same_bits(from_ml_dtypes(array), numbers)
-
-
-def test_from_ml_dtypes_takes_any_layout():
-    assert from_ml_dtypes(np.array([1.5, 2.0], ">f2")).tolist() == [1.5, 2.0]
-    reversed_odd = np.arange(6, dtype=ml_dtypes.bfloat16)[::-2]
-    assert from_ml_dtypes(reversed_odd).tolist() == [5, 3, 1]
-    assert from_ml_dtypes(np.zeros((0, 3), np.float16)).shape == (0, 3)
-
-
-def test_to_ml_dtypes_refuses_formats_without_dtype():
-    message = r"^to_ml_dtypes: fmt must have .* TF32 has none\."
-    with pytest.raises(TypeError, match=message):
-        to_ml_dtypes(np.ones(2), TF32)
+    cases.assert_same_bits(numbers.astype(fmt.dtype).astype(np.float64), numbers)
 
 
 @pytest.mark.parametrize("function", [decode, fields])

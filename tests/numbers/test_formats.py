@@ -224,3 +224,17 @@ def test_the_card_shows_facts_in_text_and_html():
     assert re.fullmatch(r"<table>.*</table>", html, re.DOTALL)
     assert "subnormal" not in str(FP8_E8M0)
     assert TF32.dtype is None and "no dtype" in str(TF32)
+
+
+def test_negative_numbers_and_zero_fit_only_where_there_are_such():
+    ours = Format("E4M3", exponent_bits=4, precision=4)
+    for changes in ({"signed": False}, {"signed": False, "has_zero": False}):
+        wide = Format(
+            "wide",
+            exponent_bits=8,
+            precision=24,
+            specials=Specials.NAN_ALL_ONES,
+            **changes,
+        )
+        assert not ours.fits(wide)
+        assert wide.fits(mplab.FP64) and ours.fits(FP32)

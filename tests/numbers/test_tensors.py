@@ -57,12 +57,12 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     if parameters is None:
         return None
     integer = x.view(np.int32 if x.dtype == np.float32 else np.int64)
-    out = np.empty_like(integer)
-    flags = np.empty(x.size, np.uint8)
+    out = np.empty_like(x)
+    flags = np.empty(x.shape, np.uint8)
     keys = stream.keys() if rounding is Rounding.STOCHASTIC else None
     how = {"parameters": parameters, "mode": rounding, "keys": keys}
-    kernels.run(integer, out, **how)
-    kernels.flag(integer, flags, **how)
+    kernels.run(x, out, **how)
+    kernels.run(x, flags, **how)
     known = Known(*map(int, parameters.numbers))
     bits = torch.from_numpy(integer)
     random = tensors._random_bits(bits, *keys(0)) if keys else None
@@ -70,7 +70,7 @@ def both_bodies(x, fmt, rounding, stream, **rules):
     alone, none = tensors._round_bits(bits, known, int(rounding), random, False)
     assert none is None
     assert torch.equal(alone, theirs)
-    return (out, flags), (theirs.numpy(), their_flags.numpy())
+    return (out.view(integer.dtype), flags), (theirs.numpy(), their_flags.numpy())
 
 
 NOT_IN_FLOAT32 = {

@@ -27,7 +27,6 @@ from mplab.numbers import decode, round_to
 from mplab.scaling import (
     CurrentScaling,
     DelayedScaling,
-    FixedScaling,
     ScaleRule,
     scale_for,
 )
@@ -83,14 +82,6 @@ def test_current_scaling_never_leaves_the_range():
     for amax in (1e-30, 0.3, 448.0, 3e38):
         assert amax * scaling.update(amax) == pytest.approx(448.0, rel=1e-6)
     assert math.isnan(scaling.update(math.inf))
-
-
-def test_scalings_without_state_say_so():
-    for scaling in (CurrentScaling(FP8_E4M3), FixedScaling()):
-        assert scaling.state_dict() == {}
-        scaling.load_state_dict({})
-        with pytest.raises(ValueError, match=r"must have the keys \(none\); got scale"):
-            scaling.load_state_dict({"scale": 1.0})
 
 
 def test_a_longer_history_than_there_is_room_for_is_refused():

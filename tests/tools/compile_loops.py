@@ -22,10 +22,10 @@ from mplab.numbers.step_loops import STEPS, ufunc_of
 
 
 def arrays():
-    """Bits of each width, with the facts of a format and of one that asks for what is rare."""
-    for dtype, integer in ((np.float32, np.int32), (np.float64, np.int64)):
+    """Numbers of each width, with the facts of a format and of one that asks for what is rare."""
+    for dtype in (np.float32, np.float64):
         for fmt in (FP16, FP8_E4M3FNUZ):
-            yield np.zeros(3, integer), rounding_parameters(fmt, np.dtype(dtype))
+            yield np.zeros(3, dtype), rounding_parameters(fmt, np.dtype(dtype))
 
 
 def _keys(mode):
@@ -36,8 +36,8 @@ def _keys(mode):
 def rounding_and_reductions() -> None:
     """The loops that only round, and those that sum."""
     for mode in Rounding:
-        for bits, parameters in arrays():
-            kernels.run(bits, bits.copy(), parameters, mode, keys=_keys(mode))
+        for x, parameters in arrays():
+            kernels.run(x, x.copy(), parameters, mode, keys=_keys(mode))
         stream = Stream(0) if mode is Rounding.STOCHASTIC else None
         for x in (np.ones(3), np.ones((3, 2))):  # one sum, and two side by side
             reductions.sum(
@@ -50,12 +50,12 @@ def flags_and_addresses() -> None:
     from mplab.health import digest  # with torch, which takes seconds
 
     for mode in Rounding:
-        for bits, parameters in arrays():
+        for x, parameters in arrays():
             keys = _keys(mode)
-            kernels.flag(bits, np.zeros(3, np.uint8), parameters, mode, keys=keys)
+            kernels.run(x, np.zeros(3, np.uint8), parameters, mode, keys=keys)
             kernels.run(
-                bits,
-                bits.copy(),
+                x,
+                x.copy(),
                 parameters,
                 mode,
                 keys=keys,
@@ -63,8 +63,8 @@ def flags_and_addresses() -> None:
             )
     for mode in (Rounding.TIES_TO_EVEN, Rounding.STOCHASTIC):  # how a simulation rounds
         for special_cases in (False, True):
-            for counting in (False, True):
-                kernels.loop_at(int(mode), special_cases, counting=counting)
+            for what in ("round", "count"):
+                kernels.loop_at(what, int(mode), special_cases)
     for step, fmt, kind in itertools.product(STEPS, (FP16, FP8_E4M3FNUZ), "df"):
         ufunc_of(step, fmt, "BHII"[(fmt.bits - 1) // 8] if step == "decode" else kind)
     for integer in (np.int8, np.int16, np.int32):

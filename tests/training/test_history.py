@@ -119,3 +119,18 @@ def test_a_sample_spreads_over_the_tensor_and_takes_both_from_one_place():
     assert (kept.stored == -2 * kept.exact).all()
     assert sample(x[:0], x[:0]).places.size == 0
     assert sample(x.ravel()[:3], x.ravel()[:3]).places.tolist() == [0, 1, 2]
+
+
+def test_exponents_of_low_tensors_are_counted_and_what_is_no_number_is_refused():
+    for dtype in (torch.bfloat16, torch.float8_e5m2, torch.float16):
+        found = exponent_histogram(torch.tensor([0.75, -2.0, 0.0]).to(dtype))
+        assert (found.exponents.tolist(), found.zeros) == ([-1, 0, 1], 1)
+    for x in (
+        np.ma.array([1.0], mask=[1]),
+        np.array(["1"]),
+        torch.ones(2, dtype=torch.complex64),
+    ):
+        with pytest.raises(TypeError, match="exponent_histogram: x must be"):
+            exponent_histogram(x)
+    with pytest.raises(ValueError, match="holds exactly; got 9223372036854775807"):
+        exponent_histogram(np.array([2**63 - 1]))  # 2^63 in float64

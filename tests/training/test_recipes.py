@@ -102,7 +102,6 @@ def test_parts_that_mean_nothing_are_refused(options, error, simulated):
 
 @pytest.mark.parametrize(("recipe", "changes", "error"), [
     ("fp8-delayed", {"policy": "everything"}, "policy must be left out with low linear layers"),
-    ("fp8-delayed", {"checkpointing": True}, "checkpointing must be False with delayed scaling"),
     ("nvfp4", {"simulated": False}, "fp8 must be one of current, delayed, none for torch's own"),
 ])  # fmt: skip
 def test_what_does_not_go_with_low_layers_is_refused(recipe, changes, error):

@@ -184,13 +184,14 @@ def test_gathering_again_trains_only_what_is_missing_and_returns_only_what_was_a
     assert [run.recipe for run in load_runs(out)] == ["fp32", "bf16", "fp16-scaled"]
 
 
-def test_runs_of_versions_that_had_the_option_native_are_read(tmp_path):
+def test_runs_of_versions_whose_recipes_had_more_options_are_read(tmp_path):
     out = tmp_path / "run.json"
     first = gathered(["fp16-scaled"], out)
     written = out.read_text()
-    plain = '"checkpointing": false'
+    plain = '"max_norm": null'
+    former = '"native": false, "device": null, "checkpointing": false'
     assert plain in written
-    out.write_text(written.replace(plain, f'{plain}, "native": false'))
+    out.write_text(written.replace(plain, f"{plain}, {former}"))
     assert text(load_runs(out)) == text(first)
     again = gathered(["fp16-scaled"], out, told=pytest.fail)
     assert text(again) == text(first)
