@@ -579,7 +579,7 @@ def run(
 
     Args:
         x: float32 or float64.
-        out: contiguous, of the same shape: of the same dtype, perhaps `x` itself, for the results;
+        out: contiguous, as many numbers: of the same dtype, perhaps `x` itself, for the results;
             uint8 for the flag bytes.
         parameters: from `rounding_parameters`.
         mode: how to round.
@@ -592,10 +592,10 @@ def run(
         what = "flag" if out.itemsize == 1 else "round"
     if what == "round" and keys is None:
         known = ufunc(parameters, mode)
+        x, out = x.reshape(-1), out.reshape(-1)  # one of them may have no dimension
         if x.size < DIVISIBLE:  # no slices: they take longer than a small array
             known(x, out)
         else:
-            x, out = x.reshape(-1), out.reshape(-1)
             parallel(lambda a, b: known(x[a:b], out[a:b]), x.size, wrap=x.size)
         return
     loop = loop_at(what, int(mode), parameters.special_cases, x.itemsize)

@@ -268,7 +268,7 @@ def test_tallies_add_and_go_through_dictionaries():
     other = tally(np.array([1e9, 1.0, np.inf]), FP16)
     both = one + other
     assert both == Tally(5, 2, 2, 1, 1, 0, 1, 1, 1)
-    assert Tally.from_dict(both.as_dict()) == both
+    assert Tally(**both.as_dict()) == both
     assert both.total == both.exact + both.inexact + both.nan
     one += other
     assert one == both
