@@ -111,6 +111,8 @@ def _bits(
             if other:
                 drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, INK)
             drawing.text(x, y, str(code >> at & 1), "middle", 'fill="white"' * other)
-    words = f"numbers 1 to {NUMBERS}: sign, exponent, significand; filled: unlike one part"
+    words = (
+        f"numbers 1 to {NUMBERS}: sign, exponent, significand; filled: unlike one part"
+    )
     drawing.text(LEFT, y + 30, words)
     return drawing.svg(f"Bits. {description}", width=780, height=y + 42)
