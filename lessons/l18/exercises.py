@@ -64,6 +64,11 @@ def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     )
 
 
+def _past_6(x: np.ndarray, u: np.ndarray) -> np.ndarray:
+    step = _step(np.abs(x))
+    return np.asarray(np.copysign(np.ceil(np.abs(x) / step - u) * step, x))
+
+
 def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     """Round from the neighbour below, which lies farther from 0 if x is negative."""
     kept = np.clip(x, -LARGEST, LARGEST)
@@ -140,6 +145,7 @@ EXERCISES: dict[str, Exercise] = {
                 "The nearer the upper neighbour is, the more often it must be chosen.",
             ),
             (_upward, "Round the magnitude, and put the sign back after it."),
+            (_past_6, "E2M1 ends at 6: what lies past it becomes 6."),
         ),
     ),
 }
