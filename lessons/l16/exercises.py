@@ -17,13 +17,6 @@ def _step_rounded_too(k: float, room: float, dt: float, fmt: Format) -> float:
         t = new
 
 
-def _from_90_itself(k: float, room: float, dt: float, fmt: Format) -> float:
-    t, before = 90.0, np.nan
-    while t != before:
-        t, before = float(round_to(t - dt * k * (t - room), fmt)), t
-    return t
-
-
 def _below_half_an_ulp(k: float, room: float, dt: float, fmt: Format) -> float:
     """The hottest temperature that a step of less than half an ulp would leave."""
     t = np.unique(values(fmt))
@@ -92,7 +85,7 @@ _WALKS = (
 EXERCISES: dict[str, Exercise] = {
     "frozen_at": Exercise(
         answer=solutions.frozen_at,
-        reason="Round t - dt·k·(t - room) to nearest, again and again, until t no longer changes.",
+        reason="Round t - dt·k·(t - room) to nearest, from 90 in fmt on, until t stays as it is.",
         argument="k, room, dt, fmt",
         cases=_CUPS,
         misconceptions=known(
@@ -108,7 +101,6 @@ EXERCISES: dict[str, Exercise] = {
                 _step_rounded_too,
                 "Round the sum alone: the step is not stored.",
             ),
-            (_from_90_itself, "Begin with 90 rounded to fmt: E5M2 stores it as 96."),
         ),
         uses=("round_to", "next_up", "next_down", "ulp", "values"),
     ),

@@ -64,11 +64,6 @@ def _half_steps(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     )
 
 
-def _past_6(x: np.ndarray, u: np.ndarray) -> np.ndarray:
-    step = _step(np.abs(x))
-    return np.asarray(np.copysign(np.ceil(np.abs(x) / step - u) * step, x))
-
-
 def _upward(x: np.ndarray, u: np.ndarray) -> np.ndarray:
     """Round from the neighbour below, which lies farther from 0 if x is negative."""
     kept = np.clip(x, -LARGEST, LARGEST)
@@ -134,7 +129,7 @@ EXERCISES: dict[str, Exercise] = {
     "stochastic_e2m1": Exercise(
         answer=solutions.stochastic_e2m1,
         uses=("round_to", "next_up", "next_down", "ulp"),
-        reason="Up, in magnitude, where u is less than the distance from the lower one / the gap.",
+        reason="Up in magnitude, to 6 at most, if u < (distance from the lower one) / gap.",
         argument="x, u",
         cases=_ROUNDED_CASES,
         fmt=FP4_E2M1,
@@ -145,7 +140,6 @@ EXERCISES: dict[str, Exercise] = {
                 "The nearer the upper neighbour is, the more often it must be chosen.",
             ),
             (_upward, "Round the magnitude, and put the sign back after it."),
-            (_past_6, "E2M1 ends at 6: what lies past it becomes 6."),
         ),
     ),
 }
