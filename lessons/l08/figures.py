@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
@@ -173,7 +174,9 @@ def recorded_gradients(
         for exponent, count in zip(histogram.exponents, histogram.counts, strict=True):
             row[exponent - low] = 100 * count / histogram.counts.sum()
     places = np.arange(low, high + 1), np.arange(len(layers) + 1)
-    mesh = axes.pcolormesh(*places, cells, cmap="Greys", vmin=0)
+    # The bar of 50 colours or more is pixels, which stay as they are where the cells turn dark.
+    greys = matplotlib.colormaps["Greys"].resampled(32)
+    mesh = axes.pcolormesh(*places, cells, cmap=greys, vmin=0)
     bound = zones(fmt)
     for edge in (bound.flushed, bound.subnormal, bound.overflow):
         axes.axvline(edge, color=c.style(fmt).colour, linewidth=1.2)
@@ -181,7 +184,9 @@ def recorded_gradients(
     axes.set_ylim(len(layers), 0)
     axes.set_xlim(low, high)
     c.binary_axis(axes.xaxis, "gradient, absolute value")
-    picture.colorbar(mesh, label="share of the layer's gradients (%)")
+    bar = picture.colorbar(mesh, label="share of the layer's gradients (%)")
+    assert bar.solids is not None
+    bar.solids.set_edgecolor("face")  # no seams
     c.titled(picture, *_lost(layers, fmt, recording))
     c.label_spans(picture, axes, zone_words(fmt, low, high))
     return picture

@@ -29,10 +29,10 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     """The error of products by size and format.
 
     Args:
-        rows: what `mplab.lessons.l11.rooflines.matmul_errors` measured.
+        rows: what `mplab.lessons.l11.rooflines.matmul_errors` measured, of one magnitude.
 
     Returns:
-        A figure whose title gives the error at the largest size, as the axis does.
+        A figure whose title gives the magnitude, and the error at the largest size.
     """
     lines = []
     for name in dict.fromkeys(row.fmt for row in rows):
@@ -47,7 +47,10 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
         if row.size == largest
     ]
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
-    claim = f"Products of size {largest} are off by about {c.listed(last)}"
+    claim = (
+        f"Numbers near {rows[0].magnitude:g}: products of size {largest} "
+        f"are off by about {c.listed(last)}"
+    )
     quantities = "size of the matrices", "relative error of the product"
     return c.line_chart(lines, *quantities, claim, f"{details}.", log="xy")
 

@@ -166,11 +166,13 @@ class ProductError(NamedTuple):
         size: rows of each matrix.
         fmt: the format's name.
         error: norm of the difference, relative to the norm of the exact product.
+        magnitude: the standard deviation of the numbers.
     """
 
     size: int
     fmt: str
     error: float
+    magnitude: float = 1.0
 
 
 def matmul_errors(
@@ -205,7 +207,6 @@ def matmul_errors(
         for fmt in formats:
             low = (t.to(device, _dtype("matmul_errors", fmt)) for t in (a, b))
             got = torch.matmul(*low).cpu().double()
-            rows.append(
-                ProductError(size, fmt.name, float((got - exact).norm() / exact.norm()))
-            )
+            error = float((got - exact).norm() / exact.norm())
+            rows.append(ProductError(size, fmt.name, error, magnitude))
     return rows

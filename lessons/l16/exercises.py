@@ -85,7 +85,7 @@ _WALKS = (
 EXERCISES: dict[str, Exercise] = {
     "frozen_at": Exercise(
         answer=solutions.frozen_at,
-        reason="Round t - dt·k·(t - room) to nearest, again and again, until t no longer changes.",
+        reason="Round t - dt·k·(t - room) to nearest, from 90 in fmt on, until t stays as it is.",
         argument="k, room, dt, fmt",
         cases=_CUPS,
         misconceptions=known(

@@ -129,7 +129,7 @@ EXERCISES: dict[str, Exercise] = {
     "stochastic_e2m1": Exercise(
         answer=solutions.stochastic_e2m1,
         uses=("round_to", "next_up", "next_down", "ulp"),
-        reason="Up, in magnitude, where u is less than the distance from the lower one / the gap.",
+        reason="Up in magnitude, to 6 at most, if u < (distance from the lower one) / gap.",
         argument="x, u",
         cases=_ROUNDED_CASES,
         fmt=FP4_E2M1,

@@ -103,7 +103,7 @@ def _bits(
     y = 46
     for k, (code, flip) in enumerate(zip(codes, flips, strict=True)):
         y += LINE
-        drawing.text(LEFT - 8, y, f"number {k + 1}", "end")
+        drawing.text(LEFT - 8, y, str(k + 1), "end")
         for place in range(fmt.bits):
             gaps = (place > 0) + (place > fmt.exponent_bits)
             x, at = LEFT + CELL * (place + 0.5) + GAP * gaps, fmt.bits - 1 - place
@@ -111,6 +111,8 @@ def _bits(
             if other:
                 drawing.box(x - CELL / 2 + 1, y - 15, CELL - 2, LINE - 2, INK)
             drawing.text(x, y, str(code >> at & 1), "middle", 'fill="white"' * other)
-    words = "sign, exponent and significand; filled: unlike the sum in one part"
+    words = (
+        f"numbers 1 to {NUMBERS}: sign, exponent, significand; filled: unlike one part"
+    )
     drawing.text(LEFT, y + 30, words)
     return drawing.svg(f"Bits. {description}", width=780, height=y + 42)

@@ -33,7 +33,7 @@ from mplab.lessons.l10.explorer import PolicyExplorer
 from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.clinic import CASES
-from mplab.lessons.l18.explorer import OUTLIERS, PLACE, WAYS, FourBitBlock
+from mplab.lessons.l18.explorer import OUTLIERS, PLACE, QUIET, WAYS, FourBitBlock
 from mplab.scaling import (
     MX_BLOCK,
     DoublingScaler,
@@ -486,7 +486,7 @@ def trained(task, way, seed):
 
 def test_an_outlier_of_ten_costs_most_of_a_block():
     """Lesson 18: “An outlier of 10, about ten times its neighbours, costs most”, “At 7.5
-    *floor* saves eleven numbers and RCEIL six”.
+    *floor* saves eleven numbers and RCEIL six”, “at 7 it is not yet”.
     """
     explorer = FourBitBlock()
 
@@ -499,6 +499,14 @@ def test_an_outlier_of_ten_costs_most_of_a_block():
     assert [count < 8 for count in kept] == [outlier >= 10 for outlier in OUTLIERS]
     assert survivors("MXFP4 (floor)", 7.5) == (11, 6)
     assert survivors("MXFP4 (RCEIL)", 7.5) == (6, 8)
+    for outlier, floor_is_better in ((7.0, True), (7.5, False)):
+        block = torch.tensor(QUIET)
+        block[PLACE] = outlier
+        floor, ceiling = (
+            fake_quantize(block, FP4_E2M1, scale=rule, block=(16,)) - block
+            for rule in (ScaleRule.MX, ScaleRule.RCEIL)
+        )
+        assert (floor.norm() < ceiling.norm()) == floor_is_better
     explorer.outlier.value = OUTLIERS.index(30.0)
     before = []
     for explorer.turned.value in (False, True):
@@ -542,13 +550,9 @@ def test_without_the_scale_of_the_tensor_every_gradient_of_the_layer_is_gone(see
     """Lesson 18: “Without it, every gradient of the layer is gone”, “scales down to 2⁻⁹ would
     not save one here”.
     """
-    torch.manual_seed(seed)
-    task = TASKS["regression"]
-    seen = []
-    network = task.model()
-    x, y = task.data().train
-    network[2].register_full_backward_hook(lambda layer, into, out: seen.append(out[0]))
-    task.loss(network(x), y).backward()
+    code = source(18, "gradients").replace("manual_seed(0)", f"manual_seed({seed})")
+    exec(source(18, "setup") + "\n" + code, space := {})
+    seen = space["seen"]
     how = {"scale": ScaleRule.NVFP4, "block": (16,)}
     assert not fake_quantize(seen[0], FP4_E2M1, **how, tensor_scale=1.0).any()
     assert float(seen[0].abs().max()) < 2**-9 * 0.25
@@ -566,26 +570,6 @@ def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
         made = [fake_quantize(x, FP4_E2M1, **how, **rounding) for x in (a, b)]
         errors.append(float((made[0] @ made[1].T - a @ b.T).norm()))
     assert errors[1] > 1.2 * errors[0]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_beside_noise_nearly_all_quiet_gradients_are_rounded_to_zero(seed):
-    """Lesson 18: “nearly all gradients of the quiet weights are rounded to 0”."""
-    generator = torch.Generator().manual_seed(seed)
-    goal = torch.randn(16, generator=generator)
-    kept = []
-    weights = torch.zeros(16)
-    loud = torch.rand(600, generator=generator) * 10 + 10
-    noise = loud * (torch.randint(2, (600,), generator=generator) * 2 - 1)
-    for shock in noise:
-        gradient = weights - goal
-        gradient[0] += shock
-        step = fake_quantize(gradient, FP4_E2M1, scale=ScaleRule.NVFP4, block=(16,))
-        kept.append(float((step[1:] != 0).float().mean()))
-        weights = weights - step / 50
-    assert np.mean(kept[200:]) < 0.05 < np.mean(kept[:50])
-    # "a third".
-    assert 0.2 < float((weights - goal)[1:].norm() / goal[1:].norm()) < 0.45
 
 
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
@@ -613,7 +597,7 @@ def test_kept_ends_recover_most_and_random_operands_lose_most(seed):
 
 @pytest.mark.parametrize("seed", mostly_full([0, 5, 11, 14, 16], [16]))
 def test_random_gradients_alone_decide_nothing(seed):
-    """Lesson 18: “So few runs do not tell whether it does any good”, “up on six of twelve”.
+    """Lesson 18: “so few runs do not tell whether it does any good”.
 
     Measured, change of R²: seeds 0 to 9 .021, .014, .017, -.013, .003, -.059, .006, -.001, .009
     and -.014; 10 -.025, 11 -.019, 14 .013, 16 to 19 -.050, -.025, -.003 and -.032. Elsewhere 10 to
@@ -655,6 +639,24 @@ def test_digits_do_not_notice_four_bits(seed):
     exec(code, space := {**space, "torch": torch})
     plain, wide = (trained(space["digits"], way, seed) for way in (PLAIN, None))
     assert abs(plain - wide) < 0.03
+
+
+@pytest.mark.parametrize("seed", mostly_full(range(6), [0]))
+def test_a_classifier_notices_four_bits_where_many_numbers_lie_near_a_border(seed):
+    """Lesson 18: “two to four more of a hundred wrong, on six of six seeds”.
+
+    Measured, accuracy lost, seeds 0 to 5: .032, .030, .037, .027, .040 and .017.
+    """
+    classes = replace(
+        TASKS["regression"],
+        batch=256,
+        loss=lambda z, y: F.binary_cross_entropy_with_logits(z, (y > 0).float()),
+        metrics=lambda z, split: {
+            "right": ((z > 0) == (split.test[1] > 0)).float().mean().item()
+        },
+    )
+    wide, plain = (trained(classes, way, seed) for way in (None, PLAIN))
+    assert 0.005 < wide - plain < 0.07
 
 
 # The instructor's guide ------------------------------------------------------------------

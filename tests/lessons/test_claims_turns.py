@@ -502,30 +502,11 @@ def test_after_100_minutes_no_step_is_better_than_the_longest(seed):
     assert best == {10: 5 / 64, 100: 2.5}
 
 
-def test_in_a_room_of_0_degrees_no_step_is_lost():
-    """Lesson 16: “in a room of 0 °C FP16's cup of section 1 loses no step”."""
-    path = integrate(lambda t: -0.1 * t, 90.0, 0.01, 10_000, FP16)
-    assert np.all(np.diff(path) < 0) and path[-1] < 0.01
-
-
-@pytest.mark.slow
-def test_the_coarsest_grid_is_best_late_and_the_second_early():
-    """Lesson 16: “the rod is seen at t = ½; at 0.1 it would be the second”."""
-
-    def error(n, until):
-        form = np.sin(np.pi * np.arange(1, n) / n)
-
-        def rate(u):
-            u = np.pad(u, 1)
-            return (u[2:] - 2 * u[1:-1] + u[:-2]) * n**2 + np.pi**2 * form
-
-        steps = round(4 * n**2 * until)
-        end = integrate(rate, 0 * form, 0.25 / n**2, steps, BF16)[-1]
-        exact = form * (1 - np.exp(-(np.pi**2) * until))
-        return np.linalg.norm(end - exact) / np.linalg.norm(exact)
-
-    for until, best in ((0.5, 8), (0.1, 16)):
-        assert min((8, 16, 32, 64), key=lambda n: error(n, until)) == best
+def test_in_a_room_of_0_degrees_steps_are_lost_by_their_length_alone():
+    """Lesson 16: “FP16's cup of section 1 loses no step”, “With steps of 0.002 it loses all”."""
+    for dt, moves in ((0.01, True), (0.005, True), (0.002, False)):
+        path = integrate(lambda t: -0.1 * t, 90.0, dt, 10_000, FP16)
+        assert np.all((np.diff(path) < 0) == moves)
 
 
 @pytest.mark.slow
@@ -556,7 +537,7 @@ def test_one_bit_too_many_is_seen_or_not_as_the_rule_rounds(seed):
 
 # Lesson 18: the data ---------------------------------------------------------------------
 def test_nvfp4_is_a_fifth_better_for_normal_numbers_and_no_better_for_uniform_ones():
-    """Lesson 18: “of uniformly distributed numbers, nothing”."""
+    """Lesson 18: “smaller blocks alone, a fiftieth; of uniformly distributed numbers, nothing”."""
     generator = torch.Generator().manual_seed(0)
     gains = []
     for x in (
@@ -565,10 +546,15 @@ def test_nvfp4_is_a_fifth_better_for_normal_numbers_and_no_better_for_uniform_on
     ):
         errors = [
             float((fake_quantize(x, FP4_E2M1, scale=rule, block=(size,)) - x).norm())
-            for rule, size in ((ScaleRule.RCEIL, 32), (ScaleRule.NVFP4, 16))
+            for rule, size in (
+                (ScaleRule.RCEIL, 32),
+                (ScaleRule.RCEIL, 16),
+                (ScaleRule.NVFP4, 16),
+            )
         ]
-        gains.append(1 - errors[1] / errors[0])
-    assert 0.15 < gains[0] < 0.25 and abs(gains[1]) < 0.06
+        gains += [1 - error / errors[0] for error in errors[1:]]
+    assert 0 < gains[0] < 0.04 and 0.15 < gains[1] < 0.25
+    assert np.abs(gains[2:]).max() < 0.06
 
 
 # Lesson 18: the noise --------------------------------------------------------------------

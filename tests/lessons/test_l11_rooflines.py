@@ -137,15 +137,14 @@ def test_the_figure_of_a_roofline_compares_with_fp32_at_the_largest_size():
 
 def test_the_figure_of_errors_says_the_last_ones():
     rows = [
-        ProductError(n, f, e * n)
+        ProductError(n, f, e * n, 1e-4)
         for f, e in (("FP16", 1e-5), ("BF16", 1e-4))
         for n in (8, 64)
     ]
     picture = l11.plot_matmul_errors(rows)
     assert_legible(picture)
-    assert (
-        picture.claim
-        == "Products of size 64 are off by about 2⁻¹¹ in FP16 and 2⁻⁷ in BF16"
+    assert picture.claim == (
+        "Numbers near 0.0001: products of size 64 are off by about 2⁻¹¹ in FP16 and 2⁻⁷ in BF16"
     )
 
 

@@ -267,7 +267,8 @@ def _draw_magnitudes(
     axes.plot(high - 1.5 if over else math.nan, row, "x", **mark, label="overflow")
 
 
-_APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"])
+# The bar of 50 colours or more is pixels, which stay as they are where the cells turn dark.
+_APART = LinearSegmentedColormap.from_list("apart", ["#D9C7E8", "#371279"], N=32)
 """The colours from one ulp to the largest difference."""
 
 
@@ -331,6 +332,8 @@ def parting(comparison: Comparison) -> c.Picture:
         axes.tick_params(left=axes is panels[0])
     panels[1].set_xlabel("step (empty: equal or absent)")
     bar = picture.colorbar(mesh, ax=picture.axes)
+    assert bar.solids is not None
+    bar.solids.set_edgecolor("face")  # no seams
     c.binary_axis(bar.ax.yaxis, "apart by (ulp)", count=6)
     words = "; ".join(f"step {d.step}, {d.site}: {d.apart}" for d in found[:_READABLE])
     of = len({d.site.layer for d in found})
