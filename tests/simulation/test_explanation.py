@@ -175,20 +175,6 @@ def test_the_map_of_a_transformer_can_be_read():
     assert "head: 0% of" in picture.alt
 
 
-def test_a_cell_of_two_formats_has_two_markers():
-    class Both(nn.Module):
-        def forward(self, x):
-            return x.mm(x).exp() * x.mm(x) + x.mm(x) * x.mm(x)
-
-    picture = precision_map(explain(Both(), torch.ones(2, 2)))
-    (axes,) = picture.axes
-    places = {}
-    for line in axes.lines:
-        places.setdefault(round(line.get_xdata()[0]), []).append(line.get_color())
-    column = [label.get_text() for label in axes.get_xticklabels()].index("mul")
-    assert len(set(places[column])) == 2
-
-
 def test_inputs_are_given_by_name_too():
     model = nn.Bilinear(2, 3, 4)
     x = {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
