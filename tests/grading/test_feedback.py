@@ -9,6 +9,7 @@ import shutil
 import nbformat
 import pytest
 from classroom import autograded, configure, notebook, run, submit, with_walls
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from mplab.course.grading import feedback
 from mplab.course.grading.feedback import without_page, write_feedback
@@ -16,15 +17,15 @@ from mplab.course.grading.folder import Course, captured_log
 from mplab.course.grading.submissions import marked
 
 HOSTILE = {
-    "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
-    "pictures": nbformat.v4.new_markdown_cell("![" * 90_000),
-    "links": nbformat.v4.new_markdown_cell("[a](" * 47_000),
-    "ampersands": nbformat.v4.new_markdown_cell("&" * 190_000),
-    "environments": nbformat.v4.new_markdown_cell("\\begin{a}" * 20_000),
-    "definitions": nbformat.v4.new_markdown_cell("[a]: <" * 30_000),
-    "parentheses": nbformat.v4.new_markdown_cell("\\(" * 90_000),
-    "f-strings": nbformat.v4.new_code_cell('f"{' * 20_000),
-    "elements": nbformat.v4.new_markdown_cell("<div>" * 38_000),
+    "brackets": new_markdown_cell("[" * 190_000),
+    "pictures": new_markdown_cell("![" * 90_000),
+    "links": new_markdown_cell("[a](" * 47_000),
+    "ampersands": new_markdown_cell("&" * 190_000),
+    "environments": new_markdown_cell("\\begin{a}" * 20_000),
+    "definitions": new_markdown_cell("[a]: <" * 30_000),
+    "parentheses": new_markdown_cell("\\(" * 90_000),
+    "f-strings": new_code_cell('f"{' * 20_000),
+    "elements": new_markdown_cell("<div>" * 38_000),
 }
 
 
@@ -59,9 +60,7 @@ def page_of(course, student):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
-    book = nbformat.v4.new_notebook(
-        cells=[HOSTILE[name], nbformat.v4.new_markdown_cell("# rest")]
-    )
+    book = new_notebook(cells=[HOSTILE[name], new_markdown_cell("# rest")])
     page, plain = feedback.page_of(book, "a1", seconds=4.0)
     assert "rest" in page and plain == ("<h1>rest</h1>" not in page)
 
