@@ -8,7 +8,7 @@ import shutil
 
 import nbformat
 import pytest
-from classroom import autograded, configure, notebook, run, submit, with_walls
+from classroom import autograded, notebook, run, submit, with_walls
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from mplab.course.grading import feedback
@@ -41,8 +41,7 @@ def graded(released, tmp_path_factory):
 
 @pytest.fixture
 def course(graded, tmp_path):
-    shutil.copytree(graded.root, tmp_path / "course")
-    return Course(tmp_path / "course")
+    return Course(shutil.copytree(graded.root, tmp_path / "course"))
 
 
 def put(course, student, change):
@@ -153,12 +152,8 @@ def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course)
     assert kinds == {"feedback", "markdown", "code"}
 
 
-def test_a_page_is_renewed_with_its_notebook_though_the_clock_was_set_back(
-    graded, tmp_path
-):
+def test_a_page_is_renewed_with_its_notebook_though_the_clock_was_set_back(course):
     """`watch` took the page of two days later for newer than the answer it had graded since."""
-    course = Course(shutil.copytree(graded.root, tmp_path / "course"))
-    configure(course, f"c.CourseDirectory.root = {str(course.root)!r}")
     assert without_page(course, "a1", ["s01"]) == ["s01"]
     write_feedback(course, "a1", students=["s01"])
     assert without_page(course, "a1", ["s01"]) == []

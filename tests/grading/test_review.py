@@ -7,8 +7,6 @@ import json
 import queue
 import re
 import shutil
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
@@ -19,6 +17,7 @@ import nbformat
 import postgres
 import pytest
 import requests
+from cases import run_script
 from classroom import (
     ROSTER,
     autograded,
@@ -414,9 +413,7 @@ def test_a_process_that_typesets_a_page_has_nothing_to_import():
         'there = \'{"nbgrader.api", "matplotlib.figure"} <= set(__import__("sys").modules)\'\n'
         "print(feedback.in_process(60, 9, eval, f'str({there})'))"
     )
-    command = [sys.executable, "-c", code]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert told.stdout == "True\n"
+    assert run_script(code) == "True\n"
 
 
 @pytest.mark.slow

@@ -39,17 +39,6 @@ from mplab.simulation import (
 # As a whole
 
 
-def test_a_bias_is_cast_though_torch_adds_it_in_an_operation_of_its_own():
-    x = torch.randn(3, 2, 4).transpose(0, 1)
-    layer = nn.Linear(4, 3)
-    with simulated(FP16) as sim:
-        output = layer(x)
-        added = x.matmul(layer.weight.t()) + layer.bias  # here the sum is not a part
-    assert is_low(output)
-    assert "add" in sim.by_operation, "the premise"
-    assert not is_low(added)
-
-
 @pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST])
 @pytest.mark.parametrize("dropout", [0.0, 0.2])
 def test_attention_that_torch_takes_apart_is_fp32_between_low_inputs_and_a_low_result(
@@ -102,17 +91,6 @@ def test_the_statistics_of_attention_stay_fp32_in_its_backward_pass():
 
 
 # What torch computes in FP32
-
-
-@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
-def test_a_recurrent_layer_adds_its_biases_in_the_low_format_as_torch_s_autocast(kind):
-    model = kind(4, 4, batch_first=True)
-    x = torch.randn(2, 3, 4)
-    with torch.autocast("cpu", dtype=torch.float16):
-        expected, _ = model(x)
-    with simulated(FP16, policy=CPU_AUTOCAST):
-        actual, _ = model(x)
-    assert_bits(actual, expected.float())
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")

@@ -203,6 +203,14 @@ QUESTIONS = """
     torch.asarray(f, dtype=h.dtype); torch.arange(3).sum();
     torch.tensor(2.0, dtype=torch.float64).sqrt();
     torch.linalg.pinv(f, out=torch.empty(3, 3)).shape;
+    back(lambda x: F.log_softmax(3 * x, -1), h); back(lambda x: F.log_softmax(3 * x, -2), h);
+    back(attend, *h.expand(3, 1, 1, 3, 3));
+    back(partial(attend, is_causal=True), *h.expand(3, 1, 1, 3, 3));
+    back(partial(attend, attn_mask=h > 0), *h.expand(3, 1, 1, 3, 3));
+    torch.rnn_tanh(f[None], f[None, :1], [f, f, f[0], f[0]], True, 1, 0.0, True, False, True);
+    torch.gru(f[None], f[None, :1], [f.repeat(3, 1)] * 2 + [f[0].repeat(3)] * 2, True, 1, 0.0,
+        True, False, True);
+    F.linear(f.view(3, 1, 3).transpose(0, 1), f, f[0]); f.matmul(f.t()) + f[0];
     inferred(torch.einsum)("ij,kj->ik", f, f); inferred(torch.matrix_power)(f, 3);
     inferred(F.linear)(f, f); inferred(F.linear)(h, h); inferred(torch.pinverse)(f);
     inferred(torch.autocast("cpu")(F.linear))(f, f);
@@ -211,6 +219,16 @@ QUESTIONS = """
 
 
 inferred = torch.inference_mode()
+
+
+def back(function, *inputs):
+    """A result and its gradients."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    out = function(*leaves)
+    return out, torch.autograd.grad(out.float().square().sum(), leaves)
+
+
+attend = F.scaled_dot_product_attention
 
 
 def answered(text, context, fmt):
