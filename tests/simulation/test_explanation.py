@@ -179,24 +179,3 @@ def test_inputs_are_given_by_name_too():
     model = nn.Bilinear(2, 3, 4)
     x = {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
     assert explain(model, **x).rows == explain(model, *x.values()).rows
-
-
-# Observers
-
-
-def test_an_observer_is_offered_each_operation_once():
-    model = mlp(6, 5, 3)
-    seen = []
-    sim = simulated(FP16, model=model, tally=False)
-    sim._mode.observers.append(seen.append)
-    with sim:
-        loss(model(torch.randn(4, 6))).backward()
-    products = [ran for ran in seen if ran.rule.name in ("addmm", "mm")]
-    assert [(ran.layer, ran.backward) for ran in products] == [
-        ("0", False), ("2", False), ("2", True), ("2", True), ("0", True),
-    ]  # fmt: skip
-    for ran in products:
-        assert ran.fmt is FP16
-        assert {t.dtype for t in (ran.out, *ran.args)} == {torch.float16}
-    losses = [ran for ran in seen if ran.rule.name.startswith("mse_loss")]
-    assert [ran.fmt.name for ran in losses] == ["FP32"] * 2

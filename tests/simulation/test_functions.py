@@ -290,6 +290,14 @@ def test_under_cuda_s_lists_a_program_may_turn_autocast_off_by_cuda_s_name():
         assert is_low(x.mm(x))
 
 
+def test_on_cuda_the_matrices_of_a_list_are_cast():
+    x = torch.randn(3, 3)
+    with simulated(FP16):
+        low = torch.einsum("ij,jk", x, x)
+        assert low.dtype is torch.linalg.multi_dot([x, x, x]).dtype is torch.float16
+    assert_bits(low, round_to(round_to(x) @ round_to(x)))
+
+
 def test_two_threads_may_follow_two_lists_while_a_third_has_torch_s_own():
     x = torch.rand(3, 3)
     barrier = Barrier(3, timeout=60)
