@@ -9,6 +9,7 @@ from histories import history
 
 from mplab import BF16, FP32, Format, explorers
 from mplab.course.explorers import chart
+from mplab.course.explorers.modules import to_live_html
 from mplab.course.pictures.canvas import power_of_two
 
 
@@ -90,6 +91,7 @@ def test_an_explorer_in_the_page_starts_as_it_did(name):
 def test_what_is_no_exact_number_has_no_still_picture(number):
     line = explorers.NumberLine(around=number, zoom=99)
     assert line.static_picture() is None and line.zoom == 18
-    assert explorers.BitExplorer(number).static_picture() is None
+    bits = explorers.BitExplorer(number)
+    assert bits.static_picture() is None and "<img" not in to_live_html(bits)
     assert explorers.RoundingLab(number).static_picture() is None
     assert explorers.NumberLine(FP32, FP32).static_picture() is None

@@ -11,12 +11,11 @@ from html import escape
 
 import every_explorer
 import ipywidgets
-import nbformat
 import numpy as np
+import prose
 import pytest
 from positions import controls
 
-from mplab.common.files import course_folder
 from mplab.course.explorers import Explorer, freezing
 from mplab.lessons.l09.explorer import ScalerTimeline
 from mplab.lessons.l11.explorer import SpeedUp
@@ -107,8 +106,7 @@ def test_a_coarser_grid_keeps_the_start_and_the_states_of_the_live_explorer(
 @pytest.mark.parametrize("name", every_explorer.NAMED)
 def test_a_page_holds_every_position_that_its_lesson_names(name, monkeypatch):
     lesson, named = every_explorer.NAMED[name]
-    (path,) = course_folder("lessons").glob(f"{lesson:02}_*.ipynb")
-    cells = [cell.source for cell in nbformat.read(path, as_version=4).cells]
+    cells = [cell.source for cell in prose.cells(lesson)]
     at = [source.startswith(f"{name}(") for source in cells].index(True)
     text = (
         cells[at - 1].partition("One question")[2] + cells[at + 1].partition("## ")[0]

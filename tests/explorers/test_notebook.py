@@ -10,6 +10,7 @@ import nbconvert
 import nbformat
 import pytest
 from drawn import assert_as_it_was
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from mplab import explorers
 from mplab.course.explorers import saved
@@ -186,9 +187,9 @@ def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch
         assert explorer.model_id in str(shown[-2])
         assert shown[-2]["text/plain"].endswith(": run its cell in Jupyter to use it.")
         assert "text/plain" not in shown[-1]  # a terminal prints nothing of it
-        outputs = [nbformat.v4.new_output("display_data", shown[-1])]
-        cell = nbformat.v4.new_code_cell("explorer", outputs=outputs)
-        page = lesson_body(nbformat.v4.new_notebook(cells=[cell]))
+        outputs = [new_output("display_data", shown[-1])]
+        cell = new_code_cell("explorer", outputs=outputs)
+        page = lesson_body(new_notebook(cells=[cell]))
         assert "mplab-saved" not in page and "explorer" in page
 
 

@@ -20,6 +20,7 @@ from mplab import (
     Rounding,
     Stream,
     round_to,
+    ulp,
     values,
 )
 from mplab.course.explorers.modules import facts, module
@@ -242,14 +243,6 @@ def lab(changes, folder, **given):
 STARTS = ["17", "-17", "0", "1e-3", "-1.99", "2^-10", "1/3"]
 
 
-def gap(x, fmt):
-    """The gap below the larger neighbour, from the exact number's exponent."""
-    exponent = fmt.emin
-    while abs(x) >= Fraction(2) ** (exponent + 1):
-        exponent += 1
-    return Fraction(2) ** (exponent - fmt.precision + 1)
-
-
 @pytest.mark.parametrize(
     "fmt", [FP8_E4M3, FP8_E5M2, BF16, FP16, FP32], ids=lambda fmt: fmt.name
 )
@@ -259,11 +252,11 @@ def test_the_bits_and_neighbours_explain_every_result(fmt, tmp_path):
     for change, found in zip(changes, lab(changes, tmp_path), strict=True):
         x, low, high = found["x"], Fraction(found["low"]), Fraction(found["high"])
         start = Fraction(change["entry"].replace("2^-10", "1/1024"))
-        step = gap(start, fmt) * (-1 if start < 0 else 1)
+        step = Fraction(float(ulp(start, fmt))) * (-1 if start < 0 else 1)
         assert x == start + step * change["eighths"] / 8
         assert low <= x <= high
         guard, *rest = found["bits"]
-        unit = gap(x, fmt)
+        unit = Fraction(float(ulp(x, fmt)))
         assert int(found["kept"]) == abs(x) // unit
         assert high - low in (0, unit)
         inward, outward = (low, high) if x >= 0 else (high, low)

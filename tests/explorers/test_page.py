@@ -4,7 +4,6 @@ import page as pages
 import pytest
 
 from mplab import BF16, FP16, FP32, Rounding, explorers
-from mplab.course.explorers import modules
 from mplab.lessons.l04.explorer import Photograph
 from mplab.lessons.l16.explorer import FrozenWeather
 
@@ -91,14 +90,6 @@ def test_without_javascript_it_stands_still_with_a_word(make, chromium, tmp_path
         assert "it moves" in page.locator("main").inner_text()
     with pages.opened(chromium, explorer, tmp_path) as page:
         assert page.locator("main img").count() == 0
-
-
-def test_what_cannot_be_drawn_has_no_still_picture():
-    assert explorers.BitExplorer("nan").static_picture() is None
-    assert explorers.NumberLine(FP32, FP32).static_picture() is None
-    assert explorers.NumberLine(FP16, FP32, around=1e30).static_picture() is not None
-    assert explorers.RoundingLab("65504", FP16).static_picture() is not None
-    assert "<img" not in modules.to_live_html(explorers.BitExplorer("inf"))
 
 
 @pytest.mark.parametrize("name", ["NumberLine", "RoundingLab"])

@@ -181,22 +181,6 @@ def test_the_fraction_is_cut_to_32_bits_where_random_ones_just_carry(tmp_path):
     assert_same_bits(np.fromfile(tmp_path / "y"), expected, x)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_hundred_million_random_numbers_are_rounded_as_in_the_library(
-    name, tmp_path, record_property
-):
-    fmt, count = FORMATS[name], 10**8 // (len(FORMATS) * len(RULES)) + 1
-    rng = np.random.default_rng([ord(letter) for letter in name])
-    anything = rng.integers(0, 2**64, count // 2, np.uint64).view(np.float64)
-    exponents = rng.uniform(
-        fmt.emin - fmt.precision - 2, fmt.emax + 2, count - count // 2
-    )
-    x = np.append(anything, np.exp2(exponents) * rng.choice([-1, 1], exponents.size))
-    x = np.where(signals(x), np.nan, x)
-    record_property("roundings", assert_rounded_alike(fmt, x, tmp_path))
-
-
 # What is typed ---------------------------------------------------------------------------
 
 READ = """
@@ -217,25 +201,16 @@ console.log(JSON.stringify(said));
 """
 
 
+# First what Python does not read.
 TYPED = {
-    "0.1": Fraction(1, 10),
-    "1e-8": Fraction(1, 10**8),
     "−3": Fraction(-3),
     " 2^-24 ": Fraction(1, 2**24),
     "-1.5·2^3": Fraction(-12),
     "2**10": Fraction(1024),
-    "1/3": Fraction(1, 3),
     "-2/-6": Fraction(1, 3),
     "0x3C00": Fraction(1),
     "0xFC00": -math.inf,
     "0b1": Fraction(1, 2**24),
-    "0x1.8p3": Fraction(12),
-    "-0X.8": Fraction(-1, 2),
-    "0x1p-149": Fraction(1, 2**149),
-    "1e400": Fraction(10**400),
-    "-1e-400": Fraction(-1, 10**400),
-    "1e4999": Fraction(10**4999),
-    "1_000": Fraction(1000),
     "2⁻²⁴": Fraction(1, 2**24),
     "-3 × 2⁻²": Fraction(-3, 4),
     "2^(-149)": Fraction(1, 2**149),
@@ -244,23 +219,23 @@ TYPED = {
     "0,125": Fraction(1, 8),
     "16,777,217": Fraction(2**24 + 1),
     "16 777 217": Fraction(2**24 + 1),
-    ".5": Fraction(1, 2),
-    "5.": Fraction(5),
-    "9007199254740993": Fraction(2**53 + 1),
-    "9007199254740995": Fraction(2**53 + 3),
     "2^-1075": Fraction(1, 2**1075),
     "3*2^-1076": Fraction(3, 2**1076),
     "2^1024": Fraction(2**1024),
     "inf": math.inf,
     "-Infinity": -math.inf,
-    "0": Fraction(0),
-    "0e99999": Fraction(0),
     "-0": -0.0,
     "0x8000": -0.0,
     "-0x0p0": -0.0,
     "nan": math.nan,
     "0." + "1" * 1000: Fraction(int("1" * 1000), 10**1000),
 }
+AS_IN_PYTHON = """
+    0.1 1e-8 1/3 1e400 -1e-400 1e4999 1_000 .5 5. 0 0e99999 9007199254740993 9007199254740995
+"""
+TYPED |= {words: Fraction(words) for words in AS_IN_PYTHON.split()}
+for _words in ("0x1.8p3", "-0X.8", "0x1p-149"):
+    TYPED[_words] = Fraction(float.fromhex(_words))
 
 
 def typed_numbers():

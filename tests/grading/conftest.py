@@ -32,5 +32,4 @@ def released(tmp_path_factory):
 
 @pytest.fixture
 def course(released, tmp_path):
-    shutil.copytree(released.root, tmp_path / "course")
-    return Course(tmp_path / "course")
+    return Course(shutil.copytree(released.root, tmp_path / "course"))

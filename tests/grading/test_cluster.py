@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import classroom
 import postgres
 import pytest
 from classroom import configure, with_walls
+from gloo import free_port
 
 import mplab
 from mplab.commands.main import main
@@ -211,8 +211,7 @@ def cluster_run(released, tmp_path, url, count):
     configure(course, f"c.CourseDirectory.db_url = {url!r}")
     classroom.released(course)
     close_sandboxes()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     address, groups = f"tcp://127.0.0.1:{port}", []
     start = partial(started, cwd=tmp_path)
 

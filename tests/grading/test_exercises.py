@@ -2,37 +2,19 @@
 
 import json
 import math
-from dataclasses import replace
-from functools import cache
 
 import corpus
 import numpy as np
 import pytest
 from cases import run_script
+from corpus import Answering
 
 import mplab
-from mplab.common.files import course_folder
 from mplab.course import EXERCISES, Exercise, Misconception, equal
 from mplab.course.grading import Graded, Part, load_public
 from mplab.course.grading.exercises import load_assignment, public_table, seed_for
-from mplab.course.grading.serialization import decode_value, encode_value
 
 pytestmark = pytest.mark.slow
-
-ASSIGNMENTS = course_folder("lessons") / "assignments"
-FOLDERS = sorted(path.parent for path in ASSIGNMENTS.glob("*/exercises.py"))
-# Which simulates for 40 s.
-every_assignment = pytest.mark.parametrize("folder", FOLDERS, ids=lambda f: f.name)
-
-
-@cache
-def loaded(folder):
-    return load_assignment(folder / "exercises.py")
-
-
-@cache
-def table_of(folder):
-    return public_table(loaded(folder).graded)
 
 
 class Replying:
@@ -45,18 +27,6 @@ class Replying:
 
     def ask(self, name, cases, *, seconds=None, uses=None):
         return self.reply(cases)
-
-
-def answering(answer):
-    """A kernel whose notebook holds an answer, a function or a value."""
-    outcome = corpus.Answering(answer).outcome
-
-    def reply(cases):
-        if cases is None:
-            return {"values": [{"value": encode_value(answer)}]}
-        return {"values": [outcome(answer, decode_value(case)) for case in cases]}
-
-    return Replying(reply)
 
 
 def graded(**changes):
@@ -82,10 +52,10 @@ def test_a_name_that_a_submission_sends_is_printed_only_if_it_is_mplab_s(sent):
     """It printed 80 characters of the submission's choice: a hidden input at a time."""
 
     exercise = graded()
-    right = answering(exercise.exercise.answer)
+    right = Answering(exercise.exercise.answer)
 
     def outcomes(called):
-        kernel = Replying(lambda cases: right.reply(cases) | {"called": [called]})
+        kernel = Replying(lambda cases: right.ask("", cases) | {"called": [called]})
         return corpus.grade_exercise(exercise, kernel, len)
 
     for outcome in outcomes(sent):
@@ -112,16 +82,16 @@ def earned(kernel, exercise=None, seed=0):
     (lambda a, b: a * b if b else 1.0, [0, 0], ["Divide.", "2 of 2 cases are wrong. Divide."]),
 ])  # fmt: skip
 def test_each_part_is_earned_alone_and_says_what_is_wrong(answer, points, messages):
-    assert earned(answering(answer)) == (points, messages)
+    assert earned(Answering(answer)) == (points, messages)
 
 
 def test_an_answer_that_prints_instead_of_returning_is_told_so():
     told = "The function returned None: does it print its answer instead?"
-    assert earned(answering(lambda a, b: None)) == ([0, 0], [told, told])
+    assert earned(Answering(lambda a, b: None)) == ([0, 0], [told, told])
 
 
 def test_no_message_holds_a_hidden_case_or_its_answer():
-    _, messages = earned(answering(lambda a, b: 77.0))
+    _, messages = earned(Answering(lambda a, b: 77.0))
     case = np.random.default_rng(0).normal()
     assert not any(str(case)[:6] in m or str(case / 4)[:6] in m for m in messages)
 
@@ -135,7 +105,7 @@ def test_a_missing_answer_a_stub_and_a_value_for_a_function_say_so():
         [0, 0],
         ["The notebook defines no quotient at this point."] * 2,
     )
-    assert earned(answering(stub)) == ([0, 0], ["Not attempted."] * 2)
+    assert earned(Answering(stub)) == ([0, 0], ["Not attempted."] * 2)
     value = Graded(
         "n", Exercise(answer=2, reason="2 is right."), (Part("the value", 1, "?"),)
     )
@@ -208,7 +178,7 @@ def test_a_sealed_value_is_recognised_and_cannot_be_read(tmp_path, known):
     assert "All." in mplab.check("count", 512).message
     for wrong in ("496", [496], 495, math.nan, None, {}):
         assert not mplab.check("count", wrong)
-    assert [earned(answering(n), entry)[0] for n in (496, 497)] == [[1], [0]]
+    assert [earned(Answering(n), entry)[0] for n in (496, 497)] == [[1], [0]]
 
 
 def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
@@ -251,36 +221,15 @@ def test_a_student_needs_nothing_of_nbgrader():
     assert not {"nbgrader", "nbformat", "sqlalchemy", "psutil"} & loaded_there
 
 
-@every_assignment
-def test_a_table_shows_public_cases_only_and_no_code(folder):
-    assignment = loaded(folder)
-    table = json.loads(table_of(folder))["exercises"]
-    assert set(table) == set(assignment.graded)
+@pytest.mark.parametrize("name", corpus.NAMES)
+def test_a_table_shows_public_cases_only_and_no_code(name):
+    graded = corpus.assignment(name).graded
+    table = json.loads(public_table(graded))["exercises"]
+    assert set(table) == set(graded)
     for name, entry in table.items():
-        assert len(entry.get("cases", [])) in (
-            0,
-            len(assignment.graded[name].exercise.cases),
-        )
-        assert ("sealed" in entry) == (
-            not callable(assignment.graded[name].exercise.answer)
-        )
-
-
-@every_assignment
-def test_the_notebook_s_check_decides_as_the_exercise_does(folder, tmp_path, known):
-    assignment = loaded(folder)
-    (tmp_path / "checks.json").write_text(table_of(folder))
-    for name in load_public(tmp_path / "checks.json"):
-        exercise = assignment.graded[name].exercise
-        assert EXERCISES[name].uses == [*exercise.uses]  # in both places
-        EXERCISES[name] = replace(EXERCISES[name], uses=None)  # for the reference
-        assert mplab.check(name, exercise.answer)
-        for wrong, sentence in exercise.misconceptions:
-            # What the public cases do not show, the notebook does not tell either.
-            verdict = mplab.check(name, wrong)
-            given, wanted = exercise.outcomes(wrong), exercise.outcomes(exercise.answer)
-            assert bool(verdict) == all(equal(*p, exercise) for p in zip(given, wanted))  # noqa: B905
-            assert verdict or verdict.message.endswith(sentence)
+        exercise = graded[name].exercise
+        assert len(entry.get("cases", [])) in (0, len(exercise.cases))
+        assert ("sealed" in entry) == (not callable(exercise.answer))
 
 
 @pytest.mark.parametrize(

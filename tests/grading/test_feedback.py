@@ -8,7 +8,8 @@ import shutil
 
 import nbformat
 import pytest
-from classroom import autograded, configure, notebook, run, submit, with_walls
+from classroom import autograded, notebook, run, submit, with_walls
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from mplab.course.grading import feedback
 from mplab.course.grading.feedback import without_page, write_feedback
@@ -16,15 +17,15 @@ from mplab.course.grading.folder import Course, captured_log
 from mplab.course.grading.submissions import marked
 
 HOSTILE = {
-    "brackets": nbformat.v4.new_markdown_cell("[" * 190_000),
-    "pictures": nbformat.v4.new_markdown_cell("![" * 90_000),
-    "links": nbformat.v4.new_markdown_cell("[a](" * 47_000),
-    "ampersands": nbformat.v4.new_markdown_cell("&" * 190_000),
-    "environments": nbformat.v4.new_markdown_cell("\\begin{a}" * 20_000),
-    "definitions": nbformat.v4.new_markdown_cell("[a]: <" * 30_000),
-    "parentheses": nbformat.v4.new_markdown_cell("\\(" * 90_000),
-    "f-strings": nbformat.v4.new_code_cell('f"{' * 20_000),
-    "elements": nbformat.v4.new_markdown_cell("<div>" * 38_000),
+    "brackets": new_markdown_cell("[" * 190_000),
+    "pictures": new_markdown_cell("![" * 90_000),
+    "links": new_markdown_cell("[a](" * 47_000),
+    "ampersands": new_markdown_cell("&" * 190_000),
+    "environments": new_markdown_cell("\\begin{a}" * 20_000),
+    "definitions": new_markdown_cell("[a]: <" * 30_000),
+    "parentheses": new_markdown_cell("\\(" * 90_000),
+    "f-strings": new_code_cell('f"{' * 20_000),
+    "elements": new_markdown_cell("<div>" * 38_000),
 }
 
 
@@ -40,8 +41,7 @@ def graded(released, tmp_path_factory):
 
 @pytest.fixture
 def course(graded, tmp_path):
-    shutil.copytree(graded.root, tmp_path / "course")
-    return Course(tmp_path / "course")
+    return Course(shutil.copytree(graded.root, tmp_path / "course"))
 
 
 def put(course, student, change):
@@ -59,9 +59,7 @@ def page_of(course, student):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_cell_that_takes_hours_costs_its_page_the_typesetting_only(name):
-    book = nbformat.v4.new_notebook(
-        cells=[HOSTILE[name], nbformat.v4.new_markdown_cell("# rest")]
-    )
+    book = new_notebook(cells=[HOSTILE[name], new_markdown_cell("# rest")])
     page, plain = feedback.page_of(book, "a1", seconds=4.0)
     assert "rest" in page and plain == ("<h1>rest</h1>" not in page)
 
@@ -156,12 +154,8 @@ def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course)
     assert kinds == {"feedback", "markdown", "code"}
 
 
-def test_a_page_is_renewed_with_its_notebook_though_the_clock_was_set_back(
-    graded, tmp_path
-):
+def test_a_page_is_renewed_with_its_notebook_though_the_clock_was_set_back(course):
     """`watch` took the page of two days later for newer than the answer it had graded since."""
-    course = Course(shutil.copytree(graded.root, tmp_path / "course"))
-    configure(course, f"c.CourseDirectory.root = {str(course.root)!r}")
     assert without_page(course, "a1", ["s01"]) == ["s01"]
     write_feedback(course, "a1", students=["s01"])
     assert without_page(course, "a1", ["s01"]) == []

@@ -9,7 +9,8 @@ from contextlib import ExitStack
 import hub
 import pytest
 from classroom import WALLS, notebook
-from lab_browser import free_port, launched
+from gloo import free_port
+from lab_browser import launched
 from playwright.sync_api import sync_playwright
 
 from mplab.course.grading.folder import Course

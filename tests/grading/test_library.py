@@ -38,11 +38,6 @@ def max_finite(exponent_bits, trailing_bits):
 def encode_nearest(x, exponent_bits, trailing_bits):
     fmt = {TOY}
     return int(mplab.encode(float(mplab.round_to(float(x), fmt)), fmt))""",
-    ("a2", "gap_at"): "gap_at = mplab.ulp",
-    ("a2", "round_even"): "round_even = mplab.round_to",
-    ("a2", "round_up"): """
-def round_up(x, fmt):
-    return mplab.round_to(x, fmt, rounding=mplab.Rounding.TOWARD_POSITIVE)""",
 }
 
 

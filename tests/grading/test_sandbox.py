@@ -800,7 +800,7 @@ def test_no_file_tells_a_submission_who_has_read_it_before():
 
 
 @with_walls
-def test_a_submission_cannot_take_a_file_out_of_the_machine_s_cache():
+def test_a_submission_cannot_take_a_file_out_of_the_machine_s_cache(session):
     probe = """
 import mmap, sys
 with open(mmap.__file__ if hasattr(mmap, "__file__") else sys.executable, "rb") as file:
@@ -812,5 +812,4 @@ for advice in (20, 21, mmap.MADV_RANDOM):
     except OSError as error:
         print(error.errno)
 """
-    with WarmSandbox() as sandbox, sandbox.session({}) as session:
-        assert said(session.run(probe)).split() == ["1", "1", "taken"]
+    assert said(session.run(probe)).split() == ["1", "1", "taken"]

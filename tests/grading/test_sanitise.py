@@ -6,6 +6,7 @@ import time
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 pytest.importorskip("nbgrader")
 
@@ -123,13 +124,13 @@ def test_half_a_surrogate_pair_costs_one_character():
 
 
 def test_feedback_withholds_what_later_cells_say_of_hidden_inputs():
-    check, early, late, answer = map(nbformat.v4.new_code_cell, ("c", "plot", "x", "a"))
+    check, early, late, answer = map(new_code_cell, ("c", "plot", "x", "a"))
     mark = {"grade": True, "solution": False, "points": 1}
     check.metadata["nbgrader"] = {"grade_id": "x", **mark}
     answer.metadata["nbgrader"] = {"grade_id": "y", "grade": False, "solution": True}
     for cell in (early, check, late, answer):
-        cell.outputs = [nbformat.v4.new_output("stream", text="inputs")]
-    raised = nbformat.v4.new_output("error", ename="inputs", evalue="inputs")
+        cell.outputs = [new_output("stream", text="inputs")]
+    raised = new_output("error", ename="inputs", evalue="inputs")
     answer.outputs.append(raised)
     notebook = book(early, check, late, answer)
     cells = shown_of(notebook).cells
@@ -157,9 +158,9 @@ def test_feedback_leaves_out_the_folded_cell_that_brings_the_public_cases():
     mark = {"grade_id": "a1-start", "locked": True, "grade": False, "solution": False,
             "schema_version": 3}  # fmt: skip
     cells = [
-        nbformat.v4.new_code_cell("PACKED", metadata={**folded, "nbgrader": mark}),
-        nbformat.v4.new_code_cell("mine", metadata=folded),
+        new_code_cell("PACKED", metadata={**folded, "nbgrader": mark}),
+        new_code_cell("mine", metadata=folded),
     ]
-    book = nbformat.v4.new_notebook(cells=cells)
+    book = new_notebook(cells=cells)
     shown = [cell.source for cell in shown_of(book).cells]
     assert shown == ["mine"]

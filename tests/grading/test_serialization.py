@@ -1,7 +1,6 @@
 """What crosses between a student's process and the grader: every value exactly, nothing else."""
 
 import json
-import math
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -38,18 +37,10 @@ def through(value):
 
 
 def same(a, b):
-    """Equal bit by bit, types included; written apart from the encoding."""
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, float):
-        return (math.isnan(a) and math.isnan(b)) or (a == b and repr(a) == repr(b))
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, np.ndarray):
+    """Equal bit by bit, types included: Python writes plain values so that they differ."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    return a == b
+    return repr(a) == repr(b)
 
 
 @given(PLAIN)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook
 
 from mplab.course import Exercise
 from mplab.course.exercises.exercise import Misconception
@@ -52,12 +53,12 @@ def course(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "grades", lambda *_: found)
     for student, message in MET.items():
         mark = {"grade": True, "grade_id": "sign"}
-        cell = nbformat.v4.new_code_cell("", metadata={"nbgrader": mark})
+        cell = new_code_cell("", metadata={"nbgrader": mark})
         write_outcomes(cell, [Outcome("signs: both", 2, 0.0 if message else 2, message),
                               Outcome("rest", 1.5, 1.5, "")])  # fmt: skip
         place = tmp_path / "autograded" / student / "a1" / "a1.ipynb"
         place.parent.mkdir(parents=True)
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), place)
+        nbformat.write(new_notebook(cells=[cell]), place)
     return SimpleNamespace(root=tmp_path, assignment=lambda _: Assignment(graded, ""))
 
 
@@ -66,9 +67,9 @@ def course(tmp_path, monkeypatch):
 )
 def test_what_is_written_into_a_check_is_read_again(message):
     outcomes = [Outcome("a: b", 2.0, 0.0, message), Outcome("c", 0.5, 0.5, "")]
-    cell = nbformat.v4.new_code_cell("")
+    cell = new_code_cell("")
     write_outcomes(cell, outcomes)
-    text = nbformat.writes(nbformat.v4.new_notebook(cells=[cell]))
+    text = nbformat.writes(new_notebook(cells=[cell]))
     read = read_outcomes(nbformat.v4.reads(text).cells[0])
     line = one_line(message)
     assert read == [Outcome("a: b", 2.0, 0.0, line), Outcome("c", 0.5, 0.5, "")]
@@ -130,11 +131,9 @@ class Knowing:
 
 def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
     """It could read a hidden input in the machine's caches; which cell ends it could spell one."""
-    cells = [
-        nbformat.v4.new_code_cell(text) for text in ("first", "die", "check", "late")
-    ]
+    cells = [new_code_cell(text) for text in ("first", "die", "check", "late")]
     cells[2].metadata.nbgrader = {"grade": True, "grade_id": "sign"}
-    book = nbformat.v4.new_notebook(cells=cells)
+    book = new_notebook(cells=cells)
     left = []
     found = run_notebook(
         book,
@@ -146,7 +145,7 @@ def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
     assert [cell.outputs[0].text for cell in cells[:2]] == [
         "first: hidden []", "die: hidden []"]  # fmt: skip
     assert "in cell" not in found.remark
-    other = nbformat.v4.new_notebook(cells=cells[:2])
+    other = new_notebook(cells=cells[:2])
     told = run_notebook(
         other, lambda: nullcontext(Knowing([1])), {}, lambda *_: 0, asked=True
     )
@@ -154,7 +153,7 @@ def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
 
 
 def test_a_fresh_kernel_shows_what_ran_before_anything_was_asked():
-    cells = [nbformat.v4.new_code_cell(text) for text in ("first", "last")]
+    cells = [new_code_cell(text) for text in ("first", "last")]
 
     class Once:
         interrupts, spent, number = 0, 1.0, 0
@@ -168,7 +167,7 @@ def test_a_fresh_kernel_shows_what_ran_before_anything_was_asked():
             )
 
     kernel = Once()
-    book = nbformat.v4.new_notebook(cells=cells)
+    book = new_notebook(cells=cells)
     run_notebook(book, lambda: nullcontext(kernel), {}, None)
     assert cells[1].outputs[0].text == "last"
 
@@ -180,10 +179,10 @@ def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
         def run(self, source):
             raise Died("its process ended")
 
-    cells = [nbformat.v4.new_code_cell("1"), nbformat.v4.new_code_cell("check"),
-             nbformat.v4.new_code_cell("2")]  # fmt: skip
+    cells = [new_code_cell("1"), new_code_cell("check"),
+             new_code_cell("2")]  # fmt: skip
     cells[1].metadata.nbgrader = {"grade": True, "grade_id": "sign"}
-    book = nbformat.v4.new_notebook(cells=cells)
+    book = new_notebook(cells=cells)
     exercises = {"sign": Graded("f", EXERCISE, PARTS)}
     kernel = nullcontext(Dying())
     found = run_notebook(book, lambda: kernel, exercises, None, seconds=8.0)
@@ -197,7 +196,7 @@ def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
 
 # What a check shows -----------------------------------------------------------------------
 def shown(message):
-    cell = nbformat.v4.new_code_cell("")
+    cell = new_code_cell("")
     write_outcomes(
         cell, [Outcome("fields", 6, 0.0, message), Outcome("value", 3, 3.0, "")]
     )

@@ -9,6 +9,7 @@ import warnings
 
 import nbformat
 import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from mplab.course.grading import submissions
 from mplab.course.grading.sanitise import rendered_markdown
@@ -28,9 +29,7 @@ from mplab.course.grading.submissions import (
 
 def cell(kind, name="", source="", **mark):
     metadata = {"nbgrader": {"grade_id": name, **mark}} if name else {}
-    make = (
-        nbformat.v4.new_code_cell if kind == "code" else nbformat.v4.new_markdown_cell
-    )
+    make = new_code_cell if kind == "code" else new_markdown_cell
     return make(source, metadata=metadata)
 
 
@@ -43,7 +42,7 @@ def skeleton():
         cell("code", "two-answer", "stub 2", solution=True, grade=False),
         cell("code", "two", "check 2", grade=True, solution=False, points=2),
     ]
-    return nbformat.v4.new_notebook(cells=cells)
+    return new_notebook(cells=cells)
 
 
 def raw(notebook):
@@ -193,7 +192,7 @@ def test_answers_that_lost_their_marks_are_found_by_the_name_of_their_function(
 ):
     release = skeleton()
     release.cells[2].source = "def f(x):\n    raise NotImplementedError"
-    bare = nbformat.v4.new_notebook(cells=[
+    bare = new_notebook(cells=[
         cell("code", source="import mplab"), cell("code", source="def f(x):\n    return 1"),
         cell("code", source="def f(x):\n    return 2"), cell("code", source="x = 'def f(x)'"),
     ])  # fmt: skip
@@ -223,10 +222,10 @@ def test_images_pasted_into_a_written_answer_are_taken_by_content_and_nothing_el
     given.attachments = named | bad
     text = json.dumps({"nbformat": 4, "cells": [given]}).encode()
     rebuilt = marked(rebuild(release, read_cells(text)))["words"]
-    before = answers_of("a1", nbformat.v4.new_notebook(cells=[rebuilt]))
+    before = answers_of("a1", new_notebook(cells=[rebuilt]))
     changed = copy.deepcopy(rebuilt)  # JupyterLab calls each pasted picture image.png
     changed.attachments["0.png"] = rebuilt.attachments["1.png"]
-    assert answers_of("a1", nbformat.v4.new_notebook(cells=[changed])) != before
+    assert answers_of("a1", new_notebook(cells=[changed])) != before
     kinds = {name: list(entry) for name, entry in rebuilt.attachments.items()}
     assert kinds == {f"{i}.png": [kind] for i, kind in enumerate(IMAGES)}
     page = rendered_markdown(rebuilt.source, rebuilt.attachments)
@@ -324,7 +323,7 @@ def with_words():
     return release
 
 
-ADDED = nbformat.v4.new_code_cell("u = 0.25")
+ADDED = new_code_cell("u = 0.25")
 
 PASTED = base64.b64encode(IMAGES["image/png"]).decode().ljust(300_000, "A")
 COLAB = f" ![b](data:image/png;base64,{PASTED})"
@@ -344,9 +343,9 @@ def test_a_notebook_that_lost_all_marks_keeps_values_words_and_pictures(
         "source": "Because",
         "attachments": {"p": {"image/png": picture}},
     }
-    done.cells += [nbformat.v4.new_markdown_cell(f"it rounds.{COLAB}")]
+    done.cells += [new_markdown_cell(f"it rounds.{COLAB}")]
     done.cells.insert(4, ADDED)
-    done.cells.insert(0, nbformat.v4.new_markdown_cell("Open in Colab"))
+    done.cells.insert(0, new_markdown_cell("Open in Colab"))
     book = stripped(done)
     if minor == 3:
         with warnings.catch_warnings():

@@ -83,6 +83,8 @@ OTHERS = """
     x.masked_fill(x > 0.5, 0.1); x.flip(0); x.repeat(2, 1); x.renorm(2, 0, 1.0); x**2; x**0.3;
     2**x; x * 0.1; 1 - x; x.clone().mul_(0.3).add_(y); x.index_copy(0, labels, y);
     x.index_add(0, labels, y); x.index_select(0, labels); x[labels];
+    torch.rnn_tanh(x[None], y[None, :1], [torch.eye(4)] * 2, False, 1, 0.0, True, False, True);
+    torch.gru(x[None], y[None, :1], [torch.ones(12, 4)] * 2, False, 1, 0.0, True, False, True);
     x.gather(1, labels.view(4, 1)); x.scatter_add(1, labels.view(4, 1), y); x.quantile(0.3, 1);
     x.nanquantile(0.3, 1); torch.var_mean(x, 1); torch.std_mean(x, 1);
     torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255); F.linear(x, y);
@@ -323,11 +325,31 @@ WHOLE = """
     H[0, 0] * linear(x, p[1])[1, 1] * p[2].sum();
     loss(torch.cat([h := H, x])) + (h.float().sum(1) * x[0]).sum()
 """
+ASKING = """
+    norm_by_hand(h); clamped(h); ((h.float() / 3).to(h.dtype) / 3).float() / 3;
+    torch.cat([torch.tensor([], dtype=h.dtype), h.reshape(-1)]).view(2, 2) / 3;
+    (h / 3).to(h.dtype) + (h.float() / 7).to(h.dtype); h / 3 + h.float() / 7;
+    (c := (h.float() / 3).to(h)).float().exp() + (c / 7).float();
+    F.softmax((h.float() / 3).to(h), -1, dtype=torch.float32);
+    F.softmax(h.float() / 3, -1, dtype=h.dtype) / 3; (h.float() / 3).sum(-1, dtype=h.dtype) / 3;
+    torch.full((2, 2), 0.1, dtype=h.dtype) * h; torch.tensor(0.1, dtype=h.dtype) * h;
+    h.masked_fill(h > 0, torch.finfo(h.dtype).min).softmax(-1); h.new_tensor([0.1, 0.2]) * h;
+    torch.ones(2, dtype=torch.result_type(h, torch.ones(2))) * h / 3;
+    torch.arange(2).to(h.dtype) / 3 * h; h.to("cpu", torch.float32) / 3;
+    torch.zeros_like(h).copy_(h / 3).add_(h.float() / 7) / 3; h.to(dtype=torch.float32) / 3;
+    h.type(torch.float32) / 3; h.type_as(torch.ones(1)) / 3; F.rms_norm(h, (2,)) / 3;
+    h.mean(0, keepdim=True, dtype=torch.float32) - h.float();
+    torch.nansum(h, 0, True, dtype=torch.float32) / 3; torch.log_softmax(h, -1, torch.float32) / 3;
+    torch.linalg.vector_norm(h, dim=0, dtype=torch.float32) / 3;
+    torch.autocast("cpu", enabled=False)(lambda: norm_by_hand(h) + h.float().to(h.dtype))()
+"""
+"""The same, where the program asks for dtypes, of a low h: norms by hand, clamps, caches, masks."""
 HALVED = PROGRAMS | {
     text: program(text)
     for text in (
         *(f"loss(linear({call}, p[1]))" for call in parted(BETWEEN)),
         *(f"loss({call})" for call in parted(AFTER)),
+        *(f"(lambda h: loss({call}))(H)" for call in parted(ASKING)),
         *parted(WHOLE),
     )
 }
@@ -338,7 +360,7 @@ HALVED = PROGRAMS | {
 def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt):
     """Also by the rules of CUDA, where the program has only operations that run as on the CPU."""
     policies = (CPU_AUTOCAST, CUDA_AUTOCAST) if program in PROGRAMS else (CPU_AUTOCAST,)
-    for seed, policy in itertools.product(range(25), policies):
+    for seed, policy in itertools.product(range(12), policies):
         torch.manual_seed(seed)
         p = [nn.Parameter(torch.randn(2, 2)) for _ in range(4)]
         x = torch.randn(2, 2)
@@ -358,7 +380,5 @@ def test_a_program_of_width_two_equals_torch_s_autocast_bit_for_bit(program, fmt
         assert_bits(actual.float(), expected.float())
         for q, grad in zip(p, real, strict=True):
             assert (q.grad is None) == (grad is None)
-            if grad is not None:  # NaN, where both overflow
-                assert torch.equal(q.grad.nan_to_num(7.0), grad.nan_to_num(7.0)), (
-                    f"seed {seed}"
-                )
+            if grad is not None:
+                assert_bits(q.grad, grad)

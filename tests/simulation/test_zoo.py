@@ -8,8 +8,6 @@ inputs where the result is low. The models differ in where they ask for dtypes.
 import pytest
 import torch
 from kernels import Observer, kernels_in
-from networks import mlp
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from mplab import BF16, FP16
@@ -74,59 +72,22 @@ hand, clamps and masks by the limits of a dtype, scans, routers, biases of atten
 are made, and what they are called with."""
 
 
-class Net(nn.Module):
-    """Convolutions down and up again, with norms of three kinds."""
-
-    def __init__(self):
-        super().__init__()
-        self.down = nn.Sequential(
-            nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.SiLU()
-        )
-        self.low = nn.Sequential(
-            nn.MaxPool2d(2), nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8)
-        )
-        self.up = nn.Sequential(nn.GELU(), nn.ConvTranspose2d(8, 4, 2, 2))
-        self.last = nn.Sequential(nn.InstanceNorm2d(8, affine=True), nn.Conv2d(8, 2, 1))
-
-    def forward(self, x):
-        high = self.down(x)
-        return self.last(torch.cat([high, self.up(self.low(high))], 1))
-
-
-OWN = {
-    "MLP": lambda: (mlp(8, 16, 4), [torch.rand(5, 8)]),
-    "convolutions": lambda: (Net(), [torch.rand(2, 3, 8, 8)]),
-    "RNN": lambda: (nn.RNN(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
-    "GRU": lambda: (nn.GRU(8, 6, batch_first=True), [torch.rand(2, 3, 8)]),
-    "encoder": lambda: (
-        nn.TransformerEncoderLayer(8, 2, 16, 0.0),
-        [torch.rand(4, 2, 8)],
-    ),
-    "decoder": lambda: (
-        nn.TransformerDecoderLayer(8, 2, 16, 0.0),
-        torch.rand(2, 4, 2, 8),
-    ),
-}
-
-
 def made(name):
     """A model in training, and what it is called with."""
     torch.manual_seed(0)
-    if name in OWN:
-        model, inputs = OWN[name]()
-        return model.train(), inputs, {}
     transformers = pytest.importorskip(
         "transformers", reason="pip install 'mplab[zoo]'"
     )
     configuration, inputs = MODELS[name]
     config = transformers.AutoConfig.for_model(name, **configuration)
-    return transformers.AutoModel.from_config(config).train(), (), inputs()
+    return transformers.AutoModel.from_config(config).train(), inputs()
 
 
 def ends(output):
     """The tensors that a backward pass starts from."""
-    output = tuple(output.values()) if isinstance(output, dict) else output
-    leaves = [t for t in tree_leaves(output) if isinstance(t, torch.Tensor)]
+    leaves = [
+        t for t in tree_leaves(tuple(output.values())) if isinstance(t, torch.Tensor)
+    ]
     return [t for t in leaves if t.requires_grad and t.dim()]
 
 
@@ -134,9 +95,9 @@ def of_autocast(name, fmt):
     """The dtypes of the outputs, and the kernels, forward and backward."""
     observer = Observer()
     with torch.autocast("cpu", dtype=fmt.torch_dtype):
-        model, args, kwargs = made(name)
+        model, inputs = made(name)
         with observer:
-            last = ends(model(*args, **kwargs))
+            last = ends(model(**inputs))
     forward = observer.seen
     observer.seen = []
     with observer:
@@ -146,12 +107,12 @@ def of_autocast(name, fmt):
 
 def of_simulation(name, fmt):
     """The same."""
-    model, args, kwargs = made(name)
+    model, inputs = made(name)
     within = simulated(fmt, policy=CPU_AUTOCAST)
     taken = Recorder(within._mode)
     within._mode.observers.append(taken)
     with within:
-        last = ends(model(*args, **kwargs))
+        last = ends(model(**inputs))
         dtypes = [t.dtype for t in last]
         forward = kernels_in(taken.rows, fmt)
         taken.rows.clear()
@@ -160,7 +121,7 @@ def of_simulation(name, fmt):
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16])
-@pytest.mark.parametrize("name", [*MODELS, *OWN])
+@pytest.mark.parametrize("name", MODELS)
 def test_each_kernel_of_a_model_runs_in_the_formats_of_the_real_autocast(
     name, fmt, record_property
 ):

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
-from lab_browser import free_port
+from gloo import free_port
 
 import mplab
 

@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from urllib.parse import quote, urlsplit
 
 import nbformat
 import pytest
+from gloo import free_port
 from playwright.sync_api import sync_playwright
 
 import mplab
@@ -306,12 +306,6 @@ def environment(folder):
         "JUPYTERLAB_SETTINGS_DIR": str(settings),
         "PYTHONPATH": str(Path(mplab.__file__).parent.parent),  # the mplab under test
     }
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def ask(url):
