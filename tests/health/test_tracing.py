@@ -356,6 +356,21 @@ def test_a_pass_whose_numbers_cannot_be_read_is_passed_over(kind):
     assert health.report().findings == []
 
 
+class Narrow(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float8_e4m3fn)
+
+
+def test_results_of_eight_bits_are_measured():
+    """Torch compares, counts and orders no numbers of eight bits."""
+    with Health(Narrow()) as health:
+        health.model(torch.tensor([3.0, 0.0]))
+        health.step(0.0)
+    assert not health.seen.error
+    (found,) = health.steps[0].outputs.values()
+    assert (found.fmt, found.largest, found.total, found.zeros) == ("FP8_E4M3", 3, 2, 1)
+
+
 # What rounding does to numbers of which each digit counts -----------------------------------
 
 
