@@ -243,7 +243,7 @@ ROWS = torch.zeros(5, dtype=torch.long)
     "row",
     programs_of("""
         index_add | w.new_zeros(2, 4).index_add(0, ROWS, w[ROWS]) | the order varies;
-        embedding_dense_backward | F.embedding(ROWS, w)
+        embedding_dense_backward | torch.embedding(w, ROWS)
             | running sum in the format is not simulated;
         add | w.add(0.7, alpha=0.3) | FP16; div | w / 3 | FP16;
         div | w.detach().div(w, rounding_mode="floor") | between steps are not simulated;
