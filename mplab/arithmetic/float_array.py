@@ -34,7 +34,16 @@ def _matmul(a: Any, b: Any, fmt: Format) -> np.ndarray:
     return product.reshape(left.shape[:-1] + right.shape[1:])
 
 
-def _operator(operation: Callable[..., Any], *, swapped: bool = False) -> Any:
+def _named(name: str, method: Callable[..., Any]) -> Any:
+    """Give a method the name that it has in the class, by which it is stored and shown."""
+    method.__name__ = name
+    method.__qualname__ = f"FloatArray.{name}"
+    return method
+
+
+def _operator(
+    name: str, operation: Callable[..., Any], *, swapped: bool = False
+) -> Any:
     """Make the method of an operator, which rounds its results to the format of the array."""
 
     def method(self: FloatArray, other: Any) -> FloatArray:
@@ -48,16 +57,16 @@ def _operator(operation: Callable[..., Any], *, swapped: bool = False) -> Any:
             operands.reverse()
         return FloatArray(operation(*operands, self.fmt), self.fmt)
 
-    return method
+    return _named(name, method)
 
 
-def _comparison(symbol: str, compare: Callable[[Any, Any], Any]) -> Any:
+def _comparison(name: str, symbol: str, compare: Callable[[Any, Any], Any]) -> Any:
     """Make the method of a comparison, which rounds nothing."""
 
     def method(self: FloatArray, other: Any) -> Any:
         return compare(self.values, as_float64(symbol, _unwrapped(other)))
 
-    return method
+    return _named(name, method)
 
 
 class FloatArray:
@@ -149,14 +158,14 @@ them: x.to(FP16).
         """Return the square roots."""
         return FloatArray(operations.sqrt(self.values, self.fmt), self.fmt)
 
-    __add__ = __radd__ = _operator(operations.add)
-    __sub__ = _operator(operations.subtract)
-    __rsub__ = _operator(operations.subtract, swapped=True)
-    __mul__ = __rmul__ = _operator(operations.multiply)
-    __truediv__ = _operator(operations.divide)
-    __rtruediv__ = _operator(operations.divide, swapped=True)
-    __matmul__ = _operator(_matmul)
-    __rmatmul__ = _operator(_matmul, swapped=True)
+    __add__ = __radd__ = _operator("__add__", operations.add)
+    __sub__ = _operator("__sub__", operations.subtract)
+    __rsub__ = _operator("__rsub__", operations.subtract, swapped=True)
+    __mul__ = __rmul__ = _operator("__mul__", operations.multiply)
+    __truediv__ = _operator("__truediv__", operations.divide)
+    __rtruediv__ = _operator("__rtruediv__", operations.divide, swapped=True)
+    __matmul__ = _operator("__matmul__", _matmul)
+    __rmatmul__ = _operator("__rmatmul__", _matmul, swapped=True)
 
     def __neg__(self) -> FloatArray:
         return FloatArray(round_to(-self.values, self.fmt), self.fmt)
@@ -188,12 +197,12 @@ them: x.to(FP16).
             f"x.sum() or mplab.arithmetic, or, to compute in float64, x.values."
         )
 
-    __eq__ = _comparison("==", operator.eq)
-    __ne__ = _comparison("!=", operator.ne)
-    __lt__ = _comparison("<", operator.lt)
-    __le__ = _comparison("<=", operator.le)
-    __gt__ = _comparison(">", operator.gt)
-    __ge__ = _comparison(">=", operator.ge)
+    __eq__ = _comparison("__eq__", "==", operator.eq)
+    __ne__ = _comparison("__ne__", "!=", operator.ne)
+    __lt__ = _comparison("__lt__", "<", operator.lt)
+    __le__ = _comparison("__le__", "<=", operator.le)
+    __gt__ = _comparison("__gt__", ">", operator.gt)
+    __ge__ = _comparison("__ge__", ">=", operator.ge)
 
     def __repr__(self) -> str:
         digits = 4 + (self.fmt.precision > 12) * 5

@@ -51,6 +51,14 @@ class RoundingParameters(NamedTuple):
     ufuncs: dict[Rounding, Any]
     """The ufuncs that `mplab.numbers.kernels.ufunc` made from these parameters."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a copy point to memory of its own."""
+        return _parameters, (self.numbers, self.special_cases)
+
+
+def _parameters(numbers: np.ndarray, special_cases: bool) -> RoundingParameters:
+    return RoundingParameters(numbers, address_of(numbers), special_cases, {})
+
 
 class LoopOptions(TypedDict):
     """The options of the loops in `mplab.numbers.kernels`."""
@@ -217,8 +225,7 @@ def rounding_parameters(
         no_minus_zero=0 if fmt.has_negative_zero else sign_bit,
     )
     special_cases = flush_inputs or flush_outputs or not fmt.has_negative_zero
-    numbers = np.array(known, integer)
-    return RoundingParameters(numbers, address_of(numbers), special_cases, {})
+    return _parameters(np.array(known, integer), special_cases)
 
 
 def address_of(array: np.ndarray) -> int:

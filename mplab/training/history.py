@@ -186,11 +186,13 @@ def _histogram_from(kept: Any) -> ExponentHistogram:
 
 
 def settings_from(stored: dict[str, Any]) -> dict[str, Any]:
-    """Drop former options of every recipe from stored settings, unless one of them was used."""
-    return {name: x for name, x in stored.items() if (name, x) not in _FORMER.items()}
+    """Drop former options of recipes, which changed no number, from stored settings.
 
-
-_FORMER: dict[str, Any] = {"native": False, "device": None, "checkpointing": False}
+    `native=True` did change some, so that such a run is another one.
+    """
+    former = "device", "checkpointing"
+    kept = {name: x for name, x in stored.items() if name not in former}
+    return {name: x for name, x in kept.items() if (name, x) != ("native", False)}
 
 
 def _sample_from(kept: Any) -> Sample:

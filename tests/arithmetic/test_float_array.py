@@ -1,6 +1,7 @@
 """The array that computes in its format."""
 
 import operator
+import pickle
 from fractions import Fraction
 
 import numpy as np
@@ -80,6 +81,12 @@ def test_it_cannot_be_changed_and_behaves_as_a_container():
     ]
     assert x.T.values.tolist() == [[1.0, 3.0], [2.0, 4.0]]
     assert (x == x).all()
+
+
+def test_its_operators_can_be_sent_to_other_processes():
+    x = FloatArray([1.0, 2.0], FP16)
+    for method in (x.__add__, x.__rsub__, x.__matmul__, x.__lt__):
+        assert str(pickle.loads(pickle.dumps(method))(x)) == str(method(x))
 
 
 def test_a_single_number_is_true_unless_it_is_zero():

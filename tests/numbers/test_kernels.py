@@ -1,6 +1,8 @@
+import copy
 import itertools
 import math
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -574,6 +576,12 @@ def test_read_only_numbers_at_odd_addresses_are_rounded_counted_and_added():
         lambda x: mplab.arithmetic.sum(x, accumulator_format=FP8_E4M3),
     ):
         np.testing.assert_equal(call(odd), call(odd.copy()))
+
+
+def test_a_copy_of_a_format_s_facts_points_to_numbers_of_its_own():
+    facts = rounding_parameters(FP16, np.dtype(np.float32), Overflow.IEEE)
+    for twin in (copy.deepcopy(facts), pickle.loads(pickle.dumps(facts))):
+        assert twin.address == twin.numbers.ctypes.data != facts.address
 
 
 def test_without_numba_s_compiler_a_sentence_says_so():

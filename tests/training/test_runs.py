@@ -189,7 +189,7 @@ def test_runs_of_versions_whose_recipes_had_more_options_are_read(tmp_path):
     first = gathered(["fp16-scaled"], out)
     written = out.read_text()
     plain = '"max_norm": null'
-    former = '"native": false, "device": null, "checkpointing": false'
+    former = '"native": false, "device": "cpu", "checkpointing": true'
     assert plain in written
     out.write_text(written.replace(plain, f"{plain}, {former}"))
     assert text(load_runs(out)) == text(first)
