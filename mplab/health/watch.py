@@ -105,7 +105,7 @@ class Health(measures.Watch):
 
     Cost on one CPU thread, for a Llama of four layers and width 256 on 256 tokens in BF16: 1.25
     times the steps' own CPU time, with `every=10` 1.1 times, traced steps included; where the
-    processor has matrix units for BF16, and the steps take less, 1.75 and 1.3 times. Networks
+    processor has matrix units for BF16, and the steps take less, 1.4 and 1.15 times. Networks
     whose steps take milliseconds pay more.
 
     Where parameters are spread over processes, each process watches its own part. Compiled modules
