@@ -96,10 +96,10 @@ class unseen:
         self._modes = without_modes()
         self._modes.__enter__()
         self._learns = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
+        torch.set_grad_enabled(False)
 
     def __exit__(self, *error: Any) -> None:
-        torch._C._set_grad_enabled(self._learns)
+        torch.set_grad_enabled(self._learns)
         self._modes.__exit__(*error)
 
 
