@@ -9,7 +9,9 @@ import lab_browser
 import nbconvert
 import nbformat
 import pytest
+import vscode
 from drawn import assert_as_it_was
+from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from mplab import explorers
@@ -132,6 +134,40 @@ def test_without_its_kernel_an_explorer_goes_on_or_shows_a_picture_and_says_why(
         assert page.evaluate(NOTEBOOK) == before
 
 
+@pytest.mark.browser
+def test_vs_code_shows_explorers_alive_on_dark_pages_too_and_saves_what_it_opened(
+    tmp_path,
+):
+    """A line above each told readers to run the cell in Jupyter; cards were white on black."""
+    path = tmp_path / "lessons" / "sample.ipynb"
+    lab_browser.write_notebook(path.parent, path.name, [*SOURCES, "answer = None"])
+    kept = nbformat.read(path, as_version=4)
+    grading = {"grade_id": "answer", "solution": True, "schema_version": 3}
+    kept.cells[-1].metadata["nbgrader"] = grading
+    NotebookClient(kept).execute()
+    nbformat.write(kept, path)
+    with vscode.opened(path, tmp_path) as page:
+        shown = page.frame_locator("iframe.webview").frame_locator("iframe")
+        saved = shown.locator(".mplab-saved")
+        saved.locator("img[width='720']").evaluate("e => e.decode().then(() => true)")
+        saved.get_by_role("slider").press("ArrowLeft")
+        saved.get_by_text("From 0.5 to 1.5").wait_for()
+        assert shown.get_by_text("run its cell in Jupyter").count() == 0
+        page.locator(".view-line", has_text="answer = None").click()
+        page.keyboard.press("F1")
+        page.get_by_role("combobox", name="input").fill(">Toggle between Light")
+        page.get_by_role("option", name="Toggle between Light").click()
+        shown.locator(".vscode-dark .mplab-page").wait_for()
+        scheme = "e => getComputedStyle(e).colorScheme"
+        assert shown.locator(".mplab-page").evaluate(scheme) == "dark"
+        page.locator(".view-line", has_text="answer = None").click()
+        page.keyboard.press("End")
+        page.keyboard.type("  # mine")
+        vscode.save(page, path)
+    kept.cells[-1].source += "  # mine"
+    assert nbformat.read(path, as_version=4) == kept
+
+
 def shown_saved(page):
     """The words and pictures of explorers that are seen where no kernel is, and all words."""
     page.locator(".mplab-saved").last.scroll_into_view_if_needed()
@@ -158,7 +194,7 @@ def test_an_exported_and_an_untrusted_notebook_show_their_explorers(notebook, tm
             texts, pictures, words = shown_saved(other)
             assert ["how the cell left it" in text for text in texts] == [True, True]
             assert pictures == 2 and " object at " not in words, front
-            assert "NumberLine: run its cell in Jupyter" in words
+            assert "run its cell in Jupyter" not in words
         assert_an_export_shows_them(path, page.context.browser)
 
 
@@ -185,8 +221,9 @@ def test_an_explorer_is_displayed_twice_and_a_page_keeps_one_of_them(monkeypatch
     for explorer in (FreezingCup(), explorers.RoundingLab()):
         explorer._ipython_display_()
         assert explorer.model_id in str(shown[-2])
-        assert shown[-2]["text/plain"].endswith(": run its cell in Jupyter to use it.")
-        assert "text/plain" not in shown[-1]  # a terminal prints nothing of it
+        # A terminal prints one of them, and so does what shows HTML but no widget.
+        assert not shown[-2]["text/plain"]
+        assert shown[-1]["text/plain"].endswith(": run its cell in Jupyter to use it.")
         outputs = [new_output("display_data", shown[-1])]
         cell = new_code_cell("explorer", outputs=outputs)
         page = lesson_body(new_notebook(cells=[cell]))

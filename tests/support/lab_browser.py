@@ -183,13 +183,18 @@ class Lesson:
         }
 
 
-def launched(playwright):
-    """An installed Chromium; without one the test is skipped, or fails where it must run."""
+def chromium():
+    """The place of an installed one; without it the test is skipped, or fails where it must run."""
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     if (found := next(filter(None, map(shutil.which, names)), None)) is None:
         needed = os.environ.get("MPLAB_REQUIRE_BROWSER") == "1"
         (pytest.fail if needed else pytest.skip)("Chromium is not installed")
-    return playwright.chromium.launch(executable_path=found, args=CHROMIUM)
+    return found
+
+
+def launched(playwright):
+    """An installed Chromium, started."""
+    return playwright.chromium.launch(executable_path=chromium(), args=CHROMIUM)
 
 
 @contextmanager

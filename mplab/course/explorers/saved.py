@@ -44,10 +44,11 @@ class Displayed:
         widget.add_class(living)
         bundle = widget._repr_mimebundle_()
         data, metadata = bundle if isinstance(bundle, tuple) else (bundle, {})
-        display(data, metadata=metadata, raw=True)
+        # Where no widget is shown, as in VS Code without a kernel, its words stood above the HTML.
+        display({**data, "text/plain": ""}, metadata=metadata, raw=True)
         style = _STYLE.format(living=living, saved=saved)
         html = f'{SAVED}{style}<div class="{saved}">{self.saved_html()}</div></div>'
-        display({"text/html": html}, raw=True)
+        display({"text/html": html, "text/plain": repr(self)}, raw=True)
 
 
 def saved_picture(question: str, svg: str, sentence: str) -> str:

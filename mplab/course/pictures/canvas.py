@@ -278,10 +278,10 @@ CARD = (
 CARD_CLASS = "mplab-card"
 
 CARD_STYLE = (
-    f'<style>[data-jp-theme-light="false"] .{CARD_CLASS} '
+    f'<style>:is([data-jp-theme-light="false"], .vscode-dark) .{CARD_CLASS} '
     "{ color-scheme: dark }</style>"
 )
-"""Turns a card dark where JupyterLab says that its theme is dark."""
+"""Turns a card dark where JupyterLab or VS Code says that its theme is dark."""
 
 
 # A figure that can be read aloud ---------------------------------------------------------
