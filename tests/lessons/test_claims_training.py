@@ -368,10 +368,36 @@ def test_floored_block_scales_cut_nearly_a_tenth_of_the_maxima_of_normal_numbers
     assert found[ScaleRule.POWER_OF_TWO] == pytest.approx((0.0266, 0.0), abs=1e-4)
 
 
-def test_a_history_of_n_costs_one_spike_n_and_one_tensors():
+def test_a_history_of_n_costs_n_and_one_tensors_only_where_the_range_is_short():
+    """It was said of E5M2, too."""
     explorer = AmaxHistory()
     for explorer.history.value in (16, 4, 1):
+        explorer.fmt.value, explorer.spike.value = "E4M3", 18
         assert explorer.spoilt == explorer.history.value + 1
+        for explorer.fmt.value, explorer.spike.value in (("E4M3", 14), ("E5M2", 18)):
+            assert explorer.spoilt == 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_blocks_are_for_outliers_past_the_range_of_a_format(seed):
+    """Lesson 12: “In E4M3 one scale does even better than MX.”"""
+    x = torch.randn(512, generator=torch.Generator().manual_seed(seed))
+    others = torch.arange(512) // 32 != 6
+
+    def errors(outlier):
+        x[200] = outlier
+        step = x.abs().max() / 127
+        ways = (
+            fake_quantize(x, FP8_E4M3),
+            fake_quantize(x, FP8_E4M3, scale=ScaleRule.MX, block=MX_BLOCK),
+            (x / step).round() * step,
+        )
+        return [float((b - x)[others].norm() / x[others].norm()) for b in ways]
+
+    one, blocks, integers = errors(2.0**10)
+    assert 0.02 < one < blocks < 0.04 and integers > 0.99
+    one, blocks, _ = errors(2.0**20)
+    assert one > 0.99 and 0.02 < blocks < 0.04
 
 
 def test_a_margin_of_four_powers_takes_in_a_spike_of_four_and_a_long_history_one_more():
