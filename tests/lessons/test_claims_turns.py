@@ -454,15 +454,23 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
     """Lesson 15: “With eight small values BF16 fails: its limit falls to 2⁵, FP16's to 2⁸”,
-    “Scaled columns do no harm”.
+    “Scaled columns do BF16 no harm”, “a power of two for each column, undone in x, brings back the
+    seven steps”.
     """
     a, b, _ = l15.random_system(2**7, seed=seed)
     columns = 2.0 ** np.random.default_rng(seed).integers(-10, 11, 64)
+    assert condition(a * columns) > 2**23
     plain, scaled = (
         refine(matrix, b, factor_format=BF16) for matrix in (a, a * columns)
     )
-    assert condition(a * columns) > 2**23
     assert plain.converged and scaled.converged and scaled.steps <= plain.steps
+    largest = np.frexp(abs(a * columns).max(0))[1]
+    scaled, evened = (
+        refine(matrix, b, factor_format=FP16)
+        for matrix in (a * columns, a * columns * 2.0**-largest)
+    )
+    assert not scaled.converged or scaled.steps > 15
+    assert evened.converged and evened.steps == 7
     for fmt, limit in ((BF16, 5), (FP16, 8)):
         ends = [
             refine(
