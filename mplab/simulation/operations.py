@@ -231,14 +231,17 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     call = _QUICKER.get(operation.name(), operation._op)
     if own_way is not None and written and isinstance(written[0], str):
         call = operation.overloadpacket  # for `out=`, which is filled afterwards
-    above = base in _CAST_WITHIN and _has_kernel(operation, _ABOVE_DEVICES)
-    composite = above or is_composite(operation)
+    above = None
+    if base in _CAST_WITHIN:
+        keys = _ABOVE_DEVICES, EXPLICIT
+        above = next((key for key in keys if _has_kernel(operation, key)), None)
+    composite = above is not None or is_composite(operation)
     view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
     # the CPU runs one operation after the other
     looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
     parts = None
     if composite:
-        parts = _ABOVE_DEVICES if above else COMPOSITE
+        parts = above or COMPOSITE
     if looped and _has_kernel(operation, EXPLICIT):
         parts = EXPLICIT
     random = torch.Tag.nondeterministic_seeded in operation.tags
