@@ -113,10 +113,11 @@ class simulated(ContextDecorator):
         result is that of torch's own low kernel, except matrix products and convolutions, which are
         float32's rounded once: they differ from torch's by the order of their sums, and by more
         where oneDNN has no convolution for the format, as without AVX-512, because torch then adds
-        up images and overlapping windows in the format; and except the gradient of `prod`, which
-        torch computes by another formula under any mode. There the results are bit-exact with
-        `torch.autocast("cpu")` in all programs of tests/simulation/test_autocast.py, and what was
-        lost is counted by one rounding of the float32 result.
+        up images and overlapping windows in the format; and except the gradient of `prod` and the
+        forward derivatives of layer and group norms, which torch computes by other formulas under
+        any mode. There the results are bit-exact with `torch.autocast("cpu")` in all programs of
+        tests/simulation/test_autocast.py, and what was lost is counted by one rounding of the
+        float32 result.
 
         Elsewhere, in other formats, roundings and by the rules of CUDA, each result is torch's
         float32 result, correctly rounded, except where a low kernel is known to do otherwise:

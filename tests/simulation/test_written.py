@@ -6,6 +6,7 @@ import math
 import warnings
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, TF32, Overflow, Rounding, Stream
 from mplab.simulation import AS_WRITTEN, CPU_AUTOCAST, explain, simulated
@@ -499,6 +501,19 @@ def test_products_of_float8_with_scales_and_flex_attention_are_torch_s():
     real = flex_attention(q, q, q)
     with written(BF16):
         assert flex_attention(q, q, q).equal(real)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@HALVES
+def test_forward_derivatives_of_a_layer_norm_are_those_of_torch_under_any_mode(fmt):
+    """Torch computes them in another order where it sees a mode."""
+    h, direction = torch.randn(2, 8, 16).to(fmt.torch_dtype)
+    found = []
+    for mode in (FlopCounterMode(display=False), written(fmt)):
+        with mode:
+            norm = partial(F.layer_norm, normalized_shape=(16,))
+            found.append(torch.func.jvp(norm, (h,), (direction,))[1])
+    assert torch.equal(*found)
 
 
 def test_a_norm_of_no_rows_has_gradients():
