@@ -132,8 +132,11 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
 
 @pytest.mark.slow
 def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(course):
+    """`--force` had removed what was graded before it was refused."""
     submit(course, "s01", notebook(course))
-    shutil.copytree(course.root / "submitted/s01", course.root / "autograded/s02")
+    for folder in ("autograded", "feedback"):
+        shutil.copytree(course.root / "submitted/s01", course.root / folder / "s01")
+    before = {p: p.stat().st_mtime_ns for p in course.root.rglob("*.ipynb")}
     (course.root / "source/a1/checks.json").unlink()
     for step in ("autograde", "generate_assignment", "generate_feedback"):
         command = [sys.executable, "-m", "nbgrader", step, "a1", "--force"]
@@ -147,8 +150,7 @@ def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(
         )
         assert done.returncode == 1
         assert "in a course of mplab this is done by `mplab grade`" in done.stderr
-    assert not (course.root / "autograded/s01").exists()
-    assert not (course.root / "feedback").exists()
+    assert {p: p.stat().st_mtime_ns for p in course.root.rglob("*.ipynb")} == before
     assert (course.root / "release/a1/checks.json").exists()
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nbconvert.preprocessors import Preprocessor
+from nbconvert.exporters import Exporter
 from nbgrader.auth import Authenticator
 from nbgrader.converters.base import NbGraderException
 from nbgrader.exchange import ExchangeError, ExchangeFactory
@@ -83,8 +83,11 @@ def _run(course: Course, step: str, about: dict[str, str], **options: Any) -> No
             ) from error
 
 
-class Converting(Preprocessor):
-    """Keeps nbgrader's own commands from releasing without checks, and from grading unprotected."""
+class Converting(Exporter):
+    """Keeps nbgrader's own commands from releasing without checks, and from grading unprotected.
+
+    They make their exporter before they remove what `--force` is to replace.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -159,7 +159,8 @@ def _generate(course: Course, name: str, folder: str, **settings: str) -> Path:
     from nbgrader.converters.base import NbGraderException
 
     config = course.config()
-    # They refuse nbgrader's own command.
+    # They refuse nbgrader's own command; the latter in courses made by version 0.2.
+    config.BaseConverter.pop("exporter_class", None)
     config.GenerateAssignment.pop("preprocessors", None)
     place = Path(folder).relative_to(course.root)
     with captured_log() as reason:
