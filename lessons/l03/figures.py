@@ -134,7 +134,7 @@ def mean_errors(x: np.ndarray, fmt: Format, modes: Sequence[Rounding]) -> c.Pict
         range(len(modes)), list(shifts.values()), height=0.6, color=c.style(fmt).colour
     )
     c.rows(axes, [mode_words(mode) for mode in modes])
-    axes.set_xlim(-0.75, 0.75)
+    axes.set_xlim(-1, 1)  # room for a number beside a bar, on a phone, too
     for row, shift in enumerate(shifts.values()):
         side = "right" if shift < 0 else "left"
         words = _signed(shift)

@@ -211,7 +211,7 @@ EXERCISES: dict[str, Exercise] = {
         misconceptions=known(
             (
                 _larger_first,
-                "This is Kahan's correction: it is sure of the loss only if |a| >= |b|.",
+                "This is Kahan's correction: it may miss the loss where |a| < |b|.",
             ),
             (
                 _sum_in_fp64,
