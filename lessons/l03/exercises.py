@@ -98,7 +98,7 @@ EXERCISES: dict[str, Exercise] = {
     "round_e4m3": Exercise(
         answer=solutions.round_e4m3,
         uses=("ulp", "values"),
-        reason="Divide by the gap at x, round to the nearest integer, ties to even, multiply back.",
+        reason="Divide by the gap at x, round once to an integer, ties to even, and multiply back.",
         cases=_ROUND_CASES,
         fmt=FP8_E4M3,
         misconceptions=known(

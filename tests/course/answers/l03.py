@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from mplab import FP8_E4M3, ulp, values
+from mplab import FP8_E4M3, FP16, round_to, ulp, values
 
 
 def gap(x, digits, least):
@@ -35,4 +35,10 @@ RIGHT = {
     "four_ties": [[8, 12, 12, 16], (8.0, 12.0, 12.0, 16.0)],
     "round_e4m3": [by_ulp, by_search],
     "chance_up": [chance],
+}
+
+WRONG = {
+    "round_e4m3": [
+        (lambda x: float(round_to(round_to(x, FP16), FP8_E4M3)), "round once"),
+    ],
 }
