@@ -639,7 +639,7 @@ def test_without_a_scale_fp16_breaks_or_stays_at_percents_and_with_it_nothing_ch
     seed,
 ):
     """Lesson 15: “more than half the entries become 0, and the others one of a few multiples”,
-    “takes the same seven steps as before, bit for bit”.
+    “takes the same seven steps, bit for bit”.
     """
     a, b, _ = l15.random_system(2**7, seed=seed)
     large = 2.0**20 * a

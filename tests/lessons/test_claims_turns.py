@@ -22,7 +22,7 @@ from mplab import (
     scaling,
     ulp,
 )
-from mplab.arithmetic import condition, cumsum, matmul, refine
+from mplab.arithmetic import backward_error, condition, cumsum, matmul, mma, refine
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l09.limits import headroom
@@ -32,6 +32,7 @@ from mplab.lessons.l16.explorer import _lorenz
 from mplab.lessons.l16.figures import cooling
 from mplab.lessons.l16.integration import integrate
 from mplab.lessons.l17 import figures as l17
+from mplab.lessons.l17.emulation import split
 from mplab.lessons.l18 import figures as l18
 from mplab.lessons.l19 import figures as l19
 from mplab.scaling import (
@@ -531,8 +532,8 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
     """Lesson 15: “With eight small values BF16 fails: its limit falls to 2⁵, FP16's to 2⁸”,
-    “Scaled columns do BF16 no harm”, “a power of two for each column, undone in x, brings back the
-    seven steps”.
+    “Scaled columns do BF16 no harm: no significand changes, in factors or steps”, “a power of two
+    for each, undone in x, brings back the seven steps”.
     """
     a, b, _ = l15.random_system(2**7, seed=seed)
     columns = 2.0 ** np.random.default_rng(seed).integers(-10, 11, 64)
@@ -540,7 +541,9 @@ def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
     plain, scaled = (
         refine(matrix, b, factor_format=BF16) for matrix in (a, a * columns)
     )
-    assert plain.converged and scaled.converged and scaled.steps <= plain.steps
+    assert plain.converged and scaled.converged and scaled.steps < plain.steps
+    early = backward_error(a, scaled.x * columns, b)
+    assert early == pytest.approx(plain.backward_errors[scaled.steps], rel=0.01)
     largest = np.frexp(abs(a * columns).max(0))[1]
     scaled, evened = (
         refine(matrix, b, factor_format=FP16)
@@ -618,6 +621,14 @@ def test_one_bit_too_many_is_seen_or_not_as_the_rule_rounds(seed):
         assert positive[0] <= found.shares["positive"][at] <= positive[1]
         assert near[0] <= found.shares["nearly equal"][at] <= near[1]
         assert not found.shares["random signs"][at : at + 2].any()
+
+
+def test_random_signs_hide_that_a_unit_keeps_fourteen_bits_only():
+    """Lesson 17: “With random signs none ever is”."""
+    for seed in range(5):
+        x, y = np.random.default_rng(seed).standard_normal((2, 16, 1024))
+        left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
+        assert (mma(left, right, input_format=FP8_E4M3) == left @ right).all()
 
 
 # Lesson 18: the data ---------------------------------------------------------------------
