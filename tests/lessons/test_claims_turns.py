@@ -533,10 +533,13 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
 def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
     """Lesson 15: “With eight small values BF16 fails: its limit falls to 2⁵, FP16's to 2⁸”,
     “Scaled columns do BF16 no harm: no significand changes, in factors or steps”, “a power of two
-    for each, undone in x, brings back the seven steps”.
+    for each, undone in x, brings back the seven steps”, “with columns up to 2³⁰ it stops at once”.
     """
-    a, b, _ = l15.random_system(2**7, seed=seed)
+    a, b, x = l15.random_system(2**7, seed=seed)
     columns = 2.0 ** np.random.default_rng(seed).integers(-10, 11, 64)
+    at_once = refine(a * columns**3, b, factor_format=BF16)
+    assert at_once.converged and not at_once.steps
+    assert abs(at_once.x * columns**3 - x).max() > 0.05 * abs(x).max()
     assert condition(a * columns) > 2**23
     plain, scaled = (
         refine(matrix, b, factor_format=BF16) for matrix in (a, a * columns)
