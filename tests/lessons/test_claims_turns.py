@@ -626,12 +626,15 @@ def test_one_bit_too_many_is_seen_or_not_as_the_rule_rounds(seed):
         assert not found.shares["random signs"][at : at + 2].any()
 
 
-def test_random_signs_hide_that_a_unit_keeps_fourteen_bits_only():
+def test_random_signs_or_smaller_numbers_hide_that_a_unit_keeps_fourteen_bits_only():
     """Lesson 17: “With random signs none ever is”."""
     for seed in range(5):
-        x, y = np.random.default_rng(seed).standard_normal((2, 16, 1024))
-        left, right = split(x, 1, 5)[0][0], split(y, 1, 5)[0][0].T
-        assert (mma(left, right, input_format=FP8_E4M3) == left @ right).all()
+        rng = np.random.default_rng(seed)
+        signed, small = rng.standard_normal((2, 16, 1024)), rng.random((2, 16, 1024))
+        for numbers, every in ((signed, None), (small, 128)):
+            left, right = (split(x, 1, 5)[0][0] for x in numbers)
+            sums = mma(left, right.T, input_format=FP8_E4M3, promote_every=every)
+            assert (sums == left @ right.T).all()
 
 
 # Lesson 18: the data ---------------------------------------------------------------------
