@@ -65,7 +65,7 @@ class AmaxHistory(Explorer):
         self.fmt = choice("format", FORMATS)
         self.step = slider("look at step", 0, STEPS - 1, SPIKE_AT + 1)
         self.on_page = {
-            "spike 2^": (0, 2, 3, 4, 5, 6, 8, 12, 18, 24),
+            "spike 2^": (0, 2, 3, 4, 5, 6, 8, 14, 18, 24),
             "history": (1, 4, 16),
             "margin 2^": (0, 4, 8),
             "look at step": (0, SPIKE_AT, 15, 18, 19, 30, 31),
