@@ -170,7 +170,7 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
 
     It is the largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, at most
     2^−53 for a solution whose entries were rounded to FP64, 1 at worst. A norm sees the largest
-    columns of a alone: where others are far smaller, it may be tiny though x has no right digit.
+    columns of a alone: where others are far smaller, it may be tiny though x is far off.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
@@ -320,8 +320,9 @@ def refine(
 
     Returns:
         The solution and its history. It has converged only if its backward error, computed
-        without any rounding, is at most 2^−52. Columns of `a` that differ by a factor of 2^30 or
-        more make that easy: multiply each by a power of two first, and x by the same afterwards.
+        without any rounding, is at most 2^−52. That says little where columns of `a` differ
+        much in size: multiply each by a power of two first, so that their largest entries are
+        alike, and the entries of x by the same afterwards.
 
     Raises:
         TypeError: `a` or `b` holds no numbers.

@@ -140,7 +140,9 @@ def test_vs_code_shows_explorers_alive_on_dark_pages_too_and_saves_what_it_opene
 ):
     """A line above each told readers to run the cell in Jupyter; cards were white on black."""
     path = tmp_path / "lessons" / "sample.ipynb"
-    lab_browser.write_notebook(path.parent, path.name, [*SOURCES, "answer = None"])
+    picture = "import mplab\nmplab.pictures.code_table(mplab.FP4_E2M1)"
+    sources = [*SOURCES, picture, "answer = None"]
+    lab_browser.write_notebook(path.parent, path.name, sources)
     kept = nbformat.read(path, as_version=4)
     grading = {"grade_id": "answer", "solution": True, "schema_version": 3}
     kept.cells[-1].metadata["nbgrader"] = grading
@@ -158,8 +160,9 @@ def test_vs_code_shows_explorers_alive_on_dark_pages_too_and_saves_what_it_opene
         page.get_by_role("combobox", name="input").fill(">Toggle between Light")
         page.get_by_role("option", name="Toggle between Light").click()
         shown.locator(".vscode-dark .mplab-page").wait_for()
-        scheme = "e => getComputedStyle(e).colorScheme"
-        assert shown.locator(".mplab-page").evaluate(scheme) == "dark"
+        schemes = "all => all.map(e => getComputedStyle(e).colorScheme)"
+        for kind in (".mplab-page", ".mplab-card:not(.mplab-saved *)"):
+            assert shown.locator(kind).evaluate_all(schemes) == ["dark"]
         page.locator(".view-line", has_text="answer = None").click()
         page.keyboard.press("End")
         page.keyboard.type("  # mine")

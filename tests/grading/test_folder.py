@@ -133,21 +133,21 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_the_code_earned(
 @pytest.mark.slow
 def test_plain_nbgrader_commands_that_know_no_sandbox_and_no_checks_are_refused(course):
     """`--force` had removed what was graded before it was refused."""
+
+    def run(step):
+        command = [sys.executable, "-m", "nbgrader", step, "a1", "--force"]
+        options = {"capture_output": True, "text": True, "timeout": 120}
+        return subprocess.run(command, cwd=course.root, env=ENVIRONMENT, **options)
+
+    solution = run("generate_solution")  # of the teacher's own cells
+    assert not solution.returncode, solution.stderr
     submit(course, "s01", notebook(course))
     for folder in ("autograded", "feedback"):
         shutil.copytree(course.root / "submitted/s01", course.root / folder / "s01")
     before = {p: p.stat().st_mtime_ns for p in course.root.rglob("*.ipynb")}
     (course.root / "source/a1/checks.json").unlink()
     for step in ("autograde", "generate_assignment", "generate_feedback"):
-        command = [sys.executable, "-m", "nbgrader", step, "a1", "--force"]
-        done = subprocess.run(
-            command,
-            cwd=course.root,
-            env=ENVIRONMENT,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
+        done = run(step)
         assert done.returncode == 1
         assert "in a course of mplab this is done by `mplab grade`" in done.stderr
     assert {p: p.stat().st_mtime_ns for p in course.root.rglob("*.ipynb")} == before

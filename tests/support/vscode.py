@@ -21,8 +21,11 @@ VIEWS = "static/build/out/vs/workbench/contrib/webview/browser/pre"
 """Where outputs are shown, in VS Code's own pages; by default on a server of its makers."""
 
 OPTIONS = 'id="vscode-workbench-web-configuration" data-settings="{'
+"""Where the page has its settings: no option of the server says where outputs are shown."""
 
 WRITES = "async writeFile(uri, content, opts) {"
+"""Where the server's file system keeps in memory what is saved. A newer server may word either
+otherwise: then an assertion below fails."""
 
 COOKIES = {"profile": {"block_third_party_cookies": False, "cookie_controls_mode": 0}}
 """Outputs have an origin of their own, and need a service worker there."""
@@ -59,7 +62,7 @@ def serve(folder, scratch):
 
 
 @contextmanager
-def opened(path, scratch, *, height=4000):
+def opened(path, scratch):
     """Open a notebook; yield the page. What it saves is written to the file."""
     with serve(path.parent, scratch) as address, sync_playwright() as playwright:
         settings = scratch / "profile" / "Default"
@@ -70,7 +73,10 @@ def opened(path, scratch, *, height=4000):
             executable_path=chromium(),
             # A page that a test hands over counts as one from the internet.
             args=[*CHROMIUM, "--disable-features=LocalNetworkAccessChecks"],
-            viewport={"width": 1280, "height": height},
+            viewport={
+                "width": 1280,
+                "height": 4000,
+            },  # cells out of sight are not drawn
         )
         try:
             hand_over(context, address, path.parent)

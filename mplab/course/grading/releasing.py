@@ -160,8 +160,8 @@ def _generate(course: Course, name: str, folder: str, **settings: str) -> Path:
 
     config = course.config()
     # They refuse nbgrader's own command; the latter in courses made by version 0.2.
-    config.BaseConverter.pop("exporter_class", None)
-    config.GenerateAssignment.pop("preprocessors", None)
+    for refusal in ("exporter_class", "preprocessors"):
+        config.GenerateAssignment.pop(refusal, None)
     place = Path(folder).relative_to(course.root)
     with captured_log() as reason:
         try:
