@@ -317,6 +317,7 @@ def test_a_history_says_which_layers_were_lowered_and_which_not():
     )
 
 
+@pytest.mark.slow
 def test_simulated_and_real_fp8_products_begin_with_the_same_losses():
     one = run(AUTOENCODER, "fp8-current", steps=10)
     other = run(AUTOENCODER, "amp-fp8-current", steps=10, device="cpu")
