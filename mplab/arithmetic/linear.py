@@ -198,7 +198,7 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
     x, b = (
         _vector(name, n, _finite(name, n, v), matrix) for n, v in (("x", x), ("b", b))
     )
-    return _System(matrix, b).residual_and_backward_error(x)[2]
+    return _System(matrix, b, np.zeros(len(b), int)).residual_and_backward_error(x)[2]
 
 
 def condition(a: Any, p: float = 2) -> float:
@@ -225,11 +225,20 @@ def condition(a: Any, p: float = 2) -> float:
 
 
 class _System:
-    """A system a·x = b in integers, to judge solutions without any rounding."""
+    """A system a·x = b in integers, to judge solutions without any rounding.
 
-    def __init__(self, a: np.ndarray, b: np.ndarray) -> None:
+    They are judged as they are, and with column j of `a` multiplied by 2^powers[j] and x[j] divided
+    by it; the larger backward error counts.
+    """
+
+    def __init__(self, a: np.ndarray, b: np.ndarray, powers: np.ndarray) -> None:
         (self.a, self.unit_of_a), (self.b, self.unit_of_b) = _integers(a), _integers(b)
-        self.norm_of_a = max(abs(self.a).sum(axis=1))
+        columns = (powers - powers.min()).astype(object)
+        self.apart = max(columns)
+        self.shifts_of_x = self.apart - columns
+        sizes = abs(self.a)
+        self.norm_of_a = max(sizes.sum(axis=1)) << self.apart
+        self.norm_of_scaled = max((sizes << columns).sum(axis=1))
 
     def residual_and_backward_error(
         self, x: np.ndarray
@@ -246,11 +255,13 @@ class _System:
         of_product = self.unit_of_a + unit_of_x - unit
         of_b = self.unit_of_b - unit
         rest = (self.b << of_b) - ((self.a @ whole) << of_product)
-        norms = self.norm_of_a * max(abs(whole)) << of_product
+        sizes = abs(whole)
+        of_scaled = self.norm_of_scaled * max(sizes << self.shifts_of_x)
+        norms = min(self.norm_of_a * max(sizes), of_scaled) << of_product
         largest = max(abs(rest))
-        all_of_it = norms + (max(abs(self.b)) << of_b)
+        all_of_it = norms + (max(abs(self.b)) << of_b + self.apart)
         bits = largest.bit_length()
-        error = largest / all_of_it if largest else 0.0
+        error = (largest << self.apart) / all_of_it if largest else 0.0
         return (rest / (1 << bits)).astype(np.float64), unit + bits, error
 
 
@@ -269,7 +280,8 @@ class Refinement(NamedTuple):
     Attributes:
         x: float64, shape (n,): the last solution; NaN if the factors broke down.
         backward_errors: float64, shape (steps + 1,): of the first solution, and after each
-            step; empty if the factors broke down. See `backward_error`.
+            step; empty if the factors broke down. See `backward_error`; if `refine` scaled the
+            columns, that of the scaled equations counts where it is larger.
         inner_steps: the number of GMRES steps, over all corrections.
         reason: why `x` is not better; empty if it has converged.
     """
@@ -313,16 +325,16 @@ def refine(
         b: finite float64, shape (n,).
         factor_format: the format of the factors.
         residual_format: the format, FP32 or narrower, of a, x and b in the residual, and of its
-            sums. None: the residual is exact, rounded once to FP64.
+            sums, with columns scaled, too. None: the residual is exact, rounded once to FP64.
         method: "classic" or "gmres".
-        scale: multiply `a` by a power of two first, so that its largest entry is in [1, 2).
+        scale: multiply each column of `a` by a power of two first, so that its largest entry
+            is in [1, 2), and the entries of x by the same afterwards.
         limit: the maximum number of steps, not negative.
 
     Returns:
         The solution and its history. It has converged only if its backward error, computed
-        without any rounding, is at most 2^−52. That says little where columns of `a` differ
-        much in size: multiply each by a power of two first, so that their largest entries are
-        alike, and the entries of x by the same afterwards.
+        without any rounding, is at most 2^−52. Without `scale` that says little where columns
+        of `a` differ much in size.
 
     Raises:
         TypeError: `a` or `b` holds no numbers.
@@ -349,14 +361,14 @@ def refine(
     b = _vector("refine", "b", _finite("refine", "b", b), matrix)
     one_of("refine", "method", method, ("classic", "gmres"))
     limit = integer("refine", "limit", limit)
-    power = 1 - int(np.frexp(np.abs(matrix).max())[1]) if scale else 0
-    scaled = np.ldexp(matrix, power)
+    powers = (1 - np.frexp(np.abs(matrix).max(axis=0))[1]) * bool(scale)
+    scaled = np.ldexp(matrix, powers)
     factor_format = format_of(factor_format, function="refine")
     factors = lu(round_to(scaled, factor_format), factor_format)
     if factors.reason:
         failure = f"factors in {factor_format.name} broke down: {factors.reason}"
         return Refinement(np.full(len(b), np.nan), np.empty(0), 0, failure)
-    system = _System(matrix, b)
+    system = _System(matrix, b, powers)
     x = np.zeros(len(b))
     inner = 0
     residual, exponent, _ = system.residual_and_backward_error(x)
@@ -369,11 +381,12 @@ def refine(
                     lambda v: _solve(factors, scaled @ v), correction
                 )
                 inner += steps
-            x = x + np.ldexp(correction, exponent + power)
+            x = x + np.ldexp(correction, exponent + powers)
             residual, exponent, error = system.residual_and_backward_error(x)
             errors.append(error)
             if residual_format is not None:
-                residual = _low_residual(matrix, x, b, residual_format)
+                y = np.ldexp(x, -powers)
+                residual = _low_residual(scaled, y, b, residual_format)
                 exponent = 0
     return Refinement(x, np.array(errors), inner, reason)
 

@@ -289,7 +289,10 @@ def test_what_is_said_to_have_converged_has_and_nothing_else(method, residual_fo
                 assert found.steps == max(len(errors) - 1, 0) <= 9
                 assert found.converged == (not found.reason)
                 if errors.size and np.isfinite(found.x).all():
-                    assert errors[-1] == exact_backward_error(a, found.x, b)
+                    powers = 2.0 ** (1 - np.frexp(abs(a).max(axis=0))[1])
+                    both = ((a, found.x), (a * powers, found.x / powers))
+                    wanted = max(exact_backward_error(*each, b) for each in both)
+                    assert errors[-1] == wanted
                     assert found.converged == (errors[-1] <= 2.0**-52)
                 else:
                     assert not found.converged
@@ -326,6 +329,26 @@ def test_a_power_of_two_changes_no_bit_and_other_scales_no_step():
         assert not unscaled.converged
         assert ("broke down: column 0 meets" in unscaled.reason) == (c > 1)
         assert refine(c * a, c * b, factor_format=BF16, scale=False).converged
+
+
+@pytest.mark.parametrize("most", [10, 30, 250])
+def test_columns_times_powers_of_two_take_the_same_steps_to_the_same_bits(most):
+    """Small ones do not underflow in FP16, and a norm that sees the large ones ends nothing."""
+    a, b = of_condition(32, 100.0, 3)
+    powers = np.random.default_rng(most).integers(-most, most + 1, 32)
+    for fmt in (FP16, BF16):
+        plain = refine(a, b, factor_format=fmt)
+        scaled = refine(np.ldexp(a, powers), b, factor_format=fmt)
+        assert plain.converged and scaled.converged
+        assert_same_bits(np.ldexp(scaled.x, powers), plain.x)
+    low, as_wide = (
+        refine(m, b, factor_format=FP16, residual_format=FP16).x
+        for m in (np.ldexp(a, powers), a)
+    )
+    assert_same_bits(np.ldexp(low, powers), as_wide)
+    as_it_is = refine(np.ldexp(a, powers), b, factor_format=BF16, scale=False)
+    off = abs(np.ldexp(as_it_is.x, powers) - plain.x).max()
+    assert as_it_is.converged == (most <= 30) and not off < 1e-12
 
 
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda f: f.name)

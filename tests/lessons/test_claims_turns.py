@@ -22,7 +22,7 @@ from mplab import (
     scaling,
     ulp,
 )
-from mplab.arithmetic import backward_error, condition, cumsum, matmul, mma, refine
+from mplab.arithmetic import condition, cumsum, matmul, mma, refine
 from mplab.lessons.l05 import figures as l05
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 from mplab.lessons.l09.limits import headroom
@@ -525,35 +525,27 @@ def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(se
         a, b, _ = l15.random_system(2.0**level, small=1, seed=seed)
         run = refine(a, b, factor_format=FP16, method="gmres")
         steps[level] = run.inner_steps / run.steps
-    assert steps[32] <= 8 < 20 < steps[40] < 45
+    assert steps[32] <= 9 < 20 < steps[40] < 45
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_the_spectrum_and_the_scale_of_columns_move_the_end_of_refinement(seed):
     """Lesson 15: “With eight small values BF16 fails: its limit falls to 2⁵, FP16's to 2⁸”,
-    “Scaled columns do BF16 no harm: no significand changes, in factors or steps”, “a power of two
-    for each, undone in x, brings back the seven steps”, “with columns up to 2³⁰ it stops at once”.
+    “Scaled columns do no harm”, “with 2³⁰ it stops at once”.
     """
     a, b, x = l15.random_system(2**7, seed=seed)
     columns = 2.0 ** np.random.default_rng(seed).integers(-10, 11, 64)
-    at_once = refine(a * columns**3, b, factor_format=BF16)
+    assert condition(a * columns) > 2**23
+    for fmt in (BF16, FP16):
+        plain = refine(a, b, factor_format=fmt)
+        for scaled in (columns, columns**3):
+            run = refine(a * scaled, b, factor_format=fmt)
+            assert run.converged and run.steps == plain.steps
+            np.testing.assert_array_equal(run.x * scaled, plain.x)
+    at_once = refine(a * columns**3, b, factor_format=BF16, scale=False)
     assert at_once.converged and not at_once.steps
     assert abs(at_once.x * columns**3 - x).max() > 0.05 * abs(x).max()
-    assert condition(a * columns) > 2**23
-    plain, scaled = (
-        refine(matrix, b, factor_format=BF16) for matrix in (a, a * columns)
-    )
-    assert plain.converged and scaled.converged and scaled.steps < plain.steps
-    early = backward_error(a, scaled.x * columns, b)
-    assert early == pytest.approx(plain.backward_errors[scaled.steps], rel=0.01)
-    largest = np.frexp(abs(a * columns).max(0))[1]
-    scaled, evened = (
-        refine(matrix, b, factor_format=FP16)
-        for matrix in (a * columns, a * columns * 2.0**-largest)
-    )
-    assert not scaled.converged or scaled.steps > 15
-    assert evened.converged and evened.steps == 7
     for fmt, limit in ((BF16, 5), (FP16, 8)):
         ends = [
             refine(
