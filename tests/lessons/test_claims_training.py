@@ -14,6 +14,7 @@ import pytest
 import torch
 from prose import prose, source
 from tiers import mostly_full
+from torch import nn
 from torch.nn import functional as F
 
 import mplab
@@ -433,32 +434,93 @@ def test_no_curve_of_a_loss_names_its_fault():
     )
 
 
-def masked_rows(dtype):
-    """By mask, the first number of a row that sees nothing: by hand, and by torch's kernel."""
+def rows_masked_by(amount, dtype):
+    """The first number of each row, every score masked: by hand, and by torch's kernel."""
     x = torch.arange(1.0, 5.0).reshape(1, 4, 1).repeat(1, 1, 8).to(dtype)
-    hidden = torch.zeros(1, 4, 4, dtype=torch.bool)
-    scores = x @ x.mT
-    added = torch.full((1, 4, 4), -1e9).to(dtype)
-    by_hand = {
-        "added": scores + added,
-        "Boolean": scores.masked_fill(~hidden, -torch.inf),
-    }
-    return {
-        name: (
-            float((by_hand[name].softmax(-1) @ x)[0, 0, 0]),
-            float(F.scaled_dot_product_attention(x, x, x, attn_mask=mask)[0, 0, 0]),
-        )
-        for name, mask in (("added", added), ("Boolean", hidden))
-    }
+    mask = torch.full((1, 4, 4), amount).to(dtype)
+    by_hand = (x @ x.mT + mask).softmax(-1) @ x
+    kernel = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+    return by_hand[0, :, 0].tolist(), kernel[0, :, 0].tolist()
 
 
-def test_in_fp16_the_kernel_decides_and_in_fp32_an_added_mask_gives_a_mean():
-    """Lesson 13: “there the added mask gives 2.5, the mean of all that it should hide”."""
-    found = masked_rows(torch.float16)
-    wide = masked_rows(torch.float32)
-    assert found["added"][1] == found["Boolean"][1] == wide["Boolean"][1] == 0
-    assert np.isnan([found["added"][0], found["Boolean"][0]]).all()
-    assert wide["added"] == (2.5, 2.5)
+def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_not_there():
+    """Lesson 13: “a plain softmax subtracts”, “gives 0 to a row that sees nothing”, “With −10⁴
+    the rows are those without a mask, in FP16 too”, “2.5 in the first row”, “In BF16 −10⁴ has that
+    gap already”.
+    """
+    for amount, dtype in (
+        (-1e9, torch.float16),
+        (-math.inf, torch.float16),
+        (-math.inf, torch.float32),
+    ):
+        by_hand, kernel = rows_masked_by(amount, dtype)
+        assert np.isnan(by_hand).all() and kernel == [0.0] * 4
+    for dtype in (torch.float16, torch.float32):
+        masked, bare = (rows_masked_by(amount, dtype) for amount in (-1e4, 0.0))
+        np.testing.assert_allclose(masked, bare, rtol=1e-3)
+    by_hand, kernel = rows_masked_by(-1e9, torch.float32)
+    assert by_hand[0] == kernel[0] == 2.5 < by_hand[2] == kernel[2] == 4
+    assert rows_masked_by(-1e4, torch.bfloat16)[0][0] == 2.5
+
+
+def steps_of_adam(eps, steps=60):
+    """The losses of `half-adam` with another `eps`, in FP16 and in FP32."""
+    found = []
+    for dtype in (torch.float16, torch.float32):
+        torch.manual_seed(1)
+        x, y = torch.randn(64, 8), torch.randn(64, 4)
+        x[:, 0] = 0
+        network = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4)).to(dtype)
+        adam = torch.optim.Adam(network.parameters(), lr=1e-3, eps=eps)
+        for _ in range(steps):
+            adam.zero_grad()
+            loss = F.mse_loss(network(x.to(dtype)).float(), y)
+            loss.backward()
+            adam.step()
+        found.append(loss.item())
+    return found
+
+
+def test_a_larger_eps_ends_the_nan_and_only_a_large_one_the_fault():
+    """Lesson 13: “A larger `eps` ends the NaN, not the fault”; the guide has what the losses do."""
+    assert math.isnan(steps_of_adam(1e-8)[0])
+    half, wide = steps_of_adam(1e-7)
+    assert half > 100 * wide
+    half, wide = steps_of_adam(1e-4)
+    assert abs(half / wide - 1) < 0.1
+
+
+def test_a_larger_rate_moves_lost_weights_until_the_gradients_have_shrunk():
+    """Lesson 13: “then they stand still again, far above FP32's loss”."""
+    torch.manual_seed(1)
+    x = torch.rand(64, 8) + 0.5
+    y = x.sum(1, keepdim=True) - 1
+    for rate in (2e-3, 1e-2):
+        losses = {}
+        for dtype in (torch.bfloat16, torch.float32):
+            weight = torch.ones(8, 1, dtype=dtype, requires_grad=True)
+            descent = torch.optim.SGD([weight], lr=rate)
+            for _ in range(400):
+                before = weight.detach().clone()
+                descent.zero_grad()
+                loss = ((x.to(dtype) @ weight - y) ** 2).mean()
+                loss.backward()
+                descent.step()
+            losses[dtype] = loss.item(), torch.equal(weight, before)
+        (low, stands), (wide, moves_no_more) = losses.values()
+        assert stands and not moves_no_more and 1.5 * wide < low < 0.5
+
+
+def test_a_limit_times_the_scale_clips_right_until_the_scale_changes():
+    """Lesson 13: “and another number as soon as the scale changes”."""
+    for scale, limit, norm in ((2**14, 2**14, 1), (2**13, 2**14, 2)):
+        torch.manual_seed(1)
+        layer = nn.Linear(8, 1)
+        x = torch.randn(64, 8)
+        (scale * F.mse_loss(layer(x), 0.6 * x.sum(1, keepdim=True))).backward()
+        nn.utils.clip_grad_norm_(layer.parameters(), limit)
+        gradients = [p.grad.flatten() / scale for p in layer.parameters()]
+        assert torch.cat(gradients).norm().item() == pytest.approx(norm, rel=1e-4)
 
 
 def test_whether_a_mean_overflows_depends_on_the_kernel():

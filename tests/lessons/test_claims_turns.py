@@ -492,12 +492,9 @@ def test_int8_is_finer_for_numbers_of_one_size_and_loses_those_that_spread(capsy
     assert lost > 60 > 30 > kept
 
 
-# Lesson 13: the format of a mask, the size of a row --------------------------------------
-def test_a_mask_stays_finite_in_bf16_and_small_rows_survive_a_norm_in_fp16():
-    """Lesson 13: “In FP32, and in BF16, −10⁹ stays finite”, “rows a tenth as large pass”."""
-    q = torch.arange(1.0, 5.0).bfloat16().reshape(1, 4, 1).repeat(1, 1, 8)
-    shares = (q @ q.mT + torch.full((1, 4, 4), -1e9).bfloat16()).softmax(-1)
-    assert (shares @ q)[0, 0, 0] == 2.5
+# Lesson 13: the size of a row ------------------------------------------------------------
+def test_small_rows_survive_a_norm_in_fp16():
+    """Lesson 13: “rows a tenth as large pass”."""
     for size, lost in ((400, True), (40, False)):
         x = size * torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
         x = x.half() - x.half().mean(-1, keepdim=True)
