@@ -98,6 +98,7 @@ def test_a_seed_decides_the_coins_and_each_step_has_its_own():
     assert len({row.tobytes() for row in steps}) > 15
 
 
+@pytest.mark.slow
 def test_to_nearest_a_run_stands_still_with_a_gradient_that_the_others_have_used():
     runs = {method: fit_by_gradient_descent(BF16, method=method) for method in METHODS}
     still = runs.pop("nearest")

@@ -227,6 +227,7 @@ assert mplab.check("flush_threshold", 2.0**-25)
 """
 
 
+@pytest.mark.slow
 def test_a_learner_has_notebooks_and_imports_the_code_where_it_is_installed(
     tmp_path, started
 ):

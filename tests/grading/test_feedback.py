@@ -136,6 +136,7 @@ def test_a_reason_that_was_logged_is_told_and_one_that_was_not_is_the_error():
     assert reason(ValueError("no table")) == "ValueError: no table"
 
 
+@pytest.mark.slow
 @with_walls
 def test_an_answer_that_is_no_python_is_told_its_line_and_no_bare_number(course):
     """It was "The notebook defines no encode at this point", and a 0.0 under each verdict."""

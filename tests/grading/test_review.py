@@ -162,6 +162,7 @@ def test_whoever_waits_for_a_lock_or_for_typesetting_keeps_nobody_else_waiting(
     assert waiting[1].result().status_code == 400
 
 
+@pytest.mark.slow
 def test_a_page_has_each_picture_once_and_a_bounded_length():
     cell = new_markdown_cell("![x](attachment:x.png)" * 30)
     cell.attachments = {"x.png": {"image/png": PNG}}

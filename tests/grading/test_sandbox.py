@@ -418,6 +418,7 @@ def test_what_the_buffers_of_sockets_can_hold_counts_as_memory(session, monkeypa
         session.run("time.sleep(1)")
 
 
+@pytest.mark.slow
 def test_figures_are_shown_whatever_the_magic_and_a_broken_one_ends_nothing(session):
     code = "%matplotlib\n%matplotlib inline\n%matplotlib notebook\n%matplotlib widget\n"
     code += "import matplotlib.pyplot as plt\nplt.plot([1]); plt.show(); x = 1"
@@ -538,6 +539,7 @@ def test_a_guard_that_is_told_to_end_while_it_ends_does_end():
     run_script(TOLD_TWICE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="root alone gives accounts")
 def test_a_submission_cannot_stop_the_process_that_ends_its_account():
     account = 63_999

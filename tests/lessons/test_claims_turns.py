@@ -100,6 +100,7 @@ def test_the_least_update_doubles_with_the_weight_except_among_subnormals():
     assert [*lost[1:] / lost[:-1]] == [1, 1, *[2] * 10]
 
 
+@pytest.mark.slow
 def test_kahan_has_a_floor_at_a_quarter_of_the_update_and_the_coin_has_none():
     """Lesson 7: “Kahan's weights did not move”, “The coin has no floor”."""
     assert ends(-2e-5, "nearest") == ends(-5e-6, "nearest") == 1

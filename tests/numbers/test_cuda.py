@@ -119,6 +119,7 @@ def test_the_device_has_the_bits_and_the_counts_of_the_cpu(cuda, check):
     assert found and {what: words for what, words in found.items() if words} == {}
 
 
+@pytest.mark.slow
 def test_what_a_step_costs_on_the_device_is_measured(cuda):
     found = same_bits.costs(cuda, width=16, rounds=1)
     assert len(found) == 8 and min(found.values()) > 0

@@ -170,6 +170,7 @@ def summed_regression(rule, steps=60):
     return float(((model(x).detach() - y) ** 2).mean()), skips, scaler.get_scale()
 
 
+@pytest.mark.slow
 def test_a_floor_of_one_skips_every_step_of_a_task_whose_scale_must_be_less():
     loss, skips, scale = summed_regression(scaling.LossScaler(16.0))
     stuck, skipped, floor = summed_regression(scaling.FlooredScaler(16.0))

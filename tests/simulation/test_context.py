@@ -440,6 +440,7 @@ def test_layers_have_the_names_of_the_given_model_and_of_those_that_are_found():
     assert list(given.by_layer) == ["encoder.0", "decoder"]
 
 
+@pytest.mark.slow
 def test_the_memory_of_models_that_are_gone_is_given_back():
     seen = []
 

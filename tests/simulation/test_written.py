@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 from parts.kernels import programs_of
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import flex_attention
@@ -22,6 +23,7 @@ from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, TF32, Overflow, Rounding, Stre
 from mplab.simulation import AS_WRITTEN, CPU_AUTOCAST, explain, simulated
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
+MOSTLY_FP16 = pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16], [FP16]))
 
 
 def written(fmt, **options):
@@ -126,7 +128,7 @@ OPTIMIZERS = {
 }
 
 
-@HALVES
+@MOSTLY_FP16
 @pytest.mark.parametrize("name", NETWORKS)
 def test_a_low_model_trains_as_torch_trains_it(name, fmt):
     """Dtypes, and what is finite, are torch's; losses differ by the order of products' sums."""
@@ -269,7 +271,7 @@ UNLIKE_AUTOCAST = ("Mixed", "torch.cat([h, b])")
 """A backward pass is outside autocast wherever it stands, and any two dtypes promote in `cat`."""
 
 
-@HALVES
+@MOSTLY_FP16
 @pytest.mark.parametrize("policy", [AS_WRITTEN, CPU_AUTOCAST], ids=repr)
 def test_dtypes_promote_and_errors_are_raised_as_by_torch(fmt, policy):
     """And all values are torch's, in every bit."""
