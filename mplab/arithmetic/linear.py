@@ -116,11 +116,9 @@ def _breakdown(line: np.ndarray, k: int) -> str:
     """Say why elimination must stop at this row or column, which begins with the pivot."""
     if line[0] == 0:
         return f"the pivot of column {k} is {line[0]}"
-    return (
-        ""
-        if np.isfinite(line).all()
-        else f"column {k} meets {line[~np.isfinite(line)][0]}"
-    )
+    if not np.isfinite(line).all():
+        return f"column {k} meets {line[~np.isfinite(line)][0]}"
+    return ""
 
 
 def solve_triangular(

@@ -352,7 +352,9 @@ class _Run:
 
     def history(self, *, evaluate: bool = True) -> History:
         """The history so far, with metrics if wanted."""
-        cuda = self.device.type == "cuda"
+        device = self.device.type
+        if device == "cuda":
+            device = torch.cuda.get_device_name(self.device)
         loss, scale, skipped = np.array(self.rows, np.float64).reshape(-1, 3).T
         found = environment()
         if self.recipe.fp8 is not None:
@@ -362,9 +364,7 @@ class _Run:
             recipe=self.recipe.name,
             compute_format=self.recipe.compute_format.name,
             seed=self.seed,
-            device=torch.cuda.get_device_name(self.device)
-            if cuda
-            else self.device.type,
+            device=device,
             simulated=self.recipe.simulated,
             loss=loss.copy(),
             loss_scale=scale.copy(),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from html import escape
@@ -356,11 +356,9 @@ def misconception_of(exercise: Exercise, got: Sequence[Any]) -> str:
     about the first would often say something false of it.
     """
     for wrong, sentence in exercise.misconceptions:
-        theirs = (
-            (_outcome(wrong, case) for case in exercise.cases)
-            if callable(exercise.answer)
-            else [wrong]
-        )
+        theirs: Iterable[Any] = [wrong]
+        if callable(exercise.answer):
+            theirs = (_outcome(wrong, case) for case in exercise.cases)
         if all(equal(*pair, exercise) for pair in zip(got, theirs, strict=True)):
             return sentence
     return ""

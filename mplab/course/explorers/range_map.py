@@ -153,11 +153,9 @@ def _layers(
     if isinstance(source, ExponentHistogram):
         return {"all gradients": source}
     layers = dict(source)
-    return (
-        layers
-        if len(layers) == 1
-        else {"all layers": pooled(layers.values()), **layers}
-    )
+    if len(layers) == 1:
+        return layers
+    return {"all layers": pooled(layers.values()), **layers}
 
 
 LETTER = 7.4  # room for one letter of a picture

@@ -110,11 +110,9 @@ def _encode(value: Any, depth: int, left: list[int]) -> Any:
             raise UnsupportedValue(f"a string of more than {_MAX_TEXT} characters")
         return {"text": value}
     if isinstance(value, Format):
-        return (
-            {"format": value.name}
-            if value in FORMATS.values()
-            else {"facts": _encode_format(value)}
-        )
+        if value in FORMATS.values():
+            return {"format": value.name}
+        return {"facts": _encode_format(value)}
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, depth - 1, left) for item in value]}

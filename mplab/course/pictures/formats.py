@@ -181,11 +181,9 @@ def _in_full(value: float) -> str:
         return words
     significand, exponent = math.frexp(value)
     power = c.power_of_two(2.0 ** (exponent - 1))
-    return (
-        power
-        if significand == 0.5
-        else f"{number(2 * significand, digits=17)} · {power}"
-    )
+    if significand == 0.5:
+        return power
+    return f"{number(2 * significand, digits=17)} · {power}"
 
 
 @c.in_house_style

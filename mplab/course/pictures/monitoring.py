@@ -149,11 +149,9 @@ def _draw_layers(axes: Axes, layers: dict[str, Magnitudes], *, of: int) -> None:
     axes.barh(range(len(layers)), shares, 0.6, color=(colour, 0.6), edgecolor=colour)
     c.rows(axes, layers)
     axes.set_xlim(0, 100)
-    which = (
-        "each module's output"
-        if of == len(layers)
-        else f"the {len(layers)} outputs of {of} with most of them"
-    )
+    which = "each module's output"
+    if of > len(layers):
+        which = f"the {len(layers)} outputs of {of} with most of them"
     would = f"would be zero in {first.fmt}" if first.what_if else "are zero"
     axes.set_title(f"gradients that {would}, at {which}")
     axes.set_xlabel("share of the gradients (%)")

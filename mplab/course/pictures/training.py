@@ -246,11 +246,9 @@ def _times(ratios: Sequence[float]) -> str:
 
 def _loss_words(runs: Sequence[History]) -> str:
     loss = float(np.median([final_loss(run) for run in runs]))
-    return (
-        f"ends at a loss of {loss:.3g}"
-        if math.isfinite(loss)
-        else "ends without a finite loss"
-    )
+    if math.isfinite(loss):
+        return f"ends at a loss of {loss:.3g}"
+    return "ends without a finite loss"
 
 
 # Gradients -------------------------------------------------------------------------------

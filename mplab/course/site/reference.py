@@ -106,11 +106,9 @@ def _described(name: str, value: object) -> str:
         for file, module in list(sys.modules.items())
         if file.startswith("mplab.") and vars(module).get(name) is value
     )
-    keys = (
-        f"\n\nKeys: {', '.join(map(repr, value))}."
-        if isinstance(value, Mapping)
-        else ""
-    )
+    keys = ""
+    if isinstance(value, Mapping):
+        keys = f"\n\nKeys: {', '.join(map(repr, value))}."
     return next(filter(None, found), "") + keys
 
 
