@@ -174,7 +174,6 @@ def recorded_gradients(
         for exponent, count in zip(histogram.exponents, histogram.counts, strict=True):
             row[exponent - low] = 100 * count / histogram.counts.sum()
     places = np.arange(low, high + 1), np.arange(len(layers) + 1)
-    # The bar of 50 colours or more is pixels, which stay as they are where the cells turn dark.
     greys = matplotlib.colormaps["Greys"].resampled(32)
     mesh = axes.pcolormesh(*places, cells, cmap=greys, vmin=0)
     bound = zones(fmt)
@@ -184,9 +183,7 @@ def recorded_gradients(
     axes.set_ylim(len(layers), 0)
     axes.set_xlim(low, high)
     c.binary_axis(axes.xaxis, "gradient, absolute value")
-    bar = picture.colorbar(mesh, label="share of the layer's gradients (%)")
-    assert bar.solids is not None
-    bar.solids.set_edgecolor("face")  # no seams
+    c.colour_bar(picture, mesh, label="share of the layer's gradients (%)")
     c.titled(picture, *_lost(layers, fmt, recording))
     c.label_spans(picture, axes, zone_words(fmt, low, high))
     return picture

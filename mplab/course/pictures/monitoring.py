@@ -329,10 +329,8 @@ def parting(comparison: Comparison) -> c.Picture:
         axes.set_ylim(len(layers), 0)
         axes.tick_params(left=axes is panels[0])
     panels[1].set_xlabel("step (empty: equal or absent)")
-    bar = picture.colorbar(mesh, ax=picture.axes)
-    assert bar.solids is not None
-    bar.solids.set_edgecolor("face")  # no seams
-    c.binary_axis(bar.ax.yaxis, "apart by (ulp)", count=6)
+    bar = c.colour_bar(picture, mesh, ax=picture.axes)
+    c.binary_axis(bar.yaxis, "apart by (ulp)", count=6)
     words = "; ".join(f"step {d.step}, {d.site}: {d.apart}" for d in found[:_READABLE])
     of = len({d.site.layer for d in found})
     details = f"The {len(layers)} of {of} layers that part first, by step. First differences: "
