@@ -461,6 +461,9 @@ def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_n
     by_hand, kernel = rows_masked_by(-1e9, torch.float32)
     assert by_hand[0] == kernel[0] == 2.5 < by_hand[2] == kernel[2] == 4
     assert rows_masked_by(-1e4, torch.bfloat16)[0][0] == 2.5
+    # Beside them, in STALLED.md:
+    least = torch.tensor(torch.finfo(torch.float16).min, dtype=torch.float16)
+    assert least - 16 == -math.inf < least - 15
 
 
 def steps_of_adam(eps, steps=60):
