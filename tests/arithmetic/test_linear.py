@@ -351,6 +351,14 @@ def test_columns_times_powers_of_two_take_the_same_steps_to_the_same_bits(most):
     assert as_it_is.converged == (most <= 30) and not off < 1e-12
 
 
+def test_the_largest_entry_of_each_column_is_1_to_2():
+    """So that four times as much, which elimination makes of it here, is 6, where E2M1 ends."""
+    a = 1.5 * np.array([[1.0, 0.0, 1.0], [-1.0, 1.0, 1.0], [-1.0, -1.0, 1.0]])
+    for powers in ([0, 0, 0], [9, -40, 200]):
+        found = refine(np.ldexp(a, powers), [1.0, 2.0, 4.0], factor_format="FP4_E2M1")
+        assert found.converged and found.steps == 0
+
+
 @pytest.mark.parametrize("fmt", [FP16, BF16, FP32], ids=lambda f: f.name)
 def test_a_low_residual_starts_with_b_and_rounds_each_difference_once(fmt):
     upper = np.triu(round_to(np.random.default_rng(8).uniform(1, 2, (5, 5)), FP16))
