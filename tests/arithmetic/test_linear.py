@@ -1,6 +1,7 @@
 """Factors and solves against the same steps in Fractions; refinement against exact solutions."""
 
 from fractions import Fraction
+from itertools import product
 from math import inf, isfinite
 
 import exact_arithmetic as exact
@@ -349,6 +350,24 @@ def test_columns_times_powers_of_two_take_the_same_steps_to_the_same_bits(most):
     as_it_is = refine(np.ldexp(a, powers), b, factor_format=BF16, scale=False)
     off = abs(np.ldexp(as_it_is.x, powers) - plain.x).max()
     assert as_it_is.converged == (most <= 30) and not off < 1e-12
+
+
+def test_what_converged_is_right_to_its_condition_whatever_the_columns():
+    rng = np.random.default_rng(5)
+    converged = 0
+    for n, most in 5 * [*product(range(1, 7), (0, 10, 100, 900))]:
+        a = rng.integers(-(2**20), 2**20, (n, n)).astype(np.float64)
+        x = rng.integers(-9, 10, n).astype(np.float64)
+        sizes = np.exp2(np.frexp(abs(a).max(axis=0))[1] - 1.0)
+        powers = rng.integers(-most, most + 1, n)
+        for fmt in (BF16, FP16, FP8_E4M3):
+            found = refine(np.ldexp(a, powers), a @ x, factor_format=fmt)
+            if found.converged:
+                off = sizes * abs(np.ldexp(found.x, powers) - x)
+                reach = condition(a / sizes, np.inf) * (sizes * abs(x)).max()
+                assert off.max() <= 4 * 2.0**-52 * reach
+                converged += 1
+    assert converged > 200
 
 
 def test_the_largest_entry_of_each_column_is_1_to_2():
