@@ -434,9 +434,9 @@ def test_no_curve_of_a_loss_names_its_fault():
     )
 
 
-def rows_masked_by(amount, dtype):
+def rows_masked_by(amount, dtype, size=1.0):
     """The first number of each row, every score masked: by hand, and by torch's kernel."""
-    x = torch.arange(1.0, 5.0).reshape(1, 4, 1).repeat(1, 1, 8).to(dtype)
+    x = (size * torch.arange(1.0, 5.0).reshape(1, 4, 1).repeat(1, 1, 8)).to(dtype)
     mask = torch.full((1, 4, 4), amount).to(dtype)
     by_hand = (x @ x.mT + mask).softmax(-1) @ x
     kernel = F.scaled_dot_product_attention(x, x, x, attn_mask=mask)
@@ -444,9 +444,9 @@ def rows_masked_by(amount, dtype):
 
 
 def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_not_there():
-    """Lesson 13: “a plain softmax subtracts”, “gives 0 to a row that sees nothing”, “With −10⁴
-    the rows are those without a mask, in FP16 too”, “2.5 in the first row”, “In BF16 −10⁴ has that
-    gap already”.
+    """Lesson 13: “a plain softmax subtracts”, “gives 0 to a row that sees nothing”, “these
+    scores are multiples of 8: the rows are those without a mask”, “2.5 in the first row”, “In BF16
+    the gap at −10⁴ is 64 already”.
     """
     for amount, dtype in (
         (-1e9, torch.float16),
@@ -458,6 +458,10 @@ def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_n
     for dtype in (torch.float16, torch.float32):
         masked, bare = (rows_masked_by(amount, dtype) for amount in (-1e4, 0.0))
         np.testing.assert_allclose(masked, bare, rtol=1e-3)
+    masked, bare = (
+        rows_masked_by(amount, torch.float16, 0.25)[0][3] for amount in (-1e4, 0.0)
+    )
+    assert abs(masked - bare) > 0.01
     by_hand, kernel = rows_masked_by(-1e9, torch.float32)
     assert by_hand[0] == kernel[0] == 2.5 < by_hand[2] == kernel[2] == 4
     assert rows_masked_by(-1e4, torch.bfloat16)[0][0] == 2.5
@@ -485,7 +489,7 @@ def steps_of_adam(eps, steps=60):
 
 
 def test_a_larger_eps_ends_the_nan_and_only_a_large_one_the_fault():
-    """Lesson 13: “A larger `eps` ends the NaN, not the fault”; the guide has what the losses do."""
+    """Lesson 13: “A larger `eps` ends the NaN”, “and `half-adam` trains as in FP32”."""
     assert math.isnan(steps_of_adam(1e-8)[0])
     half, wide = steps_of_adam(1e-7)
     assert half > 100 * wide
@@ -494,7 +498,7 @@ def test_a_larger_eps_ends_the_nan_and_only_a_large_one_the_fault():
 
 
 def test_a_larger_rate_moves_lost_weights_until_the_gradients_have_shrunk():
-    """Lesson 13: “then they stand still again, far above FP32's loss”."""
+    """Lesson 13: “then they stand still again, above FP32's loss”."""
     torch.manual_seed(1)
     x = torch.rand(64, 8) + 0.5
     y = x.sum(1, keepdim=True) - 1
