@@ -167,8 +167,8 @@ def backward_error(a: Any, x: Any, b: Any) -> float:
     """Compute the backward error of x: the relative change of a and b that makes x exact.
 
     It is the largest |b − a·x| over ‖a‖·‖x‖ + ‖b‖, in the ∞-norm: 0 for an exact solution, at most
-    2^−53 for a solution whose entries were rounded to FP64, 1 at worst. A norm sees the largest
-    columns of a alone: where others are far smaller, it may be tiny though x is far off.
+    2^−53 for a solution whose entries were rounded to FP64, 1 at worst. ‖a‖ comes from the largest
+    columns, ‖x‖ from the smallest: where columns differ much, it may be tiny though x is far off.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
@@ -314,16 +314,17 @@ def refine(
     """Solve a·x = b to FP64 accuracy by iterative refinement with low-precision factors.
 
     The factors come from `lu` of the rounded `a`. Each step solves for a correction from the
-    residual: "classic" with the factors alone, which fails near a condition number of 1/u, where
-    their errors are too large; "gmres" by an iteration on `a` preconditioned by the
-    factors. A number of inner steps near n means that the factors did not help.
+    residual: "classic" with the factors alone, which fails near a condition number (of the scaled
+    `a`) of 1/u, where their errors are too large; "gmres" by an iteration on `a` preconditioned by
+    the factors. A number of inner steps near n means that the factors did not help.
 
     Args:
         a: finite float64, shape (n, n), n at least 1.
         b: finite float64, shape (n,).
         factor_format: the format of the factors.
         residual_format: the format, FP32 or narrower, of a, x and b in the residual, and of its
-            sums, with columns scaled, too. None: the residual is exact, rounded once to FP64.
+            sums; a and x are scaled there, too, and b must not leave its range. None: the residual
+            is exact, rounded once to FP64.
         method: "classic" or "gmres".
         scale: multiply each column of `a` by a power of two first, so that its largest entry
             is in [1, 2), and the entries of x by the same afterwards.

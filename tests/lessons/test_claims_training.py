@@ -445,8 +445,8 @@ def rows_masked_by(amount, dtype, size=1.0):
 
 def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_not_there():
     """Lesson 13: “a plain softmax subtracts”, “gives 0 to a row that sees nothing”, “these
-    scores are multiples of 8: the rows are those without a mask”, “2.5 in the first row”, “In BF16
-    the gap at −10⁴ is 64 already”.
+    scores are multiples of 8: the rows are those without a mask”, “2.5 in the first row”, “the
+    gap at −10⁴ is 64 already; the kernel adds the mask in FP32”.
     """
     for amount, dtype in (
         (-1e9, torch.float16),
@@ -464,7 +464,8 @@ def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_n
     assert abs(masked - bare) > 0.01
     by_hand, kernel = rows_masked_by(-1e9, torch.float32)
     assert by_hand[0] == kernel[0] == 2.5 < by_hand[2] == kernel[2] == 4
-    assert rows_masked_by(-1e4, torch.bfloat16)[0][0] == 2.5
+    by_hand, kernel = rows_masked_by(-1e4, torch.bfloat16)
+    assert by_hand[0] == 2.5 and kernel == rows_masked_by(0.0, torch.bfloat16)[1]
     # Beside them, in STALLED.md:
     least = torch.tensor(torch.finfo(torch.float16).min, dtype=torch.float16)
     assert least - 16 == -math.inf < least - 15

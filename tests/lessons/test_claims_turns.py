@@ -517,7 +517,7 @@ def test_what_underflows_beside_a_1_counts_only_with_very_many_classes():
 # Lesson 15: the condition ----------------------------------------------------------------
 @pytest.mark.parametrize("seed", mostly_slow(range(4), [0]))
 def test_gmres_needs_few_steps_for_one_small_singular_value_up_to_a_condition(seed):
-    """Lesson 15: “at 2⁴⁰ even a single small one costs half of n”."""
+    """Lesson 15: “at 2⁴⁰ even a single small one may cost half of n”."""
     steps = {}
     for level in (32, 40):
         a, b, _ = l15.random_system(2.0**level, small=1, seed=seed)
