@@ -52,8 +52,8 @@ class MatrixUnit:
         sum_bits: None: C is one of the aligned terms. Else the sum of the products, rounded down
             to this many fraction bits, is added to C, rounded down to `fraction_bits`.
         lanes: number of sums, 1 or 2, to which the products go in turn, if `sum_bits` is given.
-            With two, both are rounded down to the larger exponent, and C is dropped where all its
-            bits are cut.
+            With two, both are rounded down to the larger exponent, and C is dropped where its first
+            bit lies two places or more below the last that is kept.
         flush: whether subnormal operands and results of products and sums become zero, if
             `fraction_bits` is None.
         zeros_align: whether a zero product or a zero C takes part in the alignment, with the

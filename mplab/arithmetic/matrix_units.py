@@ -388,12 +388,8 @@ class _Step:
             rest = np.where(
                 self._exponents_of(c, FP32.emin) < last - self._bits - 1, 0.0, rest
             )
-        past = np.where(
-            np.abs(products) >= 2.0 ** (FP32.emax + 1), products * np.inf, 0.0
-        )
-        return np.asarray(
-            _to_bit(total, last - sum_bits, np.floor) + rest + past.sum(axis=1)
-        )
+        past = _past_fp32(products).sum(axis=1)
+        return np.asarray(_to_bit(total, last - sum_bits, np.floor) + rest + past)
 
     @property
     def _bits(self) -> int:
@@ -425,7 +421,10 @@ class _Step:
     ) -> np.ndarray:
         """Replace sums with a term that is not finite by the result of IEEE 754."""
         special = ~(np.isfinite(products).all(axis=1) & np.isfinite(c))
-        rest = np.where(np.isfinite(products), 0, products).sum(axis=1)
+        kept = np.where(np.isfinite(products), 0, products)
+        if self.unit.sum_bits is not None:
+            kept = kept + _past_fp32(products)
+        rest = kept.sum(axis=1)
         return np.where(special, rest + np.where(np.isfinite(c), 0, c), total)
 
     def _written(self, total: np.ndarray) -> np.ndarray:
@@ -456,6 +455,11 @@ def _exponents(x: np.ndarray, emin: int) -> np.ndarray:
 def _to_bit(x: np.ndarray, exponent: np.ndarray, cut: Any) -> Any:
     """Round numbers to multiples of 2^exponent by `cut`."""
     return cut(x * _power_of_two(-exponent)) * _power_of_two(exponent)
+
+
+def _past_fp32(products: np.ndarray) -> np.ndarray:
+    """Return infinities for products past FP32, else 0."""
+    return np.where(np.abs(products) >= 2.0 ** (FP32.emax + 1), products * np.inf, 0.0)
 
 
 def _flushed(x: np.ndarray, fmt: Format) -> np.ndarray:

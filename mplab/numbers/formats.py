@@ -309,7 +309,7 @@ class Format:
 
     @cached_property
     def unit_roundoff(self) -> float:
-        """Largest relative error of rounding to nearest in the normal range, u = 2^−p."""
+        """Bound of the relative error of rounding to nearest in the normal range, u = 2^−p."""
         return math.ldexp(1.0, -self.precision)
 
     @cached_property

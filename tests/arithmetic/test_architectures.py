@@ -1,5 +1,6 @@
 """The table of matrix units, and the units that are not NVIDIA's oldest against an oracle."""
 
+import math
 from dataclasses import replace
 
 import matrix_oracle
@@ -280,6 +281,18 @@ def test_cdna3_in_fp8_drops_c_from_26_bits_below_and_rounds_it_down_before():
         for fmt, answer in ((FP8_E4M3FNUZ, eight), (FP16, sixteen)):
             got = mma(row(1.0), row(1.0), c, architecture="cdna3", input_format=fmt)
             assert got == answer
+
+
+def test_a_product_past_fp32_is_infinite_in_cdna3_beside_other_infinities_too():
+    big, inf = 2.0**127, math.inf
+    for a, b, c, want in (
+        ([[big]], [[big]], -inf, math.nan),
+        ([[-big]], [[big]], -inf, -inf),
+        ([[big, -inf]], [[big], [1.0]], 0.0, math.nan),
+        ([[big, inf]], [[big], [1.0]], 0.0, inf),
+    ):
+        got = mma(a, b, [[c]], architecture="cdna3", input_format=BF16)
+        np.testing.assert_array_equal(got, [[want]])
 
 
 def test_the_switches_of_cdna3_are_those_of_the_other_units():

@@ -151,11 +151,12 @@ def in_pairs(a, b, c, terms, flush):
 
 def products_first(a, b, c, fmts, lanes):
     """CDNA3: cut sums of products, then the sum with C, rounded down and written to nearest."""
-    if (found := special(a, b, c)) is not None:
-        return found
-    exact = [Fraction(x) * Fraction(y) for x, y in zip(a, b, strict=True)]
-    if past := {x > 0 for x in exact if abs(x) >= 2**128}:
-        return nan if len(past) == 2 else inf if True in past else -inf
+    finite = [xy for xy in zip(a, b, strict=True) if all(map(isfinite, xy))]
+    exact = [Fraction(x) * Fraction(y) for x, y in finite]
+    past = [copysign(inf, x) for x in exact if abs(x) >= 2**128]
+    found = special(a, b, c)
+    if past or found is not None:  # what is past FP32 counts as infinite
+        return sum(past, found or 0.0)
     parts = list(products(a, b, fmts, [(1.0, 1.0)] * len(a)))
     sums = []
     tops = []
