@@ -33,7 +33,7 @@ class Weights:
     Raises:
         TypeError: `values` holds no numbers.
         ValueError: the method is unknown; an element is not a value of `fmt`; FP32 lacks
-            values of `fmt` with "master".
+            values of `fmt` with "master"; `fmt` has no signs with "kahan".
 
     Exactness:
         An update is rounded to FP32 first, unless FP32 lacks values of `fmt`. Every addition
@@ -59,6 +59,10 @@ class Weights:
     ) -> None:
         self.fmt = fmt = format_of(fmt, function="Weights")
         self.method = one_of("Weights", "method", method, METHODS)
+        if method == "kahan" and not fmt.signed:  # what was lost has a sign
+            raise ValueError(
+                f"Weights: fmt must be signed with method='kahan'; got {fmt.name}."
+            )
         self.values = np.array(require_values("Weights", "values", values, fmt))
         self._stream = Stream(seed)
         self._lost = np.zeros_like(self.values)  # the compensation of "kahan", negated

@@ -233,10 +233,13 @@ class Format:
 
     def fits(self, wider: Format) -> bool:
         """Whether every finite number of this format is one of `wider`."""
+        twos = Specials.TWOS_COMPLEMENT  # with one number more below zero
+        more = self.specials is twos is not wider.specials
+        lowest = self.emin - self.precision + 1
         return (
             self.precision <= wider.precision
-            and self.max_finite <= wider.max_finite
-            and self.min_subnormal >= wider.min_subnormal
+            and self.max_finite + more * 2.0**lowest <= wider.max_finite
+            and lowest >= wider.emin - wider.precision + 1
             and self.signed <= wider.signed
             and self.has_zero <= wider.has_zero
         )

@@ -254,8 +254,8 @@ class DelayedScaling:
 
     A tensor can be cast in the pass that computes it, because its scale is known beforehand. A
     spike overflows, so the cast must saturate; and as long as the spike is in the history,
-    the scale is too small and ordinary tensors underflow. A zero or NaN leaves the scale
-    unchanged; so does an infinity, as long as it is in the history.
+    the scale is too small and ordinary tensors underflow. A NaN, and a history of zeros, leave the
+    scale unchanged; so does an infinity, as long as it is in the history.
 
     Args:
         fmt: the format to fill.

@@ -175,15 +175,16 @@ def quantize(
 
     Raises:
         TypeError: the tensor is not floating point; the format is too wide.
-        ValueError: the block does not divide the shape; a scale is not positive or has
-            another shape; a NaN for a format without NaN, unless a rule sets the scale; a
-            negative number for an unsigned format without NaN; a `tensor_scale` without
-            `ScaleRule.NVFP4`; under this rule, a format that is unsigned or has a range near that
-            of float32.
+        ValueError: the format does not fit in float32; the block does not divide the shape; a
+            scale is not positive or has another shape; a NaN for a format without NaN, unless a
+            rule sets the scale; a negative number for an unsigned format without NaN; a
+            `tensor_scale` without `ScaleRule.NVFP4`; under this rule, a format that is unsigned or
+            has a range near that of float32.
 
     Exactness:
         The product with the scale is computed in the tensor's dtype (float32 at least) and
-        rounded to the format once more; with a power of two the product is exact. Bit-exact
+        rounded to the format once more; with a power of two the product is exact, or so small that
+        it is rounded to 0. Bit-exact
         with torch's own product and cast on the data of tests/scaling/test_quantized.py. NVFP4's
         scales are quotients rounded to float32 one by one, bit-exact with torchao's on the data of
         tests/scaling/test_torchao.py.
@@ -417,7 +418,7 @@ def _needs_width(
     tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding
 ) -> bool:
     """Whether float32 may round a product with powers of two, which float64 holds exactly."""
-    if tensor.dtype != torch.float32 or tensor.is_mps or not fmt.fits(FP32):
+    if tensor.dtype != torch.float32 or tensor.is_mps:
         return False
     # What float32 holds as a subnormal rounds to 0, unless the format reaches as low.
     if rounding is Rounding.TIES_TO_EVEN and fmt.min_subnormal > 2.0**-100:
@@ -457,6 +458,10 @@ def scales_of(
     tensor_scale: float | Tensor | None,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute the scale by its rule, or check the caller's; under NVFP4 also the tensor scale."""
+    if not fmt.fits(FP32):
+        raise ValueError(
+            f"{function}: fmt must fit in float32; got {fmt.name}. Use round_tensor."
+        )
     outer = () if block is None else _blocks(function, tuple(wide.shape), block)
     if tensor_scale is not None and scale is not ScaleRule.NVFP4:
         raise ValueError(
@@ -551,10 +556,12 @@ def _widened(function: str, tensor: Tensor) -> Tensor:
 
 def _floating(function: str, tensor: Tensor) -> Tensor:
     """Detach a floating-point tensor of 16 bits or more, or raise."""
-    if not tensor.is_floating_point() or tensor.itemsize < 2:
+    given = getattr(tensor, "dtype", type(tensor).__name__)
+    real = isinstance(tensor, Tensor) and tensor.is_floating_point()
+    if not real or tensor.itemsize < 2:
         raise TypeError(
             f"{function}: tensor must be a floating-point tensor of 16 bits or more; got "
-            f"{tensor.dtype}. For float8 data use Quantized(tensor.view(torch.uint8), …)."
+            f"{given}. For float8 data use Quantized(tensor.view(torch.uint8), …)."
         )
     return tensor.detach()
 

@@ -128,3 +128,6 @@ def test_a_format_wider_than_fp32_keeps_its_numbers_and_has_no_master():
     assert update_trajectory(0.0, 1e100, 2, wide)[1] == round_to(1e100, wide)
     with pytest.raises(ValueError, match=r"^Weights: fmt must fit in FP32 with method"):
         Weights(start, wide, method="master")
+    unsigned = Format("U", exponent_bits=4, precision=4, signed=False)
+    with pytest.raises(ValueError, match="fmt must be signed with method='kahan'"):
+        Weights([1.0], unsigned, method="kahan")

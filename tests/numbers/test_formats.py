@@ -1,4 +1,5 @@
 import dataclasses
+import math
 import re
 import time
 
@@ -224,6 +225,22 @@ def test_the_card_shows_facts_in_text_and_html():
     assert re.fullmatch(r"<table>.*</table>", html, re.DOTALL)
     assert "subnormal" not in str(FP8_E8M0)
     assert TF32.dtype is None and "no dtype" in str(TF32)
+
+
+def test_a_format_fits_where_each_of_its_numbers_is_one_of_the_other():
+    plain = {"specials": Specials.NONE, "bias": 1}
+    odd = [
+        Format("no zero", exponent_bits=3, precision=4, signed=False, has_zero=False, **plain),
+        Format("fixed", exponent_bits=1, precision=7, **plain),
+    ]  # fmt: skip
+    formats = [fmt for fmt in mplab.FORMATS.values() if fmt.bits <= 8] + odd
+    held = [
+        {x for x in mplab.numbers.values(fmt).tolist() if abs(x) < math.inf}
+        for fmt in formats
+    ]
+    for one, its in zip(formats, held, strict=True):
+        for other, theirs in zip(formats, held, strict=True):
+            assert one.fits(other) == (its <= theirs), (one, other)
 
 
 def test_negative_numbers_and_zero_fit_only_where_there_are_such():

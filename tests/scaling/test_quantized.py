@@ -17,7 +17,7 @@ from oracle import (
 )
 
 from mplab import FORMATS, FP4_E2M1, FP6_E2M3, FP6_E3M2, FP8_E4M3, FP8_E5M2, FP8_E8M0
-from mplab.numbers import Overflow, Rounding, decode, round_to
+from mplab.numbers import Format, Overflow, Rounding, decode, round_to
 from mplab.scaling import (
     MX_BLOCK,
     Quantized,
@@ -203,6 +203,12 @@ def test_what_cannot_be_quantized_is_refused_with_advice():
             1.0, FP4_E2M1, rule=ScaleRule.NVFP4
         ),
         "positive and finite": lambda: quantize(x, FP8_E4M3, scale=math.inf),
+        "fmt must fit in float32; got low": lambda: quantize(
+            x.double(), Format("low", exponent_bits=4, precision=4, bias=200)
+        ),
+        "must be a floating-point tensor .*; got list": lambda: quantize(
+            [1.0], FP8_E4M3
+        ),
         r"signs divide; got shape \(4,\)": lambda: hadamard(x),
         r"signs divide; got shape \(\)": lambda: hadamard(x[0]),
     }.items():
