@@ -7,6 +7,7 @@ from typing import Any
 from mplab.numbers.checks import quoted
 from mplab.numbers.formats import (
     BF16,
+    FORMATS,
     FP4_E2M1,
     FP6_E2M3,
     FP6_E3M2,
@@ -261,7 +262,8 @@ def unit_of(
     )
     names = [("FP64" if fmt is float else fmt.name) + scaled for fmt in wide_first]
     paired = names[0] == names[1] or wide_first[0].bits <= 8
-    if not paired or not units.keys() >= set(names):
+    ours = all(fmt in (float, *FORMATS.values()) for fmt in wide_first)
+    if not (paired and ours and units.keys() >= set(names)):
         raise ValueError(
             f"unit_of: input_format must be one of {', '.join(units)} on {architecture}"
             f"{', or a pair of at most 8 bits' * ('FP8' in ''.join(units))}; got "

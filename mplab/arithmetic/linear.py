@@ -71,8 +71,9 @@ def lu(a: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Factors:
 
     Exactness:
         Every operation is correctly rounded: bit-exact with the oracle on the cases in
-        tests/arithmetic/test_linear.py. To nearest, and without underflow, lower @ upper differs
-        from the permuted `a` by at most γ · |lower| @ |upper|, with γ = n·u / (1 − n·u).
+        tests/arithmetic/test_linear.py. To nearest, without underflow and for n·u < 1,
+        lower @ upper differs from the permuted `a` by at most γ · |lower| @ |upper|, with
+        γ = n·u / (1 − n·u).
 
     Source:
         Higham 2002, Accuracy and Stability of Numerical Algorithms, §9.1 and Theorem 9.3.

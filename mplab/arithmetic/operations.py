@@ -128,7 +128,8 @@ def divide(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     """Divide a / b, rounded once.
 
     x/0 gives the infinity of its sign (DIVIDE_BY_ZERO); 0/0 and ∞/∞ give NaN (INVALID). In a
-    format without infinity, x/0 gives the overflow result. See `add` for arguments and errors.
+    format without infinity, x/0 gives what `round_to` makes of one. See `add` for arguments and
+    errors.
 
     Exactness:
         Correctly rounded in every mode and format.

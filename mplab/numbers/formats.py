@@ -155,6 +155,7 @@ class Format:
             checks.integer(
                 "Format", width, getattr(self, width), least=1, most=math.inf
             )
+        checks.integer("Format", "bias", self.bias, least=-math.inf, most=math.inf)
         # Wider formats are rejected below.
         if self.bias == _IEEE_BIAS and self.bits <= 64:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
@@ -557,7 +558,10 @@ def _named() -> dict[str, Format]:
     for fmt in (FP64, *FORMATS.values()):
         for name in (fmt.name.lower(), fmt.dtype_name or fmt.name.lower()):
             known[name] = fmt
-            known.setdefault(_PREFIX.sub("", name), fmt)
+            short = _PREFIX.sub("", name)
+            if short != name:
+                for prefix in ("", f"fp{fmt.bits}_", f"float{fmt.bits}_"):
+                    known.setdefault(prefix + short, fmt)
     return known
 
 
@@ -590,7 +594,7 @@ def format_of(named: FormatLike, *, function: str = "format_of") -> Format:
     if name not in _named() and isinstance(named, str):  # as NumPy spells it: ">f2"
         with suppress(TypeError):
             name = np.dtype(named).name
-    found = _named().get(name) or _named().get(_PREFIX.sub("", name))
+    found = _named().get(name)
     if found is None:
         near = get_close_matches(str(named).lower(), _named()) or [*FORMATS]
         raise kind(

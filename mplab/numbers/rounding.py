@@ -285,7 +285,7 @@ class _Source:
                 got = f"{out.dtype}, {out.shape}"
             raise ValueError(
                 f"{self.function}: out must be a NumPy array of dtype {self.dtype} and shape "
-                f"{self.shape}; got {got}. Use np.empty_like(x)."
+                f"{self.shape}; got {got}. Use np.empty({self.shape}, {self.dtype.str!r})."
             )
         if not out.flags.writeable:
             raise ValueError(

@@ -49,7 +49,8 @@ def round_tensor(
         flush_inputs: take |x| below `fmt.min_normal` as zero before rounding.
         flush_outputs: replace subnormal results by zero after rounding.
         stream: source of random bits.
-        out: tensor of the dtype, shape and device of `x` to write into; may be `x`.
+        out: tensor of the dtype (float32 for 16 bits), shape and device of `x` to write into; may
+            be `x`.
         tally: counters to add this call's counts to.
 
     Returns:
@@ -127,7 +128,7 @@ def _target(x: Tensor, out: Tensor | None) -> Tensor:
             given = f"{out.dtype}, {tuple(out.shape)}, {out.device}, {out.layout}"
         raise ValueError(
             f"round_tensor: out must be a dense {x.dtype} tensor of shape {tuple(x.shape)} on "
-            f"{x.device}; got {given}. Use torch.empty_like(x)."
+            f"{x.device}; got {given}. Make it with dtype={x.dtype}."
         )
     return out.detach()
 

@@ -76,7 +76,8 @@ def scale_for(
 
     Exactness:
         Exact for powers of two, computed without quotient or logarithm; `RATIO` is correctly
-        rounded. `MX`, `CEIL`, `EVEN` and `RCEIL` give the inverse of an E8M0 scale.
+        rounded, of an amax that float32 holds. `MX`, `CEIL`, `EVEN` and `RCEIL` give the inverse
+        of an E8M0 scale.
 
     Source:
         `MX` is OCP Microscaling Formats v1.0 as torchao's mx_tensor.py reads its §6.3; all four
@@ -218,7 +219,7 @@ class FixedScaling:
 class CurrentScaling:
     """FP8 scaling of each tensor by its own largest magnitude.
 
-    It never overflows, but needs a pass over the tensor before the cast.
+    A cast to nearest never overflows, but it needs a pass over the tensor before.
 
     Args:
         fmt: the format to fill.

@@ -22,7 +22,7 @@ class DoublingScaler(LossScaler):
 
     Args:
         init_scale: the first scale.
-        max_scale: the largest scale.
+        max_scale: the largest scale after the first step.
 
     Examples:
         >>> scaler = DoublingScaler(4.0, max_scale=64.0)
@@ -109,7 +109,7 @@ class FlooredScaler(LossScaler):
 
     Args:
         init_scale: the first scale.
-        min_scale: the least scale.
+        min_scale: the least scale after the first step.
         growth_interval: as in `LossScaler`.
 
     Examples:
@@ -191,7 +191,7 @@ class LossScaleLimits(NamedTuple):
 class ScalerStep(NamedTuple):
     """One step of a rule: its state before, whether the gradients overflowed, and its state after.
 
-    `good_steps` counts the good steps in a row since the scale last changed.
+    `good_steps` counts the good steps in a row, toward `growth_interval`.
     """
 
     scale: float

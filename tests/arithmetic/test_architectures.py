@@ -354,6 +354,8 @@ def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
         ValueError, match=r"FP8_E4M3 \* FP8_E8M0, .*; got FP8_E4M3 \* FP8_E4M3"
     ):
         unit_of("blackwell", FP8_E4M3, scale_format=FP8_E4M3)
+    with pytest.raises(ValueError, match=r"got FP16\. Choose another"):
+        unit_of("hopper", mplab.Format("FP16", exponent_bits=5, precision=8))
 
 
 def test_scales_are_checked():

@@ -131,6 +131,8 @@ def test_format_of_refuses_dtypes_of_no_format_and_what_is_no_dtype():
         bool,
         object,
         "junk",
+        "fp4_e4m3",
+        "fp8_fp8_e4m3",
         "",
         torch.int8,
     ):
@@ -158,6 +160,8 @@ def test_every_name_in_use_names_its_format():
 
 
 def test_contradictory_facts_are_refused_with_the_rule():
+    with pytest.raises(TypeError, match=r"bias must be an integer; got 7\.5"):
+        Format("half a bias", exponent_bits=4, precision=4, bias=7.5)
     for exponent_bits, precision, more, rule in (
         (10, 30, {}, "at most 32 bits"), (8, 25, {}, "at most 32 bits"),
         (5, 1, {}, "NaN beside infinity"), (5, 3, {"has_zero": False}, "IEEE"),
