@@ -29,8 +29,8 @@ class Rounding(IntEnum):
     `mplab.Stream`). `TO_ODD` takes the neighbour with the odd significand; at one bit of
     precision, where every significand but zero is odd, the neighbour nearer to zero. P3109 formats
     go by the code instead, which differs at one bit and past the largest number, where infinity is
-    odd. Rounding a finite result again, in any deterministic mode, to a format of two bits less
-    equals rounding once.
+    odd. Rounding a finite result again, in any deterministic mode, to a format of two bits less and
+    no larger range equals rounding once.
 
     Source:
         IEEE 754-2019 §4.3, except `STOCHASTIC` and `TO_ODD`: Boldo and Melquiond 2008,

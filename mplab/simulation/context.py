@@ -85,10 +85,11 @@ class simulated(ContextDecorator):
 
     `torch.amp.custom_fwd(device_type="cuda")` casts no tensors of the CPU, as in torch, and a
     `backward()` in another thread is torch's own. Sparse, nested, complex and float64 tensors get
-    what torch gives them. A low operation that torch has no kernel for is computed. Casts to
-    float8_e4m3fn saturate, as torch's do since 2.12. What `torch.compile` made, before or inside,
-    runs eagerly inside. The layers of the last 131,072 autograd nodes are known, for the counts by
-    layer. After a KeyboardInterrupt, leave the context: the layer that it hit is not left before.
+    what torch gives them. A low operation that torch has no kernel for is computed, but for Fourier
+    transforms, which torch refuses before: give them `x.float()`. Casts to float8_e4m3fn saturate,
+    as torch's do since 2.12. What `torch.compile` made, before or inside, runs eagerly inside. The
+    layers of the last 131,072 autograd nodes are known, for the counts by layer. After a
+    KeyboardInterrupt, leave the context: the layer that it hit is not left before.
 
     Args:
         fmt: the low format, or its name or dtype; it must fit in float32.
