@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from mplab.numbers.checks import quoted
@@ -18,6 +19,7 @@ from mplab.numbers.formats import (
     FP8_E8M0,
     FP16,
     FP32,
+    FP64,
     TF32,
     Format,
     Rounding,
@@ -262,7 +264,7 @@ def unit_of(
     )
     names = [("FP64" if fmt is float else fmt.name) + scaled for fmt in wide_first]
     paired = names[0] == names[1] or wide_first[0].bits <= 8
-    ours = all(fmt in (float, *FORMATS.values()) for fmt in wide_first)
+    ours = all(fmt is float or _is_as_named(fmt) for fmt in wide_first)
     if not (paired and ours and units.keys() >= set(names)):
         raise ValueError(
             f"unit_of: input_format must be one of {', '.join(units)} on {architecture}"
@@ -270,6 +272,13 @@ def unit_of(
             f"{', '.join(dict.fromkeys(names))}. Choose another architecture, or pass a MatrixUnit."
         )
     return units[names[0]]
+
+
+@lru_cache
+def _is_as_named(fmt: Format) -> bool:
+    """Whether a format has the numbers of the one that has its name, and no others."""
+    known = FORMATS.get(fmt.name, FP64)
+    return known.fits(fmt) and fmt.fits(known)
 
 
 def pair_of(input_format: Any) -> tuple[Any, Any]:

@@ -223,8 +223,8 @@ def _require_exact_products(
     if fmt.precision > most or fmt.emax > high or fmt.emin - fmt.precision < low:
         raise ValueError(
             f"mma: input_format must have products that are exact in float64; got {fmt!r}. Use a "
-            f"format of at most {most} significand bits, with exponents in {low} .. {high}, or "
-            "float for FP64."
+            f"format of at most {most} significand bits, with exponents in {low} .. {high}; FP64 "
+            "itself is float."
         )
 
 

@@ -155,7 +155,10 @@ class Format:
             checks.integer(
                 "Format", width, getattr(self, width), least=1, most=math.inf
             )
-        checks.integer("Format", "bias", self.bias, least=-math.inf, most=math.inf)
+        bias = checks.integer(
+            "Format", "bias", self.bias, least=-math.inf, most=math.inf
+        )
+        object.__setattr__(self, "bias", bias)
         # Wider formats are rejected below.
         if self.bias == _IEEE_BIAS and self.bits <= 64:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
@@ -241,6 +244,7 @@ class Format:
             self.precision <= wider.precision
             and self.max_finite + more * 2.0**lowest <= wider.max_finite
             and lowest >= wider.emin - wider.precision + 1
+            and self.min_subnormal >= wider.min_subnormal
             and self.signed <= wider.signed
             and self.has_zero <= wider.has_zero
         )

@@ -128,7 +128,7 @@ def _target(x: Tensor, out: Tensor | None) -> Tensor:
             given = f"{out.dtype}, {tuple(out.shape)}, {out.device}, {out.layout}"
         raise ValueError(
             f"round_tensor: out must be a dense {x.dtype} tensor of shape {tuple(x.shape)} on "
-            f"{x.device}; got {given}. Make it with dtype={x.dtype}."
+            f"{x.device}; got {given}. Make it so, or leave it out."
         )
     return out.detach()
 

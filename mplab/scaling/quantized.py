@@ -183,8 +183,8 @@ def quantize(
 
     Exactness:
         The product with the scale is computed in the tensor's dtype (float32 at least) and
-        rounded to the format once more; with a power of two the product is exact, or so small that
-        it is rounded to 0. Bit-exact
+        rounded to the format once more; with a power of two the product is exact, unless it leaves
+        the range of that dtype. Bit-exact
         with torch's own product and cast on the data of tests/scaling/test_quantized.py. NVFP4's
         scales are quotients rounded to float32 one by one, bit-exact with torchao's on the data of
         tests/scaling/test_torchao.py.
@@ -418,7 +418,7 @@ def _needs_width(
     tensor: Tensor, scale: Tensor, fmt: Format, rounding: Rounding
 ) -> bool:
     """Whether float32 may round a product with powers of two, which float64 holds exactly."""
-    if tensor.dtype != torch.float32 or tensor.is_mps:
+    if tensor.dtype != torch.float32 or tensor.is_mps or not fmt.fits(FP32):
         return False
     # What float32 holds as a subnormal rounds to 0, unless the format reaches as low.
     if rounding is Rounding.TIES_TO_EVEN and fmt.min_subnormal > 2.0**-100:
@@ -460,7 +460,7 @@ def scales_of(
     """Compute the scale by its rule, or check the caller's; under NVFP4 also the tensor scale."""
     if not fmt.fits(FP32):
         raise ValueError(
-            f"{function}: fmt must fit in float32; got {fmt.name}. Use round_tensor."
+            f"{function}: fmt must fit in float32; got {fmt.name}. Take a narrower one."
         )
     outer = () if block is None else _blocks(function, tuple(wide.shape), block)
     if tensor_scale is not None and scale is not ScaleRule.NVFP4:
@@ -556,7 +556,7 @@ def _widened(function: str, tensor: Tensor) -> Tensor:
 
 def _floating(function: str, tensor: Tensor) -> Tensor:
     """Detach a floating-point tensor of 16 bits or more, or raise."""
-    given = getattr(tensor, "dtype", type(tensor).__name__)
+    given = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
     real = isinstance(tensor, Tensor) and tensor.is_floating_point()
     if not real or tensor.itemsize < 2:
         raise TypeError(

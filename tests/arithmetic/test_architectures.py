@@ -356,6 +356,9 @@ def test_what_a_gpu_does_not_have_is_refused_with_what_there_is():
         unit_of("blackwell", FP8_E4M3, scale_format=FP8_E4M3)
     with pytest.raises(ValueError, match=r"got FP16\. Choose another"):
         unit_of("hopper", mplab.Format("FP16", exponent_bits=5, precision=8))
+    same = mplab.Format("FP16", exponent_bits=5, precision=11)
+    assert unit_of("hopper", same) == unit_of("hopper", FP16)
+    assert unit_of("volta", FP16) and unit_of("ampere", mplab.FP64)
 
 
 def test_scales_are_checked():

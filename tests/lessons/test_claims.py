@@ -620,7 +620,7 @@ def test_inner_steps_rise_to_all_that_there_are(seed):
 
 @pytest.mark.parametrize("seed", [3, 11, 12])
 def test_inner_steps_follow_the_spectrum_and_not_the_condition(seed):
-    """Lesson 15: “7 or 8, 30 to 39, and all 64”.
+    """Lesson 15: “about 7, 30 to 39, and all 64”.
 
     With seed 3, eight small values took at most 34 steps on one processor, 39 on another.
     """

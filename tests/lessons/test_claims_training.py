@@ -446,7 +446,7 @@ def rows_masked_by(amount, dtype, size=1.0):
 def test_a_mask_on_a_whole_row_is_nan_by_hand_0_in_the_kernel_or_as_if_it_were_not_there():
     """Lesson 13: “a plain softmax subtracts”, “gives 0 to a row that sees nothing”, “these
     scores are multiples of 8: the rows are those without a mask”, “2.5 in the first row”, “the
-    gap at −10⁴ is 64 already; the kernel adds the mask in FP32”.
+    gap at −10⁴ is 64 already. (The kernel adds masks in FP32.)”.
     """
     for amount, dtype in (
         (-1e9, torch.float16),

@@ -233,10 +233,13 @@ def test_the_card_shows_facts_in_text_and_html():
 
 def test_a_format_fits_where_each_of_its_numbers_is_one_of_the_other():
     plain = {"specials": Specials.NONE, "bias": 1}
+    bare = {"signed": False, "has_zero": False, **plain}
     odd = [
-        Format("no zero", exponent_bits=3, precision=4, signed=False, has_zero=False, **plain),
         Format("fixed", exponent_bits=1, precision=7, **plain),
-    ]  # fmt: skip
+        Format("no zero", exponent_bits=3, precision=4, **bare),
+        Format("powers", exponent_bits=3, precision=1, **bare),
+        Format("three", exponent_bits=1, precision=2, **bare),
+    ]
     formats = [fmt for fmt in mplab.FORMATS.values() if fmt.bits <= 8] + odd
     held = [
         {x for x in mplab.numbers.values(fmt).tolist() if abs(x) < math.inf}
