@@ -277,7 +277,7 @@ def unit_of(
 @lru_cache
 def _is_as_named(fmt: Format) -> bool:
     """Whether a format has the numbers of the one that has its name, and no others."""
-    known = FORMATS.get(fmt.name, FP64)
+    known = FORMATS.get(fmt.name, FP64)  # any other name is no unit's
     return known.fits(fmt) and fmt.fits(known)
 
 

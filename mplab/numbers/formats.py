@@ -236,9 +236,9 @@ class Format:
         }.get(self.specials)
 
     def fits(self, wider: Format) -> bool:
-        """Whether every finite number of this format is one of `wider`."""
+        """Whether the precision and range of `wider` take in every finite number of this format."""
         twos = Specials.TWOS_COMPLEMENT  # with one number more below zero
-        more = self.specials is twos is not wider.specials
+        more = self.specials is twos and wider.specials is not twos
         lowest = self.emin - self.precision + 1
         return (
             self.precision <= wider.precision

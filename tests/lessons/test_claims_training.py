@@ -490,7 +490,7 @@ def steps_of_adam(eps, steps=60):
 
 
 def test_a_larger_eps_ends_the_nan_and_only_a_large_one_the_fault():
-    """Lesson 13: “A larger `eps` ends the NaN”, “and `half-adam` trains as in FP32”."""
+    """Lesson 13: “A larger `eps` ends the NaN”, “and `half-adam` trains much as in FP32”."""
     assert math.isnan(steps_of_adam(1e-8)[0])
     half, wide = steps_of_adam(1e-7)
     assert half > 100 * wide
@@ -516,7 +516,7 @@ def test_a_larger_rate_moves_lost_weights_until_the_gradients_have_shrunk():
                 descent.step()
             losses[dtype] = loss.item(), torch.equal(weight, before)
         (low, stands), (wide, moves_no_more) = losses.values()
-        assert stands and not moves_no_more and 1.5 * wide < low < 0.5
+        assert stands and not moves_no_more and 1.2 * wide < low < 0.5
 
 
 def test_a_limit_times_the_scale_clips_right_until_the_scale_changes():
