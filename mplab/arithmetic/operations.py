@@ -195,7 +195,7 @@ def remainder(a: Any, b: Any, fmt: FormatLike, **rules: Unpack[Rules]) -> Any:
     x rem 0 and ∞ rem y give NaN (INVALID); x rem ∞ is x. A zero has the sign of a. See `add`.
 
     Exactness:
-        Exact: the remainder is a value of the format.
+        Exact: the remainder is a value of the format, if that is signed.
 
     Source:
         IEEE 754-2019 §5.3.1.

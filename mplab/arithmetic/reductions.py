@@ -44,7 +44,8 @@ class Accumulation(TypedDict, total=False):
     pairwise order, are rounded once to the accumulator. `output_format`: the format of the
     result; None: that of the accumulator. `order`: "sequential" (the default), "reversed",
     "pairwise" (neighbours, then neighbouring sums), "blocked(k)" (k terms each, then their sums),
-    "kahan" (compensated). `rounding`, `overflow`, `stream`: as in `mplab.round_to`.
+    "kahan" (compensated; in a signed format). `rounding`, `overflow`, `stream`: as in
+    `mplab.round_to`.
     """
 
     accumulator_format: Required[FormatLike]
@@ -438,6 +439,14 @@ def _lanes(
     return np.ascontiguousarray(moved.reshape(moved.shape[0], count)), moved.shape[1:]
 
 
+def require_signs(function: str, argument: str, fmt: Format) -> None:
+    """Raise if a format has no negative numbers, for what Kahan's additions lose has a sign."""
+    if not fmt.signed:
+        raise ValueError(
+            f"{function}: {argument} must be signed for Kahan's sums; got {fmt.name}. Use another."
+        )
+
+
 # Calls of the compiled loops -------------------------------------------------------------
 class _Order(NamedTuple):
     name: str
@@ -499,6 +508,8 @@ def accumulate(
         fmt = format_of(named, function=function)
         return loop_options(function, fmt, np.dtype(np.float64), **options)
 
+    if parsed.name == "kahan":
+        require_signs(function, "accumulator_format", accumulator)
     if parsed.name == "reversed":
         a = a[:, ::-1]
         b = b[::-1]

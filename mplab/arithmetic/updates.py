@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from mplab.arithmetic.operations import exact_sum_to_odd
+from mplab.arithmetic.reductions import require_signs
 from mplab.numbers.checks import one_of
 from mplab.numbers.codes import require_values
 from mplab.numbers.formats import FP32, Format, FormatLike, Rounding, format_of
@@ -59,10 +60,8 @@ class Weights:
     ) -> None:
         self.fmt = fmt = format_of(fmt, function="Weights")
         self.method = one_of("Weights", "method", method, METHODS)
-        if method == "kahan" and not fmt.signed:  # what was lost has a sign
-            raise ValueError(
-                f"Weights: fmt must be signed with method='kahan'; got {fmt.name}."
-            )
+        if method == "kahan":
+            require_signs("Weights", "fmt", fmt)
         self.values = np.array(require_values("Weights", "values", values, fmt))
         self._stream = Stream(seed)
         self._lost = np.zeros_like(self.values)  # the compensation of "kahan", negated

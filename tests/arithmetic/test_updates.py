@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from exact_arithmetic import nearest
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Format, round_to
+from mplab import BF16, FP8_E4M3, FP16, FP32, Format, arithmetic, round_to
 from mplab.arithmetic import METHODS, Weights
 from mplab.lessons.l07.descent import fit_by_gradient_descent, update_trajectory
 
@@ -128,6 +128,11 @@ def test_a_format_wider_than_fp32_keeps_its_numbers_and_has_no_master():
     assert update_trajectory(0.0, 1e100, 2, wide)[1] == round_to(1e100, wide)
     with pytest.raises(ValueError, match=r"^Weights: fmt must fit in FP32 with method"):
         Weights(start, wide, method="master")
+
+
+def test_kahan_s_sums_are_refused_where_what_is_lost_cannot_have_its_sign():
     unsigned = Format("U", exponent_bits=4, precision=4, signed=False)
-    with pytest.raises(ValueError, match="fmt must be signed with method='kahan'"):
+    with pytest.raises(ValueError, match="Weights: fmt must be signed"):
         Weights([1.0], unsigned, method="kahan")
+    with pytest.raises(ValueError, match="sum: accumulator_format must be signed"):
+        arithmetic.sum([1.0], accumulator_format=unsigned, order="kahan")
