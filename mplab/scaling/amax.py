@@ -306,17 +306,20 @@ class DelayedScaling:
     def update(self, amax: float) -> float:
         """Return the scale of a tensor, then add its largest magnitude to the history."""
         scale = self.scale
-        if amax < 0:
-            raise ValueError(
-                f"{type(self).__name__}: amax must not be negative; got {amax!r}."
-            )
-        self._history.append(in_float32(float(amax)))
+        self._history.append(self._entered(amax))
         chosen = self._history[-1]
         if self.amax_compute == "max":
             chosen = float(np.fmax.reduce(self._history))  # ignores NaN
         if chosen > 0 and math.isfinite(chosen):
             self.scale = scale_for(chosen, self.fmt, rule=self.rule, margin=self.margin)
         return scale
+
+    def _entered(self, amax: float) -> float:
+        if amax < 0:
+            raise ValueError(
+                f"{type(self).__name__}: amax must not be negative; got {amax!r}."
+            )
+        return in_float32(float(amax))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale and the history."""
@@ -333,11 +336,11 @@ class DelayedScaling:
         require_keys(where, state_dict, self.state_dict())
         history = state_dict["amax_history"]
         most = self._history.maxlen
-        remembered = [float(amax) for amax in history]
-        if len(remembered) > (most or 0) or any(amax < 0 for amax in remembered):
+        remembered = [self._entered(amax) for amax in history]
+        if len(remembered) > (most or 0):
             raise ValueError(
-                f"{where}: amax_history must hold at most {most} numbers, none of them negative; "
-                f"got {len(remembered)}. Make it with amax_history_len={len(remembered)}."
+                f"{where}: amax_history must hold at most {most} numbers; got {len(remembered)}. "
+                f"Make it with amax_history_len={len(remembered)}."
             )
-        self.scale = between(where, "scale", float(state_dict["scale"]), 0)
+        self.scale = between(where, "scale", in_float32(float(state_dict["scale"])), 0)
         self._history = deque(remembered, maxlen=most)

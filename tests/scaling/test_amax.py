@@ -84,12 +84,20 @@ def test_current_scaling_never_leaves_the_range():
     assert math.isnan(scaling.update(math.inf))
 
 
-def test_a_longer_history_than_there_is_room_for_is_refused():
-    state = {"scale": 2.0, "amax_history": [1.0] * 5}
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"amax_history": [1.0] * 5}, "at most 4 numbers; got 5"),
+        ({"amax_history": [1.0, -2.0]}, "must not be negative; got -2.0"),
+        ({"scale": 1e300}, "scale must be positive and finite; got inf"),
+    ],
+)
+def test_a_state_that_no_scaling_has_is_refused_and_changes_nothing(wrong, words):
     scaling = DelayedScaling(FP8_E4M3, amax_history_len=4)
-    with pytest.raises(ValueError, match=r"at most 4 numbers, .*; got 5"):
-        scaling.load_state_dict(state)
-    assert scaling.scale == 1.0
+    before = scaling.state_dict()
+    with pytest.raises(ValueError, match=words):
+        scaling.load_state_dict({"scale": 2.0, "amax_history": [3.0], **wrong})
+    assert scaling.state_dict() == before
 
 
 def test_a_history_of_no_length_and_a_misspelt_choice_are_refused():
