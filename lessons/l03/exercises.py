@@ -74,6 +74,8 @@ _CHANCE_CASES = (
     2.0**-20 * (1 + 2.0**-10),
     1e-30,
     -77.77,
+    1 - 2.0**-10,  # of its two neighbours only 1 has the gap of 2^-7
+    -(1 - 2.0**-10),
 )
 
 EXERCISES: dict[str, Exercise] = {

@@ -161,7 +161,7 @@ def end_of_range(formats: Sequence[Format]) -> c.Picture:
         words.append(f"{fmt.name} gives {what} {past} {number(limit)}")
     picture.supxlabel("number", fontsize=10)
     picture.supylabel("result", fontsize=10)
-    details = "Stairs; coloured: the rule of IEEE 754, grey: saturation."
+    details = "Stairs; coloured: the rule of the format, grey: saturation."
     return c.titled(picture, c.listed(words), details)
 
 

@@ -207,6 +207,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="Find what s took of b, then what it took of a; the loss is what both still have.",
         argument="a, b",
         cases=_SUM_CASES,
+        signed_zeros=False,
         show=_with_type,
         misconceptions=known(
             (
@@ -224,6 +225,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="Begin with high times high minus p; each further product of halves comes to it.",
         argument="a, b",
         cases=_PRODUCT_CASES,
+        signed_zeros=False,
         show=_with_type,
         misconceptions=known(
             (

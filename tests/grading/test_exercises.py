@@ -190,6 +190,21 @@ def test_one_argument_that_is_a_tuple_stays_one(tmp_path, known):
     assert mplab.check("first", lambda pair: pair[0])
 
 
+@pytest.mark.parametrize("signed", [False, True, None])
+def test_what_zeros_count_as_is_in_the_table_and_an_older_one_tells_them_apart(
+    tmp_path, known, signed
+):
+    exercise = Exercise(
+        lambda x: 0.0, "It is 0.", cases=[1.0], signed_zeros=bool(signed)
+    )
+    table = json.loads(public_table({"none": Graded("none", exercise, ())}))
+    if signed is None:
+        del table["exercises"]["none"]["signed_zeros"]
+    (tmp_path / "checks.json").write_text(json.dumps(table))
+    load_public(tmp_path / "checks.json")
+    assert bool(mplab.check("none", lambda x: -0.0)) == (signed is False)
+
+
 def test_another_student_gets_other_hidden_cases_and_the_same_one_the_same():
     def cases(seed):
         asked = []

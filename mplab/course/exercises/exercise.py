@@ -98,6 +98,7 @@ class Exercise:
         misconceptions: known wrong answers.
         fmt: the format of the result; counterexamples then show its codes.
         tolerance: relative difference that still counts as equal; 0 compares numbers.
+        signed_zeros: whether −0 differs from 0.
         uses: functions and classes of mplab that an answer may call, by name, and "overflow" if
             the argument of that name may be used; None for all. Attributes of a format are free.
         show: writes a case for the counterexample.
@@ -110,6 +111,7 @@ class Exercise:
     misconceptions: Sequence[Misconception] = ()
     fmt: Format | None = None
     tolerance: float = 0.0
+    signed_zeros: bool = True
     uses: Sequence[str] | None = ()
     show: Callable[[Any], str] = lambda case: _text(case, None)
 
@@ -372,9 +374,10 @@ def _nothing(value: Any) -> list[bool]:
 
 
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:
-    """Compare an outcome with the wanted one, as numbers; NaN equals NaN, and −0 is not 0.
+    """Compare an outcome with the wanted one, as numbers; NaN equals NaN.
 
-    Dictionaries are compared key by key, and nested sequences item by item.
+    −0 is not 0, unless `signed_zeros` is false. Dictionaries are compared key by key, and nested
+    sequences item by item.
     """
     if isinstance(a, Exception) or isinstance(b, Exception):
         return type(a) is type(b)
@@ -406,7 +409,9 @@ def equal(a: Any, b: Any, exercise: Exercise) -> bool:
         return False
     with np.errstate(invalid="ignore"):  # ∞ − ∞
         near = np.isfinite(y) & (np.abs(x - y) <= exercise.tolerance * np.abs(y))
-    same = (x == y) & (np.signbit(x) == np.signbit(y))
+    same = x == y
+    if exercise.signed_zeros:
+        same &= np.signbit(x) == np.signbit(y)
     return bool(np.all(same | near & (y != 0) | np.isnan(x) & np.isnan(y)))
 
 

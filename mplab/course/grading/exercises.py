@@ -419,6 +419,7 @@ def _public_entry(exercise: Exercise) -> dict[str, Any]:
         "argument": exercise.argument,
         "format": fmt,
         "tolerance": exercise.tolerance,
+        "signed_zeros": exercise.signed_zeros,
         "uses": exercise.uses,
     }
     answers = [Misconception(exercise.answer, ""), *exercise.misconceptions]
@@ -468,6 +469,7 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
 def _from_public(entry: Mapping[str, Any]) -> Exercise:
     common = {name: entry[name] for name in ("reason", "argument", "tolerance", "uses")}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
+    common["signed_zeros"] = entry.get("signed_zeros", True)  # older tables lack it
     if "sealed" in entry:
         answers = [
             Misconception(HashedValue(digest), text) for text, digest in entry["sealed"]

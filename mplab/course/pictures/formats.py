@@ -51,7 +51,7 @@ def bit_fields(x: float | str | Fraction, formats: Sequence[Format]) -> c.Pictur
         _draw_code(axes, row, int(encode(value, fmt)), fmt)
     for place, (name, colour) in zip((-1.5, 4.5, 16.5), c.FIELDS.items(), strict=True):
         axes.text(place, -0.85, name, color=colour, va="center", fontweight="bold")
-    different = len(set(stored))
+    different = len({value for value in stored if math.isfinite(value)})
     exact = sum(math.isfinite(value) and Fraction(value) == asked for value in stored)
     sentence = (
         f"{x} is stored as {plural(different, 'number')} in "

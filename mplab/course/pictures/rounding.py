@@ -8,7 +8,7 @@ import numpy as np
 from mplab.arithmetic.reductions import cumsum
 from mplab.common.words import number
 from mplab.course.pictures import canvas as c
-from mplab.numbers.codes import ulp
+from mplab.numbers.codes import next_up, ulp, values
 from mplab.numbers.formats import Format, Rounding
 from mplab.numbers.options import Stream
 from mplab.numbers.rounding import round_to
@@ -50,8 +50,14 @@ def rounding_profile(
     picture = c.Picture(height=4.6, width=2.6 + 2.3 * len(modes))
     grid = picture.subplots(2, len(modes), sharex=True, sharey="row", squeeze=False)
     x = np.linspace(low, high, 1281)
-    found = np.unique(rounded(x, fmt, Rounding.TIES_TO_EVEN))
-    middles = (found[1:] + found[:-1]) / 2
+    found = _values_near(x, fmt)
+    after = next_up(found, fmt)
+    middles = (found[:-1] + after[:-1]) / 2
+    if np.any(after[:-1] != found[1:]):  # too many to draw
+        middles = middles[:0]
+    ends = [np.nextafter(found, side) for side in (-np.inf, np.inf)]
+    edges = np.concatenate([*ends, (found + after) / 2])
+    edges = edges[(edges >= low) & (edges <= high)]
     worst = {}
     for (above, below), mode in zip(grid.T, modes, strict=True):
         result = rounded(x, fmt, mode, seed)
@@ -69,18 +75,30 @@ def rounding_profile(
         below.axhline(0, color=c.BAND, linewidth=0.8)
         below.plot(places, saw, linewidth=2, **thick)
         below.set_ylim(-1.1, 1.1)
-        worst[mode] = float(np.abs(errors).max())
+        at_edges = (rounded(edges, fmt, mode, seed) - edges) / ulp(edges, fmt)
+        errors = np.abs(np.concatenate([errors, at_edges]))
+        worst[mode] = max(errors[np.isfinite(errors)].tolist(), default=np.inf)
     grid[0, 0].set_ylabel(f"value in {fmt.name}")
     grid[1, 0].set_ylabel("error (ulp)")
     picture.supxlabel("number", fontsize=10)
     sentence = f"From {number(low)} to {number(high)} {_misses(worst)}"
-    if all(mode in _NEAREST for mode in modes) and len(modes) > 1:
+    if middles.size and all(mode in _NEAREST for mode in modes) and len(modes) > 1:
         fates = np.stack([rounded(middles, fmt, mode) for mode in modes])
         parted = int(np.sum(np.any(fates != fates[0], axis=0)))
         sentence += f"; they part at {parted} of {middles.size} ties (dots)"
     return c.titled(
         picture, sentence, "Stairs above, their errors below, one column for each mode."
     )
+
+
+def _values_near(x: np.ndarray, fmt: Format) -> np.ndarray:
+    """Return the finite values that `x` rounds to; of a format of 8 bits all those between, too."""
+    found = np.unique(rounded(x, fmt, Rounding.TIES_TO_EVEN))
+    found = found[np.isfinite(found)]
+    if fmt.bits > 8 or not found.size:
+        return np.asarray(found)
+    every = np.unique(values(fmt))
+    return np.asarray(every[(every >= found[0]) & (every <= found[-1])])
 
 
 _NEAREST = (Rounding.TIES_TO_EVEN, Rounding.TIES_TO_AWAY)

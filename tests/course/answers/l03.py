@@ -3,7 +3,7 @@
 import math
 from fractions import Fraction
 
-from mplab import FP8_E4M3, FP16, round_to, ulp, values
+from mplab import BF16, FP8_E4M3, FP16, Rounding, round_to, ulp, values
 
 
 def gap(x, digits, least):
@@ -31,6 +31,20 @@ def chance(x):
     return float(Fraction(x) / step % 1)
 
 
+def chance_in_gaps_at(neighbour):
+    """In gaps at a neighbour of x, which may be a power of two that x does not reach."""
+
+    def answer(x):
+        low, high = (
+            float(round_to(x, BF16, rounding=mode))
+            for mode in (Rounding.TOWARD_NEGATIVE, Rounding.TOWARD_POSITIVE)
+        )
+        near = {"low": low, "high": high, "nearest": float(round_to(x, BF16))}
+        return (x - low) / float(ulp(near[neighbour], BF16))
+
+    return answer
+
+
 RIGHT = {
     "four_ties": [[8, 12, 12, 16], (8.0, 12.0, 12.0, 16.0)],
     "round_e4m3": [by_ulp, by_search],
@@ -40,5 +54,9 @@ RIGHT = {
 WRONG = {
     "round_e4m3": [
         (lambda x: float(round_to(round_to(x, FP16), FP8_E4M3)), "round once"),
+    ],
+    "chance_up": [
+        (chance_in_gaps_at(neighbour), "in gaps of BF16 at x")
+        for neighbour in ("low", "high", "nearest")
     ],
 }
