@@ -4,6 +4,7 @@
 """
 
 import copy
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils._pytree import tree_leaves
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.formats import (
     FP16,
     FP32,
@@ -74,7 +76,7 @@ class simulated(ContextDecorator):
     As under autocast, `backward()` and an optimizer's step cast nothing, though they may stand
     inside: `.grad` of FP32 parameters, loss scaling, clipping and the optimizer stay FP32. A
     weight is cast once for all its uses in a forward pass, so that their gradients are added in
-    the low format, and again after a backward pass or a change.
+    the low format, and again after a backward pass or a change by torch in this thread.
 
     A format that torch lacks, or in which it promotes nothing, such as FP8, borrows bfloat16 or
     float16: each operation reads and gives values of `fmt`, and what the program makes by itself
@@ -106,6 +108,7 @@ class simulated(ContextDecorator):
     Raises:
         ValueError: `fmt` does not fit in float32, or lacks signs or zero; no dtype is left to hold
             a format; `policy` is no name, or names a layer that `model` lacks.
+        TypeError: it decorates a generator or a coroutine.
         RuntimeError: `backward()` is called after the context ended, where torch's own kernels
             would round to another format or in another direction.
 
@@ -123,11 +126,11 @@ class simulated(ContextDecorator):
         Elsewhere, in other formats, roundings and by the rules of CUDA, each result is torch's
         float32 result, correctly rounded, except where a low kernel is known to do otherwise:
         Python numbers are rounded to the format, or refused past its range; tensors of integers
-        are converted to the format first; a few operations round between their steps; and CUDA's
-        atomic sums round each addition, in an order that varies: one is taken. What CUDA's kernels
-        do was read in torch's source, not measured; `explain` marks what is known and not
-        simulated. tests/simulation/test_kernels.py compares this with torch's half kernels on
-        every code.
+        are converted to the format first; a few operations round between their steps; those that
+        draw random numbers, such as `rrelu`, round to nearest; and CUDA's atomic sums round each
+        addition, in an order that varies: one is taken. What CUDA's kernels do was read in torch's
+        source, not measured; `explain` marks what is known and not simulated.
+        tests/simulation/test_kernels.py compares this with torch's half kernels on every code.
 
         Rounding and casts have the same bits on every machine. Kernels are the machine's: torch
         takes `exp`, `log`, `sin` and the like from a vector library that chooses its code by the
@@ -203,6 +206,20 @@ class simulated(ContextDecorator):
                     f"{self._unmatched[0]!r}, which fits none of {names}. Correct the name, or "
                     f"leave it out."
                 )
+
+    def __call__(self, func: Any) -> Any:
+        """Decorate a function."""
+        kinds = (
+            inspect.isgeneratorfunction,
+            inspect.iscoroutinefunction,
+            inspect.isasyncgenfunction,
+        )
+        if any(is_one(func) for is_one in kinds):
+            raise TypeError(
+                f"simulated: a decorated function must run within its call; got {quoted(func)}, "
+                f"a generator or coroutine. Write the with statement in it."
+            )
+        return super().__call__(func)
 
     @property
     def by_operation(self) -> dict[str, Tally]:
@@ -481,7 +498,8 @@ def explain(
 ) -> Explanation:
     """List the format in which each operation of a training step ran, and why.
 
-    The step really runs, on a copy of the model; torch's random state is restored.
+    The step really runs, on a copy of the model; torch's random state is restored. Inputs that
+    require gradients get them.
 
     Args:
         model: any module that can be copied.

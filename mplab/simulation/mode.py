@@ -32,6 +32,7 @@ from mplab.simulation.operations import (
     CONVERSIONS,
     EXACT,
     EXPLICIT,
+    FILLS,
     MOVING,
     PRODUCTS,
     Keywords,
@@ -305,7 +306,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._plans.clear()
             plan = self._plan(rule, args, kwargs)
         out = plan.run(self, rule, args, kwargs, plan)
-        if not known:  # and it did not raise
+        # It did not raise; but of nothing at all torch checks less.
+        if not known and all(t.numel() for t in tensors_in((args, kwargs))):
             self._plans[key] = plan
         if not (known or self.has_run):
             seen = tensors_in((args, kwargs, out))
@@ -443,7 +445,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if real.dtype in FORMATS and _is_real(t):
                     self.rounders[real.dtype](t, t, self._counter(rule.name, t))
         # What draws or fills does not know that the dtype stands for another format.
-        if self._borrowed and rule.name not in MOVING:
+        if self._borrowed and (rule.name not in MOVING or rule.name in FILLS):
             for t in tensors_in(out):
                 if t.dtype in self._borrowed and _is_real(t) and not t._is_zerotensor():
                     t.copy_(self._round(rule, t.float(), t.dtype))

@@ -38,9 +38,16 @@ EXACT = names_in(
 CONVERSIONS = frozenset({"_to_copy", "copy"})
 """Take tensors of any dtype."""
 
-COPIES = CONVERSIONS | names_in(
-    "clone zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty "
-    "rand_like randn_like empty_strided new_empty_strided zero fill"
+FILLS = names_in("full_like new_full fill rand_like randn_like")
+"""Write numbers that may be none of a format's."""
+
+COPIES = (
+    CONVERSIONS
+    | FILLS
+    | names_in(
+        "clone zeros_like ones_like empty_like new_zeros new_ones new_empty empty_strided "
+        "new_empty_strided zero"
+    )
 )
 """Make memory rather than compute: no policy casts their inputs."""
 

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from itertools import combinations
 
 from mplab.numbers.checks import one_of, quoted
-from mplab.numbers.formats import Format
+from mplab.numbers.formats import Format, FormatLike, format_of
 
 
 def names_in(text: str) -> frozenset[str]:
@@ -139,7 +139,7 @@ class Policy:
             (Run.WIDEST, self.widest),
         ]
 
-    def with_layers(self, formats: Mapping[str | type, Format]) -> Policy:
+    def with_layers(self, formats: Mapping[str | type, FormatLike]) -> Policy:
         """Return the policy with other formats for some layers and all layers within them.
 
         Of two choices for one layer the later counts; a choice for a layer within another one
@@ -155,7 +155,11 @@ class Policy:
             >>> CPU_AUTOCAST.with_layers({"left": FP16, "right": BF16, "fusion": FP32})
             CPU_AUTOCAST.with_layers({'left': FP16, 'right': BF16, 'fusion': FP32})
         """
-        return replace(self, layers=(*self.layers, *formats.items()))
+        chosen = [
+            (key, format_of(fmt, function="with_layers"))
+            for key, fmt in formats.items()
+        ]
+        return replace(self, layers=(*self.layers, *chosen))
 
     def choice(self, name: str, module: object) -> tuple[str, Format] | None:
         """Return the choice for a module itself: the key that fits it, as text, and the format."""

@@ -130,17 +130,16 @@ class Engine:
 
     def update(self) -> bool:
         """Unscale, clip, and update the weights or skip; return whether the step was skipped."""
-        before = self.scaler.get_scale()
         stepping: AbstractContextManager[Any] = nullcontext()
         if self.is_torchs:  # as written, the optimizer's operations are simulated, too
             stepping = self.simulation
         with stepping:
             self.unscale()
             self.scaler.step(self.optimizer)
-        skipped = self.scaler.update()
-        if self.is_torchs:  # whose scaler does not tell
-            skipped = self.scaler.get_scale() < before
-        return bool(skipped)
+        found: Any = {}
+        if self.is_torchs and self.scaler.is_enabled():  # whose `update` does not tell
+            found = self.scaler._found_inf_per_device(self.optimizer)
+        return bool(self.scaler.update()) or any(found.values())
 
     def predict(self, inputs: Tensor) -> Tensor:
         """The predictions, in the recipe's arithmetic, without a count of roundings."""
@@ -186,6 +185,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     Also turn off torch's fast path for encoder layers, which would read the weights of the layers
     that round without calling these layers.
     """
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     fast = mha.get_fastpath_enabled()
     mha.set_fastpath_enabled(False)
@@ -194,4 +194,5 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         mha.set_fastpath_enabled(fast)
-        model.train()
+        for module, training in modes:  # some may be in evaluation throughout
+            module.training = training

@@ -18,7 +18,7 @@ from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3
 
-MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
 """What reading a document raises that is no History."""
 
 _SAMPLED = 8

@@ -100,6 +100,7 @@ def train(
         integer("train", "record_gradients_at", step, most=max(0, count - 1))
         for step in record_gradients_at
     )
+    save_every = integer("train", "save_every", save_every, least=1)
     path = None if checkpoint is None else Path(checkpoint)
     place = torch.device(device or default_device(recipe))
     with _one_thread(place), own_randomness(seed, place):
@@ -274,8 +275,9 @@ class _Run:
             # Plain layers, whatever the recipe's are.
             model = self.task.model().to(self.device)
             model.load_state_dict(self.model.state_dict(), strict=False)
-            with _recording(model) as seen:
-                self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        # what the step itself will draw
+        with forked_randomness([self.device]), _recording(model) as seen:
+            self.task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
         return seen
 
     # Checkpoints

@@ -10,14 +10,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from mplab.numbers.formats import FP32, Format, Rounding
 from mplab.numbers.options import Stream
 from mplab.numbers.tensors import round_tensor
+from mplab.simulation.operations import tensors_in
 
 
 class LowOptimizer:
     """Wrap a torch optimizer, and round its weights and arithmetic to given formats.
 
     The parameters stay float32 tensors and hold values of `weight_format`. Each operation of
-    the optimizer rounds its result to `optimizer_format`, except the last: a new weight is
-    rounded once, to `weight_format`.
+    the optimizer rounds its result to `optimizer_format`, unless that has no dimensions; but a
+    new weight is rounded once, to `weight_format`.
 
     Args:
         optimizer: a torch optimizer of float32 parameters; they are rounded at once.
@@ -130,8 +131,8 @@ class LowOptimizer:
 class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Round the result of every operation, as an optimizer on low tensors does.
 
-    Scalars, such as Adam's count of steps, stay FP32, as they do in torch. The weights stay
-    unrounded: `LowOptimizer` rounds them by its own rule.
+    Scalars stay FP32, as Adam's count of steps does in torch. The weights stay unrounded:
+    `LowOptimizer` rounds them by its own rule.
     """
 
     def __init__(self, fmt: Format, weights: list[Tensor]) -> None:
@@ -143,8 +144,10 @@ class _Rounding(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        for t in out if isinstance(out, list | tuple) else (out,):
-            low = isinstance(t, Tensor) and t.dtype == torch.float32 and t.dim() > 0
+        # A fused operation, or one on lists, does not return what it writes to.
+        found = zip(args, func._schema.arguments, strict=False)
+        for t in tensors_in([out, *(x for x, own in found if own.is_write)]):
+            low = t.dtype == torch.float32 and t.dim() > 0
             if low and t.data_ptr() not in self.weights:
                 round_tensor(t, self.fmt, out=t)
         return out

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mplab.numbers.checks import one_of
-from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format
+from mplab.numbers.formats import BF16, FP8_E4M3, FP16, FP32, Format, format_of
 from mplab.scaling.loss import LossScaler
 from mplab.scaling.rules import DoublingScaler, FlooredScaler, KerasScaler
 from mplab.simulation.casts import SCALINGS
@@ -89,6 +89,9 @@ gradients GradScaler refuses; got 8.0. Keep weights in FP32, or set simulated=Tr
             ("fp8", (None, *SCALINGS)),
         ):
             one_of("Recipe", name, getattr(self, name), known)
+        for name in ("compute_format", "weight_format", "optimizer_format"):
+            fmt = format_of(getattr(self, name), function="Recipe")
+            object.__setattr__(self, name, fmt)
         self.scaler()  # rejects invalid numbers of the loss scale
         if self.max_norm is not None:
             self._require("max_norm", self.max_norm > 0, "positive or None", "Use 1.0.")

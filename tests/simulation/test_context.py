@@ -384,6 +384,18 @@ def test_a_context_may_be_entered_again_but_not_twice_at_once():
     assert silent.by_operation == silent.by_layer == {}
 
 
+def test_a_decorated_function_that_would_run_after_the_context_is_refused():
+    def generator():
+        yield
+
+    async def coroutine():
+        pass
+
+    for later in (generator, coroutine):
+        with pytest.raises(TypeError, match="must run within its call; got"):
+            simulated(FP16)(later)
+
+
 def test_tallies_count_what_was_rounded_by_operation_and_by_layer():
     model = mlp(6, 5, 3)
     x = torch.randn(4, 6)

@@ -96,7 +96,8 @@ def test_a_policy_has_the_name_that_files_and_python_hold_and_no_operation_on_tw
         assert policy.name == name and policy.source
         assert getattr(simulation, policy.constant) is policy
         assert repr(policy) == policy.constant
-        chosen = policy.with_layers({"head": FP32})
+        chosen = policy.with_layers({"head": "fp32"})
+        assert chosen == policy.with_layers({"head": FP32})
         assert repr(chosen).startswith(f"{policy.constant}.with_layers(")
         assert not policy.lower & policy.wide
         assert not policy.output & (policy.lower | policy.wide)

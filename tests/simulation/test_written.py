@@ -307,7 +307,13 @@ def test_a_borrowed_dtype_holds_the_numbers_of_the_format_s_own(fmt):
 
 def test_what_is_filled_in_a_borrowed_dtype_holds_values_of_the_format():
     with written(FP8_E5M2, dtype=torch.bfloat16):
-        assert torch.full((2,), 1.1, dtype=torch.bfloat16).tolist() == [1.0, 1.0]
+        low = torch.full((2,), 1.1, dtype=torch.bfloat16)
+        others = (
+            torch.full_like(low, 1.1),
+            low.new_full((2,), 1.1),
+            low.clone().fill_(1.1),
+        )
+        assert all(t.tolist() == [1.0, 1.0] for t in (low, *others))
 
 
 def test_what_torch_ran_for_one_shape_is_computed_for_others():
@@ -316,6 +322,14 @@ def test_what_torch_ran_for_one_shape_is_computed_for_others():
     with written(FP8_E5M2):
         for wide in (x[:, :1], x[:0], x):
             assert wide.to(torch.float8_e5m2).flip(1).float().equal(wide.flip(1))
+
+
+def test_what_torch_let_pass_where_there_was_nothing_is_still_refused_elsewhere():
+    low, wide = torch.ones(2, 3, 3).bfloat16(), torch.ones(2, 3, 3)
+    with written(BF16):
+        torch.bmm(low[:, :0, :0], wide[:, :0, :0])
+        with pytest.raises(RuntimeError, match="expected scalar type BFloat16"):
+            torch.bmm(low, wide)
 
 
 def test_a_cast_to_e4m3_saturates_as_torch_s_own_does():

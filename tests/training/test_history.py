@@ -57,6 +57,7 @@ def test_saving_replaces_the_file_only_when_it_is_whole(tmp_path, monkeypatch):
     lambda stored: stored.update(loss=[["a"]]),
     lambda stored: stored.update(tally={"layer": {"0": {"no such counter": 1}}}),
     lambda stored: stored.update(gradients=[]),
+    lambda stored: stored["flushed"]["0"]["layer 1"].pop(),
 ])  # fmt: skip
 def test_a_changed_file_is_refused_with_the_reason(tmp_path, change):
     path = tmp_path / "run.json"

@@ -44,6 +44,18 @@ def test_pure_adam_is_torch_s_adam_on_low_tensors_bit_for_bit(fmt, options):
         assert_bits(ours[~nan], theirs[~nan].float())
 
 
+@pytest.mark.parametrize("way", ["foreach", "fused"])
+def test_an_optimizer_that_returns_nothing_of_its_state_keeps_it_low(way):
+    weight = torch.ones(3, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=0.1, momentum=0.9, **{way: True})
+    low = LowOptimizer(sgd, BF16, optimizer_format=BF16)
+    for _ in range(2):
+        weight.grad = torch.tensor([0.1, 0.2, 0.3])
+        low.step()
+    kept = sgd.state[weight]["momentum_buffer"]
+    assert_bits(kept, kept.bfloat16().float())
+
+
 def test_epsilon_is_zero_in_fp16_and_adam_divides_by_it():
     weight = torch.ones(2, requires_grad=True)
     adam = torch.optim.Adam([weight])

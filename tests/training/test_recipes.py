@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from mplab import BF16, FORMATS, FP8_E4M3, FP16
+from mplab import BF16, FP8_E4M3, FP16
 from mplab.training import RECIPES, Recipe
 from mplab.training.recipes import UPDATE_ROUNDINGS
 
@@ -24,10 +24,7 @@ def test_no_two_recipes_are_the_same():
 @pytest.mark.parametrize("name", RECIPES)
 def test_settings_are_json_and_decide_the_recipe(name):
     settings = json.loads(json.dumps(RECIPES[name].settings()))
-    values = {
-        k: FORMATS[v] if k.endswith("_format") else v for k, v in settings.items()
-    }
-    assert Recipe(name, **values) == RECIPES[name]
+    assert Recipe(name, **settings) == RECIPES[name]
 
 
 @pytest.mark.parametrize(("options", "error"), [

@@ -224,6 +224,23 @@ def test_without_a_scale_the_first_layers_receive_no_gradient():
     assert history.gradients[0]["layer 1"].zeros == total
 
 
+def test_what_dropout_sets_to_zero_is_not_flushed():
+    def noisy():
+        return nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5))
+
+    task = replace(TASKS[AUTOENCODER], model=noisy)
+    lost, total = run(task, "fp32", steps=1).flushed[0]["layer 1"]
+    assert lost == 0 < total
+
+
+def test_torch_s_scaler_skips_every_step_of_a_lost_run_though_its_scale_is_0():
+    task = replace(TASKS[AUTOENCODER], loss=lambda output, _: output.sum() * np.nan)
+    recipe = replace(RECIPES["amp-fp16"], init_scale=2.0**-147)
+    history = run(task, recipe, steps=5, device="cpu")
+    assert history.loss_scale[-1] == 0
+    assert history.skipped.all()
+
+
 def test_a_simulated_run_tallies_by_operation_and_by_layer():
     history = run(AUTOENCODER, "fp16-naive", steps=2)
     sums = [
@@ -250,6 +267,7 @@ def test_unknown_names_and_wrong_numbers_are_refused():
         ({"steps": -1}, "steps must be an integer, not negative; got -1"),
         ({"seed": -1}, "train: seed must be"),
         ({"seed": 2**64}, "train: seed must be"),
+        ({"save_every": 0}, "train: save_every must be an integer, at least 1"),
     ):
         with pytest.raises(ValueError, match=error):
             run(**{"task": AUTOENCODER, "recipe": "fp32"} | options)
@@ -398,6 +416,18 @@ def test_a_checkpoint_has_the_state_of_the_network_s_own_randomness(tmp_path):
     torch.rand(7)
     again = run(task, "bf16-stochastic", steps=5, checkpoint=path)
     assert text(again) == text(run(task, "bf16-stochastic", steps=5))
+
+
+def test_a_layer_in_evaluation_stays_so_also_in_a_run_that_goes_on(tmp_path):
+    def frozen():
+        return nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5).eval())
+
+    plain = replace(TASKS[AUTOENCODER], model=lambda: frozen()[:1])
+    task = replace(plain, model=frozen)
+    path = tmp_path / "checkpoint"
+    broken_off(task, "fp32", path, after=3, steps=5)
+    again = run(task, "fp32", steps=5, checkpoint=path)
+    assert text(again) == text(run(plain, "fp32", steps=5))
 
 
 @pytest.mark.parametrize(("changed", "named"), [
