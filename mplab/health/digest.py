@@ -190,6 +190,7 @@ class Digest(Watch):
             ends, so a killed process leaves all earlier steps. "%r" becomes the process's rank.
 
     Raises:
+        TypeError: `every` is no integer, or `optimizer` not one optimizer.
         ValueError: `every` is below 1, the optimizer is of another model, or several processes
             would write to one path.
         OSError: the file cannot be written when the `with` begins.

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -132,6 +133,11 @@ def _skips(steps: Sequence[Step], seen: Evidence) -> Finding:
     if start < len(steps):
         found = steps[start].scale
     check = f"Begin with a scale of {found:g}. Is this a resumed run? Load the scaler's state, too."
+    grew = any(a.scale < b.scale for a, b in pairwise(steps))
+    if grew and count > 2 * start:
+        check = (
+            "Give the scaler a longer growth_interval: it raises the scale too often."
+        )
     return _watch("scale-finds-its-level", observed, means, check)
 
 
@@ -343,6 +349,14 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     late = moving[-max(1, len(moving) // 3) :]
     unmoved = sum(s.unmoved for s in late)
     updated = sum(s.updated for s in late)
+    if seen.resting > max(2, len(moving)):
+        yield _problem(
+            "stagnant-weights",
+            f"In {seen.resting} steps seen each learning rate was 0.",
+            "No weight moves by such an update.",
+            "Look at the schedule of learning rates, and at how often it is stepped.",
+        )
+        return
     if (
         seen.wide_weights
         and len(moving) >= 3
@@ -361,9 +375,9 @@ def _stagnation(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
         "stagnant-weights",
         f"Of the weights with an update that should move them, {unmoved / updated:.0%} kept their "
         f"bits (last {len(late)} steps seen).",
-        "Their updates are below half a unit in the last place and round away.",
-        "Keep FP32 master weights, or use stochastic rounding or Kahan summation. A loss "
-        "scale cannot help: the gradients are there.",
+        "Updates below half a unit in the last place are lost when rounded to nearest.",
+        "Keep FP32 master weights, or use stochastic rounding or Kahan summation; with these, bits "
+        "may wait. A loss scale cannot help: the gradients are there.",
     )
 
 
@@ -482,10 +496,10 @@ def _watching(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             "Without steps nothing is recorded, so nothing can be found.",
             "Call health.step(loss) after each optimizer step.",
         )
-    elif seen.updates and not seen.passes and not seen.error:
+    elif (seen.updates or seen.still) and not seen.passes and not seen.error:
         yield _note(
             "modules-unseen",
-            f"No forward pass of the watched modules was seen in {len(steps)} steps with updates.",
+            f"No forward pass of the watched modules was seen in {len(steps)} steps.",
             "Another object ran: a compiled, wrapped or copied model.",
             "Give Health the object that the loop calls.",
         )

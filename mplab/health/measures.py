@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode,
 )
 
+from mplab.numbers.checks import quoted
 from mplab.numbers.devices import widest
 from mplab.numbers.formats import Format
 
@@ -109,8 +110,14 @@ def require_optimizer(function: str, optimizer: Any, model: nn.Module) -> None:
     An optimizer of parameters of another dtype passes: they may be FP32 master weights.
 
     Raises:
+        TypeError: it is no optimizer.
         ValueError: the optimizer updates none of them.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"{function}: optimizer must be one optimizer; got {quoted(optimizer)}. Give the one "
+            f"that is stepped last."
+        )
     trained = {id(p): p.dtype for p in model.parameters() if p.requires_grad}
     updated = {
         id(p): p.dtype for group in optimizer.param_groups for p in group["params"]
@@ -328,13 +335,15 @@ class Movement:
     """Samples of the weights before their first update in a step, and which of them should move."""
 
     def __init__(self) -> None:
+        self.rates: list[bool] = []  # whether each learning rate was above 0
         self._before: dict[Tensor, Tensor] = {}
         self._pushed: dict[Tensor, Tensor] = {}
 
     def begin(self, optimizer: torch.optim.Optimizer) -> None:
         """Sample the weights that an optimizer is about to update at a learning rate above 0."""
         for group in optimizer.param_groups:
-            if group.get("lr") == 0:
+            self.rates.append(bool(group.get("lr") != 0))
+            if not self.rates[-1]:
                 continue
             for p in group["params"]:
                 if p.requires_grad and p not in self._before:

@@ -268,6 +268,7 @@ class Evidence:
         probes: backward passes that were repeated with gradients of another size.
         unprobed: why one could not be repeated.
         idle: steps in which the optimizer did not run, though no scaler skipped them.
+        resting: steps whose updates had a learning rate of 0 throughout.
         misuses: by the code of a finding, what was seen of it, once for each time.
         stale: steps whose forward pass used older copies of changed weights.
         integers: whole numbers that a cast changed.
@@ -289,6 +290,7 @@ class Evidence:
     probes: list[Probe] = field(default_factory=list)
     unprobed: str = ""
     idle: int = 0
+    resting: int = 0
     misuses: dict[str, list[str]] = field(default_factory=dict)
     stale: list[int] = field(default_factory=list)
     integers: RoundedIntegers | None = None

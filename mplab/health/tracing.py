@@ -279,7 +279,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             origin = None
             if what:
                 made = Origin(self.step, phase, module, name, what)
-                masks = what == "infinity" and _adds_masks(name, inputs, t)
+                masks = what == "infinity" and _makes_mask(name, inputs, t)
                 origin = self._origin(made, known, inputs, args, masks)
                 if origin is not None and phase == "forward":
                     self._latest = origin
@@ -354,6 +354,13 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return made
         self._aside = self._aside or made
         return None
+
+    def excuses(self, t: Tensor) -> bool:
+        """Whether this tracer saw how a result was made, and that its infinities were meant."""
+        if not is_plain(t):
+            return False
+        found = getattr(t.untyped_storage(), _ORIGIN, self)
+        return found is None or found is self._aside
 
     def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
         """The origins of a step by phase; if the loss is not finite, the one that reached it."""
@@ -467,12 +474,15 @@ def _is_mask(t: Tensor) -> bool:
     return low <= -1e9 or low == -65504.0
 
 
-def _adds_masks(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
-    """Whether an addition of a finite mask went past the least number of the format."""
+def _makes_mask(name: str, inputs: Sequence[Tensor], out: Tensor) -> bool:
+    """Whether a finite mask was added past the format's least number, or -infinity beside 0."""
+    out = values_of(out)
+    largest = float(out.max())
+    if largest == 0 and not any(map(_computes, inputs)):
+        return bool(((out == 0) | (out == -torch.inf)).all())
     read = inputs[name.endswith("_") :]  # what is written in place holds the sum by now
     adds = name in ("add", "add_", "sub", "sub_")
-    added = adds and any(map(_is_mask, read))
-    return added and float(out.detach().max()) < torch.inf
+    return adds and any(map(_is_mask, read)) and largest < torch.inf
 
 
 def _computes(t: Tensor) -> bool:

@@ -123,6 +123,7 @@ class Health(measures.Watch):
         trace_every: trace each `trace_every`-th step.
 
     Raises:
+        TypeError: a number is no integer, or `optimizer` not one optimizer.
         ValueError: a number below 1, or an optimizer of another model.
 
     Examples:
@@ -194,6 +195,8 @@ class Health(measures.Watch):
         self._mixed = False
         self._cast_once: dict[int, Format] = {}
         self._stopped = False
+        # Modules whose results hold infinities that are meant.
+        self._masks: set[str] = set()
         self._earlier: dict[str, tuple[float, float]] = {}
         self._scaled: set[Any] = set()
         self._begin_step()
@@ -231,8 +234,13 @@ class Health(measures.Watch):
             self._look_at_buffers()
         self.seen.still = set(self._names.values())
         self.seen.wide_weights = all(p.element_size() >= 4 for p in self._names)
+        groups = self.optimizer.param_groups if self.optimizer else ()
+        held = {p for group in groups for p in group["params"]}
+        masters = held - self._names.keys()
         self.seen.half_parameters = [
-            n for p, n in self._names.items() if low_format_of(p) == FP16
+            n
+            for p, n in self._names.items()
+            if low_format_of(p) == FP16 and (p in held or not masters)
         ]
         self._begin_step()
         return self
@@ -290,7 +298,7 @@ class Health(measures.Watch):
         self._updates = 0
         self._unscales: Counter[Any] = Counter()
         self._in_scaler = False
-        self._scales = False
+        self._results: list[Tensor] = []  # of `scaler.scale`
         self._roots: list[Tensor] = []
         self._scale = 1.0
         self._skipped: bool | None = None
@@ -365,7 +373,8 @@ class Health(measures.Watch):
         fmt = FP16 if what_if else low or FP32
         with unseen():
             largest = self._largest(output)
-            self._flags.append(("forward", name, largest))
+            meant = self._tracing and self._tracer.excuses(output)
+            self._flags.append(("meant" if meant else "forward", name, largest))
             if leaf and self._counting:
                 found = measures.magnitudes_of(name, output, largest, fmt, what_if)
                 self._outputs.append(found)
@@ -510,6 +519,8 @@ class Health(measures.Watch):
             self._look_for_spent(norms)
             for p, norm in norms.items():
                 self._received[p] = norm if scale is None else norm / scale
+                if p not in self._raw and self._names[p] in self.seen.still:
+                    self._first_norms.append((self._names[p], norm))  # by hand
             self._movement.measure_gradients()
 
     def _norms(self, own: set[Tensor]) -> dict[Tensor, Tensor]:
@@ -560,8 +571,10 @@ class Health(measures.Watch):
         self.seen.misuses.setdefault(code, []).append(observed)
 
     def _scaling(self, original: Callable[..., Any], outputs: Any) -> Any:
-        self._scales = True
-        return original(outputs)
+        scaled = original(outputs)
+        if measures.is_readable(scaled) and scaled.numel() == 1:
+            self._results.append(scaled.detach())
+        return scaled
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
         self._before_unscale(optimizer)
@@ -654,7 +667,9 @@ class Health(measures.Watch):
         began = sum(map(float, self._roots))
         if not (value and 0.5 < began / value < 2):
             return value
-        if self._scales:
+        scaled = sum(map(float, self._results))
+        # It is 1 where what `scale` returned was dropped.
+        if scaled and scale * began / scaled > 1.2:
             self._note("scaled-loss", "step() was given the loss times the scale.")
             return value / scale
         self._note(
@@ -709,7 +724,10 @@ class Health(measures.Watch):
             record.origins = self._origins(record, loss)
             self._measure_casts()
         if self._ran and self._names and not (self._raw or self._received):
-            self.seen.no_gradient += 1
+            if self._gradients and not self._updates:  # for an update that is not seen
+                self.seen.still.clear()
+            else:
+                self.seen.no_gradient += self._counting
 
     def scalars(self) -> dict[str, float]:
         """The numbers of the latest step by name, for any logger; empty before the first.
@@ -752,6 +770,8 @@ class Health(measures.Watch):
             self.seen.bad_buffers = self._look_at_buffers()
         if self._counting:
             record.updated, record.unmoved = self._movement.count()
+            rates = self._movement.rates
+            self.seen.resting += bool(rates) and not any(rates)
 
     def _look_at_buffers(self) -> list[str]:
         """Those with a NaN, or an infinity where there was none: a mask has its from the first."""
@@ -804,6 +824,7 @@ class Health(measures.Watch):
         """The modules to blame by phase, in order; and the input and output of each, in size."""
         blamed = []
         sizes: dict[str, tuple[float, float]] = {}
+        masked = False
         above = "The loss"  # in the backward pass, the module before
         latest = ""
         values = together([size for *_, size in self._flags]).tolist()
@@ -812,13 +833,19 @@ class Health(measures.Watch):
             bad = not math.isfinite(size)
             if phase == "input":
                 sizes[name] = size, 0.0
-            elif phase == "forward":
+            elif phase in ("forward", "meant"):
                 latest = name
                 sizes[name] = before, size
-                if bad and math.isfinite(before):
-                    blamed.append((phase, name))
+                here = math.isfinite(before)
+                known = phase == "meant" or name in self._masks
+                if size == math.inf and known and (here or masked):
+                    masked = True
+                    self._masks.add(name)
                 elif bad:
-                    blamed.append((phase, f"The data, or an operation before {name},"))
+                    where = (
+                        name if here else f"The data, or an operation before {name},"
+                    )
+                    blamed.append(("forward", where))
             elif bad:
                 blamed.append((phase, above))
             else:

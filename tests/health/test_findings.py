@@ -416,6 +416,63 @@ def test_fp32_weights_none_of_which_moves_are_no_healthy_run(factor, told):
     assert ("stagnant-weights" in found.codes) is told
 
 
+@pytest.mark.parametrize(("first", "told"), [(0, True), (1, True), (12, False)])
+@pytest.mark.parametrize("low", [torch.float32, torch.bfloat16])
+def test_learning_rates_that_are_0_in_most_steps_are_no_healthy_run(first, told, low):
+    """A report said "No problems found" of weights that no update could move."""
+    model = seeded(mlp).to(low)
+    health = sick_runs.watched(model, every=2)
+    (group,) = health.optimizer.param_groups
+    x, y = regression()
+
+    def loss_of(number):
+        group["lr"] = 0.1 * (number < 2 * first)
+        return F.mse_loss(model(x.to(low)).float(), y)
+
+    found = sick_runs.trained(health, loss_of, 24).codes
+    assert found == ["stagnant-weights"] * told
+
+
+@pytest.mark.parametrize("optimizer", [True, False])
+def test_gradients_by_hand_train_as_those_of_a_backward_pass(optimizer):
+    """They were said to be missing, and nothing to train the layers."""
+    model = seeded(mlp)
+    stepper = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = regression()
+    with Health(model, stepper if optimizer else None) as health:
+        for _ in range(6):
+            loss = F.mse_loss(model(x), y)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            for p, gradient in zip(model.parameters(), gradients, strict=True):
+                if optimizer:
+                    p.grad = gradient
+                else:
+                    p.data -= 0.1 * gradient
+            if optimizer:
+                stepper.step()
+            health.step(loss)
+    assert health.report().findings == []
+
+
+@pytest.mark.parametrize("copies", [True, False])
+def test_fp32_copies_that_an_optimizer_holds_are_master_weights(copies):
+    model = seeded(mlp).half()
+    parameters = list(model.parameters())
+    held = [p.detach().float() for p in parameters] if copies else parameters
+    with Health(model, torch.optim.SGD(held, lr=0.1)) as health:
+        health.step(model(torch.ones(1, 8).half()).float().mean())
+    assert ("half-parameters" in health.report().codes) is not copies
+
+
+@pytest.mark.parametrize(("interval", "told"), [(2, True), (2000, False)])
+def test_a_scale_that_rises_too_often_is_told_from_one_too_high(interval, told):
+    model = seeded(mlp)
+    scaler = torch.amp.GradScaler("cpu", 2.0**16, growth_interval=interval)
+    report = sick_runs.Loop(model, regression(), scale=1.0, scaler=scaler).run(60)
+    words = " ".join(f.check for f in report.findings)
+    assert ("longer growth_interval" in words) is told
+
+
 @pytest.mark.parametrize("around", [True, False])
 def test_a_simulation_around_the_watch_or_within_it_shows_what_the_real_run_shows(
     around,

@@ -161,6 +161,33 @@ def test_the_logarithms_of_zero_within_a_loss_are_no_fault():
     assert health.steps[0].origins == []
 
 
+@pytest.mark.parametrize("trace_every", [1, 50])
+@pytest.mark.parametrize("hides", [False, True])
+def test_a_mask_that_a_module_returns_is_no_fault_and_a_hidden_infinity_is(
+    trace_every, hides
+):
+    model = seeded(mlp)
+    model.insert(1, Within(lambda x: x + 1 / (3e38 * (x.abs() + 2)) if hides else x))
+    model.append(Within(lambda x: x.masked_fill(torch.arange(4) == 3, -torch.inf)))
+    model.append(nn.LogSoftmax(-1))
+    x, _ = regression()
+    health = watched(model, trace_every=trace_every)
+    found = trained(health, lambda _: F.nll_loss(model(x), torch.arange(64) % 3), 6)
+    assert found.codes == ["hidden-infinity"] * hides
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_mask_that_is_the_logarithm_of_zeros_and_ones_is_no_fault(learns):
+    """Without gradients, as in an evaluation, it was said to be a hidden infinity."""
+    model = nn.Sequential(
+        nn.Linear(8, 8), Within(lambda x: x + x.new_ones(8, 8).tril().log())
+    )
+    x, _ = regression(8)
+    with Health(model) as health, torch.set_grad_enabled(learns):
+        health.step(model(x).softmax(-1).sum())
+    assert "hidden-infinity" not in health.report().codes
+
+
 def test_a_row_that_is_masked_everywhere_makes_its_nan_where_the_softmax_is():
     model = nn.Softmax(-1)
     with Health(model) as health:

@@ -535,6 +535,9 @@ def test_a_loop_that_calls_another_model_is_told():
         health.optimizer.step()
         health.step(1.0)
     assert [f.code for f in health.report().findings] == ["modules-unseen"]
+    with Health(model) as health:
+        health.step(F.mse_loss(twin(x), y))
+    assert [f.code for f in health.report().findings] == ["modules-unseen"]
 
 
 def test_a_loss_that_is_not_finite_in_step_0_is_found_there():
@@ -559,6 +562,15 @@ def test_an_optimizer_of_another_model_is_refused(watch, make, other):
     said = f"^{watch.__name__}: optimizer must update parameters of the model; got {make.__name__}"
     with pytest.raises(ValueError, match=said):
         watch(model, optimizer)
+
+
+@WATCHES
+def test_several_optimizers_at_once_are_refused_in_plain_words(watch):
+    """They raised an AttributeError."""
+    model = seeded(mlp)
+    both = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model[::2]]
+    with pytest.raises(TypeError, match=r"optimizer must be one optimizer; got .*list"):
+        watch(model, both)
 
 
 @WATCHES
@@ -800,8 +812,13 @@ def test_a_step_may_leave_the_loss_out_and_an_error_of_the_watch_ends_no_run(
         assert health.report().findings == []
 
 
-@pytest.mark.parametrize("fault", ["scaled-loss", "loss-not-scaled"])
-def test_the_loss_that_is_told_is_compared_with_where_the_backward_pass_began(fault):
+@pytest.mark.parametrize(
+    ("fault", "drops"),
+    [("scaled-loss", False), ("loss-not-scaled", False), ("loss-not-scaled", True)],
+)
+def test_the_loss_that_is_told_is_compared_with_where_the_backward_pass_began(
+    fault, drops
+):
     model = seeded(mlp)
     x, y = regression()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
@@ -812,6 +829,8 @@ def test_the_loss_that_is_told_is_compared_with_where_the_backward_pass_began(fa
             optimizer.zero_grad()
             loss = F.mse_loss(model(x), y)
             began = scaler.scale(loss) if fault == "scaled-loss" else loss
+            if drops:
+                scaler.scale(loss)
             began.backward()
             scaler.step(optimizer)
             scaler.update()
