@@ -543,13 +543,21 @@ class Health(measures.Watch):
         if now is None or raw is None or measures.several_processes():
             return  # several processes share their gradients
         shrunk = now < 0.999 * raw < math.inf  # by more than rounding
-        if self._unscales[optimizer] == 1 and shrunk and _are_clipped(pairs):
+        first = self._unscales[optimizer] == 1
+        if first and shrunk and (_are_clipped(pairs) or self._are_cut(norms)):
             scale = float(self.scaler.get_scale())
             self._note(
                 "clip-before-unscale",
                 f"The gradients' norm was {raw:.3g} after the backward pass and {now:.3g} when "
                 f"unscale_ began: the optimizer gets {now / scale:.3g}, not {raw / scale:.3g}.",
             )
+
+    def _are_cut(self, norms: Mapping[Tensor, Tensor]) -> bool:
+        """Whether gradients that became smaller now end at one number, as values are clipped."""
+        cut = [p for p, norm in norms.items() if norm < self._raw.get(p, norm)]
+        with unseen():
+            ends = {float(largest_of(p.grad)) for p in cut if p.grad is not None}
+        return len(cut) > len(ends) == 1
 
     def _look_for_spent(self, norms: Mapping[Tensor, Tensor]) -> None:
         """Note gradients of a step before to which those of this one were added."""

@@ -401,6 +401,19 @@ def masked(gradient):
     return gradient
 
 
+def test_clipped_values_of_scaled_gradients_are_told_as_a_clipped_norm_is():
+    model = seeded(mlp)
+    x, y = regression()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    report = sick_runs.trained(
+        sick_runs.watched(model, lr=1e-3, scaler=scaler),
+        lambda _: F.mse_loss(model(x), y),
+        6,
+        between=lambda: nn.utils.clip_grad_value_(model.parameters(), 1.0),
+    )
+    assert "clip-before-unscale" in report.codes
+
+
 CHANGES = {
     "averaged over micro-batches": lambda gradient: gradient / 4,
     "masked": masked,
