@@ -924,10 +924,12 @@ def _are_clipped(norms: list[tuple[Tensor, Tensor]]) -> bool:
     """Whether gradients with these norms, now and before, were scaled to a total norm.
 
     Then all have the same share left. A mask leaves another for each parameter; an average over
-    micro-batches, processes or tokens leaves the inverse of a whole number.
+    micro-batches, processes or tokens leaves the inverse of a whole number, and a weight that
+    somebody chose one of two digits.
     """
     shares = [float(now / before) for now, before in norms if before > 0]
     if not shares or not min(shares) or max(shares) > 1.01 * min(shares):
         return False
     parts = round(1 / shares[0])
-    return parts > 1 << 16 or abs(parts * shares[0] - 1) > 1e-6
+    averaged = parts <= 1 << 16 and abs(parts * shares[0] - 1) <= 1e-6
+    return not averaged and abs(float(f"{shares[0]:.2g}") / shares[0] - 1) > 1e-6
