@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab import Format, round_to, values
-from mplab.common.words import number
+from mplab.common.words import number, plural
 from mplab.course.pictures import canvas as c
 from mplab.lessons.l16.integration import integrate, step_is_lost
 
@@ -190,6 +190,10 @@ def time_courses(runs: Mapping[str, np.ndarray], *, until: float) -> c.Picture:
     low, high = min(ends, key=lambda k: ends[k]), max(ends, key=lambda k: ends[k])
     apart = number(ends[high] - ends[low], digits=3)
     claim = f"After {until:g} minutes {high} ends {apart} °C above {low}."
+    if ends[low] == ends[high]:
+        claim = (
+            f"After {until:g} minutes all runs end at {number(ends[low], digits=5)} °C."
+        )
     said = c.listed(f"{number(end, digits=5)} ({name})" for name, end in ends.items())
     quantities = "minutes", "temperature (°C)"
     return c.line_chart(
@@ -295,7 +299,7 @@ def orbits(runs: Mapping[str, np.ndarray]) -> c.Picture:
             axes.set_ylabel("z")
         states, length = cycle(run)
         ending = f", then the last {length:,} again and again" if length else ""
-        said.append(f"{name} visits {states:,} states{ending}")
+        said.append(f"{name} visits {plural(states, 'state')}{ending}")
     steps = len(run) - 1
     sentence = f"In {steps:,} steps {'; '.join(said)}."
     return c.titled(picture, sentence, "Points, z against x.")

@@ -86,6 +86,7 @@ EXERCISES: dict[str, Exercise] = {
         reason="One power of two above the row; each unit 2^-b times the one before; ties to even.",
         argument="x, widths",
         cases=_ROWS,
+        signed_zeros=False,
         misconceptions=known(
             (
                 _each_by_itself,

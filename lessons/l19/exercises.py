@@ -163,12 +163,15 @@ _MILLI = np.array([0.001], np.float32)
 
 _NAN = (1, np.array([1, np.nan, 3, 4, 5]))
 
+_OTHER_NAN = (1, np.array([1, -np.nan, 3, 4, 5]))
+
 _RECORDS = (
     (_recorded(), _recorded((2, -np.ones(5)))),
     (_recorded(), _recorded()),
     (_recorded(), _recorded(_near(8), _near(9), _near(11))),
     (_recorded(), _recorded(_near(5), _near(6), _near(7), _near(8))),
     (_recorded(_NAN), _recorded(_NAN, _near(4), _near(11))),
+    (_recorded(_NAN), _recorded(_OTHER_NAN, _near(4))),
     (_recorded((1, np.zeros(5))), _recorded((1, -np.zeros(5)), _near(10))),
     (_recorded(), _recorded((7, _recorded()[7][1][::-1]), _near(9))),
     (_recorded(), _recorded(_near(0, 4))),

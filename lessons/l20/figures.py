@@ -285,7 +285,9 @@ def plot_directions(found: Directions) -> c.Picture:
         )
         if (below := found.small[cosines < 0.5]).size:
             lost.append(f"{c.power_of_two(float(below.max()))} in {fmt.name}")
-    claim = f"From {c.listed(lost)} on, directions are mostly noise."
+    claim = "No format loses most of the directions."
+    if lost:
+        claim = f"From {c.listed(lost)} on, directions are mostly noise."
     quantities = "small singular values (the large ones are 1)", "cosine with float64"
     return c.line_chart(
         lines, *quantities, claim, log="x", finish=lambda axes: axes.invert_xaxis()

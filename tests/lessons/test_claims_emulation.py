@@ -187,10 +187,10 @@ def test_spread_numbers_need_about_ten_fp16_slices_instead_of_six(seed):
 
 
 @every_seed
-def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_seventeen_or_eighteen(
+def test_a_hidden_spread_leaves_no_digit_to_ten_slices_and_takes_sixteen_to_eighteen(
     seed,
 ):
-    """Lesson 17: “With six and ten slices not one digit is right”, “It takes 17 or 18 slices”."""
+    """Lesson 17: “With six and ten slices not one digit is right”, “It takes 16 to 18 slices”."""
     a, b, rng = factors(seed, 8)
     power = 2.0 ** rng.integers(-60, 61, 64)
     a = a * power

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mplab.lessons.l16.figures import cycle
+from mplab.lessons.l16.figures import cycle, orbits, time_courses
 
 pytestmark = pytest.mark.slow
 
@@ -18,3 +18,9 @@ def test_a_cycle_is_what_repeats_until_the_end():
     )
     assert cycle(np.array([7, 7.0])[:, None]) == (1, 1)
     assert cycle(np.arange(4.0)[:, None]) == (4, 0)
+
+
+def test_runs_that_end_alike_or_stand_still_are_called_so():
+    claim = time_courses({"a": np.ones(3), "b": np.ones(5)}, until=2).claim
+    assert claim == "After 2 minutes all runs end at 1 °C."
+    assert "a visits 1 state, then" in orbits({"a": np.ones((4, 3))}).claim

@@ -177,6 +177,8 @@ def test_three_more_bits_are_three_powers_of_two():
     assert half["FP16"] - half["BF16"] == 3
     assert 4 <= half["BF16"] - half["FP8_E4M3"] <= 5
     assert min(found.cosines[FP32]) > 0.98
+    alone = found._replace(cosines={FP32: found.cosines[FP32]})
+    assert figures.plot_directions(alone).claim.startswith("No format loses")
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 has Muon")

@@ -34,6 +34,11 @@ def from_a_list(k, q):
     return len(chosen)
 
 
+def mirrored(x, widths):
+    """Its zeros are −0."""
+    return -on_a_grid(-x, widths)
+
+
 def by_logarithm(x, widths):
     rest = np.array(x, float)
     rows = []
@@ -48,7 +53,7 @@ def by_logarithm(x, widths):
 
 RIGHT = {
     "unit_products": [by_formula],
-    "split_row": [on_a_grid],
+    "split_row": [on_a_grid, mirrored],
     "moduli_needed": [from_a_list],
 }
 
