@@ -69,7 +69,7 @@ def least_updates(formats: Sequence[Format], *, update: float) -> c.Picture:
         f"{c.power_of_two(float(ulp(1.0, fmt)) / 2)} in {fmt.name}" for fmt in formats
     )
     claim = f"To raise a weight of 1, an update must exceed {words}."
-    details = "Staircases: half an ulp of the weight, doubling with it."
+    details = "Staircases: half an ulp of the weight."
     quantities = "weight", "largest update that does nothing"
     return c.line_chart(lines, *quantities, claim, details, log="xy")
 
@@ -82,7 +82,8 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
         runs: from `mplab.lessons.l07.descent.fit_by_gradient_descent`, of equal length.
 
     Returns:
-        A figure of two panels whose title says which weights stop, and at which loss.
+        A figure of two panels whose title says which weights stop, and at which loss; a run that
+        diverges has no name at its end.
     """
     picture = c.Picture(height=5.0, width=8.2)
     above, below = picture.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -96,17 +97,20 @@ def descents(runs: Sequence[Descent]) -> c.Picture:
     ends: list[c.End] = []
     for run in runs:
         ends += _draw_descent(above, below, run)
-    moving = [run for run in runs if _late(run) > 0]
-    stopped = [run for run in runs if _late(run) == 0]
-    parts = []
-    if stopped:
-        ways = c.listed(_WITH[run.method] for run in stopped)
-        parts.append(f"{ways} stop moving, at a loss of {_worst(stopped)}")
-    if moving:
-        ways = c.listed(f"those {_WITH[run.method]}" for run in moving)
-        parts.append(f"{ways} go on to a loss of {_worst(moving)}")
+    finite = [run for run in runs if np.isfinite(run.loss[-1])]
+    fates = {
+        "stop moving, at a loss of {}": [run for run in finite if _late(run) == 0],
+        "go on to a loss of {}": [run for run in finite if _late(run) > 0],
+        "diverge": [run for run in runs if not np.isfinite(run.loss[-1])],
+    }
+    parts: list[str] = []
+    for fate, some in fates.items():
+        if some:
+            those = "those " if parts else ""
+            ways = c.listed(those + _WITH[run.method] for run in some)
+            parts.append(f"{ways} {fate.format(_worst(some))}")
     sentence = f"{runs[0].fmt.name} weights {'; '.join(parts)}."
-    c.label_ends(picture, ends)
+    c.label_ends(picture, [end for end in ends if np.isfinite(end.y)])
     details = f"Two line charts over {len(runs[0].loss)} steps."
     return c.titled(picture, sentence, details)
 

@@ -68,7 +68,8 @@ def shares_and_outcomes(runs: Mapping[str, tuple[History, History]]) -> c.Pictur
 def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:
     """Name the run that loses most at first, and the one that falls farthest below FP32."""
     most = max(facts, key=lambda name: facts[name][0])
-    worst = max(facts, key=lambda name: facts[name][1] - facts[name][2])
+    fall = {name: np.nan_to_num(a - b, nan=np.inf) for name, (_, a, b) in facts.items()}
+    worst = max(fall, key=lambda name: fall[name])
 
     def reached(name: str) -> str:
         share, wide, low = facts[name]
@@ -77,11 +78,9 @@ def _outcome_claim(facts: Mapping[str, tuple[float, float, float]]) -> str:
         )
 
     first = f"{most} flushes the most gradients at first, {reached(most)}"
-    return (
-        f"{first}: it falls farthest"
-        if most == worst
-        else f"{first}; {worst} {reached(worst)}"
-    )
+    if most == worst:
+        return f"{first}: it falls farthest" if fall[worst] > 0 else first
+    return f"{first}; {worst} {reached(worst)}"
 
 
 @c.in_house_style

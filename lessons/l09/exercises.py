@@ -99,7 +99,7 @@ EXERCISES: dict[str, Exercise] = {
             ),
             (
                 _one_step_late,
-                "The step that completes the row doubles the scale, not the next.",
+                "The step that completes the row already doubles the scale.",
             ),
             (
                 _never_restarts,

@@ -45,12 +45,13 @@ def scale_rules(traces: Mapping[str, Trace]) -> c.Picture:
     counts = {name: int(trace.skipped.sum()) for name, trace in traces.items()}
     least, most = min(counts.values()), max(counts.values())
     best, worst = (
-        c.listed(name for name, count in counts.items() if count == end)
+        [name for name, count in counts.items() if count == end]
         for end in (least, most)
     )
     total = len(next(iter(traces.values())).scales)
-    claim = f"Of {total} steps {worst} skips {most}"
-    claim += f", {best} only {least}" if least < most else ""
+    skip = "skip" if len(worst) > 1 else "skips"
+    claim = f"Of {total} steps {c.listed(worst)} {skip} {most}"
+    claim += f", {c.listed(best)} only {least}" if least < most else ""
     ends = "; ".join(
         f"{name} ends at {trace.scales[-1]:.4g}" for name, trace in traces.items()
     )

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from mplab.common.words import number
 from mplab.course.pictures import canvas as c
 from mplab.course.pictures.training import METRICS, by_seed, look_of
 from mplab.lessons import recordings
@@ -41,11 +42,7 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
         x, y = [row.size for row in here], [row.error for row in here]
         lines.append(c.Line(x, y, name, look, {"marker": look.marker}))
     largest = max(row.size for row in rows)
-    last = [
-        f"{c.power_of_two(2.0 ** round(np.log2(row.error)))} in {row.fmt}"
-        for row in rows
-        if row.size == largest
-    ]
+    last = [f"{_about(row.error)} in {row.fmt}" for row in rows if row.size == largest]
     details = "; ".join(f"{row.fmt} {row.size}: {row.error:.2g}" for row in rows)
     claim = (
         f"Numbers near {rows[0].magnitude:g}: products of size {largest} "
@@ -53,6 +50,13 @@ def plot_matmul_errors(rows: Sequence[ProductError]) -> c.Picture:
     )
     quantities = "size of the matrices", "relative error of the product"
     return c.line_chart(lines, *quantities, claim, f"{details}.", log="xy")
+
+
+def _about(error: float) -> str:
+    """Write an error as a power of two; where FP16 overflows, it is infinite or NaN."""
+    if not error or not np.isfinite(error):
+        return number(error)
+    return c.power_of_two(2.0 ** round(np.log2(error)))
 
 
 # The larger network ----------------------------------------------------------------------

@@ -124,12 +124,13 @@ def test_with_eight_random_bits_the_coin_has_a_floor_too():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", mostly_full(range(6), [0]))
 def test_the_noise_of_batches_moves_weights_that_are_rounded_to_nearest(seed):
-    """Lesson 7: “to a loss some fifty times lower”, “as often as others, or more often”."""
+    """Lesson 7: “to a loss some eighty times lower”, “as often as others, or more often”."""
     still, noisy, coin = (
         fit_by_gradient_descent(BF16, method=method, batch=batch, seed=seed)
         for method, batch in (("nearest", 256), ("nearest", 1), ("stochastic", 1))
     )
-    assert 10 * coin.loss[-1] < noisy.loss[-1] < still.loss[-1] / 40
+    assert 10 * coin.loss[-1] < noisy.loss[-1]
+    assert 40 < still.loss[-1] / noisy.loss[-1] < 160
     late = [run.arrived[-500:].mean() for run in (still, coin, noisy)]
     assert 0 == late[0] < late[1] < late[2]
 
@@ -389,7 +390,7 @@ def test_with_random_signs_the_sum_costs_less_and_still_more_than_the_products()
 @pytest.mark.parametrize("seed", mostly_full(range(5), [0]))
 def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
     """Lesson 10: “In BF16 with 0.01 both end near 0.83”, “now the variance
-    stays near 1, and the mean stops on its way”, “both come as near to 1 as the noise of batches”.
+    stays near 1, and the mean stops on its way”, “both settle near 0.985”.
     """
     torch.set_num_threads(1)
     found = {}
@@ -397,12 +398,17 @@ def test_running_statistics_in_bf16_depend_on_the_momentum(seed):
         for dtype in (torch.float32, torch.bfloat16):
             norm = nn.BatchNorm1d(1, momentum=momentum).to(dtype)
             generator = torch.Generator().manual_seed(seed)
+            course = []
             for _ in range(2000):
                 norm((1 + torch.randn(64, 1, generator=generator)).to(dtype))
-            found[momentum, dtype] = norm.running_mean.item(), norm.running_var.item()
+                course.append([norm.running_mean.item(), norm.running_var.item()])
+            found[momentum, dtype] = course[-1]
+            if momentum == 0.1:
+                late = 0.985 if dtype == torch.bfloat16 else 1
+                assert np.mean(course[100:], 0) == pytest.approx(late, abs=0.007)
     low, usual, exact = (found[m, torch.bfloat16] for m in (0.01, 0.1, 1 / 128))
-    assert low == (pytest.approx(0.83, abs=0.01), pytest.approx(0.83, abs=0.01))
-    assert usual == (pytest.approx(1, abs=0.08), pytest.approx(1, abs=0.08))
+    assert low == pytest.approx([0.83, 0.83], abs=0.01)
+    assert usual == pytest.approx([1, 1], abs=0.08)
     assert exact[0] < 0.85 and exact[1] > 0.95
     wide = [found[m, torch.float32] for m in (0.01, 0.1, 1 / 128)]
     assert abs(np.array(wide) - 1).max() < 0.08

@@ -61,6 +61,32 @@ def descents(*methods):
     )
 
 
+def test_a_descent_that_diverges_is_drawn_and_named():
+    runs = [
+        fit_by_gradient_descent(BF16, learning_rate=rate, steps=60)
+        for rate in (3, 0.001)
+    ]
+    picture = l07.descents(runs)
+    assert_legible(picture)
+    assert picture.claim.startswith("BF16 weights rounded to nearest go on to a loss")
+    assert picture.claim.endswith("; those rounded to nearest diverge.")
+
+
+def test_only_a_run_that_falls_falls_farthest_and_nan_does():
+    shares = {0: [0.5, 0.1]}
+    wide, equal, lost = (of_shares(score, shares) for score in (0.9, 0.9, np.nan))
+    picture = l08.shares_and_outcomes({"A": (wide, equal)})
+    assert picture.claim.endswith("test R² 0.90 (FP32: 0.90)")
+    picture = l08.shares_and_outcomes({"A": (wide, equal), "B": (wide, lost)})
+    assert "; B 30%, and reaches test R² nan" in picture.claim
+
+
+def test_rules_that_lose_as_many_steps_are_named_together():
+    trace = simulate_scaler(LossScaler(), np.zeros(8))
+    picture = l09.scale_rules({"dynamic": trace, "floor": trace})
+    assert picture.claim == "Of 8 steps dynamic and floor skip 8"
+
+
 def paths(weights, update, **how):
     return update_trajectory(np.array(weights), update, 200, BF16, **how)
 

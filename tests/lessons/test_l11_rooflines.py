@@ -148,6 +148,13 @@ def test_the_figure_of_errors_says_the_last_ones():
     )
 
 
+def test_the_figure_of_errors_says_where_fp16_overflows():
+    rows = rooflines.matmul_errors((8,), (FP16, FP32), magnitude=1e3)
+    picture = l11.plot_matmul_errors(rows)
+    assert_legible(picture)
+    assert "off by about ∞ in FP16 and 2⁻" in picture.claim
+
+
 def test_the_model_machine_gains_by_what_limits_it():
     explorer = SpeedUp()
     explorer.rows.value = explorer.size.value = 8192

@@ -59,5 +59,6 @@ WRONG = {
     ],
     "next_state": [
         (lambda s, n, f, k: (s / 2, 0) if f else (s * 2, 0), "A bad step halves"),
+        (lambda s, n, f, k: (s / 2, 0) if f else (s, n + 1), "row already doubles"),
     ],
 }

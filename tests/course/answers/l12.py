@@ -39,6 +39,23 @@ def by_the_library(amaxes, length):
     return np.array([scaling.update(amax) for amax in amaxes.tolist()])
 
 
+def filled_with_ones(amaxes, length):
+    """A history that begins with ones instead of empty."""
+    history = deque([1.0] * length, maxlen=length)
+    scales = [1.0]
+    for amax in amaxes.tolist()[:-1]:
+        history.append(amax)
+        scales.append(halving(max(history)))
+    return scales
+
+
+def without_zero(amaxes, length):
+    """By significand and exponent, which say nothing of 0."""
+    largest = [max(amaxes[max(0, i - length) : i]) for i in range(1, len(amaxes))]
+    parts = map(math.frexp, largest)
+    return [1.0, *(2.0 ** (9 - e - (m > 0.875)) for m, e in parts)]
+
+
 RIGHT = {
     "flushed_by_stale_scale": [0.0625, flushed()],
     "fp8_scale": [halving],
@@ -53,6 +70,10 @@ BY_LIBRARY = {
 }
 
 WRONG = {
+    "delayed_scales": [
+        (filled_with_ones, "at most `length` tensors"),
+        (without_zero, "at most `length` tensors"),
+    ],
     "fp8_scale": [
         (lambda amax: halving(float(np.float32(amax))), "or float32, is rounded"),
         (
