@@ -40,8 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.step == "init":
             return int(_init(options))
-        if getattr(options, "jobs", 1) < 1:
-            raise ValueError(f"--jobs must be at least 1; got {options.jobs}.")
+        for flag in ("jobs", "draws"):
+            if (given := getattr(options, flag, 1)) < 1:
+                raise ValueError(f"--{flag} must be at least 1; got {given}.")
         course = Course(options.course).require()
         return int(options.run(course, options))
     except (NoSandbox, ValueError) as error:

@@ -18,6 +18,7 @@ from tiers import mostly_slow
 
 import mplab
 from mplab import (
+    BF16,
     FP8_E4M3,
     FP16,
     check,
@@ -29,7 +30,7 @@ from mplab import (
     ulp,
 )
 from mplab.common.files import course_folder
-from mplab.course import EXERCISES, Exercise, HashedValue, equal
+from mplab.course import EXERCISES, Exercise, HashedValue, Misconception, equal
 from mplab.course.exercises import lessons, practice
 from mplab.course.exercises.calls import watched
 from mplab.course.exercises.exercise import TIME_LIMIT, misconception_of, verdict_on
@@ -386,6 +387,21 @@ def test_dictionaries_and_sequences_that_hold_others_are_compared_to_the_last_it
         assert not check("nested", lambda x, wrong=wrong: wrong), wrong
 
 
+def test_words_formats_and_arrays_in_a_sequence_leave_its_numbers_their_tolerance():
+    exercise = Exercise(abs, "Because.", tolerance=1e-12)
+    for given, wanted, other in (
+        (("ok", 0.1 + 0.2), ["ok", 0.3], ("bad", 0.3)),
+        (["bad", math.nan], ("bad", math.nan), ["bad", 0.0]),
+        (["a", "b"], ("a", "b"), "ab"),
+        ((np.array([0.1 + 0.2, 1]), 2), ([0.3, 1.0], 2.0), ([0.3, 1.0], 3.0)),
+        ((np.ones(2), 3), (np.ones(2), 3.0), (np.ones(3), 3.0)),
+        ([FP16, 1], (FP16, 1.0), (BF16, 1.0)),
+        (FP16, FP16, "FP16"),
+    ):
+        assert equal(given, wanted, exercise), wanted
+        assert not equal(other, wanted, exercise), wanted
+
+
 def forever(x):
     while True:
         pass
@@ -589,6 +605,10 @@ def test_an_exercise_that_would_pass_or_refuse_every_answer_is_refused():
         Exercise(abs, "Because.", cases=[])
     with pytest.raises(TypeError, match="uses must be a list of names"):
         Exercise(abs, "Because.", uses=("round_to"))
+    with pytest.raises(TypeError, match="misconceptions must be a list"):
+        Exercise(abs, "Because.", misconceptions=(Misconception(len, "No.")))
+    with pytest.raises(ValueError, match="must be a number or an array of numbers"):
+        HashedValue.of("FP16")
 
 
 def test_an_error_names_the_innermost_line_of_the_answer_and_none_of_a_library():

@@ -137,6 +137,8 @@ def test_what_a_cluster_needs_is_named_in_a_line(tmp_path, capsys, monkeypatch):
     for step in ("autograde", "feedback"):
         assert main(["grade", step, "a1", "--jobs", "0", *at]) == 2
         assert "--jobs must be at least 1; got 0" in capsys.readouterr().err
+    assert main(["grade", "release", "a1", "--draws", "0", *at]) == 2
+    assert "--draws must be at least 1; got 0" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "distributed", None)
     assert main(["grade", "autograde", "a1", "--dask", "tcp://127.0.0.1:1", *at]) == 2
     said = capsys.readouterr().err

@@ -223,6 +223,7 @@ IMPORTS = "from mplab.course.grading import *\nfrom mplab.course import *\n"
 @pytest.mark.parametrize("body", ["GRADED = {}", "x = 1",
     "GRADED = {'a': Graded('f', Exercise(abs, ''), ())}",
     "GRADED = {'a': Graded('f', Exercise(abs, '', cases=[1.0]), (Part('p', 1, ''),))}",
+    "GRADED = {'a': Graded('f', Exercise(abs, ''), (Part('p', 1, '', [1.0])))}",
     "GRADED = {'a': Graded('f', Exercise(abs, ''), (Part('p', 0, '', [1.0]),))}"])  # fmt: skip
 def test_exercises_that_cannot_be_graded_are_refused(tmp_path, body):
     (tmp_path / "exercises.py").write_text(IMPORTS + body)

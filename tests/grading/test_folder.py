@@ -15,12 +15,14 @@ import pytest
 from classroom import WALLS, autograded, notebook, run, submit, with_walls
 
 from mplab.commands import grade
+from mplab.course import Exercise
 from mplab.course.grading.autograding import autograde
 from mplab.course.grading.execute import warm_up
-from mplab.course.grading.exercises import Assignment
+from mplab.course.grading.exercises import Assignment, Graded, Part, public_table
 from mplab.course.grading.exporting import grades
 from mplab.course.grading.folder import Course, create_assignment, create_course
-from mplab.course.grading.releasing import _indistinct, release
+from mplab.course.grading.journal import digest
+from mplab.course.grading.releasing import _indistinct, _mismatches, release
 from mplab.course.grading.sandbox import NoSandbox, WarmSandbox, require_sandbox
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(grade.__file__).parents[2])}
@@ -223,6 +225,29 @@ def test_an_author_hears_which_misconceptions_the_cases_do_not_tell_apart(tmp_pa
         "harmonic: no case tells 'B.' from 'A.', in 3 of up to 3 draws",
         "harmonic: no case tells 'C.' from 'the right answer', in 3 of up to 3 draws",
     ]
+
+
+def test_an_author_hears_what_a_notebook_s_check_cannot_hold():
+    parts = [Part("p", 2, "")]
+    of_keys = Graded("f", Exercise(lambda x: {x: 1}, "", cases=[1]), parts)
+    with pytest.raises(ValueError, match=r"f: its cases .* keys are not all text"):
+        public_table({"f": of_keys})
+    mark = {"grade_id": "v", "grade": True, "solution": False, "points": 2}
+    cell = nbformat.v4.new_code_cell(metadata={"nbgrader": mark})
+    near = Graded("v", Exercise(0.3, "", tolerance=1e-9), parts)
+    notebook = nbformat.v4.new_notebook(cells=[cell])
+    assert "v: tolerance is for functions" in str(
+        _mismatches(Assignment({"v": near}, ""), [notebook])
+    )
+
+
+def test_data_in_a_folder_of_the_release_count_for_what_a_grade_depends_on(bare):
+    data = bare.root / "release/a1/data/points.csv"
+    data.parent.mkdir(parents=True)
+    data.write_text("1")
+    before = digest(bare, "a1", "s01")
+    data.write_text("2")
+    assert digest(bare, "a1", "s01") != before
 
 
 @pytest.mark.slow

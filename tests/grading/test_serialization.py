@@ -71,6 +71,8 @@ def test_a_tensor_a_format_and_a_scalar_arrive():
     assert through(torch.tensor([1.5], dtype=torch.bfloat16))[0] == 1.5
     assert through(FP8_E4M3) is FP8_E4M3
     assert same(through(np.float16(0.1)), np.array(np.float16(0.1)))
+    assert through(np.where(True, "ok", "bad")) == through(np.str_("ok")) == "ok"
+    assert through(np.array(["ok", "bad"])) == ["ok", "bad"]
 
 
 @pytest.mark.parametrize("fmt", [
@@ -89,7 +91,7 @@ def test_a_format_that_no_table_names_arrives_with_all_its_facts(fmt):
     Format("two words", exponent_bits=3, precision=5), replace(FP8_E4M3, name="mine"),
     object(), {1: 2}, np.array([object()]), 1j,
     np.zeros(3, "M8[s]"), len, type, {1.0}, b"1",
-    np.ones(2, complex), -(1 << 300), slice(None), range(3), np.array(["a"]), np.longdouble(1),
+    np.ones(2, complex), -(1 << 300), slice(None), range(3), np.array([b"a"]), np.longdouble(1),
     np.ma.masked, np.ma.array([1.0, 2.0], mask=[0, 1]),
 ], ids=lambda v: type(v).__name__)  # fmt: skip
 def test_what_may_not_cross_is_refused_by_the_sender(value):

@@ -387,6 +387,8 @@ def main() -> None:
             flush=True,
         )
         rows.append(row)
+    if not rows:
+        parser.error("no exercise of mplab begins so")
     print(f"all: {sum(row.killed for row in rows)} killed")
     for row in rows:
         for name in row.passed:

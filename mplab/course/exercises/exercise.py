@@ -58,8 +58,18 @@ class HashedValue:
 
     @classmethod
     def of(cls, value: Any) -> HashedValue:
-        """Hash a number or an array of numbers; −0 is not 0, and 254 is 254.0."""
-        number = np.asarray(value, np.float64)
+        """Hash a number or an array of numbers; −0 is not 0, and 254 is 254.0.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        try:
+            number = np.asarray(value, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                "Exercise: an answer that is a value must be a number or an array of numbers; got "
+                f"{value!r:.80}. Ask for a function that returns it."
+            ) from error
         return cls(
             hashlib.sha256(f"{number.shape}".encode() + number.tobytes()).hexdigest()
         )
@@ -124,6 +134,10 @@ class Exercise:
             raise TypeError(
                 f"Exercise: uses must be a list of names, or None; got {self.uses!r}. Every "
                 "answer that calls it would be refused: put it in a list."
+            )
+        if isinstance(self.misconceptions, Misconception):
+            raise TypeError(
+                "Exercise: misconceptions must be a list of them; got one. Put it in a list."
             )
 
     def outcomes(self, answer: Any) -> list[Any]:
@@ -373,20 +387,24 @@ def _nothing(value: Any) -> list[bool]:
     return found if any(found) else []
 
 
+_ALONE = dict, list, tuple, str, Format, np.ndarray
+"""What in a sequence is compared by itself, and not as one of an array's numbers."""
+
+
 def equal(a: Any, b: Any, exercise: Exercise) -> bool:
     """Compare an outcome with the wanted one, as numbers; NaN equals NaN.
 
-    −0 is not 0, unless `signed_zeros` is false. Dictionaries are compared key by key, and nested
-    sequences item by item.
+    −0 is not 0, unless `signed_zeros` is false. Dictionaries are compared key by key, and
+    sequences that hold more than numbers item by item.
     """
     if isinstance(a, Exception) or isinstance(b, Exception):
         return type(a) is type(b)
     if isinstance(b, dict):
         same_keys = isinstance(a, dict) and a.keys() == b.keys()
         return same_keys and all(equal(a[key], b[key], exercise) for key in b)
-    if isinstance(b, list | tuple) and any(
-        isinstance(item, dict | list | tuple) for item in b
-    ):
+    if isinstance(b, Format):
+        return isinstance(a, Format) and a == b
+    if isinstance(b, list | tuple) and any(isinstance(item, _ALONE) for item in b):
         items = list(a) if isinstance(a, list | tuple) or np.ndim(a) else []
         return len(items) == len(b) and all(
             equal(*pair, exercise) for pair in zip(items, b, strict=True)

@@ -142,6 +142,8 @@ def load_assignment(path: Path) -> Assignment:
 
 def _broken_rule(entry: Graded) -> str | None:
     """Return the first rule that an exercise breaks; None if it breaks none."""
+    if isinstance(entry.parts, Part):
+        return "parts must be a list of them; got one: put it in a list"
     if not entry.parts or not all(0 < part.points < math.inf for part in entry.parts):
         return "each exercise needs parts, and each part points"
     function = callable(entry.exercise.answer)
@@ -405,8 +407,18 @@ def public_table(graded: Mapping[str, Graded]) -> str:
 
     Exactness:
         On the public cases, the notebook's checks decide as the exercises themselves do.
+
+    Raises:
+        ValueError: a case or an outcome of an exercise cannot be written.
     """
-    table = {name: _public_entry(entry.exercise) for name, entry in graded.items()}
+    table = {}
+    for name, entry in graded.items():
+        try:
+            table[name] = _public_entry(entry.exercise)
+        except ValueError as error:
+            raise ValueError(
+                f"{name}: its cases or outcomes cannot be written into checks.json: {error}"
+            ) from error
     return (
         json.dumps({"version": 1, "exercises": table}, indent=1, sort_keys=True) + "\n"
     )

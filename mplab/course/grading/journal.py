@@ -99,7 +99,8 @@ def digest(course: Course, assignment: str, student: str) -> str:
     received = course.read("received", assignment, student)
     found.update(repr((received.get("late"), received.get("time"))).encode())
     paths = [course.root / "checks" / assignment / "exercises.py"]
-    paths += sorted((course.root / "release" / assignment).glob("*"))
+    released = (course.root / "release" / assignment).rglob("*")
+    paths += sorted(path for path in released if path.is_file())
     paths += notebooks_in(course.root / "submitted" / student / assignment)
     for path in paths:
         try:  # the content, because times change when the same files are brought in again

@@ -114,9 +114,12 @@ def release(
             student = rebuild(stub, read_cells(text))
             found = run_notebook(stub, kernel, assignment.graded, seed)
             outcomes = chain(*found.outcomes.values())
-            if earned := sum(part.earned for part in outcomes):
+            if earned := [part for part in outcomes if part.earned]:
+                points = sum(part.earned for part in earned)
+                names = ", ".join(part.part for part in earned)
                 raise ValueError(
-                    f"release: the empty notebook {stem} earns {earned:g} points."
+                    f"release: the empty notebook {stem} earns {points:g} points, for {names}: "
+                    "does the reference raise there, too?"
                 )
             try:
                 with kernel() as session:
@@ -222,6 +225,11 @@ def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[s
             if points != wanted:
                 problems.append(
                     f"{name}: {points:g} points in the notebook, {wanted:g} here"
+                )
+            exercise = assignment.graded[name].exercise
+            if exercise.tolerance and not callable(exercise.answer):
+                problems.append(
+                    f"{name}: tolerance is for functions; the notebook compares a value's digest"
                 )
         elif name in assignment.graded:
             problems.append(f"two grade cells are called {name}")

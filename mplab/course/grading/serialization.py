@@ -94,6 +94,8 @@ def _encode(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, np.ma.MaskedArray):  # its mask would be lost
         raise UnsupportedValue(f"a {type(value).__name__[:80]}")
     if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.kind == "U":  # text, as np.where gives it
+            return _encode(value.tolist(), depth, left)
         return _encode_array(np.asarray(value))
     if value is None or isinstance(value, bool):
         return value
@@ -116,7 +118,9 @@ def _encode(value: Any, depth: int, left: list[int]) -> Any:
     if isinstance(value, list | tuple):
         kind = "list" if isinstance(value, list) else "tuple"
         return {kind: [_encode(item, depth - 1, left) for item in value]}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if isinstance(value, dict):
+        if not all(isinstance(key, str) for key in value):
+            raise UnsupportedValue("a dictionary whose keys are not all text")
         return {
             "dict": [
                 [key, _encode(item, depth - 1, left)] for key, item in value.items()
