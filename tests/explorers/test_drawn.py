@@ -95,3 +95,12 @@ def test_what_is_no_exact_number_has_no_still_picture(number):
     assert bits.static_picture() is None and "<img" not in to_live_html(bits)
     assert explorers.RoundingLab(number).static_picture() is None
     assert explorers.NumberLine(FP32, FP32).static_picture() is None
+
+
+@pytest.mark.parametrize("number", ["1e400", "-449", "1e5000"])
+def test_what_the_page_refuses_has_no_still_picture(number):
+    assert explorers.RoundingLab(number).static_picture() is None
+    line = explorers.NumberLine(around=number).static_picture()
+    assert (line is None) == (number != "-449")
+    claim = explorers.BitExplorer(number).static_picture().claim
+    assert claim.startswith(f"{number} is stored as ")

@@ -87,3 +87,8 @@ def test_an_error_in_a_callback_is_not_swallowed():
     with pytest.raises(ZeroDivisionError):
         slider.value = 2
     assert broken.errors in broken.children
+
+
+def test_gradients_that_are_not_finite_are_counted_at_every_scale():
+    range_map = explorers.RangeMap(exponent_histogram(np.array([np.nan, np.inf])))
+    assert range_map.sentence.endswith(" 2 are inf or NaN at any scale.")

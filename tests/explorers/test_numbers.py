@@ -345,3 +345,4 @@ def test_past_the_largest_number_the_library_decides(tmp_path):
     assert past["results"][Rounding.TOWARD_ZERO] == 448
     assert math.isnan(past["results"][Rounding.TIES_TO_EVEN])
     assert set(saturated["results"].values()) == {6.0}
+    assert "sticky 0: past the range. Ties to even gives NaN" in past["said"]

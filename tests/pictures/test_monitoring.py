@@ -2,10 +2,13 @@
 
 import numpy as np
 import torch
+from every_figure import report
 from legible import assert_legible
 
 from mplab import pictures as figures
 from mplab.health import Digest, compare
+from mplab.health.records import Evidence
+from mplab.health.reports import Report
 
 
 def digest(layers=2, start=0, change=None, steps=6):
@@ -51,3 +54,14 @@ def test_two_runs_are_drawn_by_layer_and_step_with_a_ring_where_they_part():
         and d.site.direction == "update"
     )  # fmt: skip
     assert cells(update)[0, 5] == np.log2(largest)
+
+
+def test_long_names_leave_room_for_the_axes_and_one_step_is_one():
+    told = report()
+    for step in told.steps:
+        for kind in (step.outputs, step.gradients):
+            for name in list(kind):
+                kind[f"transformer.encoder.self_attn.out_proj {name}"] = kind.pop(name)
+    assert_legible(figures.headroom(told))
+    claim = figures.health(Report([], told.steps[:1], Evidence())).claim
+    assert claim == "No problems found in 1 step"

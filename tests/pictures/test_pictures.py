@@ -261,6 +261,31 @@ def test_the_loss_title_says_what_the_runs_show():
     assert title(loss=BROKEN) == "FP16 without scaling ends without a finite loss"
 
 
+def test_the_loss_title_says_which_run_diverged():
+    def title(*runs):
+        return assert_legible(pictures.loss_curves(runs)).claim
+
+    fp16 = history()
+    assert title(history("fp32", loss=BROKEN), fp16) == (
+        "FP32 ends without a finite loss; FP16 without scaling ends at a loss of 0.0307"
+    )
+    assert title(history("fp32"), fp16, history(seed=1, loss=BROKEN)) == (
+        "FP16 without scaling ends without a finite loss in 1 of 2 runs"
+    )
+    never = np.full(STEPS, np.nan)
+    assert title(history("fp32"), history(loss=never)).endswith("a finite loss")
+    lost = assert_legible(pictures.loss_scale([history(loss_scale=0 * fp16.loss)]))
+    assert lost.claim.endswith("its loss scale stays at 0")
+
+
+def test_a_seed_that_diverged_hides_no_other():
+    found = pictures.by_seed({"FP32": [0.9, 0.91], "FP16": [0.9, np.nan]})
+    assert found.claim.endswith("0.000 and 1 not finite with FP16")
+    worst = {name: [0.5 + k] for k, name in enumerate(("FP32", "a", "b", "c"))}
+    claim = pictures.by_seed({**worst, "d": [np.nan]}).claim
+    assert "lowest not finite with d and highest +3.000 with c" in claim
+
+
 def test_the_loss_axis_names_the_loss_of_the_task():
     def label(task):
         return pictures.loss_curves([history("fp32", task=task)]).axes[0].get_ylabel()
@@ -334,6 +359,11 @@ def test_the_gradient_title_counts_what_is_lost():
     assert fitting == "FP16 flushes none of these gradients to 0 and overflows on none"
     over = pictures.gradient_exponents(shifted(LAYERS, 41), FP16).claim
     assert over == "FP16 overflows on 37.5% (75% in encoder 2)"
+    broken = histogram(0, [])._replace(nonfinite=5)
+    lost = assert_legible(pictures.gradient_exponents({"a": broken}, FP16))
+    assert lost.claim.endswith("overflows on none; 5 are inf or NaN")
+    assert "a: all are 0, inf or NaN." in lost.alt
+    assert_legible(pictures.gradient_exponents({"a": histogram(-1074, [1])}, FP16))
 
 
 def test_bands_lie_at_the_limits_of_the_format():

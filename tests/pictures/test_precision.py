@@ -36,3 +36,10 @@ def test_an_infinite_error_is_drawn_at_the_edge_and_said():
     marks = [line.get_xdata().tolist() for line in axes.get_lines()]
     assert marks == [[np.log2(0.01), 2], [np.log2(0.02), -1]]
     assert axes.get_xlim()[1] > 2
+
+
+def test_nan_costs_as_much_as_infinity():
+    found = {FP16: {"stem": np.nan, "peak": 0.1, "head": 0.2}}
+    picture = pictures.sensitivity(found)
+    assert picture.claim == "Alone in FP16, stem costs all, any other at most 20%"
+    assert sorted(picture.axes[0].lines[0].get_ydata()) == [0, 1, 2]

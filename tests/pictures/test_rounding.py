@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from legible import assert_legible
 
-from mplab import BF16, FP8_E4M3, FP16, FP32, Rounding, pictures as figures, round_to
+from mplab import (
+    BF16,
+    FP8_E4M3,
+    FP16,
+    FP32,
+    Format,
+    Rounding,
+    pictures as figures,
+    round_to,
+)
 
 
 def test_the_loss_meter_draws_what_a_loop_would_report():
@@ -19,6 +28,26 @@ def test_the_loss_meter_draws_what_a_loop_would_report():
         total = float(round_to(total + loss, BF16))
         means.append(total / n)
     np.testing.assert_array_equal(picture.axes[0].lines[1].get_ydata()[:500], means)
+
+
+def test_negative_losses_are_seen():
+    picture = assert_legible(figures.loss_meter([-1, -2, -3], [FP16, FP32, BF16]))
+    low, high = picture.axes[0].get_ylim()
+    assert low <= -3 < -1 <= high
+    assert picture.claim.startswith("The loss goes from −1 to −3; the meter reports −2")
+    assert picture.claim.endswith("in FP16, −2 in FP32 and −2 in BF16.")
+    assert "Over 1 step." in figures.loss_meter([0.5], [FP16]).alt
+
+
+def test_the_ends_of_a_number_line_may_be_swapped():
+    claims = {figures.number_lines([FP8_E4M3], *e).claim for e in ((0, 2), (2, 0))}
+    assert claims == {"Numbers from 0 to 2: FP8_E4M3 65"}
+
+
+def test_a_format_without_sign_has_one_infinity():
+    unsigned = Format("U", exponent_bits=3, precision=3, signed=False)
+    claim = figures.code_table(unsigned).claim
+    assert claim == "U: 32 codes, 28 different numbers, 1 infinity, 3 NaNs"
 
 
 @pytest.mark.parametrize(

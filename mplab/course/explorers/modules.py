@@ -172,7 +172,10 @@ class BitExplorer(PageExplorer):
 
         def static_picture() -> Picture | None:
             exact = _exact(number)
-            return None if exact is None else bit_fields(exact, formats)
+            typed = str(number)
+            if exact is None:
+                return None
+            return bit_fields(exact if "/" in typed else typed, formats)
 
         super().__init__(formats, static_picture, entry=str(number), format=fmt.name)
 
@@ -228,7 +231,7 @@ class NumberLine(PageExplorer):
 
         def static_picture() -> Picture | None:
             exact = _exact(around)
-            if exact is None or not few:
+            if exact is None or not few or abs(exact) > FP32.max_finite:
                 return None
             middle = float(exact)
             # As in number_line.js: not so narrow that float64 cannot tell its ends apart.
@@ -295,11 +298,11 @@ class RoundingLab(PageExplorer):
     ) -> None:
         def static_picture() -> Picture | None:
             exact = _exact(number)
-            if exact is None:
+            least = -fmt.max_finite if fmt.signed else float(decode(0, fmt))
+            if exact is None or not least <= exact <= fmt.max_finite:
                 return None
             middle = float(exact)
-            reach = 2 * float(ulp(float(exact), fmt))
-            least = -fmt.max_finite if fmt.signed else float(decode(0, fmt))
+            reach = 2 * float(ulp(middle, fmt))
             low = max(middle - reach, least)
             high = min(middle + reach, fmt.max_finite)
             return rounding_profile(fmt, _DRAWN, low, high, seed=seed)

@@ -137,6 +137,8 @@ class RangeMap(Explorer):
             f"{percent(part.normal, part.total)} normal, "
             f"{percent(part.overflow, part.total)} overflow."
         )
+        if lost := self.layers[self.layer.value].nonfinite:
+            words += f" {lost:,} are inf or NaN at any scale."
         if part.overflow:
             return (
                 words + " One overflow is enough: a loss scaler would skip this step."

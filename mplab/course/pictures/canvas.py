@@ -470,7 +470,7 @@ def line_chart(
         finish(axes)
     scales = {"": "", "xy": ", both axes logarithmic"}.get(log, f", {log} logarithmic")
     titled(picture, claim, f"Line chart{scales}: {y}, over {x}. {details}")
-    label_ends(picture, [end for end in ends if end.text and np.isfinite(end.y)])
+    label_ends(picture, [end for end in ends if end.text])
     return picture
 
 
@@ -548,11 +548,14 @@ def bars(
 def label_ends(picture: Picture, ends: Sequence[End]) -> None:
     """Name each line where it ends, with a leader; move the names apart within each panel.
 
-    A line that ends early is named beside the panel, where no other line passes.
+    A line that ends early is named beside the panel, where no other line passes; one without a
+    finite point is not named.
     """
     leader = {"arrowstyle": "-", "shrinkA": 1, "shrinkB": 3, "relpos": (0, 0.5)}
     notes: dict[Axes, list[Annotation]] = {}
     for end in ends:
+        if not np.isfinite(end.y):
+            continue
         at, unit = _side(end)
         look = {**leader, "color": end.colour, **(_POINTER if at < 20 else {})}
         arrow: Any = {"va": "center", "annotation_clip": False, "arrowprops": look}
@@ -661,7 +664,7 @@ def _locator(count: int) -> MaxNLocator:
 def binary_axis(axis: Axis, label: str, *, count: int = 12) -> None:
     """Put ticks at whole exponents k, written 2^k; the axis itself holds exponents."""
     axis.set_major_locator(_locator(count))
-    axis.set_major_formatter(FuncFormatter(lambda k, _: power_of_two(2.0 ** round(k))))
+    axis.set_major_formatter(FuncFormatter(lambda k, _: f"2{superscript(round(k))}"))
     axis.set_label_text(label)
 
 

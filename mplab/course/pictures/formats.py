@@ -131,7 +131,7 @@ def code_table(fmt: Format) -> c.Picture:
     nan = int(np.isnan(every).sum())
     sentence = (
         f"{fmt.name}: {every.size} codes, {finite.size} different numbers, "
-        f"{infinite or 'no'} infinities, {nan} NaN{'' if nan == 1 else 's'}"
+        f"{infinite or 'no'} infinit{'y' if infinite == 1 else 'ies'}, {plural(nan, 'NaN')}"
     )
     details = (
         f"Table of the {table.size} codes without sign; the first row goes up to "
@@ -195,12 +195,13 @@ def number_lines(
     Args:
         formats: one line each; of at most 20 bits.
         low: where the lines begin.
-        high: where they end.
+        high: where they end; if it is below `low`, the two are swapped.
         integers: whether the whole numbers of INT8 have a line too.
 
     Returns:
         A figure whose title counts the values.
     """
+    low, high = sorted((low, high))
     rows = [
         (fmt.name, _between(values(fmt), low, high), c.style(fmt).colour)
         for fmt in formats

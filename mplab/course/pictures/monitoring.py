@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.ticker import MaxNLocator
 
+from mplab.common.words import plural
 from mplab.course.pictures import canvas as c
 from mplab.health.comparison import Comparison, Difference
 from mplab.health.records import (
@@ -60,7 +61,7 @@ def health(report: Report) -> c.Picture:
     return c.titled(
         picture,
         _claim(report),
-        f"Loss, gradient norms, and layers. Findings: {codes}. {words}.",
+        f"Loss, gradient norms, and layers. Findings: {codes}. {words and f'{words}.'}",
     )
 
 
@@ -71,7 +72,7 @@ def _claim(report: Report) -> str:
         found = (
             f"; {skipped} skipped while the scale found its level" if skipped else ""
         )
-        return f"No problems found in {len(report.steps)} steps{found}"
+        return f"No problems found in {plural(len(report.steps), 'step')}{found}"
     observed = report.findings[0].observed
     return observed.split(". ")[0].removesuffix(".")
 
@@ -202,7 +203,7 @@ def headroom(report: Report) -> c.Picture:
         axes.set_xlim(low, high)
         axes.set_title(title)
         c.binary_axis(
-            axes.xaxis, "magnitude (grey: subnormal, or past the ends)", count=8
+            axes.xaxis, "magnitude\n(grey: subnormal, or past the ends)", count=8
         )
     key = dict(zip(*reversed(panels[0].get_legend_handles_labels()), strict=True))
     picture.legend(

@@ -153,6 +153,10 @@ def sensitivity(
         A figure with a row for each layer, whose title names the costliest layer in each format
         and the most that any other costs.
     """
+    errors = {  # NaN is as bad as infinity, and can be compared
+        fmt: {n: math.inf if math.isnan(e) else e for n, e in found.items()}
+        for fmt, found in errors.items()
+    }
     layers = list(next(iter(errors.values())))
     picture = c.Picture(height=1.7 + 0.44 * len(layers))
     axes = picture.subplots()

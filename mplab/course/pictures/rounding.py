@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mplab.arithmetic.reductions import cumsum
-from mplab.common.words import number
+from mplab.common.words import number, plural
 from mplab.course.pictures import canvas as c
 from mplab.numbers.codes import next_up, ulp, values
 from mplab.numbers.formats import Format, Rounding
@@ -206,16 +206,16 @@ def loss_meter(losses: Any, formats: Sequence[Format]) -> c.Picture:
         lines.append(
             c.Line(counts, means, f"its mean, summed in {fmt.name}", c.style(fmt))
         )
-        reports.append(f"{means[-1]:.3g} in {fmt.name}")
+        reports.append(f"{number(means[-1], digits=3)} in {fmt.name}")
     claim = (
-        f"The loss goes from {values[0]:.3g} to {values[-1]:.3g}; the meter reports "
-        f"{' and '.join(reports)}."
+        f"The loss goes from {number(values[0], digits=3)} to {number(values[-1], digits=3)}; "
+        f"the meter reports {c.listed(reports)}."
     )
     quantities = "step", "loss"
     return c.line_chart(
         lines,
         *quantities,
         claim,
-        f"Over {len(values)} steps.",
-        finish=lambda axes: axes.set_ylim(bottom=0),
+        f"Over {plural(len(values), 'step')}.",
+        finish=lambda axes: axes.set_ylim(bottom=min(0, axes.get_ylim()[0])),
     )

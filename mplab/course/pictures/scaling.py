@@ -86,6 +86,7 @@ def scaling_windows(windows: Mapping[str, Window]) -> c.Picture:
     for y, va, word in ((0.95, "top", "saturates"), (0.06, "bottom", "becomes 0")):
         rows[0].text(0.012, y, word, transform=rows[0].transAxes, va=va)
     rows[-1].set_xlabel("tensor, one in each step")
+    rows[-1].locator_params("x", integer=True)
     picture.supylabel("largest magnitude", fontsize=10)
     counts = {
         name: int(np.sum(w.saturated + w.flushed > 0.5)) for name, w in windows.items()

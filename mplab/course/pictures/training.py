@@ -212,7 +212,8 @@ def _loss_claim(histories: Sequence[History]) -> str:
     """Say which runs end within a tenth of FP32's loss, and how far from it the others end."""
     wide = [run for run in histories if run.compute_format == FP32.name]
     others = [run for run in histories if run.compute_format != FP32.name]
-    if not (wide and others):
+    usable = all(0 < final_loss(run) < math.inf for run in wide)
+    if not (wide and others and usable):
         return "; ".join(
             f"{n} {_loss_words(runs)}" for (n, _), runs in alike(histories).items()
         )
@@ -239,16 +240,19 @@ def _loss_claim(histories: Sequence[History]) -> str:
 
 def _times(ratios: Sequence[float]) -> str:
     """Say how far above or below FP32's loss some runs end."""
-    if not np.all(np.isfinite(ratios)):
-        return "without a finite loss"
-    return f"at {c.span(ratios)}× FP32's loss"
+    return _without(ratios) or f"at {c.span(ratios)}× FP32's loss"
+
+
+def _without(losses: Sequence[float]) -> str:
+    """Say how many losses are not finite; nothing if all are."""
+    lost = int(np.sum(~np.isfinite(losses)))
+    some = f" in {lost} of {len(losses)} runs" if lost < len(losses) else ""
+    return f"without a finite loss{some}" if lost else ""
 
 
 def _loss_words(runs: Sequence[History]) -> str:
-    loss = float(np.median([final_loss(run) for run in runs]))
-    if math.isfinite(loss):
-        return f"ends at a loss of {loss:.3g}"
-    return "ends without a finite loss"
+    losses = [final_loss(run) for run in runs]
+    return f"ends {_without(losses) or f'at a loss of {np.median(losses):.3g}'}"
 
 
 # Gradients -------------------------------------------------------------------------------
@@ -272,21 +276,20 @@ def gradient_exponents(
     ]
     low, high = window(pooled(layers.values()), fmt)
     found = {name: shares(histogram, fmt) for name, histogram in layers.items()}
+    fates = {name: _fate(found[name], h.nonfinite) for name, h in layers.items()}
     for axes, (name, histogram) in zip(rows, layers.items(), strict=True):
         draw_zones(axes, fmt, low, high)
         draw_exponents(axes, histogram, fmt)
-        words = f"{name}\n{_fate(found[name])}"
+        words = f"{name}\n{fates[name]}"
         axes.text(1.01, 0.5, words, transform=axes.transAxes, va="center")
     key = "filled: all digits · pale: subnormal · hollow: becomes 0 or overflows"
     c.binary_axis(rows[-1].xaxis, f"gradient, absolute value\n{key}")
     picture.supylabel("share of the layer's gradients (%)", fontsize=10)
-    fates = "; ".join(f"{name}: {_fate(part)}" for name, part in found.items())
-    details = fates.replace("\n", ", ")
-    c.titled(
-        picture,
-        _range_claim(found, fmt),
-        f"One histogram a layer. {details}.",
-    )
+    details = "; ".join(f"{name}: {fate}" for name, fate in fates.items())
+    details = details.replace("\n", ", ")
+    lost = sum(histogram.nonfinite for histogram in layers.values())
+    claim = _range_claim(found, fmt) + (f"; {lost:,} are inf or NaN" if lost else "")
+    c.titled(picture, claim, f"One histogram a layer. {details}.")
     c.label_spans(picture, rows[0], zone_words(fmt, low, high))
     return picture
 
@@ -313,14 +316,14 @@ def draw_exponents(
         )
 
 
-def _fate(part: ZoneCounts) -> str:
-    """Say how much of a layer's gradients is lost."""
+def _fate(part: ZoneCounts, nonfinite: int) -> str:
+    """Say how much of a layer's gradients is lost, or was not finite before."""
     if not part.total:
-        return "all are 0"
+        return "all are 0, inf or NaN" if nonfinite else "all are 0"
     words = f"{c.percent(part.flushed, part.total)} flushed"
-    return words + (
-        f"\n{c.percent(part.overflow, part.total)} overflow" if part.overflow else ""
-    )
+    if part.overflow:
+        words += f"\n{c.percent(part.overflow, part.total)} overflow"
+    return words + (f"\n{nonfinite:,} inf or NaN" if nonfinite else "")
 
 
 def _range_claim(layers: Mapping[str, ZoneCounts], fmt: Format) -> str:
@@ -434,9 +437,8 @@ def by_seed(
     values = np.array(list(results.values()), float)
     picture = c.Picture(height=1.7 + 0.42 * len(names))
     axes = picture.subplots()
-    axes.axvspan(
-        values[0].min(), values[0].max(), color=c.BAND, alpha=c.COARSE, linewidth=0
-    )
+    ends = np.nanmin(values[0]), np.nanmax(values[0])
+    axes.axvspan(*ends, color=c.BAND, alpha=c.COARSE, linewidth=0)
     for row, (name, scores) in enumerate(zip(names, values, strict=True)):
         look = look_of(name)
         marks: Any = {"color": look.colour, "markersize": 7, "alpha": 0.75}
@@ -451,7 +453,8 @@ def by_seed(
         for n, v in zip(names, values, strict=True)
     ][1:]
     if len(changes) > 2:  # the rows show all of them
-        order = np.mean(values[1:] - values[0], axis=1).argsort()
+        means = np.mean(values[1:] - values[0], axis=1)
+        order = np.nan_to_num(means, nan=-np.inf).argsort()
         changes = [f"lowest {changes[order[0]]}", f"highest {changes[order[-1]]}"]
     each = "1 seed" if values.shape[1] == 1 else f"each of {values.shape[1]} seeds"
     reached = "; ".join(f"{n}: {_range(v)}" for n, v in zip(names, values, strict=True))
@@ -465,14 +468,19 @@ def by_seed(
 def look_of(name: str) -> c.Style:
     """Return the look of the format that a way of training begins with, or a neutral one."""
     names = {"E4M3": "FP8_E4M3", "E5M2": "FP8_E5M2", "FP8": "FP8_E4M3"}
-    first = name.split()[0].strip(",:")
+    first = name.partition(" ")[0].strip(",:")
     return c.STYLES.get(names.get(first, first), c.NEUTRAL[2])
 
 
 def _range(values: np.ndarray, *, sign: str = "") -> str:
-    """Write the least and the greatest value, or the only one, in three decimals."""
-    ends = [f"{value:{sign}.3f}" for value in (values.min(), values.max())]
+    """Write the least and the greatest finite value, or the only one, in three decimals."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return "not finite"
+    ends = [f"{value:{sign}.3f}" for value in (finite.min(), finite.max())]
     words = ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+    if finite.size < values.size:
+        words += f" and {values.size - finite.size} not finite"
     return words.replace("-", "−").replace("+0.000", "0.000").replace("−0.000", "0.000")
 
 

@@ -85,11 +85,10 @@ export function timesUp({ f, seed }, { x, low }) {
 
 // In words --------------------------------------------------------------------------------
 
-/** Where the number lies between its neighbours, on the way from 0. */
-export function verdict({ x, bits: [guard, ...rest] }) {
-  const past = rest.includes(1);
-  if (!guard && !past) return "exact";
-  if (guard && !past) return "a tie";
+/** Where it lies between its neighbours, from 0 on. */
+export function verdict({ x, low, bits: [guard, ...rest] }) {
+  if (double(x, true) === low) return "exact";
+  if (!rest.includes(1)) return guard ? "a tie" : "past the range";
   return `${guard ? "past" : "short of"} the middle${x.negative ? ", seen from 0" : ""}`;
 }
 
