@@ -182,7 +182,7 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     if seen.no_gradient:
         yield _problem(
             "no-gradients",
-            f"In {seen.no_gradient} steps no parameter had a gradient.",
+            f"In {seen.no_gradient} steps seen no parameter had a gradient.",
             "backward() was not called, or the loss does not depend on them: a fault of the loop "
             "or the graph, not of precision.",
             "Look for loss.backward(), detach(), no_grad, or a model other than the optimizer's.",

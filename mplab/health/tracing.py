@@ -168,6 +168,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._widened = widened
         self.updating = False
         self.error: Exception | None = None
+        self._masks: set[Origin] = set()  # infinities that are meant, of all steps
         self.begin(0)
 
     def begin(self, step: int) -> None:
@@ -321,7 +322,8 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The origin of an infinity or NaN: this operation, or the origin of its inputs."""
         spread = next((bad.origin for bad in known if bad.origin is not None), None)
         if spread is not None:
-            if spread.step < self.step:  # kept, as autocast keeps its copies of weights
+            # kept, as autocast keeps its copies of weights
+            if spread.step < self.step and spread not in self._masks:
                 self.origins.setdefault(made.phase, spread)
             return spread
         # intended infinities, such as a mask of a whole row, may give a NaN
@@ -336,6 +338,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         if masks:  # a row that is masked throughout will be NaN, and no other suffers
             self._aside = self._aside or made
+            self._masks.add(made)
             return made
         if made.operation == "_to_copy":
             return self._judge(made, beside=_is_mask(inputs[0]))
@@ -360,7 +363,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not is_plain(t):
             return False
         found = getattr(t.untyped_storage(), _ORIGIN, self)
-        return found is None or found is self._aside
+        return found is None or found in self._masks
 
     def origins_of(self, loss: Tensor | float) -> dict[str, Origin]:
         """The origins of a step by phase; if the loss is not finite, the one that reached it."""

@@ -57,6 +57,7 @@ from mplab.numbers.formats import (
     Format,
 )
 from mplab.simulation.fp8 import Fp8Linear
+from mplab.simulation.operations import tensors_in
 from mplab.simulation.places import (
     low_format_of,
     this_thread,
@@ -557,7 +558,7 @@ class Health(measures.Watch):
         cut = [p for p, norm in norms.items() if norm < self._raw.get(p, norm)]
         with unseen():
             ends = {float(largest_of(p.grad)) for p in cut if p.grad is not None}
-        return len(cut) > len(ends) == 1
+        return len(cut) > len(ends) == 1 and 0.0 not in ends
 
     def _look_for_spent(self, norms: Mapping[Tensor, Tensor]) -> None:
         """Note gradients of a step before to which those of this one were added."""
@@ -580,8 +581,9 @@ class Health(measures.Watch):
 
     def _scaling(self, original: Callable[..., Any], outputs: Any) -> Any:
         scaled = original(outputs)
-        if measures.is_readable(scaled) and scaled.numel() == 1:
-            self._results.append(scaled.detach())
+        with unseen():
+            found = filter(measures.is_readable, tensors_in(scaled))
+            self._results += [t.detach().sum() for t in found]
         return scaled
 
     def _unscale(self, original: Callable[..., Any], optimizer: Any) -> Any:
@@ -845,7 +847,7 @@ class Health(measures.Watch):
                 latest = name
                 sizes[name] = before, size
                 here = math.isfinite(before)
-                known = phase == "meant" or name in self._masks
+                known = phase == "meant" or (finite and name in self._masks)
                 if size == math.inf and known and (here or masked):
                     masked = True
                     self._masks.add(name)

@@ -494,3 +494,37 @@ def test_a_product_in_a_forward_has_headroom_and_fp32_beside_it_is_judged_by_its
     assert health.report().layers().rows[0][0] == "Scores bmm"
     rows = {row[0]: row for row in health.report().layers().rows}
     assert rows["norm (LayerNorm)"][1] == "FP32"
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_masks_of_two_modules_and_masks_that_are_kept_are_meant(kept):
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+            self.mask = None
+
+        def forward(self, x):
+            if self.mask is None or not kept:
+                self.mask = torch.ones(4, 4).tril().log()
+            return self.inner(x) + self.mask
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = Masked(), Masked()
+
+        def forward(self, x):
+            return self.second(self.first(x).softmax(-1)).softmax(-1)
+
+    torch.manual_seed(0)
+    model = Outer()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    with Health(model, sgd) as health:
+        for _ in range(3):
+            sgd.zero_grad()
+            loss = model(torch.randn(4, 4)).square().sum()
+            loss.backward()
+            sgd.step()
+            health.step(loss)
+    assert not health.report().codes

@@ -865,3 +865,23 @@ def test_an_infinite_gradient_that_no_optimizer_holds_was_not_replaced():
         between=lambda: model[0].weight.grad.fill_(torch.inf),
     )
     assert "replaced-gradients" not in report.codes
+
+
+def test_gradients_set_to_zero_are_not_clipped_and_losses_are_scaled_in_lists():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    sgd = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with Health(model, sgd, scaler=scaler) as health:
+        for _ in range(4):
+            sgd.zero_grad()
+            out = model(torch.randn(8, 4))
+            losses = scaler.scale([out.square().mean(), out.abs().mean()])
+            total = sum(losses)
+            total.backward()
+            for p in model[0].parameters():
+                p.grad.zero_()
+            scaler.step(sgd)
+            scaler.update()
+            health.step(total.detach())
+    assert health.report().codes == ["scaled-loss"]
