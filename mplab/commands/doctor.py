@@ -85,9 +85,10 @@ def numbers() -> int:
     """Print whether this machine computes the same bits as others; return 1 if not."""
     from mplab.commands import reproducibility
 
+    # Said first: a slow machine takes minutes.
+    print("Numbers, arithmetic, matrix units and linear systems:", flush=True)
     wrong = reproducibility.differing()
     count = len(reproducibility.stored_digests())
-    print("Numbers, arithmetic, matrix units and linear systems:")
     print(f"  {count - len(wrong)} of {count} digests are those of other machines")
     for name in wrong:
         print(f"  differs: {name}")

@@ -27,9 +27,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if missing:
         parser.error(f"the following arguments are required: --{', --'.join(missing)}")
     for path in options.plot:  # check it now, not after training
-        if path.suffix not in (".png", ".svg") or not path.parent.is_dir():
+        taken = path.resolve() == options.out.resolve()  # it would replace the runs
+        if taken or path.suffix not in (".png", ".svg") or not path.parent.is_dir():
             parser.error(
-                f"--plot must be a .png or .svg in a folder that is; got {path}"
+                f"--plot must be a .png or .svg in a folder that is, not --out; got {path}"
             )
     if options.device:
         _require_device(options.device)

@@ -74,8 +74,8 @@ def train(
         watch: called before the first step with the model and its optimizer; returns a
             `Watcher`, which is called after each step and closed at the end.
         checkpoint: a file to continue from if it exists, and to save to. A checkpoint of another
-            run, or of another version of torch, is refused. It stays when the run is complete,
-            and gives the same history again until it is deleted.
+            run, or of other versions or another system, is refused. It stays when the run is
+            complete, and gives the same history again until it is deleted.
         save_every: steps between checkpoints; the last step is always saved.
 
     Returns:

@@ -66,6 +66,11 @@ def _lock(file: IO[str]) -> None:
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Lock a file, or fail if another process holds it; the lock ends with the process."""
+    if out.is_dir():
+        raise ValueError(
+            f"gather: out must be a file; got the folder {out}. Name a file in it."
+        )
+    out.parent.mkdir(parents=True, exist_ok=True)
     place = out.with_name(out.name + ".lock")
     with place.open("a") as lock:
         try:
@@ -106,7 +111,7 @@ def gather(
     Args:
         task: a name in `TASKS`, or a task; the file identifies it by its name alone.
         recipes: names in `RECIPES`, or recipes; the file stores their settings.
-        out: the file of all runs, made if it is missing; runs in it stay.
+        out: the file of all runs, made with its folder if missing; runs in it stay.
         seeds: each recipe runs once with each seed.
         steps: instead of the task's.
         device: as in `train`.
@@ -118,8 +123,9 @@ def gather(
         The runs of these recipes and seeds, recipe by recipe.
 
     Raises:
-        ValueError: unknown names, two recipes of one name, fewer than one step, a file with
-            runs that the new ones cannot join, or one that another process writes.
+        ValueError: unknown names, two recipes of one name, a seed out of range, fewer than one
+            step, a file with runs that the new ones cannot join, or one that another process
+            writes.
         OSError: the file cannot be read or written.
 
     Examples:
@@ -138,8 +144,9 @@ def gather(
         "gather", "steps", learned.steps if steps is None else steps, least=1
     )
     save_every = integer("gather", "save_every", save_every, least=1)
+    numbers = [integer("gather", "seeds", seed, most=2**64 - 1) for seed in seeds]
     wanted = [
-        (recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(seeds)
+        (recipe, seed) for recipe in chosen.values() for seed in dict.fromkeys(numbers)
     ]
     with _alone(out):
         runs = _parsed(out.read_bytes(), out) if out.exists() else []
@@ -209,7 +216,8 @@ def _require_same(
         ours = recipes[run.recipe].settings()
         facts.append((f"{run.recipe}'s settings", run.settings, ours))
         if device is not None:
-            place = "cpu" if run.device == "cpu" else "cuda"
+            # A CUDA device has a name with capitals, any other its type: "cpu", "mps".
+            place = run.device if run.device.islower() else "cuda"
             facts.append((f"{run.recipe}'s device", place, device.partition(":")[0]))
     for name, theirs, ours in facts:
         if theirs != ours:

@@ -16,7 +16,7 @@ import pytest
 from drawn import assert_as_it_was
 
 import mplab
-from mplab.commands import doctor, lab
+from mplab.commands import doctor, lab, reproducibility
 from mplab.commands.lab import copy_lessons, find_lesson
 from mplab.commands.main import main
 from mplab.common.errors import UserError
@@ -373,6 +373,14 @@ def test_a_reader_that_leaves_early_gets_no_complaint():
     assert done.stdout.count("\n") == 1 and done.stderr == ""
 
 
+def test_a_command_without_an_output_runs(monkeypatch):
+    """As after `mplab doctor >&-` in a shell."""
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(doctor, "main", lambda rest: print("said") or 0)
+    assert main(["doctor"]) == 0
+    sys.stdout.close()
+
+
 def test_what_a_terminal_obeys_is_not_printed(monkeypatch, capsys):
     wild = "\x00\x1f\x7e\x7f\r\x9f\xa0\u202a\u202e\u202f\u2065\u2066\u2069\t\n"
     monkeypatch.setattr(doctor, "main", lambda rest: print(wild, end="") or 0)
@@ -407,6 +415,16 @@ def test_doctor_says_what_is_found_and_what_each_missing_thing_turns_off(
     said = capsys.readouterr().out.split("\n", 2)[2]
     local = r"(?<=processor      ).+(?=, \d+ cores)|\d+(?= cores)|(?<=cache  ).+"
     assert_as_it_was(re.sub(local, "", said), __file__, f"doctor-{there:d}.txt")
+
+
+def test_doctor_says_what_it_compares_before_the_minutes_it_takes(monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(
+        reproducibility, "differing", lambda: said.append(capsys.readouterr().out) or []
+    )
+    monkeypatch.setattr(reproducibility, "torch_functions", list)
+    assert doctor.numbers() == 0
+    assert said[0].startswith("Numbers, arithmetic, matrix units")
 
 
 def test_ctrl_c_is_one_line(monkeypatch, capsys):

@@ -260,6 +260,24 @@ def test_runs_that_cannot_join_a_file_are_refused_and_the_file_stays(
     assert files(tmp_path) == before
 
 
+def test_runs_of_an_apple_gpu_are_kept_when_it_is_asked_for_again(tmp_path):
+    out = tmp_path / "run.json"
+    gathered(["fp32"], out)
+    out.write_text(out.read_text("utf-8").replace('"device": "cpu"', '"device": "mps"'))
+    assert [run.device for run in gathered(["fp32"], out, device="mps")] == ["mps"]
+    with pytest.raises(ValueError, match="with 'mps' instead of 'cuda'"):
+        gathered(["fp32"], out, device="cuda")
+
+
+def test_a_folder_of_the_file_is_made_and_a_folder_is_no_file(tmp_path, refused):
+    options = "--recipe", "fp32", "--steps", 1
+    assert main(command(tmp_path / "new" / "run.json", *options)) == 0
+    for folder in (".", "", tmp_path):
+        assert "out must be a file; got the folder" in refused(
+            command(folder, *options)
+        )
+
+
 def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_path):
     out = tmp_path / "run.json"
     old = replace(RECIPES["fp32"], name="old", max_norm=1.0)
@@ -277,6 +295,7 @@ def test_a_recipe_of_a_file_that_is_not_asked_for_may_have_changed_since(tmp_pat
     ),
     ({"steps": 0}, "gather: steps must be an integer, at least 1; got 0"),
     ({"save_every": 0}, "gather: save_every must be an integer, at least 1; got 0"),
+    ({"seeds": [0, -1]}, "gather: seeds must be an integer, not negative.*got -1"),
 ])  # fmt: skip
 def test_what_cannot_be_gathered_is_refused_before_any_file_is_written(
     tmp_path, changed, message
@@ -322,14 +341,22 @@ def test_a_killed_command_goes_on_and_its_file_is_that_of_one_that_was_not(tmp_p
     assert files(out.parent) == files(plain.parent)
 
 
-@pytest.mark.parametrize("plot", ["run.html", "run", "nowhere/run.png"])
+@pytest.mark.parametrize(
+    ("plot", "out"),
+    [
+        ("run.html", "run.json"),
+        ("run", "run.json"),
+        ("nowhere/run.png", "run.json"),
+        ("run.svg", "run.svg"),  # the figure would replace the runs
+    ],
+)
 def test_a_plot_that_cannot_be_written_is_refused_before_training(
-    tmp_path, capsys, plot
+    tmp_path, capsys, plot, out
 ):
     options = ["--recipe", "fp32", "--plot", tmp_path / plot]
     with pytest.raises(SystemExit, match="2"):
-        main(command(tmp_path / "run.json", *options))
+        main(command(tmp_path / out, *options))
     assert (
         "--plot must be a .png or .svg in a folder that is" in capsys.readouterr().err
     )
-    assert not (tmp_path / "run.json").exists()
+    assert not (tmp_path / out).exists()
