@@ -137,7 +137,9 @@ class Engine:
             self.unscale()
             self.scaler.step(self.optimizer)
         found: Any = {}
-        if self.is_torchs and self.scaler.is_enabled():  # whose `update` does not tell
+        # torch's `update` does not tell; nor does its scale, once it is 0; nor do hooks, because a
+        # fused optimizer runs when it skips. This method is private to torch.
+        if self.is_torchs and self.scaler.is_enabled():
             found = self.scaler._found_inf_per_device(self.optimizer)
         return bool(self.scaler.update()) or any(found.values())
 
