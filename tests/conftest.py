@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from enum import Enum
+from time import monotonic
 from zlib import crc32
 
 # Before torch: OpenMP's threads spin while they wait.
@@ -17,6 +18,8 @@ from _pytest.doctest import DoctestItem
 from hypothesis import settings
 
 import mplab
+
+BEGUN = monotonic()
 
 collect_ignore_glob = ["support/*", "tools/*", "reports/[!t]*", "*/answers/*"]
 
@@ -68,27 +71,45 @@ def pytest_addoption(parser) -> None:
         "--part", metavar="K/N", help="every N-th case by its name, from the K-th on"
     )
     parser.addoption(
-        "--whole", default="", metavar="DIRS", help="folders of which --part takes all"
+        "--order", metavar="SEED", help="files in an order of its own for each SEED"
+    )
+    parser.addoption(
+        "--first", default="", metavar="DIRS", help="folders that --order begins with"
+    )
+    parser.addoption(
+        "--minutes", type=float, help="skip the cases that have not begun by then"
     )
 
 
 def pytest_collection_modifyitems(config, items) -> None:
-    """Take a part of the cases, and give docstrings' examples the names of the library."""
+    """Take a part of the cases, order them, and give examples the names of the library."""
     if part := config.getoption("--part"):
         number, count = map(int, part.split("/"))
-        whole = tuple(f"{folder}/" for folder in config.getoption("--whole").split())
 
         def taken(item):
-            rest = crc32(item.nodeid.encode()) % count
-            return rest == number % count or item.nodeid.startswith(whole)
+            return crc32(item.nodeid.encode()) % count == number % count
 
         config.hook.pytest_deselected(items=[each for each in items if not taken(each)])
         items[:] = filter(taken, items)
+    if seed := config.getoption("--order"):
+        first = tuple(f"{folder}/" for folder in config.getoption("--first").split())
+
+        def place(item):
+            name = item.nodeid.partition("::")[0]
+            return not name.startswith(first), crc32(f"{seed} {name}".encode())
+
+        items.sort(key=place)
     if not (examples := [item for item in items if isinstance(item, DoctestItem)]):
         return
     names = {name: getattr(mplab, name) for name in mplab.__all__}
     for item in examples:
         item.dtest.globs |= {"np": np, "mplab": mplab} | names | item.dtest.globs
+
+
+def pytest_runtest_setup(item) -> None:
+    minutes = item.config.getoption("--minutes")
+    if minutes and monotonic() - BEGUN > 60 * minutes:
+        pytest.skip(f"not begun within {minutes:g} minutes")
 
 
 @pytest.fixture(autouse=True)
