@@ -168,6 +168,7 @@ def test_numbers_arithmetic_course_and_the_rules_of_scaling_need_no_torch():
     ]
 
 
+@pytest.mark.slow
 def test_the_guide_names_the_lessons_that_need_no_torch_and_their_code_runs_without_it():
     code = without("torch") + FIRST_CELLS
     assert [int(n) for n in run_script(code).split()] == LESSONS_WITHOUT_TORCH, (
@@ -207,9 +208,14 @@ def test_a_room_that_lacks_a_package_says_in_one_line_what_to_install(
     ("command", "missing", "extra"),
     [
         ("train --list", "torch", "torch"),
-        ("grade init x", "nbgrader", "grade"),
-        ("export-html", "pdoc", "docs"),
-        ("lab", "jupyterlab", "lab"),
+        *[
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("grade init x", "nbgrader", "grade"),
+                ("export-html", "pdoc", "docs"),
+                ("lab", "jupyterlab", "lab"),
+            )
+        ],
     ],
 )
 def test_a_command_that_lacks_a_package_says_in_one_line_what_to_install(

@@ -356,6 +356,7 @@ def test_a_wrong_command_line_exits_with_2_and_a_usage(arguments):
     assert done.returncode == 2 and "usage: mplab" in done.stderr
 
 
+@pytest.mark.slow
 def test_version_is_the_one_of_the_package_which_can_be_run_as_a_module():
     command = [sys.executable, "-m", "mplab", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -433,6 +434,7 @@ def test_ctrl_c_is_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "mplab doctor: interrupted.\n"
 
 
+@pytest.mark.slow
 def test_a_terminal_of_few_letters_gets_question_marks_not_an_error():
     code = (
         "from mplab.commands import doctor, main\n"

@@ -1,6 +1,7 @@
 """Figures drawn a second time, for the column of a phone."""
 
 import numpy as np
+import pytest
 from drawn import assert_as_it_was, told
 from legible import assert_legible
 
@@ -8,6 +9,7 @@ from mplab.course.pictures.canvas import STYLES, Line, Picture, line_chart, titl
 from mplab.course.site.narrow import make_narrow
 
 
+@pytest.mark.slow
 def test_long_names_of_lines_are_wrapped_and_stay_apart():
     x = np.arange(1.0, 9.0)
     looks = list(STYLES.values())
@@ -26,6 +28,7 @@ def test_long_names_of_lines_are_wrapped_and_stay_apart():
     assert_legible(picture)
 
 
+@pytest.mark.slow
 def test_panels_of_a_row_stand_below_each_other_with_their_ticks():
     picture = Picture(height=2.5)
     for axes in picture.subplots(1, 3, sharey=True, subplot_kw={"title": "a panel"}):

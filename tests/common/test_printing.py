@@ -65,6 +65,7 @@ print(check("flush_threshold", 1.0), check("flush_threshold", 2.0**-25))
 )
 
 
+@pytest.mark.slow
 def test_formats_and_arithmetic_print_in_an_old_encoding():
     """`print(FP16)` to a file raised: cp1252 has no superscript minus."""
     assert "2^-11" in run_script(NUMBERS, env=OLD, encoding="cp1252")

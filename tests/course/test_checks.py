@@ -58,6 +58,7 @@ SUMS = ("kahan_sum", "pairwise_sum", "promoted_sum")
 """Exercises whose checks add long sums in Python: most of their wrong answers are slow tests."""
 
 
+@pytest.mark.slow
 def test_each_solution_that_pages_show_fits_its_stub_and_the_names_of_its_lesson():
     asked = {name for name, exercise in EXERCISES.items() if callable(exercise.answer)}
     for path in course_folder("lessons").glob("*.ipynb"):

@@ -105,6 +105,7 @@ def test_ctrl_c_is_the_parent_s_to_answer_and_ends_its_workers():
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.slow
 def test_a_second_command_is_told_that_one_is_at_work_and_a_dead_one_holds_nothing(
     tmp_path,
 ):

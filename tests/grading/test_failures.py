@@ -68,6 +68,7 @@ def test_a_gradebook_that_is_locked_is_waited_for(impatient, monkeypatch):
     assert (line.score, line.remark) == (16.0, "")
 
 
+@pytest.mark.slow
 def test_a_gradebook_that_is_locked_from_the_start_is_told_in_a_line(
     impatient, monkeypatch, capsys
 ):

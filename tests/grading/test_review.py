@@ -58,6 +58,7 @@ def bare(tmp_path_factory):
     return served(create_course(tmp_path_factory.mktemp("bare") / "course"))
 
 
+@pytest.mark.slow
 def test_only_who_has_the_token_gets_in_and_no_later_address_carries_it(bare):
     address, _, token = bare.partition("/?token=")
     for wrong in ("/", "/?token=", "/?token=x", "/review.js", "/a1/a1/x/s01", "/none"):
@@ -176,6 +177,7 @@ def test_a_page_has_each_picture_once_and_a_bounded_length():
     assert in_process(10, 9, eval, "__import__('signal').raise_signal(2) or 'goes on'")
 
 
+@pytest.mark.slow
 def test_an_assignment_with_a_due_date_and_no_release_is_not_listed(tmp_path):
     course = create_course(tmp_path / "course")
     with course.gradebook() as gradebook:

@@ -344,6 +344,7 @@ def test_memory_is_looked_at_also_while_a_submission_keeps_answering(session):
         session.run("1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux tells")
 def test_memory_that_processes_share_counts_too():
     """Without walls it is only counted; behind them there is none that has no file."""
@@ -495,6 +496,7 @@ def test_a_process_of_the_sandbox_that_is_killed_is_no_fault_of_the_submission(s
         session.run("while True: pass")
 
 
+@pytest.mark.slow
 @with_walls
 def test_a_container_without_user_namespaces_is_noticed():
     program = "from mplab.course.grading.sandbox import sandbox_problem; print(sandbox_problem())"
@@ -535,6 +537,7 @@ while os.waitpid(guard, os.WNOHANG)[0] == 0:
 """
 
 
+@pytest.mark.slow
 def test_a_guard_that_is_told_to_end_while_it_ends_does_end():
     run_script(TOLD_TWICE)
 

@@ -421,6 +421,7 @@ def test_angles_that_bf16_rounds_are_weighed_by_half_a_unit_of_the_largest(
     assert found == ([level] if level else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simulate", [False, True])
 def test_a_sum_that_stops_growing_in_bf16_is_told_from_one_in_fp32(simulate):
     """After 256 additions of 1 it stays 256: of 320 that is 20 % less."""

@@ -14,6 +14,7 @@ import sick_runs
 import torch
 from legible import assert_legible
 from sick_runs import half, mlp, regression, seeded
+from tiers import mostly_slow
 from torch import nn
 from torch.nn import functional as F
 
@@ -353,7 +354,9 @@ def test_a_report_has_a_table_of_fp8_operands_where_there_are_some():
     assert "<b>problem: overflow-forward.</b>" in other._repr_html_()
 
 
-@pytest.mark.parametrize("name", ["endless-backoff", "loss-meter"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["endless-backoff", "loss-meter"], ["endless-backoff"])
+)
 def test_the_figure_of_a_report_is_legible_and_says_the_gravest_finding(name):
     report = CASES[name].broken().report
     picture = pictures.health(report)
@@ -588,6 +591,7 @@ def test_several_optimizers_at_once_are_refused_in_plain_words(watch):
         watch(model, both)
 
 
+@pytest.mark.slow
 @WATCHES
 def test_an_optimizer_of_part_of_a_model_or_of_wide_copies_is_watched(watch):
     model = seeded(mlp)

@@ -592,6 +592,7 @@ def test_after_100_minutes_no_step_is_better_than_the_longest(seed):
     assert best == {10: 5 / 64, 100: 2.5}
 
 
+@pytest.mark.slow
 def test_in_a_room_of_0_degrees_steps_are_lost_by_their_length_alone():
     """Lesson 16: “FP16's cup of section 1 loses no step”, “With steps of 0.002 it loses all”."""
     for dt, moves in ((0.01, True), (0.005, True), (0.002, False)):

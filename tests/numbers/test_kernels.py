@@ -584,6 +584,7 @@ def test_a_copy_of_a_format_s_facts_points_to_numbers_of_its_own():
         assert twin.address == twin.numbers.ctypes.data != facts.address
 
 
+@pytest.mark.slow
 def test_without_numba_s_compiler_a_sentence_says_so():
     code = (
         "import mplab; "

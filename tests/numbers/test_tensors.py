@@ -367,6 +367,7 @@ def test_tensors_of_low_dtypes_are_taken_as_float32():
             mplab.round_to(x, FP16)
 
 
+@pytest.mark.slow
 def test_naming_a_format_does_not_import_torch():
     code = (
         "import sys, mplab, numpy as np; mplab.format_of('torch.bfloat16'); "
