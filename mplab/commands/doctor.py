@@ -13,6 +13,7 @@ from mplab.common.installation import (
     how_to_install,
     version_of,
 )
+from mplab.common.words import plural
 from mplab.numbers.threads import processors
 
 _PACKAGES = {
@@ -117,7 +118,8 @@ def processor() -> Component:
         if line.startswith("model name")
     ]
     name = names[0] if names else platform.processor() or platform.machine()
-    return Component("processor", f"{name}, {processors()} cores for this process", "")
+    cores = plural(processors(), "core")
+    return Component("processor", f"{name}, {cores} for this process", "")
 
 
 def cuda_device() -> Component:

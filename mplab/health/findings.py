@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from mplab.common.words import plural
 from mplab.health.records import (
     Casts,
     Evidence,
@@ -159,8 +160,8 @@ def _weights(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
             check = f"{origin}."
         yield _problem(
             "nonfinite-weights",
-            f"{step.nonfinite_weights} weights were not finite after step {first}, whose "
-            f"gradients were {gradients}.",
+            f"After step {first}, whose gradients were {gradients}, "
+            f"{plural(step.nonfinite_weights, 'weight')} had no finite value.",
             f"From here on every loss is NaN. {made}",
             check,
         )
