@@ -10,6 +10,7 @@ from mplab.course.grading.exporting import grades
 from mplab.course.grading.feedback import write_feedback
 from mplab.course.grading.folder import Course
 from mplab.course.grading.journal import submitted_students, superseded, team_owners
+from mplab.course.grading.platforms import People
 from mplab.course.grading.statistics import statistics
 from mplab.course.grading.submissions import SECRET
 from mplab.course.grading.worksheets import read_list
@@ -87,7 +88,7 @@ def test_a_table_that_would_be_misread_is_refused_with_its_name(bare, name, text
     head = heads.get(name, "assignment,id,hours")
     reads = {"roster.csv": bare.roster, "teams.csv": lambda: team_owners(bare, "a1"),
              "extensions.csv": lambda: bare.extensions("a1"),
-             "times.csv": lambda: read_list([path], [], UTC)}  # fmt: skip
+             "times.csv": lambda: read_list([path], People([], {}), UTC)}  # fmt: skip
     path.write_bytes(head.encode() + b"\n" + text)
     with pytest.raises(ValueError, match=rf"{name} (must be CSV, in UTF-8, each|\()"):
         reads[name]()

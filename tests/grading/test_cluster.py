@@ -59,7 +59,7 @@ def released(tmp_path_factory):
 
 def graded_with_trouble(job, student, pause, again):
     """A submission that kills its worker, always or once, or fails, always or once."""
-    folder = Path(job.root)
+    folder = job.course.root
     with (folder / student).open("a") as file:
         file.write("x")
     first = (folder / student).stat().st_size == 1
@@ -81,10 +81,8 @@ def test_each_is_recorded_once_and_those_that_kill_their_workers_cost_no_other(
     monkeypatch.setattr(
         autograding, "_record_failure", lambda *of: failed.update([of[-2:]])
     )
-    workers, job = autograding._processes, Job(str(tmp_path), "a1", False, "run")
-    autograding._grade_all(
-        workers, jobs, names[::-1], Course(tmp_path), job, told.append
-    )
+    workers, job = autograding._processes, Job(Course(tmp_path), "a1", False, "run")
+    autograding._grade_all(workers, jobs, names[::-1], job, told.append)
     assert Counter(written) == dict.fromkeys(set(names) - {"kills", "fails"}, 1)
     kinds = {name: type(error).__name__ for name, error in failed.items()}
     assert kinds.pop("kills") == "BrokenProcessPool"

@@ -237,7 +237,7 @@ def test_an_author_hears_what_a_notebook_s_check_cannot_hold():
     near = Graded("v", Exercise(0.3, "", tolerance=1e-9), parts)
     notebook = nbformat.v4.new_notebook(cells=[cell])
     assert "v: tolerance is for functions" in str(
-        _mismatches(Assignment({"v": near}, ""), [notebook])
+        _mismatches(Assignment({"v": near}, "", {}), [notebook])
     )
 
 
@@ -351,7 +351,7 @@ def test_what_a_release_imports_costs_no_submission_its_time():
     """An own assignment with torch took 7.6 s a submission, of which 7 were imports."""
     cells = ["import tabnanny\nx = 1", "%pip install y", "import no_such\nimport sched"]
     book = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
-    warm = warm_up(Assignment({}, "import shelve"), [book])
+    warm = warm_up(Assignment({}, "import shelve", {}), [book])
     modules = {"tabnanny", "sched", "shelve", "numba"}
     with WarmSandbox(warm=warm) as sandbox, sandbox.session({}) as session:
         source = f"import sys\nassert sys.modules.keys() >= {modules}"

@@ -14,8 +14,9 @@ from classroom import configure, forget, run, with_students
 from mplab.course.grading.collecting import collect
 from mplab.course.grading.feedback import write_zip
 from mplab.course.grading.journal import team_owners
+from mplab.course.grading.platforms import People
 from mplab.course.grading.tables import Student, read_people, read_roster, write_table
-from mplab.course.grading.worksheets import Matching, read_list
+from mplab.course.grading.worksheets import read_list
 
 ROSTER = """\
 id,first_name,last_name,email,number
@@ -323,8 +324,9 @@ def test_a_worksheet_is_read_in_every_language(course, tmp_path, language):
     path.write_text(
         "\ufeff" + "\r\n".join(WORKSHEETS[language]) + "\r\n", encoding="utf-8"
     )
-    found = read_list([path], course.roster(), ZoneInfo("Europe/Berlin"))
-    assert (found.people, found.names) == ({"17": "s01"}, {"17": "Ada Löwe"})
+    found = People(course.roster(), {})
+    read_list([path], found, ZoneInfo("Europe/Berlin"))
+    assert (found.numbers, found.names) == ({"17": "s01"}, {"17": "Ada Löwe"})
     when = found.times["s01"]
     assert when.isoformat() == "2026-11-24T22:59:00+00:00"
     assert read_roster(path).students == [Student("s01", "Ada", "Löwe", "")]  # G3
@@ -412,8 +414,8 @@ def test_a_canvas_roster_without_log_ins_says_that_ids_are_canvas_s(tmp_path):
 
 def test_a_name_is_no_id_and_no_number():
     people = [Student("s01", "", "", "", "7"), Student("s02", "S01", "", "")]
-    match = Matching([*people, Student("s03", "Number", "7", "")])
-    found = [match.find(text) for text in ("S01", "number 7", "7, Number")]
+    known = People([*people, Student("s03", "Number", "7", "")], {})
+    found = [known.find(text) for text in ("S01", "number 7", "7, Number")]
     assert found == ["s01", "s01", None]
 
 

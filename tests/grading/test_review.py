@@ -13,7 +13,6 @@ from unittest.mock import patch
 from urllib.parse import urlsplit
 
 import lab_browser
-import nbformat
 import postgres
 import pytest
 import requests
@@ -31,15 +30,15 @@ from classroom import (
     with_walls,
 )
 from gloo import free_port
-from nbformat.v4 import new_markdown_cell, new_notebook
+from nbformat.v4 import new_markdown_cell
 from sqlalchemy import Engine, event
 from tiers import mostly_slow
 
 from mplab.course.grading import autograding, review
 from mplab.course.grading.exporting import grades
-from mplab.course.grading.feedback import in_process, write_feedback
+from mplab.course.grading.feedback import in_process, typeset, write_feedback
 from mplab.course.grading.folder import Course, create_course
-from mplab.course.grading.review import Question, _typeset, questions, serve
+from mplab.course.grading.review import questions, serve
 
 BY_HAND = "a1-words-answer"
 NAME = "<script>window.ran = 1</script>"
@@ -146,13 +145,13 @@ def test_whoever_waits_for_a_lock_or_for_typesetting_keeps_nobody_else_waiting(
     hidden = hidden_fields(show()) | {"mark": "of another page"}
     begun, done = threading.Event(), threading.Event()
 
-    def typeset(*_):
+    def slowly(*_):
         begun.set()
         done.wait(60)
 
     with (
         ThreadPoolExecutor(2) as pool,
-        patch("mplab.course.grading.review.in_process", typeset),
+        patch("mplab.course.grading.feedback.in_process", slowly),
     ):
         with course.marking():
             waiting = pool.submit(show), pool.submit(save, ["1", "1"], "", hidden)
@@ -167,10 +166,8 @@ def test_whoever_waits_for_a_lock_or_for_typesetting_keeps_nobody_else_waiting(
 def test_a_page_has_each_picture_once_and_a_bounded_length():
     cell = new_markdown_cell("![x](attachment:x.png)" * 30)
     cell.attachments = {"x.png": {"image/png": PNG}}
-    cell.metadata["nbgrader"] = {"grade_id": "q", "solution": True, "grade": True}
-    book = nbformat.writes(new_notebook(cells=[cell]))
-    question = Question("a1", "a1", "q", 1.0, "q", "", cell.source, True, {})
-    assert _typeset(book, question).count(PNG) == 1
+    ((text,), plain) = typeset([cell], 10, 1 << 20)
+    assert text.count(PNG) == 1 and not plain
     assert in_process(10, 4, str, "1234") == "1234"
     assert in_process(10, 3, str, "1234") is None
     # Ctrl-C in a terminal reaches it as well; only the parent answers.
@@ -255,7 +252,7 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     assert f"person 1 gave 1.5 before the answer changed {told}, " in shown
     assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
     # It took too long.
-    with patch("mplab.course.grading.review.in_process", return_value=None):
+    with patch("mplab.course.grading.feedback.in_process", return_value=None):
         assert "Another answer." in show()
 
 
@@ -410,10 +407,9 @@ def test_a_page_and_a_save_ask_the_database_no_more_often_for_a_larger_class(
 def test_a_process_that_typesets_a_page_has_nothing_to_import():
     """Each page paid 1.4 seconds of CPU time for nbgrader's modules and Matplotlib's."""
     code = (
-        "import nbformat; from mplab.course.grading import review, feedback\n"
-        "book = nbformat.writes(nbformat.v4.new_notebook())\n"
-        "asked = review.Question('a', 'a', 'q', 1.0, 'q', 'x', '', True, {})\n"
-        "feedback.in_process(60, 1 << 20, review._typeset, book, asked)\n"
+        "from nbformat.v4 import new_markdown_cell\n"
+        "from mplab.course.grading import feedback\n"
+        "feedback.typeset([new_markdown_cell('x')], 60, 1 << 20)\n"
         'there = \'{"nbgrader.api", "matplotlib.figure"} <= set(__import__("sys").modules)\'\n'
         "print(feedback.in_process(60, 9, eval, f'str({there})'))"
     )

@@ -59,7 +59,9 @@ def course(tmp_path, monkeypatch):
         place = tmp_path / "autograded" / student / "a1" / "a1.ipynb"
         place.parent.mkdir(parents=True)
         nbformat.write(new_notebook(cells=[cell]), place)
-    return SimpleNamespace(root=tmp_path, assignment=lambda _: Assignment(graded, ""))
+    return SimpleNamespace(
+        root=tmp_path, assignment=lambda _: Assignment(graded, "", {})
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,12 +146,12 @@ def test_a_fresh_kernel_shows_nothing_that_one_before_it_learned_in_a_check():
     assert left, "the check was asked, and the kernels ended"
     assert [cell.outputs[0].text for cell in cells[:2]] == [
         "first: hidden []", "die: hidden []"]  # fmt: skip
-    assert "in cell" not in found.remark
+    assert "in cell" not in found
     other = new_notebook(cells=cells[:2])
     told = run_notebook(
         other, lambda: nullcontext(Knowing([1])), {}, lambda *_: 0, asked=True
     )
-    assert "in cell" not in told.remark, "nor in another notebook of the assignment"
+    assert "in cell" not in told, "nor in another notebook of the assignment"
 
 
 def test_a_fresh_kernel_shows_what_ran_before_anything_was_asked():
@@ -187,11 +189,11 @@ def test_a_kernel_that_ends_again_and_again_costs_what_comes_after_it():
     kernel = nullcontext(Dying())
     found = run_notebook(book, lambda: kernel, exercises, None, seconds=8.0)
     ended = "The kernel ended in cell 1: its process ended."
-    assert found.remark == f"Stopped 1× for running too long. {ended}"
+    assert found == f"Stopped 1× for running too long. {ended}"
     told = f"{ended} What follows ran without this cell.\n"
     assert cells[0].outputs[0].text == told and cells[2].outputs == []
     outcomes = [Outcome(part.name, part.points, 0.0, ended) for part in PARTS]
-    assert read_outcomes(cells[1]) == found.outcomes["sign"] == outcomes
+    assert read_outcomes(cells[1]) == outcomes
 
 
 # What a check shows -----------------------------------------------------------------------

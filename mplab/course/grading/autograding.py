@@ -61,14 +61,15 @@ _CONNECT_SECONDS = 10
 
 
 class SubmissionResult(NamedTuple):
-    """The result of one submission."""
+    """The result of one submission; from `digest` on, what the journal holds."""
 
     student: str
-    score: float | None
-    max_score: float | None
-    remark: str
-    seconds: float
     done_before: bool
+    digest: str = ""
+    score: float | None = None
+    max_score: float | None = None
+    remark: str = "not graded yet: the grader was killed, or its disk full"
+    seconds: float = 0.0
 
 
 _Workers = tuple[Executor, Callable[[], int]]
@@ -125,13 +126,13 @@ def autograde(
         todo = chosen
         if not force:
             todo = [name for name in chosen if not is_graded(course, assignment, name)]
-        job = Job(str(course.root), assignment, trusted, uuid.uuid4().hex)
+        job = Job(course, assignment, trusted, uuid.uuid4().hex)
         workers = partial(_cluster, dask) if dask else _processes
         try:
             course.record_students()
             if todo and not (trusted or dask):
                 read_libraries()
-            _grade_all(workers, jobs, todo, course, job, log)
+            _grade_all(workers, jobs, todo, job, log)
         except OperationalError as error:
             raise ValueError(
                 f"autograde: the gradebook must be open for writing; got {error.orig}. End what "
@@ -143,7 +144,9 @@ def autograde(
         except OperationalError:
             log("what lateness costs is not renewed, because the gradebook is in use")
         return [
-            _read_result(course, assignment, name, done_before=name not in todo)
+            SubmissionResult(
+                name, name not in todo, **course.read("journal", assignment, name)
+            )
             for name in sorted(chosen)
         ]
 
@@ -213,7 +216,6 @@ def _grade_all(
     workers: Callable[[int], AbstractContextManager[_Workers]],
     jobs: int,
     students: Sequence[str],
-    course: Course,
     job: Job,
     log: Callable[[str], None],
 ) -> None:
@@ -229,9 +231,9 @@ def _grade_all(
         while queue:
             with workers(1 if number else jobs) as (executor, capacity):
                 room = (lambda: 1) if number else capacity
-                errors |= _grade_queue(executor, room, queue, number, course, job, log)
+                errors |= _grade_queue(executor, room, queue, number, job, log)
     for student, error in errors.items():
-        _record_failure(course, job.assignment, student, error)
+        _record_failure(job, student, error)
 
 
 def _grade_queue(
@@ -239,7 +241,6 @@ def _grade_queue(
     capacity: Callable[[], int],
     queue: deque[str],
     number: int,
-    course: Course,
     job: Job,
     log: Callable[[str], None],
 ) -> dict[str, Exception]:
@@ -250,7 +251,6 @@ def _grade_queue(
         capacity: how many it holds at once.
         queue: the students that are left.
         number: how often they have been tried.
-        course: the course.
         job: of all submissions.
         log: called with each line about the progress.
 
@@ -269,7 +269,7 @@ def _grade_queue(
                 running[future] = queue.popleft()
             for future in wait(running, _LOG_SECONDS, FIRST_COMPLETED).done:
                 try:
-                    _save_result(course, job.assignment, future.result())
+                    _save_result(job, future.result())
                 except (BrokenExecutor, CancelledError):
                     raise
                 except Exception as error:  # technical: a refusal comes as a result
@@ -288,13 +288,15 @@ def _grade_queue(
 
 
 # The gradebook ---------------------------------------------------------------------------
-def _save_result(course: Course, assignment: str, work: GradedNotebooks) -> None:
+def _save_result(job: Job, work: GradedNotebooks) -> None:
     """Write a graded submission into the gradebook, then the journal.
 
     A submission that is not in the journal counts as not graded, so that nothing is lost when
     this process is killed in between.
     """
     start = time.perf_counter()
+    course = job.course
+    assignment = job.assignment
     student = work.student
     course.record("journal", assignment, student).unlink(missing_ok=True)
     score, max_score, late = save(course, assignment, student, work.notebooks)
@@ -312,26 +314,9 @@ def _save_result(course: Course, assignment: str, work: GradedNotebooks) -> None
     course.write("journal", assignment, student, record)
 
 
-def _record_failure(
-    course: Course, assignment: str, student: str, error: Exception
-) -> None:
+def _record_failure(job: Job, student: str, error: Exception) -> None:
     """Record that a submission could not be graded, for a technical reason."""
     reason = technical_reason(error)
     record = {"remark": f"not graded yet, for a technical reason: {reason}"}
     with suppress(OSError):  # a failure that cannot be recorded counts as not graded
-        course.write("journal", assignment, student, record)
-
-
-def _read_result(
-    course: Course, assignment: str, student: str, *, done_before: bool
-) -> SubmissionResult:
-    unknown = "not graded yet: the grader was killed, or its disk full"
-    record = {"remark": unknown, **course.read("journal", assignment, student)}
-    return SubmissionResult(
-        student,
-        record.get("score"),
-        record.get("max_score"),
-        record["remark"],
-        record.get("seconds", 0.0),
-        done_before,
-    )
+        job.course.write("journal", job.assignment, student, record)

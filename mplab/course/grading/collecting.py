@@ -51,7 +51,7 @@ from mplab.course.grading.tables import (
     read_people,
     write_table,
 )
-from mplab.course.grading.worksheets import PlatformList, read_gradescope, read_list
+from mplab.course.grading.worksheets import read_gradescope, read_list
 
 # The limits of a delivery; bytes are counted while unpacking, whatever an archive states.
 _STUDENT_BYTES = 64 << 20
@@ -186,31 +186,31 @@ def collect(
             f"--people must be a table with the columns name,id; got {people}."
         )
     table = read_people(people, {s.id for s in roster}) if people else {}
-    listed = read_list(times, roster, zone)
-    problems = listed.remarks
+    known = People(roster, table)
+    read_list(times, known, zone)
+    problems = known.remarks
     sources: dict[str, str] = {}
     with ExitStack() as stack:
         files = []
         for file in _files(place, stack):
             if _GRADESCOPE.fullmatch(str(file.path)):
                 with file.open() as stream:
-                    table = read_gradescope(stream, roster, listed) | table
+                    read_gradescope(stream, known)
             else:
                 files.append(file)
-        if listed.names or listed.teams:
-            numbers = {who: number for number, who in listed.people.items()}
-            record = {"numbers": numbers, "teams": listed.teams}
+        if known.names or known.teams:
+            numbers = {who: number for number, who in known.numbers.items()}
+            record = {"numbers": numbers, "teams": known.teams}
             course.write("platform", assignment, "list", record)
-        known = People(roster, course.teams(assignment), listed, table)
+        known.teams = course.teams(assignment)
         files = _without_top(files, place, known)
-        found = _deliveries(files, course, assignment, known)
-        problems += found.problems
-        if found.unknown:
+        deliveries, left_out = _deliveries(files, course, assignment, known)
+        if known.unknown:
             problems.append(
-                _write_people(course.root / "people.csv", table, found.unknown)
+                _write_people(course.root / "people.csv", table, known.unknown)
             )
-        for owner, several in sorted(found.deliveries.items()):
-            sources[owner], remarks = _bring_in(course, assignment, several, listed)
+        for owner, several in sorted(deliveries.items()):
+            sources[owner], remarks = _bring_in(course, assignment, several, known)
             problems += remarks[:_LINES]
             if len(remarks) > _LINES:
                 problems.append(
@@ -225,11 +225,11 @@ def collect(
             f"when {len(unknown)} came in is not known: a platform's names and the dates of a "
             "download do not say it; --times takes the platform's list"
         )
-    if listed.names:
+    if known.names:
         problems.append(f"the times of the worksheet are read as times in {zone}")
-    if listed.drafts:
-        problems.append(f"drafts, not submitted: {', '.join(listed.drafts)}")
-    return Collected(sorted(found.deliveries), problems, [*found.left_out, *empty])
+    if known.drafts:
+        problems.append(f"drafts, not submitted: {', '.join(known.drafts)}")
+    return Collected(sorted(deliveries), problems, [*left_out, *empty])
 
 
 def _write_people(
@@ -269,31 +269,18 @@ def _without_top(files: list[_File], download: Path, people: People) -> list[_Fi
     return [f._replace(path=path) for f, path in zip(files, paths, strict=True)]
 
 
-class _Found(NamedTuple):
-    """The deliveries by student, and what is nobody's.
-
-    Args:
-        deliveries: of each student.
-        problems: in sentences.
-        left_out: names that are nobody's.
-        unknown: names for `people.csv`, each with the student that it may mean, or nothing.
-    """
-
-    deliveries: dict[str, list[_Delivery]]
-    problems: list[str]
-    left_out: list[str]
-    unknown: dict[str, str]
-
-
 def _deliveries(
     files: Iterable[_File], course: Course, assignment: str, people: People
-) -> _Found:
-    """Group the files into deliveries by student."""
+) -> tuple[dict[str, list[_Delivery]], list[str]]:
+    """Group the files into deliveries; `people` gets remarks, and the names of nobody.
+
+    Returns:
+        The deliveries of each student, and the names that are nobody's.
+    """
     ours = {path.name for path in (course.root / "source" / assignment).glob("*.ipynb")}
     found: dict[str, dict[str, _Delivery]] = {}
     reasons: dict[str, str] = {}
     remarks: list[str] = []
-    unknown: dict[str, str] = {}
     for file in sorted(files, key=_order):
         top, *rest = file.path.parts
         exchange = _EXCHANGE.fullmatch(top)
@@ -312,10 +299,12 @@ def _deliveries(
         except RejectedSubmission as reason:
             reasons[top] = str(reason)
             if label:
-                unknown[label.key] = people.suggestion_by_login(label)
+                people.unknown[label.key] = people.suggestion_by_login(label)
             elif file.clock in ("download", "folder") and (rest or _stem(top) != top):
                 name = _stem(top)
-                unknown[name] = "" if is_of_platform(name) else people.suggestion(name)
+                people.unknown[name] = (
+                    "" if is_of_platform(name) else people.suggestion(name)
+                )
             continue
         if owner.remark:
             remarks.append(f"{shown_name(top)}: {owner.remark}")
@@ -341,15 +330,15 @@ def _deliveries(
             left_out += [delivery.name for delivery in several]
             names = ", ".join(shown_name(delivery.name) for delivery in several)
             remarks.append(f"{names}: people of one name as {student}: none counts")
-            unknown |= {label.key: "" for label in labels}
+            people.unknown |= {label.key: "" for label in labels}
         else:
             by_owner[student] = several
-    problems = []
     for why in dict.fromkeys(reasons.values()):
         tops = [shown_name(top) for top in reasons if reasons[top] == why]
         more = f" and {len(tops) - 3} more" if len(tops) > 3 else ""
-        problems.append(f"{', '.join(tops[:3])}{more}: {why}")
-    return _Found(by_owner, [*problems, *dict.fromkeys(remarks)], left_out, unknown)
+        people.remarks.append(f"{', '.join(tops[:3])}{more}: {why}")
+    people.remarks += dict.fromkeys(remarks)
+    return by_owner, left_out
 
 
 def _add_from_canvas(
@@ -596,7 +585,7 @@ def _bring_in(
     course: Course,
     assignment: str,
     deliveries: Sequence[_Delivery],
-    listed: PlatformList,
+    people: People,
 ) -> tuple[str, list[str]]:
     """Store a student's newest delivery that has files to take.
 
@@ -626,9 +615,9 @@ def _bring_in(
         )
     clock = next(iter(counts.files.values())).clock
     label = counts.label
-    stamp = listed.times.get(owner)
+    stamp = people.times.get(owner)
     if label and not counts.team:
-        stamp = stamp or listed.times.get(f"number {label.number}")
+        stamp = stamp or people.times.get(f"number {label.number}")
         stamp = stamp or stated_time(label.time, course.zone())
     source = "list"
     if not stamp:

@@ -17,7 +17,6 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import NamedTuple
 
 from nbformat import NotebookNode, v4
@@ -117,13 +116,6 @@ def close_sandboxes() -> None:
         _SANDBOXES.popitem()[1].close()
 
 
-class NotebookResult(NamedTuple):
-    """The outcomes of each exercise, and a remark on the run for the teacher (may be empty)."""
-
-    outcomes: dict[str, list[Outcome]]
-    remark: str
-
-
 def run_notebook(
     notebook: NotebookNode,
     sessions: Callable[[], AbstractContextManager[Session]],
@@ -132,7 +124,7 @@ def run_notebook(
     *,
     asked: bool = False,
     seconds: float = 300.0,
-) -> NotebookResult:
+) -> str:
     """Run the cells in order; at each grade cell, ask for values and write the points.
 
     When the kernel dies, a fresh one runs the notebook without the cell that ended it, and is
@@ -142,7 +134,7 @@ def run_notebook(
     its caches, say.
 
     Args:
-        notebook: rebuilt from a submission; outputs are written into it.
+        notebook: rebuilt from a submission; outputs and outcomes are written into it.
         sessions: opens a kernel where its cells run.
         graded: the exercises by the id of their grade cell.
         seed: the seed for an exercise and a part.
@@ -150,7 +142,7 @@ def run_notebook(
         seconds: of the kernels' own, without waiting, after which no further one begins.
 
     Returns:
-        The outcomes.
+        A remark on the run for the teacher; empty if there is nothing to say.
     """
     replies: dict[str, list[Reply]] = {}
     skipped: set[int] = set()
@@ -176,7 +168,6 @@ def run_notebook(
         remarks.append(ended)
         if spent > seconds:
             break
-    outcomes = {}
     lost = {name for name, known in replies.items() if any(r.missing for r in known)}
     errors = _syntax_errors(notebook, lost, sessions) if lost else {}
     for cell in notebook.cells:
@@ -187,11 +178,10 @@ def run_notebook(
                 known = [r._replace(message=error) if r.missing else r for r in known]
             missing = len(exercise.parts) - len(known)
             known += [Reply([], message=ended)] * missing
-            outcomes[name] = outcomes_of(exercise, known)
-            write_outcomes(cell, outcomes[name])
+            write_outcomes(cell, outcomes_of(exercise, known))
     if interrupts:
         remarks.insert(0, f"Stopped {interrupts}× for running too long.")
-    return NotebookResult(outcomes, " ".join(dict.fromkeys(remarks)))
+    return " ".join(dict.fromkeys(remarks))
 
 
 def _syntax_errors(
@@ -349,7 +339,7 @@ _TURN = threading.Lock()
 class Job(NamedTuple):
     """The settings that all submissions of one command share; `run` names the command."""
 
-    root: str
+    course: Course
     assignment: str
     trusted: bool
     run: str
@@ -402,17 +392,16 @@ def grade_submission(
 
 
 @lru_cache(1)
-def _load(job: Job) -> tuple[Course, dict[str, NotebookNode], Limits]:
+def _load(job: Job) -> tuple[dict[str, NotebookNode], Limits]:
     """Load what a command's submissions share, for each command anew: a release may change."""
     close_sandboxes()
-    course = Course(Path(job.root))
-    return course, course.skeletons(job.assignment), Limits(**course.config().Limits)
+    limits = Limits(**job.course.config().Limits)
+    return job.course.skeletons(job.assignment), limits
 
 
 def _grade_notebooks(
     job: Job,
     student: str,
-    course: Course,
     skeletons: dict[str, NotebookNode],
     limits: Limits,
     *,
@@ -424,6 +413,7 @@ def _grade_notebooks(
         NoSandbox: there is no sandbox, or it ended through no fault of the submission.
     """
     start = time.perf_counter()
+    course = job.course
     assignment = job.assignment
     found = digest(course, assignment, student)
     refused = ""
@@ -461,7 +451,7 @@ def _grade_notebooks(
         )
         sessions = partial(sandbox.session, course.files(assignment))
         for _, notebook in sorted(notebooks.items()):
-            result = run_notebook(
+            remark = run_notebook(
                 notebook,
                 sessions,
                 exercises.graded,
@@ -469,7 +459,7 @@ def _grade_notebooks(
                 asked=again,
                 seconds=limits.total_seconds,
             )
-            remarks.append(result.remark)
+            remarks.append(remark)
             again = True  # what another one shows could be a hidden input of this one
     seconds = time.perf_counter() - start
     remark = " ".join(filter(None, remarks))

@@ -8,15 +8,15 @@ with the notebook (`public_table`) and the grade (`ask_parts`, `outcomes_of`).
 from __future__ import annotations
 
 import builtins
-import hashlib
 import hmac
 import json
 import math
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -110,7 +110,7 @@ class Assignment(NamedTuple):
 
     graded: dict[str, Graded]
     warm: str
-    rubric: Mapping[str, Mapping[str, float]] = MappingProxyType({})
+    rubric: Mapping[str, Mapping[str, float]]
     """The parts that a person gives points for, by the id of the cell of a written answer."""
 
 
@@ -166,7 +166,7 @@ def seed_for(key: bytes, *words: str) -> int:
         False
     """
     message = json.dumps(words).encode()
-    return int.from_bytes(hmac.new(key, message, hashlib.sha256).digest()[:16], "big")
+    return int.from_bytes(hmac.digest(key, message, "sha256")[:16], "big")
 
 
 class Outcome(NamedTuple):
@@ -322,16 +322,12 @@ class _CustomException(_Unreadable):
 
 def _read_outcome(entry: Any, decode: Callable[[Any], Any] = decode_value) -> Any:
     """Read the outcome of one case: a value, or the exception that was raised instead."""
-    if not isinstance(entry, dict):
-        return _Unreadable("no value")
-    if "value" in entry:
-        try:
-            return decode(entry["value"])
-        except (UnsupportedValue, RecursionError):
-            return _Unreadable("no value that can be handed in")
-    if "foreign" in entry:
-        return _Unreadable("no value that can be handed in")
-    return exception_named(entry.get("raised"), entry.get("message"))
+    try:
+        if "raised" in entry:
+            return exception_named(entry["raised"], entry.get("message"))
+        return decode(entry["value"])
+    except (UnsupportedValue, RecursionError, LookupError, TypeError, AttributeError):
+        return _Unreadable()
 
 
 def exception_named(name: Any, message: Any) -> Exception:
@@ -376,30 +372,28 @@ def _raised(error: Exception) -> str:
     The text, and the name of a student's own exception, could reveal a hidden case: this one, or
     an earlier one that the submission kept.
     """
-    if type(error) is _Unreadable:  # its text is ours
-        return f"gave {error}"
+    if type(error) is _Unreadable:
+        return "gave no value that can be handed in"
     if isinstance(error, _CustomException):
         return "raised an exception"
     return f"raised {type(error).__name__}"
 
 
 # The public table ------------------------------------------------------------------------
-class Recorded:
-    """A function that replays recorded outcomes: a reference without its source."""
+_PUBLIC = ("reason", "argument", "tolerance", "signed_zeros", "uses")
+"""What a table holds of an exercise as it is; older tables lack the fourth."""
 
-    def __init__(self, outcomes: Mapping[str, Any]) -> None:
-        self._outcomes = outcomes
 
-    def __call__(self, *arguments: Any) -> Any:
-        """Return the recorded outcome, or raise the recorded exception.
+def _replayed(outcomes: Mapping[str, Any], *arguments: Any) -> Any:
+    """Return what a reference gave for these arguments, without its source, or raise it.
 
-        Raises:
-            KeyError: these arguments were not recorded.
-        """
-        outcome = _read_outcome(self._outcomes[key_of(arguments)], decode_own)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
+    Raises:
+        KeyError: these arguments were not recorded.
+    """
+    outcome = _read_outcome(outcomes[key_of(arguments)], decode_own)
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def public_table(graded: Mapping[str, Graded]) -> str:
@@ -426,14 +420,8 @@ def public_table(graded: Mapping[str, Graded]) -> str:
 
 def _public_entry(exercise: Exercise) -> dict[str, Any]:
     fmt = exercise.fmt.name if exercise.fmt and exercise.fmt.name in FORMATS else None
-    entry: dict[str, Any] = {
-        "reason": exercise.reason,
-        "argument": exercise.argument,
-        "format": fmt,
-        "tolerance": exercise.tolerance,
-        "signed_zeros": exercise.signed_zeros,
-        "uses": exercise.uses,
-    }
+    entry: dict[str, Any] = {name: getattr(exercise, name) for name in _PUBLIC}
+    entry["format"] = fmt
     answers = [Misconception(exercise.answer, ""), *exercise.misconceptions]
     if not callable(exercise.answer):
         entry["sealed"] = [
@@ -479,9 +467,8 @@ def load_public(path: str | Path = "checks.json") -> list[str]:
 
 
 def _from_public(entry: Mapping[str, Any]) -> Exercise:
-    common = {name: entry[name] for name in ("reason", "argument", "tolerance", "uses")}
+    common = {name: entry[name] for name in _PUBLIC if name in entry}
     common["fmt"] = FORMATS[entry["format"]] if entry["format"] else None
-    common["signed_zeros"] = entry.get("signed_zeros", True)  # older tables lack it
     if "sealed" in entry:
         answers = [
             Misconception(HashedValue(digest), text) for text, digest in entry["sealed"]
@@ -489,7 +476,9 @@ def _from_public(entry: Mapping[str, Any]) -> Exercise:
     else:
         keys = [json.dumps(case, sort_keys=True) for case in entry["cases"]]
         answers = [
-            Misconception(Recorded(dict(zip(keys, outcomes, strict=True))), text)
+            Misconception(
+                partial(_replayed, dict(zip(keys, outcomes, strict=True))), text
+            )
             for text, outcomes in entry["outcomes"]
         ]
         cases = [decode_own(case) for case in entry["cases"]]

@@ -12,6 +12,7 @@ from mplab.course.grading.dates import lateness_in_words
 from mplab.course.grading.folder import Course
 from mplab.course.grading.gradebook import read_parts, renew_penalties
 from mplab.course.grading.journal import handed_in, team_owners
+from mplab.course.grading.platforms import People
 from mplab.course.grading.tables import (
     CourseTable,
     Student,
@@ -19,7 +20,7 @@ from mplab.course.grading.tables import (
     read_table,
     write_table,
 )
-from mplab.course.grading.worksheets import Matching, participant_number
+from mplab.course.grading.worksheets import participant_number
 
 BY_HAND = "to be graded by hand"
 """The remark on a score that still lacks points given by hand."""
@@ -164,10 +165,9 @@ def fill_in_grades(
     assignment = of_class[0].assignment
     place = _grade_column(table, worksheet, column or assignment)
     found = {grade.student.id: grade for grade in of_class}
-    match = Matching([grade.student for grade in of_class])
+    known = People([grade.student for grade in of_class], {})
     numbers = course.read("platform", assignment, "list").get("numbers", {})
     people = {number: who for who, number in numbers.items()}
-    identifier = table.column("identifier")
     comments = table.column("comments")
     maximum = table.column("maximum")
     points = of_class[0].max_score
@@ -187,8 +187,8 @@ def fill_in_grades(
                     f"{worksheet}, line {number}: the maximum must be that of {assignment}, "
                     f"{points:g}; got {most}. Set it on the platform, and download the file again."
                 )
-        listed = participant_number(line.get(identifier, ""))
-        who = match.student(table, line) or people.get(listed)
+        listed = participant_number(table.cell(line, "identifier"))
+        who = known.student(table, line) or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
             raise ValueError(
                 f"{worksheet}, line {number}: {who} has number {numbers[who]} in {assignment}; got "

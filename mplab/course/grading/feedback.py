@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nbformat import NotebookNode, read as read_notebook, reads, v4, writes
+from nbformat import NotebookNode, read as read_notebook, v4, writes
 from tornado.template import Template
 
 from mplab.common.files import replace_file
@@ -91,27 +91,39 @@ def _limited(
     sender.send_bytes(work(*arguments).encode())
 
 
-def page_of(notebook: NotebookNode, title: str, seconds: float) -> tuple[str, bool]:
+def page_of(notebook: NotebookNode, title: str) -> tuple[str, bool]:
     """Write the page of a notebook that has its points below its cells.
 
     Args:
         notebook: as its author may see it.
         title: the page's.
-        seconds: to typeset it; after them it is plain text.
 
     Returns:
         The page, and whether it is plain text.
     """
-    typeset = in_process(seconds, _PAGE_BYTES, _typeset, writes(notebook))
-    texts = json.loads(typeset) if typeset else map(cell_as_text, notebook.cells)
+    texts, plain = typeset(notebook.cells, _SECONDS, _PAGE_BYTES)
     kinds = [cell.metadata.get("kind", cell.cell_type) for cell in notebook.cells]
     page = _PAGE.generate(title=title, cells=zip(kinds, texts, strict=True))
-    return page.decode(), typeset is None
+    return page.decode(), plain
 
 
-def _typeset(notebook: str) -> str:
-    """Write the cells of a notebook as HTML, in JSON; in a process of its own."""
-    return json.dumps([cell_as_html(cell) for cell in reads(notebook, 4).cells])
+def typeset(
+    cells: Sequence[NotebookNode], seconds: float, most: int
+) -> tuple[list[str], bool]:
+    """Write cells as HTML, in a process of its own; past its limits, as plain text.
+
+    Returns:
+        The text of each cell, and whether it is plain text.
+    """
+    made = in_process(seconds, most, _as_html, cells)
+    if made is None:
+        return [cell_as_text(cell) for cell in cells], True
+    return json.loads(made), False
+
+
+def _as_html(cells: Sequence[NotebookNode]) -> str:
+    """Write cells as HTML, in JSON."""
+    return json.dumps([cell_as_html(cell) for cell in cells])
 
 
 # Of a class ------------------------------------------------------------------------------
@@ -245,7 +257,7 @@ def _write_page(course: Course, assignment: str, student: str) -> Page:
                 time = _time(path)
                 told = with_points(read_notebook(path, as_version=4), row)
                 waiting += sum(bool(g.needs_manual_grade) for g in row.grades)
-                text, plain = page_of(told, row.name, _SECONDS)
+                text, plain = page_of(told, row.name)
                 replace_file(pages / path.name, writes(told).encode())
                 page = pages / f"{row.name}.html"
                 replace_file(page, text.encode())

@@ -17,13 +17,13 @@ import logging
 import os
 import re
 import secrets
-import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta, tzinfo
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
@@ -33,11 +33,9 @@ from nbformat import NotebookNode, read as read_notebook
 from mplab.common.files import course_folder, replace_file
 from mplab.course.grading.exercises import Assignment, load_assignment
 from mplab.course.grading.tables import (
-    Roster,
     Student,
-    read_extensions,
     read_roster,
-    read_teams,
+    read_table,
 )
 
 _ASSIGNMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -50,6 +48,12 @@ _FILES = Path(__file__).parent / "course"
 
 
 _CAUSE = re.compile(r"^[A-Za-z_][\w.]*: \S.*", re.MULTILINE)
+
+
+def read_notebooks(folder: Path) -> dict[str, NotebookNode]:
+    """Read the notebooks of a folder, by name without suffix; none if it is missing."""
+    paths = sorted(folder.glob("*.ipynb"))
+    return {path.stem: read_notebook(path, as_version=4) for path in paths}
 
 
 @contextmanager
@@ -77,6 +81,7 @@ def captured_log() -> Iterator[Callable[[BaseException], str]]:
         logger.removeHandler(handler)
 
 
+@dataclass(frozen=True)
 class Course:
     """A course folder.
 
@@ -84,8 +89,10 @@ class Course:
         root: its path.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+    root: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "root", self.root.resolve())
 
     def require(self) -> Course:
         """Return this course, if its folder is a course folder.
@@ -140,36 +147,69 @@ class Course:
         Raises:
             ValueError: it has not been released.
         """
-        if not (paths := sorted((self.root / "release" / assignment).glob("*.ipynb"))):
+        if not (found := read_notebooks(self.root / "release" / assignment)):
             raise ValueError(
                 f"{assignment} has not been released. Do it first: "
                 f"mplab grade release {assignment}."
             )
-        return {path.stem: read_notebook(path, as_version=4) for path in paths}
+        return found
 
     def roster(self) -> list[Student]:
         """Read the students in `roster.csv`; none if it is missing."""
-        return self.roster_file().students
-
-    def roster_file(self) -> Roster:
-        """Read `roster.csv`, with what a person should know about it."""
-        return read_roster(self.root / "roster.csv")
+        return read_roster(self.root / "roster.csv").students
 
     def teams(self, assignment: str) -> dict[str, list[str]]:
         """Read the members of each team, by its name.
 
         They stand in `teams.csv`; if it is missing, `collect` has read them for this assignment
         from the platform's list, if that names any.
+
+        Raises:
+            ValueError: the file is not such a table, or names somebody twice or not in the roster.
         """
-        known = {student.id for student in self.roster()}
-        teams = read_teams(self.root / "teams.csv", known)
+        teams: dict[str, list[str]] = {}
+        left = {student.id for student in self.roster()}
+        path = self.root / "teams.csv"
+        for number, line in read_table(path, "team", "id").lines:
+            team = line["team"].strip()
+            who = line["id"].strip()
+            if not team or who not in left:
+                raise ValueError(
+                    f"{path}, line {number}: teams must be lines of team,id, each id of the "
+                    f"roster at most once; got {list(line.values())}."
+                )
+            left.discard(who)
+            teams.setdefault(team, []).append(who)
         return teams or self.read("platform", assignment, "list").get("teams", {})
 
     def extensions(self, assignment: str) -> dict[str, timedelta]:
-        """Read the extensions of the due date from `extensions.csv`, by student."""
+        """Read the extensions of the due date from `extensions.csv`, by student.
+
+        Raises:
+            ValueError: the file is not such a table, or names somebody who is not in the roster,
+                or an assignment that does not exist.
+        """
+        found = {}
         known = {student.id for student in self.roster()}
+        names = self.names()
         path = self.root / "extensions.csv"
-        return read_extensions(path, known, self.names(), assignment)
+        for number, line in read_table(path, "id", "assignment", "hours").lines:
+            who = line["id"].strip()
+            what = line["assignment"].strip()
+            try:
+                time = timedelta(hours=float(line["hours"].replace(",", ".")))
+                if known and who not in known:
+                    raise ValueError("nobody of the roster has this id")
+                if what not in names:
+                    raise ValueError(f"the assignments are {', '.join(names)}")
+            except (ValueError, OverflowError) as error:
+                raise ValueError(
+                    f"{path}, line {number}: extensions must be lines of "
+                    f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
+                ) from error
+            if what == assignment:
+                found[who] = time
+        return found
 
     def zone(self) -> tzinfo:
         """Return the course's time zone, `c.Course.time_zone`; else this machine's.
@@ -322,9 +362,9 @@ def create_course(
         for path in sorted(folder.iterdir()):
             step = "checks" if path.name == "exercises.py" else "source"
             target = root / step / folder.name / path.name
-            if path.is_file() and not target.exists():
+            if path.is_file():
                 target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(path, target)
+                _write_once(target, path.read_bytes())
     return Course(root)
 
 
@@ -376,9 +416,6 @@ def _make_exchange(exchange: Path) -> Path:
 
 def _write_once(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Create a file, with its mode set from the first moment; keep an existing one."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:
-        return
-    with os.fdopen(descriptor, "wb") as file:
+    opener = partial(os.open, mode=mode)
+    with suppress(FileExistsError), open(path, "xb", opener=opener) as file:
         file.write(content)

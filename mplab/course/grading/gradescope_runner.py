@@ -69,9 +69,9 @@ def run(place: str | Path) -> dict[str, Any]:
         problems = collect(course, name, Path(folder, "in")).problems
         (course.root / "submitted" / student / name).mkdir(parents=True, exist_ok=True)
         account = sandbox_problem() is not None
-        job = Job(str(course.root), name, trusted=False, run="", account=account)
+        job = Job(course, name, trusted=False, run="", account=account)
         notes = [problem.removeprefix(f"{student}: ") for problem in problems]
-        found = _graded(course, job, student)
+        found = _graded(job, student)
         tests = _tests(course, name, found.notebooks, settings["visibility"])
     lines = [found.remark, *notes]
     results = {
@@ -99,7 +99,7 @@ def copy_submission(submission: Path, to: Path) -> None:
         shutil.copytree(submission, to, symlinks=True)
 
 
-def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:
+def _graded(job: Job, student: str) -> GradedNotebooks:
     """Grade a submission, twice if that fails for a technical reason, which then is its remark."""
     for again in (False, True):
         try:
@@ -113,7 +113,7 @@ def _graded(course: Course, job: Job, student: str) -> GradedNotebooks:
     return GradedNotebooks(
         student,
         digest="",
-        notebooks=course.skeletons(job.assignment),
+        notebooks=job.course.skeletons(job.assignment),
         remark=f"not graded, for a technical reason: {reason}. Hand in again.",
         seconds=0.0,
     )

@@ -2,18 +2,20 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from mplab.course.grading.submissions import RejectedSubmission, shown_name
 from mplab.course.grading.tables import (
+    ID_FIELDS,
+    CourseTable,
     Student,
     escape_formula,
     is_student_id,
     normalized_head,
     normalized_name,
 )
-from mplab.course.grading.worksheets import PlatformList
 
 _CANVAS_FILE = r"(?:(?P<order>\d+)_(?P<file>.+)|(?P<kind>text|link)\.html)"
 
@@ -143,46 +145,69 @@ class Owner(NamedTuple):
 
 
 class People:
-    """The students of a course as a download names them.
+    """The students of a course, and what a platform's lists say about them for an assignment.
 
     What a table says counts: that of a person, then the platform's own. Where neither knows, a name
-    must be exactly one student's or team's.
+    must be exactly one student's or team's. Names stand apart from ids, log-ins, addresses and
+    numbers, because a student can choose one that is another's id.
 
     Args:
         roster: the students.
-        teams: the members of each team, by its name.
-        listed: the platform's own list for the assignment.
         table: ids by the names of a download, from `people.csv`.
+
+    Attributes:
+        times: when each submission came in, in UTC, by the student's id; of somebody who is not in
+            the roster, by the word "number" and the platform's number.
+        numbers: the students' ids by the numbers of this assignment.
+        names: full names by these numbers, as the platform has them; empty without numbers.
+        teams: the members of each team, by its name.
+        drafts: ids or names of those whose submission is a draft.
+        unknown: names for `people.csv`, each with the student that it may mean, or nothing.
+        remarks: what a person should know.
     """
 
-    def __init__(
-        self,
-        roster: Sequence[Student],
-        teams: Mapping[str, Sequence[str]],
-        listed: PlatformList,
-        table: Mapping[str, str],
-    ) -> None:
+    def __init__(self, roster: Sequence[Student], table: Mapping[str, str]) -> None:
         self.roster = roster
-        self._listed = listed
-        self._table = {normalized_head(name): who for name, who in table.items() if who}
-        self._numbered = {s.number: s.id for s in roster if s.number}
+        self.table = {normalized_head(name): who for name, who in table.items() if who}
+        self.times: dict[str, datetime] = {}
+        self.numbers: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self.teams: dict[str, list[str]] = {}
+        self.drafts: list[str] = []
+        self.unknown: dict[str, str] = {}
+        self.remarks: list[str] = []
+        # As they stand, and as platforms write them in the names of files.
+        self._ids = defaultdict[str, set[str]](set)
+        self._full_names = defaultdict[str, set[str]](set)
         self._named = defaultdict[str, set[str]](set)
         self._logins = defaultdict[str, set[str]](set)
         for student in roster:
-            first = student.first_name
-            last = student.last_name
-            for name in (first + last, last + first):
-                self._named[normalized_name(name)].add(student.id)
-            for name in (student.id, student.email):
-                self._logins[normalized_name(name)].add(student.id)
-        self._teams = defaultdict[str, list[Sequence[str]]](list)
-        for team, members in teams.items():
-            self._teams[normalized_name(team)].append(members)
+            first, last = student.first_name, student.last_name
+            number = student.number and f"number {student.number}"
+            for text in (student.id, student.email, number):
+                self._ids[normalized_head(text)].add(student.id)
+            for text in (student.id, student.email):
+                self._logins[normalized_name(text)].add(student.id)
+            for text in (f"{first} {last}", f"{last}, {first}"):
+                self._full_names[normalized_head(text)].add(student.id)
+                self._named[normalized_name(text)].add(student.id)
+
+    def find(self, *texts: str) -> str | None:
+        """Return whom the first id, address or number that only one has means; else None."""
+        return _only(self._ids, texts)
+
+    def student(self, table: CourseTable, line: Mapping[str, str]) -> str | None:
+        """Return the student of a line of a table; None if nobody or more than one fits."""
+        texts = [table.cell(line, field) for field in ID_FIELDS]
+        if table.is_canvas:
+            texts += [f"number {line.get('id')}", line.get("id", "")]
+        name = table.cell(line, "full_name")
+        return self.find(*texts) or _only(self._full_names, [name])
 
     def in_table(self, *names: str) -> str | None:
         """Return whose one of these names is in the table."""
         for name in names:
-            if who := self._table.get(normalized_head(escape_formula(name))):
+            if who := self.table.get(normalized_head(escape_formula(name))):
                 return who
         return None
 
@@ -191,7 +216,7 @@ class People:
 
         Examples:
             >>> ada = Student("s01", "Ada", "Löwe", "ada@example.org")
-            >>> people = People([ada], {}, PlatformList(), {"My copy": "s01"})
+            >>> people = People([ada], {"My copy": "s01"})
             >>> people.whose("s01_a1"), people.whose("s010"), people.whose("my copy")
             ('s01', None, 's01')
         """
@@ -243,19 +268,22 @@ class People:
         names = {normalized_name("".join(parts[i:])) for i in range(len(parts))} - {""}
         known = self._logins if label.platform == "Blackboard" else self._named
         named = {who for name in names for who in known.get(name, ())}
-        who = self._listed.people.get(label.number)
-        there = self._listed.names.get(label.number, "")
+        who = self.numbers.get(label.number)
+        there = self.names.get(label.number, "")
         same = whole in _PARTICIPANT or normalized_name(there) in names
         if who and (same or who in named):
             return Owner(who)
         if label.platform == "Canvas":
-            if who := self._numbered.get(label.number):
+            if who := self.find(f"number {label.number}"):
                 by = f"handed in under {shown_name(label.name)}, by {who}'s number"
                 return Owner(who) if who in named else Owner(who, True, by)
-            named -= {*self._numbered.values()}  # theirs is another
-        if label.platform == "Moodle" and self._listed.names:
+            # Theirs is another.
+            named -= {student.id for student in self.roster if student.number}
+        if label.platform == "Moodle" and self.names:
             named = set()  # theirs is another, too
-        teams = self._teams.get(whole, [])
+        teams = [
+            self.teams[team] for team in self.teams if normalized_name(team) == whole
+        ]
         if not named and len(teams) == 1:
             return Owner(teams[0][0], team=True)
         if len(named) != 1:
@@ -265,3 +293,11 @@ class People:
                 else "there is not one student or team of this name and number"
             )
         return Owner(named.pop())
+
+
+def _only(known: Mapping[str, set[str]], texts: Iterable[str]) -> str | None:
+    for text in filter(str.strip, texts):
+        found = known.get(normalized_head(text), set())
+        if len(found) == 1:
+            return next(iter(found))
+    return None

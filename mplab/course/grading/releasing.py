@@ -13,7 +13,6 @@ from pathlib import Path
 
 from nbformat import (
     NotebookNode,
-    read as read_notebook,
     v4,
     write as write_notebook,
     writes,
@@ -22,6 +21,7 @@ from nbformat import (
 from mplab.course.exercises.exercise import equal
 from mplab.course.grading.execute import (
     graded_name,
+    read_outcomes,
     run_notebook,
     warm_sandbox,
     warm_up,
@@ -35,10 +35,11 @@ from mplab.course.grading.exercises import (
     public_table,
     seed_for,
 )
-from mplab.course.grading.folder import Course, captured_log
+from mplab.course.grading.folder import Course, captured_log, read_notebooks
 from mplab.course.grading.gradebook import due_words
 from mplab.course.grading.sandbox import Died, Session
 from mplab.course.grading.submissions import mark_of, marked, read_cells, rebuild
+from mplab.course.grading.tables import read_roster
 
 _START = Path(__file__).parent / "course" / "START.md"
 
@@ -91,10 +92,7 @@ def release(
     source = course.root / "source" / name
     # for `mplab.check`, in the release, too
     (source / "checks.json").write_text(public_table(assignment.graded), "utf-8")
-    solved = {
-        path: read_notebook(path, as_version=4)
-        for path in sorted(source.glob("*.ipynb"))
-    }
+    solved = read_notebooks(source)
     if problems := _mismatches(assignment, list(solved.values())):
         raise ValueError(f"release: {name} cannot be graded: {'; '.join(problems)}.")
     sandbox = warm_sandbox(warm_up(assignment, solved.values()), trusted=trusted)
@@ -105,15 +103,11 @@ def release(
     # Nothing of a refused or broken release reaches students or the gradebook.
     with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
         made = _generate(course, name, folder, db_url=f"sqlite:///{folder}/trial.db")
-        skeletons = {
-            path.stem: read_notebook(path, as_version=4)
-            for path in sorted(made.glob("*.ipynb"))
-        }
-        for stem, stub in skeletons.items():
-            text = writes(solved[source / f"{stem}.ipynb"]).encode()
+        for stem, stub in read_notebooks(made).items():
+            text = writes(solved[stem]).encode()
             student = rebuild(stub, read_cells(text))
-            found = run_notebook(stub, kernel, assignment.graded, seed)
-            outcomes = chain(*found.outcomes.values())
+            run_notebook(stub, kernel, assignment.graded, seed)
+            outcomes = chain.from_iterable(map(read_outcomes, stub.cells))
             if earned := [part for part in outcomes if part.earned]:
                 points = sum(part.earned for part in earned)
                 names = ", ".join(part.part for part in earned)
@@ -146,7 +140,7 @@ def release(
         )
     if not course.config().Course.get("install"):
         lines.append("without START.md, which c.Course.install must be set for")
-    lines += [*course.roster_file().remarks]
+    lines += read_roster(course.root / "roster.csv").remarks
     if due := due_words(course, name):
         lines.append(due)
     return [
@@ -189,7 +183,7 @@ def add_start(course: Course, release: Path) -> None:
     notebook alone.
     """
     what = str(course.config().Course.get("install", "") or "")
-    notebooks = {p: read_notebook(p, as_version=4) for p in release.glob("*.ipynb")}
+    notebooks = read_notebooks(release)
     cells = [cell for notebook in notebooks.values() for cell in notebook.cells]
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     more = [f' "{name}"' for name, used in _MORE.items() if re.search(used, code, re.M)]
@@ -198,14 +192,14 @@ def add_start(course: Course, release: Path) -> None:
     table = (release / "checks.json").read_bytes()
     packed = base64.b64encode(zlib.compress(table, 9)).decode()
     source = _CELL.replace("INSTALL", command).replace("CHECKS", packed)
-    for path, notebook in notebooks.items():
-        mark = {"grade_id": f"{path.stem}-start", "schema_version": 3, "locked": True}
+    for stem, notebook in notebooks.items():
+        mark = {"grade_id": f"{stem}-start", "schema_version": 3, "locked": True}
         mark |= {"grade": False, "solution": False, "task": False}
         metadata = {"nbgrader": mark, "jupyter": {"source_hidden": True}}
         cell = v4.new_code_cell(source, id="mplab-start", metadata=metadata)
         others = [other for other in notebook.cells if other.id != cell.id]
         notebook.cells = [cell, *others]
-        write_notebook(notebook, path)
+        write_notebook(notebook, release / f"{stem}.ipynb")
     if what:
         page = _START.read_text("utf-8").replace("NAME", release.name)
         page = page.replace('"INSTALL"', wanted)

@@ -8,7 +8,6 @@ and the page's policy lets a browser run and fetch nothing else.
 import asyncio
 import hashlib
 import itertools
-import json
 import operator
 import os
 import re
@@ -24,8 +23,7 @@ from socket import create_server, socket
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-import nbformat
-from nbformat import NotebookNode
+from nbformat import NotebookNode, v4
 from nbgrader.api import (
     Assignment,
     BaseCell,
@@ -41,15 +39,9 @@ from sqlalchemy.exc import OperationalError
 from tornado import httpserver, web
 
 from mplab.course.grading.dates import show_time
-from mplab.course.grading.feedback import in_process
-from mplab.course.grading.folder import Course
+from mplab.course.grading.feedback import typeset
+from mplab.course.grading.folder import Course, read_notebooks
 from mplab.course.grading.gradebook import due_words, read_parts, with_parts
-from mplab.course.grading.sanitise import (
-    cell_as_html,
-    outputs_as_html,
-    preformatted,
-    rendered_markdown,
-)
 from mplab.course.grading.submissions import answers_before, mark_of, marked
 
 _PAGE = Path(__file__).parent / "page"
@@ -64,8 +56,6 @@ _PAGE_BYTES = 16 << 20
 
 _READING = 300.0
 """Seconds for which an answer that somebody opened is not given to somebody else."""
-
-_NO_NOTEBOOK = nbformat.writes(nbformat.v4.new_notebook())
 
 _COMMENT_CHARACTERS = 10_000
 
@@ -119,9 +109,9 @@ def questions(course: Course, assignment: str) -> list[Question]:
     """
     found = []
     rubric = course.assignment(assignment).rubric
+    solved = read_notebooks(course.root / "source" / assignment)
     for stem, notebook in course.skeletons(assignment).items():
-        source = course.root / "source" / assignment / f"{stem}.ipynb"
-        models = marked(nbformat.read(source, as_version=4)) if source.is_file() else {}
+        models = marked(solved[stem]) if stem in solved else {}
         answers = answers_before(notebook)
         texts: list[str] = []
         for cell in notebook.cells:
@@ -148,22 +138,19 @@ def questions(course: Course, assignment: str) -> list[Question]:
     return found
 
 
-def _typeset(notebook: str, question: Question) -> str:
-    """Typeset a question and its answer as HTML, in JSON; runs in a process of its own."""
-    cells = marked(nbformat.reads(notebook, as_version=4))
-    parts = []
-    model = ""
-    if check := cells.get(question.name):
-        check.outputs = check.get("outputs", [])[:1]  # the second is nbgrader's number
-    if (answer := cells.get(question.answer)) is not None:
-        parts = [cell_as_html(answer)]
-        if question.model:
-            kind = answer.cell_type
-            model = cell_as_html(NotebookNode(cell_type=kind, source=question.model))
+def _cells_of(
+    question: Question, cells: Mapping[str, NotebookNode]
+) -> list[NotebookNode]:
+    """Return what a page shows: question, answer, the outputs of its check, model answer."""
+    there = question.answer in cells
+    answer = cells[question.answer] if there else v4.new_markdown_cell()
+    check = v4.new_code_cell()
     if question.name != question.answer and question.name in cells:
-        parts += outputs_as_html(cells[question.name])
-    text = rendered_markdown(question.text)
-    return json.dumps({"question": text, "answer": "".join(parts), "model": model})
+        # The second is nbgrader's number.
+        check.outputs = cells[question.name].get("outputs", [])[:1]
+    text = question.model if there else ""
+    model = NotebookNode(cell_type=answer.cell_type, source=text)
+    return [v4.new_markdown_cell(question.text), answer, check, model]
 
 
 _NAMES = (Assignment.name, Notebook.name, BaseCell.name)
@@ -488,20 +475,11 @@ class _Answer(_Handler):
         grade = grades[student]
         comment = self._comment(grade, question)
         seen = self._seen(question, student)  # before it is read
-        path = self.course.root / "autograded" / student / question.assignment
-        path /= f"{question.notebook}.ipynb"
-        there = path.is_file()
-        text = path.read_text("utf-8") if there else _NO_NOTEBOOK
-        typeset = in_process(_SECONDS, _PAGE_BYTES, _typeset, text, question)
-        if typeset is None:
-            cell = marked(nbformat.reads(text, as_version=4)).get(question.answer)
-            parts = {
-                "question": preformatted(question.text),
-                "answer": preformatted(cell.source if cell else ""),
-                "model": preformatted(question.model),
-            }
-        else:
-            parts = json.loads(typeset)
+        folder = self.course.root / "autograded" / student / question.assignment
+        book = read_notebooks(folder).get(question.notebook)
+        cells = marked(book) if book else {}
+        shown = _cells_of(question, cells)
+        (asked, answer, check, model), _ = typeset(shown, _SECONDS, _PAGE_BYTES)
         earlier: dict[str, str] = {}
         words = (comment.comment if comment else "") or ""
         if question.rubric:
@@ -517,7 +495,9 @@ class _Answer(_Handler):
             root=self.root,
             question=question,
             who=" ".join(filter(None, (student, person.first_name, person.last_name))),
-            parts=parts,
+            asked=asked,
+            answer=answer + check,
+            model=model,
             number=place + 1,
             count=len(grades),
             waiting=sum(each.needs_manual_grade for each in grades.values()),
@@ -530,7 +510,7 @@ class _Answer(_Handler):
             error=error,
             seen=seen,
             shown=_digest_of_points(grade, comment),
-            there=there,
+            there=book is not None,
             grade=grade,
             has_comment=comment is not None,
             bank=self._bank(comment),

@@ -150,13 +150,10 @@ def _encode_format(fmt: Format) -> str:
 
 def _array_of(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
-    if str(tensor.dtype) in (
-        "torch.bfloat16",
-        "torch.float8_e4m3fn",
-        "torch.float8_e5m2",
-    ):
-        tensor = tensor.float()
-    return np.asarray(tensor.numpy())
+    try:
+        return np.asarray(tensor.numpy())
+    except TypeError:  # NumPy has no bfloat16, and none of eight bits
+        return np.asarray(tensor.float().numpy())
 
 
 def _encode_array(array: np.ndarray) -> dict[str, Any]:

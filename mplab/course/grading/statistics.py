@@ -4,12 +4,10 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
-
 from mplab.course.grading.execute import graded_name, one_line, read_outcomes
 from mplab.course.grading.exercises import Graded, Outcome
 from mplab.course.grading.exporting import NOTHING, Grade, grades
-from mplab.course.grading.folder import Course
+from mplab.course.grading.folder import Course, read_notebooks
 from mplab.course.grading.tables import write_table
 
 RIGHT = "right"
@@ -56,8 +54,8 @@ def statistics(
     owners = {g.owner: None for g in found if g.score is not None and not g.refused}
     for owner in owners:  # a dictionary keeps their order
         folder = course.root / "autograded" / owner / assignment
-        for path in sorted(folder.glob("*.ipynb")):
-            for cell in nbformat.read(path, as_version=4).cells:
+        for notebook in read_notebooks(folder).values():
+            for cell in notebook.cells:
                 checked = graded_name(cell)
                 if checked not in exercises:
                     continue

@@ -325,11 +325,6 @@ def images_in(attachments: Any) -> dict[str, str]:
     return found
 
 
-def as_attachments(images: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return images by their names as a notebook holds those that were pasted into a cell."""
-    return {name: {image_kind(data): data} for name, data in images.items()}
-
-
 def _adopted(
     skeleton: NotebookNode, cells: Sequence[RawCell], notes: list[str]
 ) -> list[RawCell]:
@@ -421,7 +416,10 @@ def rebuild(skeleton: NotebookNode, cells: Sequence[RawCell]) -> NotebookNode:
                 answer = cells[last[entry]]
                 cell.source = answer.source
                 if answer.images:
-                    cell.attachments = as_attachments(answer.images)
+                    cell.attachments = {
+                        name: {image_kind(data): data}
+                        for name, data in answer.images.items()
+                    }
         cell.id = f"cell-{number}"
         rebuilt.cells.append(cell)
     return rebuilt

@@ -1,11 +1,10 @@
-"""Read the tables of a course and of platforms: roster, teams, extensions."""
+"""Read and write the tables of a course and of platforms."""
 
 import csv
 import io
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,6 +97,10 @@ class CourseTable(NamedTuple):
     def column(self, field: str) -> str:
         """Return the column that holds a field; "" if there is none, which no line has."""
         return next((head for head in _FIELDS[field] if head in self.columns), "")
+
+    def cell(self, line: Mapping[str, str], field: str) -> str:
+        """Return the cell of a line that holds a field; "" if there is none."""
+        return line.get(self.column(field), "").strip()
 
     @property
     def is_worksheet(self) -> bool:
@@ -304,7 +307,7 @@ def read_roster(path: Path) -> Roster:
     )
     students: dict[str, Student] = {}
     for number, line in lines:
-        student = _student(table, line, head, canvas=canvas)
+        student = _student(table, line, head)
         if not is_student_id(student.id) or student.id.lower() in students:
             raise ValueError(
                 f"{path}, line {number}: id must be unique, of ASCII letters, digits and ._@-; "
@@ -331,9 +334,7 @@ def _is_nobody(line: Mapping[str, str]) -> bool:
     )
 
 
-def _student(
-    table: CourseTable, line: Mapping[str, str], head: str, *, canvas: bool
-) -> Student:
+def _student(table: CourseTable, line: Mapping[str, str], head: str) -> Student:
     def cell(column: str) -> str:
         # Moodle writes '=Ada and Canvas ="=Ada" for a name that looks like a formula.
         text = line.get(column, "").strip()
@@ -343,36 +344,15 @@ def _student(
     first = cell(table.column("first_name"))
     last = cell(table.column("last_name"))
     email = cell(table.column("email"))
-    if canvas:
+    if table.is_canvas:
         email = email or cell(table.column("username"))
-    number = cell("id" if canvas else "number")
+    number = cell("id" if table.is_canvas else "number")
     whole = "" if first and last else cell(table.column("full_name"))
     if "," in whole:
         last, first = (part.strip() for part in whole.split(",", 1))
     elif whole:
         first, _, last = whole.rpartition(" ")
     return Student(cell(head), first, last, email, number)
-
-
-def read_teams(path: Path, known: set[str]) -> dict[str, list[str]]:
-    """Read the members of each team, by its name, from the lines `team,id`.
-
-    Raises:
-        ValueError: the file is not such a table, or names somebody twice or not in the roster.
-    """
-    teams: dict[str, list[str]] = {}
-    left = set(known)
-    for number, line in read_table(path, "team", "id").lines:
-        team = line["team"].strip()
-        who = line["id"].strip()
-        if not team or who not in left:
-            raise ValueError(
-                f"{path}, line {number}: teams must be lines of team,id, each id of the roster at "
-                f"most once; got {list(line.values())}."
-            )
-        left.discard(who)
-        teams.setdefault(team, []).append(who)
-    return teams
 
 
 def read_people(path: Path, known: set[str]) -> dict[str, str]:
@@ -390,38 +370,3 @@ def read_people(path: Path, known: set[str]) -> dict[str, str]:
             )
         people[line["name"].strip()] = who
     return people
-
-
-def read_extensions(
-    path: Path, known: set[str], assignments: Sequence[str], assignment: str
-) -> dict[str, timedelta]:
-    """Read the extensions of an assignment's due date, by student.
-
-    Args:
-        path: a table of the lines `id,assignment,hours`.
-        known: the ids of the roster; empty if there is none.
-        assignments: all assignments of the course.
-        assignment: the one whose extensions are wanted.
-
-    Raises:
-        ValueError: the file is not such a table, or names somebody who is not in the roster, or an
-            assignment that does not exist.
-    """
-    found = {}
-    for number, line in read_table(path, "id", "assignment", "hours").lines:
-        who = line["id"].strip()
-        what = line["assignment"].strip()
-        try:
-            time = timedelta(hours=float(line["hours"].replace(",", ".")))
-            if known and who not in known:
-                raise ValueError("nobody of the roster has this id")
-            if what not in assignments:
-                raise ValueError(f"the assignments are {', '.join(assignments)}")
-        except (ValueError, OverflowError) as error:
-            raise ValueError(
-                f"{path}, line {number}: extensions must be lines of "
-                f"id,assignment,hours; got {list(line.values())} ({error}). Correct the line."
-            ) from error
-        if what == assignment:
-            found[who] = time
-    return found

@@ -2,20 +2,17 @@
 
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Sequence
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import IO
 
 import yaml  # type: ignore[import-untyped]
 
 from mplab.course.grading.dates import read_time
+from mplab.course.grading.platforms import People
 from mplab.course.grading.tables import (
-    ID_FIELDS,
     CourseTable,
-    Student,
     means,
     normalized_head,
     read_table,
@@ -25,135 +22,95 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The first is compiled with PyYAML, where that could be."""
 
 
-@dataclass
-class PlatformList:
-    """What a platform's list says about an assignment.
-
-    Args:
-        times: when each submission came in, in UTC, by the student's id; of somebody who is not in
-            the roster, by the word "number" and the platform's number.
-        people: the students' ids by the numbers of this assignment.
-        names: full names by these numbers, as the platform has them; empty without numbers.
-        teams: the members of each team, by its name.
-        drafts: ids or names of those whose submission is a draft.
-        remarks: what a person should know.
-    """
-
-    times: dict[str, datetime] = field(default_factory=dict)
-    people: dict[str, str] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
-    teams: dict[str, list[str]] = field(default_factory=dict)
-    drafts: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-
-def read_list(
-    paths: Sequence[Path], roster: Sequence[Student], zone: tzinfo
-) -> PlatformList:
-    """Read a platform's lists of an assignment's submissions.
+def read_list(paths: Sequence[Path], people: People, zone: tzinfo) -> None:
+    """Read a platform's lists of an assignment's submissions into `people`.
 
     Args:
         paths: Moodle's grading worksheet (CSV, in any of nine languages); Canvas's lists of
             submissions, as its API gives them (JSON, a page of a hundred in each); or a table
             `id,time` (CSV).
-        roster: the students.
+        people: the students.
         zone: of times without an offset.
 
     Raises:
         ValueError: a file is none of these, or a time in it cannot be read.
     """
-    found = PlatformList()
     for path in paths:
         try:
             if path.suffix.lower() == ".json":
-                _read_canvas(path, roster, zone, found)
+                _read_canvas(path, people, zone)
                 continue
             table = read_table(path)
-            found.remarks += filter(None, [table.remark])
+            people.remarks += filter(None, [table.remark])
             if table.is_worksheet:
-                _read_moodle(table, roster, zone, found)
+                _read_moodle(table, people, zone)
             else:  # it is read again, because now these columns are needed
                 for _, line in read_table(path, "id", "time").lines:
-                    _add_time(found, line["id"].strip(), line["time"], zone)
+                    _add_time(people, line["id"].strip(), line["time"], zone)
         except Exception as error:  # a list that is none may raise anything
             raise ValueError(
                 "--times must be Moodle's grading worksheet, Canvas's submissions as JSON, or a "
                 f"CSV with the columns id,time; got {path} ({error}). Write times as "
                 "2026-11-22 10:15."
             ) from error
-    return found
 
 
-def read_gradescope(
-    file: IO[bytes], roster: Sequence[Student], found: PlatformList
-) -> dict[str, str]:
-    """Read whose each folder of Gradescope's download is; times and teams go into `found`.
+def read_gradescope(file: IO[bytes], people: People) -> None:
+    """Read whose each folder of Gradescope's download is, and when it came in, into `people`.
 
     Raises:
         ValueError: it is not Gradescope's list of submissions.
     """
-    match = Matching(roster)
-    owners: dict[str, str] = {}
     try:
         for folder, about in yaml.load(file, _Loader).items():
-            people = about[":submitters"]
-            texts = [str(one[key]) for one in people for key in (":sid", ":email")]
-            if members := list(dict.fromkeys(filter(None, map(match.find, texts)))):
-                owners[folder] = members[0]
-                _add_time(found, members[0], str(about[":created_at"]), UTC)
+            users = about[":submitters"]
+            texts = [str(user[key]) for user in users for key in (":sid", ":email")]
+            if members := list(dict.fromkeys(filter(None, map(people.find, texts)))):
+                people.table.setdefault(normalized_head(folder), members[0])
+                _add_time(people, members[0], str(about[":created_at"]), UTC)
             if len(members) > 1:
-                found.teams[folder] = members
+                people.teams[folder] = members
     except Exception as error:  # a list that is none may raise anything
         raise ValueError(
             f"submission_metadata.yml must be Gradescope's list of submissions; got {error}. "
             "Download the submissions again, or take it out."
         ) from error
-    return owners
 
 
-def _add_time(found: PlatformList, of: str, text: str, zone: tzinfo) -> None:
+def _add_time(people: People, of: str, text: str, zone: tzinfo) -> None:
     if text.strip() not in ("", "-"):
-        found.times[of] = read_time(text, zone)
+        people.times[of] = read_time(text, zone)
 
 
-def _read_canvas(
-    path: Path, roster: Sequence[Student], zone: tzinfo, found: PlatformList
-) -> None:
-    match = Matching(roster)
+def _read_canvas(path: Path, people: People, zone: tzinfo) -> None:
     for row in json.loads(path.read_text(encoding="utf-8-sig")):
         number = str(row.get("anonymous_id") or row["user_id"])
-        if who := match.find(f"number {row.get('user_id')}"):
-            found.people[number] = who
-        _add_time(found, who or f"number {number}", row["submitted_at"] or "", zone)
+        if who := people.find(f"number {row.get('user_id')}"):
+            people.numbers[number] = who
+        _add_time(people, who or f"number {number}", row["submitted_at"] or "", zone)
 
 
-def _read_moodle(
-    table: CourseTable, roster: Sequence[Student], zone: tzinfo, found: PlatformList
-) -> None:
-    match = Matching(roster)
-    columns = {
-        name: table.column(name)
-        for name in ("identifier", "status", "group", "modified", "full_name")
-    }
+def _read_moodle(table: CourseTable, people: People, zone: tzinfo) -> None:
+    fields = ("identifier", "status", "group", "modified", "full_name")
     for line_number, line in table.lines:
-        cells = {name: line.get(head, "").strip() for name, head in columns.items()}
+        cells = {field: table.cell(line, field) for field in fields}
         number = participant_number(cells["identifier"])
         if not number:
             raise ValueError(
                 f"line {line_number}: {cells['identifier']!r} ends in no number"
             )
-        who = match.student(table, line)
-        name = found.names[number] = cells["full_name"]
-        _add_time(found, who or f"number {number}", cells["modified"], zone)
+        who = people.student(table, line)
+        name = people.names[number] = cells["full_name"]
+        _add_time(people, who or f"number {number}", cells["modified"], zone)
         if who is None:
             if name:
-                found.remarks.append(f"the worksheet's {name} is nobody of the roster")
+                people.remarks.append(f"the worksheet's {name} is nobody of the roster")
             continue
-        found.people[number] = who
+        people.numbers[number] = who
         if cells["group"] and not means(cells["group"], "no_group"):
-            found.teams.setdefault(cells["group"], []).append(who)
+            people.teams.setdefault(cells["group"], []).append(who)
         if means(cells["status"].partition(" -")[0], "draft"):
-            found.drafts.append(who)
+            people.drafts.append(who)
 
 
 def participant_number(identifier: str) -> str:
@@ -165,44 +122,3 @@ def participant_number(identifier: str) -> str:
     """
     found = re.search(r"\d+$", identifier.strip())
     return found[0] if found else ""
-
-
-class Matching:
-    """Finds the student whom a platform means, by id, log-in, address, number or name.
-
-    Names stand apart, because a student can choose one that is another's id.
-
-    Args:
-        roster: the students.
-    """
-
-    def __init__(self, roster: Sequence[Student]) -> None:
-        self._ids = defaultdict[str, set[str]](set)
-        self._names = defaultdict[str, set[str]](set)
-        for student in roster:
-            number = student.number and f"number {student.number}"
-            first, last = student.first_name, student.last_name
-            for text in (student.id, student.email, number):
-                self._ids[normalized_head(text)].add(student.id)
-            for text in (f"{first} {last}", f"{last}, {first}"):
-                self._names[normalized_head(text)].add(student.id)
-
-    def find(self, *texts: str) -> str | None:
-        """Return whom the first id, address or number that only one has means; else None."""
-        return _only(self._ids, texts)
-
-    def student(self, table: CourseTable, line: Mapping[str, str]) -> str | None:
-        """Return the student of a line of a table; None if nobody or more than one fits."""
-        texts = [line.get(table.column(field), "") for field in ID_FIELDS]
-        if table.is_canvas:
-            texts += [f"number {line.get('id')}", line.get("id", "")]
-        name = line.get(table.column("full_name"), "")
-        return self.find(*texts) or _only(self._names, [name])
-
-
-def _only(known: Mapping[str, set[str]], texts: Iterable[str]) -> str | None:
-    for text in filter(str.strip, texts):
-        found = known.get(normalized_head(text), set())
-        if len(found) == 1:
-            return next(iter(found))
-    return None
