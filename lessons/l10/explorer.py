@@ -1,6 +1,7 @@
 """The explorer of policies: the format in which each runs one operation, and by which rule."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -123,25 +124,9 @@ class PolicyExplorer(Explorer):
     @property
     def verdicts(self) -> dict[str, Verdict]:
         """The verdict of each policy, by the policy's name in Python."""
-        model = _Model(OPERATIONS[self.operation.value].run, self.inputs.value)
-        numbers = 1 + torch.arange(16.0).reshape(4, 4) / 8  # values of both low formats
-        found = {}
-        for policy in POLICIES.values():
-            name = policy.constant
-            if self.chosen.value:
-                policy = policy.with_layers({"layer": FP32})
-            rows = explain(
-                model, numbers, fmt=FORMATS[self.fmt.value], policy=policy
-            ).rows
-            steps = [row for row in rows if row.module == "layer"]
-            first = steps[0]
-            last = steps[-1]
-            rounded = sum(row.cast for row in steps)
-            decided = first.rule.partition("; ")[0]  # not what is special of a kernel
-            found[name] = Verdict(
-                first.inputs, rounded, last.format, decided, len(steps)
-            )
-        return found
+        return _verdicts(
+            self.operation.value, self.inputs.value, self.fmt.value, self.chosen.value
+        )
 
     def draw(self) -> tuple[str, str]:
         """Draw a row for each policy, and say the same in words."""
@@ -172,6 +157,27 @@ class PolicyExplorer(Explorer):
         )
         place = ", in a layer chosen to run in FP32" if self.chosen.value else ""
         return f"{self.operation.value}, {come}{mixed}, low format {low}{place}"
+
+
+@cache
+def _verdicts(
+    operation: str, inputs: str, low: str, chosen: bool
+) -> dict[str, Verdict]:
+    model = _Model(OPERATIONS[operation].run, inputs)
+    numbers = 1 + torch.arange(16.0).reshape(4, 4) / 8  # values of both low formats
+    found = {}
+    for policy in POLICIES.values():
+        name = policy.constant
+        if chosen:
+            policy = policy.with_layers({"layer": FP32})
+        rows = explain(model, numbers, fmt=FORMATS[low], policy=policy).rows
+        steps = [row for row in rows if row.module == "layer"]
+        first = steps[0]
+        last = steps[-1]
+        rounded = sum(row.cast for row in steps)
+        decided = first.rule.partition("; ")[0]  # not what is special of a kernel
+        found[name] = Verdict(first.inputs, rounded, last.format, decided, len(steps))
+    return found
 
 
 class _Layer(nn.Module):

@@ -48,17 +48,11 @@ every_explorer = pytest.mark.parametrize(
 
 
 @every_explorer
-def test_every_position_of_every_control_draws_and_says_something_else(kind):
+def test_every_position_of_every_control_draws_and_says_something_else_that_can_be_read(
+    kind,
+):
     assert_every_position_differs(kind)
-
-
-@every_explorer
-def test_no_text_of_a_picture_runs_out_of_it(kind):
     assert_texts_within(kind)
-
-
-@every_explorer
-def test_words_stand_out_at_every_position(kind):
     for shown in positions(kind):
         for picture, _ in shown:
             assert_words_stand_out(picture)

@@ -6,7 +6,6 @@ from urllib.error import HTTPError
 
 import every_explorer
 import lab_browser
-import nbformat
 import pytest
 
 from mplab.common.files import course_folder
@@ -62,17 +61,6 @@ FETCH_NEWS = """async () => {
     const chosen = JSON.parse(settings.raw).fetchNews;
     return chosen ?? settings.schema.properties.fetchNews.default;
 }"""
-
-
-def test_the_first_lesson_runs_and_its_explorer_moves_by_keyboard(open_lesson):
-    with open_lesson(LESSONS[0]) as lesson:
-        lesson.run_all()
-        assert lesson.errors() == []
-        control = lesson.controls().first
-        before, after = lesson.press(control, "ArrowRight", times=3)
-        assert float(before["value"]) < float(after["value"])
-        lesson.press(control, "ArrowLeft")
-        assert lesson.errors() == [] and complaints(lesson) == []
 
 
 def test_a_bit_is_flipped_and_a_slider_moved_by_keyboard(open_lesson):
@@ -164,7 +152,7 @@ IN_KERNEL = """async code => {
 def test_explorers_in_the_page_move_in_jupyterlab_and_the_kernel_knows(
     open_lesson, tmp_path
 ):
-    write_notebook(tmp_path / "lessons", *IN_THE_PAGE)
+    lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", IN_THE_PAGE)
     with open_lesson("sample.ipynb", snapshots=False) as lesson:
         lesson.run_all()
         said = lesson.page.locator(".mplab-page [role=status]")
@@ -212,22 +200,12 @@ display(w.VBox([slider, text, picture]))
 """
 
 
-def write_notebook(folder, *sources):
-    folder.mkdir()
-    cells = [nbformat.v4.new_code_cell(source) for source in sources]
-    # Else JupyterLab asks which.
-    kernel = {
-        "name": "python3",
-        "display_name": "Python 3",
-    }
-    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-    nbformat.write(notebook, folder / "sample.ipynb")
-
-
 def test_the_harness_sees_a_slider_move_and_one_that_only_seems_to(
     open_lesson, tmp_path, monkeypatch
 ):
-    write_notebook(tmp_path / "lessons", "'a cell before'", EXPLORER)
+    lab_browser.write_notebook(
+        tmp_path / "lessons", "sample.ipynb", ["'a cell before'", EXPLORER]
+    )
     with open_lesson("sample.ipynb") as lesson:
         lesson.run_all()
         assert [cell["count"] for cell in lesson.cells()] == [1, 2]
@@ -243,7 +221,7 @@ def test_the_harness_sees_a_slider_move_and_one_that_only_seems_to(
 
 def test_the_harness_refuses_the_network(open_lesson, tmp_path):
     fetch = "from IPython.display import HTML; HTML('<img src=\"http://mplab.invalid/x.png\">')"
-    write_notebook(tmp_path / "lessons", fetch)
+    lab_browser.write_notebook(tmp_path / "lessons", "sample.ipynb", [fetch])
     refused = pytest.raises(ConnectionError, match=r"mplab\.invalid")
     with refused, open_lesson("sample.ipynb") as page:
         page.run_all()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 PROSE = prose(17)
 
-every_seed = pytest.mark.parametrize("seed", range(5))
+every_seed = pytest.mark.parametrize("seed", range(3))
 
 
 def factors(seed, m=32):
@@ -91,16 +91,21 @@ def test_the_rule_gives_the_bits_that_the_lesson_lists():
 @every_seed
 def test_one_bit_too_many_is_seen_by_positive_numbers_only(seed):
     """Lesson 17: “a fifth to a third of the positive sums wrong, and nearly all sums of
-    nearly”, “*With random signs not one is wrong*, and with two bits too many still none”.
+    nearly”, “*With random signs not one is wrong*, and with two bits too many still none”, “with
+    32 terms none, and half: there the rule rounds down”.
     """
-    found = l17.measure_wrong_sums(64, seed=seed)
-    assert found.bits.tolist()[-3:] == [found.rule, found.rule + 1, found.rule + 2]
-    assert 0.18 < found.shares["positive"][-2] < 0.35
-    assert (
-        found.shares["nearly equal"][-2] > 0.9
-        and not found.shares["random signs"].any()
-    )
-    assert not any(shares[:-2].any() for shares in found.shares.values())
+    for terms, positive, near in (
+        (32, (0, 0.01), (0.4, 0.6)),
+        (64, (0.18, 0.35), (0.9, 1)),
+        (128, (0, 0.01), (0.85, 1)),
+        (256, (0.2, 0.35), (0.95, 1)),
+    ):
+        found = l17.measure_wrong_sums(terms, seed=seed)
+        at = found.bits.tolist().index(found.rule + 1)
+        assert positive[0] <= found.shares["positive"][at] <= positive[1]
+        assert near[0] <= found.shares["nearly equal"][at] <= near[1]
+        assert not found.shares["random signs"][: at + 2].any()
+        assert not any(shares[:at].any() for shares in found.shares.values())
     a, b, _ = factors(seed)
     left = split(a, 1, 10)[0][0]
     right = split(b, 1, 10, axis=0)[0][0]

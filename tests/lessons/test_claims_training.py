@@ -12,7 +12,7 @@ import nbformat
 import numpy as np
 import pytest
 import torch
-from prose import prose, source
+from prose import prose, ran, source
 from tiers import mostly_full
 from torch import nn
 from torch.nn import functional as F
@@ -27,11 +27,9 @@ from mplab import (
     Stream,
     arithmetic,
     round_to,
-    scaling,
 )
 from mplab.common.files import course_folder
 from mplab.lessons.l10.explorer import PolicyExplorer
-from mplab.lessons.l11.explorer import SpeedUp
 from mplab.lessons.l12.explorer import AmaxHistory
 from mplab.lessons.l13.clinic import CASES
 from mplab.lessons.l18.explorer import OUTLIERS, PLACE, QUIET, WAYS, FourBitBlock
@@ -202,9 +200,7 @@ def test_real_fp16_needs_the_scale_and_loses_the_gradients_that_the_simulation_l
 @pytest.mark.parametrize("seed", range(3))
 def test_the_hooks_of_lesson_8_find_the_layers_that_fp16_silences(seed):
     """Lesson 8: “the first four layers receive next to nothing”."""
-    space = {"torch": torch, "nn": torch.nn}
-    for cell in ("own", "own-layers"):
-        exec(source(8, cell), space)
+    space = ran(8, "own", "own-layers", torch=torch, nn=nn)
     torch.manual_seed(seed + 40)
     x, model = torch.rand(1400, 64), autoencoder(torch.nn.SiLU, TEN).model()
     found = space["flushed_by_layer"](model, lambda m: F.mse_loss(m(x), x))
@@ -256,29 +252,20 @@ def test_the_explorer_s_questions_have_the_answers_that_lesson_10_gives():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bf16_saves_every_cosine_at_the_price_of_digits(seed):
-    """Lesson 10: “as section 1 showed, nothing overflows, and no loss scale”."""
-    space = {}
-    for cell in ("setup", "fusion", "towers", "data"):
-        exec(source(10, cell).replace("manual_seed(0)", f"manual_seed({seed})"), space)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = space["model"](space["x"], space["y"])
-    assert 2**-10 < (found.float() - space["exact"]).abs().max() < 0.02
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_cosines_are_lost_to_pixels_up_to_16_and_not_to_pixels_up_to_1(seed):
-    """Lesson 10: “with pixels from 0 to 1 all products fit and no cosine is lost”."""
-    space = {}
-    for cell in ("setup", "fusion", "towers", "data"):
-        exec(source(10, cell).replace("manual_seed(0)", f"manual_seed({seed})"), space)
-    model = space["model"]
-    x = space["x"]
-    y = space["y"]
-    for shrink, lost in ((1, 1.0), (16, 0.0)):
-        with torch.autocast("cpu", dtype=torch.float16):
-            found = model(x / shrink, y / shrink)
+def test_cosines_are_lost_to_pixels_up_to_16_and_not_in_bf16_or_to_pixels_up_to_1(seed):
+    """Lesson 10: “as section 1 showed, nothing overflows, and no loss scale”, “with pixels from 0
+    to 1 all products fit and no cosine is lost”.
+    """
+    space = ran(10, "setup", "fusion", "towers", "data", seed=seed)
+    for dtype, shrink, lost in (
+        (torch.float16, 1, 1.0),
+        (torch.float16, 16, 0.0),
+        (torch.bfloat16, 1, 0.0),
+    ):
+        with torch.autocast("cpu", dtype=dtype):
+            found = space["model"](space["x"] / shrink, space["y"] / shrink)
         assert (found == 0).float().mean() == lost
+    assert 2**-10 < (found.float() - space["exact"]).abs().max() < 0.02
 
 
 def test_lesson_10_prints_a_whole_sentence_where_keras_is_missing():
@@ -286,49 +273,33 @@ def test_lesson_10_prints_a_whole_sentence_where_keras_is_missing():
     assert KERAS_MIXED.source.partition(";")[0].endswith("to the compute dtype")
 
 
-def adam_after(steps, dtype, fused, *, gradient=1e-4):
+def adam_after(steps, dtype, *, gradient=1e-4, **how):
     weight = torch.nn.Parameter(torch.zeros(1, dtype=dtype))
-    adam = torch.optim.Adam([weight], lr=1e-3, fused=fused)
+    adam = torch.optim.Adam([weight], lr=1e-3, **how)
     for _ in range(steps):
         weight.grad = torch.full_like(weight, gradient)
         adam.step()
     return weight.item()
 
 
-@pytest.mark.parametrize("foreach", [False, True])
-def test_adam_in_fp16_divides_by_zero_unless_it_is_fused(foreach):
-    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float16))
-    weight.grad = torch.full_like(weight, 1e-4)
-    torch.optim.Adam([weight], lr=1e-3, foreach=foreach).step()
-    assert weight.item() == -np.inf
-    assert abs(adam_after(1, torch.float16, True) + 1e-3) < 1e-5
-
-
-def test_a_fused_adam_in_fp16_forgets_small_squares_and_steps_too_far():
-    assert abs(adam_after(1000, torch.float32, True) + 1) < 1e-3
-    assert adam_after(1000, torch.float16, False) == -np.inf
-    assert adam_after(1000, torch.float16, True) < -10
+def test_adam_in_fp16_divides_by_zero_or_fused_forgets_small_squares_and_steps_too_far():
+    low = torch.float16
+    assert {adam_after(1, low, foreach=each) for each in (False, True)} == {-np.inf}
+    assert abs(adam_after(1, low, fused=True) + 1e-3) < 1e-5
+    assert abs(adam_after(1000, torch.float32, fused=True) + 1) < 1e-3
+    assert adam_after(1000, low, fused=True) < -10
     for fused in (False, True):  # a gradient whose square FP16 can hold
-        end = adam_after(1000, torch.float16, fused, gradient=1e-2)
+        end = adam_after(1000, low, gradient=1e-2, fused=fused)
         assert end == pytest.approx(-0.96, abs=0.02)
 
 
 # Lesson 11: what mixed precision costs ---------------------------------------------------
 def test_a_scaler_calls_an_optimizer_in_a_skipped_step_only_if_it_is_fused(capsys):
-    exec(source(11, "skipped"), {"torch": torch, "np": np, "device": "cpu"})
+    ran(11, "skipped", torch=torch, np=np, device="cpu")
     skipped = "  weight 1.0, scale 2^15"
     assert capsys.readouterr().out.splitlines() == [
         *("fused=False", skipped, "fused=True", "  the optimizer is called", skipped)
     ]
-
-
-def test_on_the_model_machine_large_products_gain_eightfold_and_small_ones_nothing():
-    machine = SpeedUp()
-    found = []
-    for machine.rows.value in (64, 4096):
-        machine.size.value = machine.rows.value
-        found.append(machine.speed_up)
-    assert found[0] < 1.1 and found[1] > 7.5
 
 
 # Lesson 12: eight bits -------------------------------------------------------------------
@@ -338,23 +309,12 @@ def test_unscaled_e4m3_guesses_on_large_batches_and_learns_on_small_ones(seed):
 
     Measured, accuracy, seeds 5 and 6: .85 and .93 at 32 (FP32 .91, .92), .13 and .14 at 128.
     """
-    space = {}
-    exec(source(12, "setup") + "\n" + source(12, "scores"), space)
+    space = ran(12, "setup", "scores")
     for batch, learns in ((32, True), (128, False), (None, False)):
         task = replace(space["digits"], batch=batch)
         narrow = space["in_fp8"](task, scaling="none", backward_format=FP8_E4M3)
         accuracy = ends(narrow, "fp32", seed).metrics["accuracy"]
         assert (accuracy > 0.75) == learns and (accuracy < 0.3) != learns
-
-
-def test_a_power_of_two_rounds_nothing_and_a_ratio_fills_the_range():
-    gradient = torch.tensor([0.0009, -0.0003, 0.00002])
-    rules = (ScaleRule.POWER_OF_TWO, ScaleRule.RATIO)
-    power, ratio = (scaling.quantize(gradient, FP8_E4M3, scale=rule) for rule in rules)
-    assert float(power.scale) == 2.0**18
-    assert float(ratio.scale) == pytest.approx(448 / 0.0009)
-    assert float(power.values.max()) < float(ratio.values.max()) == 448
-    assert scaling.dequantize(ratio)[0] == pytest.approx(0.0009, rel=1e-6)
 
 
 def test_floored_block_scales_cut_nearly_a_tenth_of_the_maxima_of_normal_numbers():
@@ -380,7 +340,7 @@ def test_a_history_of_n_costs_n_and_one_tensors_only_where_the_range_is_short():
             assert explorer.spoilt == 1
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_blocks_are_for_outliers_past_the_range_of_a_format(seed):
     """Lesson 12: “In E4M3 one scale does even better than MX.”"""
     x = torch.randn(512, generator=torch.Generator().manual_seed(seed))
@@ -623,7 +583,7 @@ def test_the_largest_of_a_block_comes_back_from_nvfp4_and_not_from_mxfp4():
     assert [int((back[:8] == 0).sum()) for back in found.values()] == [2, 1]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_how_well_the_largest_of_a_block_comes_back(seed):
     """Lesson 18: “the largest of a block comes back within a sixteenth; in MXFP4 it may be off
     by a fifth”.
@@ -642,21 +602,19 @@ def test_how_well_the_largest_of_a_block_comes_back(seed):
     assert worst[1] == pytest.approx(1 / 5, rel=0.01)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_without_the_scale_of_the_tensor_every_gradient_of_the_layer_is_gone(seed):
     """Lesson 18: “Without it, every gradient of the layer is gone”, “scales down to 2⁻⁹ would
     not save one here”.
     """
-    code = source(18, "gradients").replace("manual_seed(0)", f"manual_seed({seed})")
-    exec(source(18, "setup") + "\n" + code, space := {})
-    seen = space["seen"]
+    seen = ran(18, "setup", "gradients", seed=seed)["seen"]
     how = {"scale": ScaleRule.NVFP4, "block": (16,)}
     assert not fake_quantize(seen[0], FP4_E2M1, **how, tensor_scale=1.0).any()
     assert float(seen[0].abs().max()) < 2**-9 * 0.25
     assert float((fake_quantize(seen[0], FP4_E2M1, **how) == 0).float().mean()) < 0.15
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_single_product_gets_worse_by_stochastic_rounding(seed):
     """Lesson 18: “A single product gets worse by it”."""
     a, b = torch.randn(2, 64, 256, generator=torch.Generator().manual_seed(seed))

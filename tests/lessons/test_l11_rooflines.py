@@ -156,7 +156,11 @@ def test_the_figure_of_errors_says_where_fp16_overflows():
 
 
 def test_the_model_machine_gains_by_what_limits_it():
+    """Large products gain what the units do, and small ones nothing."""
     explorer = SpeedUp()
+    for size, least, most in ((64, 1, 1.1), (4096, 7.5, 8)):
+        explorer.rows.value = explorer.size.value = size
+        assert least <= explorer.speed_up < most
     explorer.rows.value = explorer.size.value = 8192
     for gain in (1, 2, 8):
         explorer.gain.value = gain

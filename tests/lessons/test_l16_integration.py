@@ -19,14 +19,8 @@ from mplab import (
     values,
 )
 from mplab.arithmetic import METHODS, FloatArray, Weights
+from mplab.lessons.l16.figures import ROOM, cooling
 from mplab.lessons.l16.integration import integrate, step_is_lost
-
-ROOM = 20.0
-
-
-def cooling(t):
-    """A cup of coffee, in degrees per minute."""
-    return -0.1 * (t - ROOM)
 
 
 # Every step ------------------------------------------------------------------------------

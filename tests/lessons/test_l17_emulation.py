@@ -161,16 +161,12 @@ def test_the_bound_holds_for_any_number_of_slices_and_is_no_idle_one(case, unit)
             assert over_bound > 1e-2
 
 
-@pytest.mark.parametrize("unit", [FP16, "INT8"], ids=["FP16", "INT8"])
-@pytest.mark.parametrize("power", [60, 300])
+@pytest.mark.parametrize(("unit", "power"), [("INT8", 300), (FP16, 1000)])
 def test_sizes_that_only_the_product_hides_cost_slices_and_no_digits(power, unit):
     a, b = hidden(power)
     assert max(compared(a, b, unit=unit)) <= 1
-    assert compared(a, b, unit=unit, slices=6)[0] > 2**20
-
-
-def test_sizes_at_both_ends_of_fp64_meet():
-    assert max(compared(*hidden(1000), unit="INT8")) <= 1
+    if power < 1000:  # then the bound of six is no number
+        assert compared(a, b, unit=unit, slices=6)[0] > 2**20
 
 
 def test_no_slice_fewer_would_do():
@@ -257,18 +253,6 @@ def test_the_product_is_that_of_the_slices_in_integers_rounded_once(unit, n):
     assert_same_bits(matmul_fp64(a, b, unit=unit, slices=count), np.array(want))
 
 
-@every_unit
-def test_the_order_of_the_terms_and_other_rows_change_nothing(unit):
-    a, b = spread(1)
-    order = np.random.default_rng(2).permutation(a.shape[1])
-    whole = matmul_fp64(a, b, unit=unit, slices=6)
-    assert_same_bits(matmul_fp64(a[:, order], b[order], unit=unit, slices=6), whole)
-    assert_same_bits(matmul_fp64(a[3:4], b, unit=unit, slices=6), whole[3:4])
-    assert_same_bits(
-        matmul_fp64(-(2.0**9) * a, b, unit=unit, slices=6), -(2.0**9) * whole
-    )
-
-
 # Bits of a slice -------------------------------------------------------------------------
 def test_bits_of_a_slice_are_the_most_that_format_and_accumulator_hold():
     for fmt in (FP16, BF16, TF32, FP8_E4M3, FP8_E5M2):
@@ -329,11 +313,6 @@ def test_sums_leave_a_short_accumulator_in_time():
         for architecture in ("hopper", "blackwell")
     ]
     assert_same_bits(*results)
-    left = split(a, 1, 5)[0][0]
-    right = split(b, 1, 5, axis=0)[0][0]
-    for every, exactly in ((None, False), (128, False), (64, True)):
-        got = mma(left, right, input_format=FP8_E4M3, promote_every=every)
-        assert (got == left @ right).all() == exactly
 
 
 def test_a_unit_of_one_s_own_is_taken():

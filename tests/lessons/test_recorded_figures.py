@@ -7,11 +7,11 @@ from drawn import assert_as_it_was, told
 from legible import assert_legible
 from record import store
 
-from mplab import FP8_E5M2, FP16
+from mplab import FP8_E5M2
 from mplab.lessons.l06 import figures as l06
 from mplab.lessons.l08 import figures as l08
 from mplab.lessons.l11 import figures as l11
-from mplab.lessons.recordings import Recording, first
+from mplab.lessons.recordings import Recording
 
 ABOUT = dict.fromkeys(
     ("driver", "torch", "numpy", "python", "mplab", "command"), "1"
@@ -141,14 +141,3 @@ def test_a_figure_of_a_recording_draws_what_it_drew_and_without_one_there_is_non
 )
 def test_a_recording_that_broke_off_too_early_gives_no_figure(part, data, tmp_path):
     assert drawn(tmp_path, part, data) is None
-
-
-def test_lessons_show_a_complete_recording_of_a_device_before_any_other(tmp_path):
-    data = {"runs": [{"recipe": FP16.name}]}
-    saved(tmp_path, "exponents", data, device="CPU", cuda=False, rehearsal=True)
-    assert first("exponents", where=tmp_path).name == "exponents-cpu"
-    saved(tmp_path, "exponents", data, device="A100", complete=False)
-    assert first("exponents", where=tmp_path).name == "exponents-a100"
-    saved(tmp_path, "exponents", data)
-    assert first("exponents", where=tmp_path).name == "exponents-nvidia-h200"
-    assert first("speed", where=tmp_path) is None

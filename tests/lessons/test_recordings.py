@@ -91,11 +91,14 @@ def test_foreign_files_and_names_are_refused_and_a_missing_one_says_how_to_make_
 
 def test_a_lesson_shows_what_is_real_then_a_gpu_s_then_what_is_complete(tmp_path):
     for rehearsal, no_gpu, unfinished in product((True, False), repeat=3):
-        name = f"{rehearsal:d}{no_gpu:d}{unfinished:d}"
+        name = f"NVIDIA {rehearsal:d}{no_gpu:d}{unfinished:d}"
         origin = {"device": name, "rehearsal": rehearsal, "cuda": not no_gpu}
         origin = small().provenance | origin
         store(small(provenance=origin, complete=not unfinished), tmp_path)
-        assert first("larger", where=tmp_path).provenance == origin
+        found = first("larger", where=tmp_path)
+        assert found.provenance == origin
+        assert found.name == f"larger-{name.lower().replace(' ', '-')}"
+    assert first("speed", where=tmp_path) is None
 
 
 def test_the_words_say_where_and_when():

@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 import pytest
 from coloraide import Color
-from every_figure import FIGURES
+from every_figure import FIGURES, THREE
 from histories import STEPS, learning as history
 from legible import assert_legible, assert_words_stand_out, words_of
 from matplotlib.figure import Figure
@@ -23,8 +23,10 @@ import mplab
 from mplab import BF16, FP8_E5M2, FP16, FP32, pictures, round_to
 from mplab.common.files import course_folder
 from mplab.course.pictures import canvas
+from mplab.course.pictures.grades import class_parts
 from mplab.lessons.l01.figures import flushed_share
 from mplab.training import (
+    RECIPES,
     ExponentHistogram,
     exponents as ranges,
 )
@@ -171,6 +173,18 @@ SHOWN = ["losses", "gradients", "scales"]
 @pytest.mark.parametrize("name", mostly_slow(FIGURES, SHOWN))
 def test_a_figure_can_be_read(name):
     assert_legible(drawn(name))
+
+
+@pytest.mark.slow
+def test_many_runs_and_one_part_and_many_can_be_read():
+    runs = [history(recipe, factor=1 + i / 9) for i, recipe in enumerate(RECIPES)]
+    assert_legible(pictures.loss_curves(runs))
+    for size in (1, 40):
+        parts = {
+            f"part {i}": dict.fromkeys([*THREE, "not attempted"], i)
+            for i in range(size)
+        }
+        assert_legible(class_parts(parts))
 
 
 @pytest.mark.parametrize("name", mostly_slow(SHOWN, ["gradients"]))

@@ -48,15 +48,8 @@ def never_cleared(run):
     loss scale after 40 steps
     """
     model, loss_of = regression(run)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     amp = run.scaler(2.0**24)
-    with run.watch(model, optimizer, amp) as health:
-        for step in range(40):
-            loss = loss_of(step)
-            amp.scale(loss).backward()
-            amp.step(optimizer)
-            amp.update()
-            health.step(loss)
+    run.train(model, loss_of, scaler=amp, steps=40, lr=1e-4, clear=False)
     return amp.get_scale()
 
 

@@ -55,6 +55,7 @@ class Run:
         steps=3,
         scaler=None,
         update=None,
+        clear=True,
     ):
         """Train as most programs do, and return the last loss.
 
@@ -64,7 +65,8 @@ class Run:
         scaler = scaler or torch.amp.GradScaler("cpu", enabled=False)
         with self.watch(model, optimizer, scaler):
             for step in range(steps):
-                optimizer.zero_grad()
+                if clear:
+                    optimizer.zero_grad()
                 loss = loss_of(step)
                 scaler.scale(loss).backward()
                 if update is None:

@@ -25,3 +25,11 @@ def prose(lesson):
 def source(lesson, name):
     """The code of one of its cells."""
     return next(cell.source for cell in cells(lesson) if cell.id == name)
+
+
+def ran(lesson, *names, seed=0, **space):
+    """What there is after cells of a lesson have run in turn, with a seed in place of their 0."""
+    for name in names:
+        code = source(lesson, name).replace("manual_seed(0)", f"manual_seed({seed})")
+        exec(code, space)
+    return space
