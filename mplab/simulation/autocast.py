@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
+from torch._library.utils import lookup_op
 from torch.backends import mha
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -125,14 +126,9 @@ def _depth() -> int:
 
 # Casts -------------------------------------------------------------------------------------
 class Casts:
-    """Cast the inputs of operations as autocast does, each weight once until it changes.
-
-    Attributes:
-        spent: whether a backward pass ran since; it ends what would be a region of autocast.
-    """
+    """Cast the inputs of operations as autocast does, each weight once until it changes."""
 
     def __init__(self, convert: Callable[[Tensor, torch.dtype], Tensor]) -> None:
-        self.spent = False
         self._convert = convert
         self._copies: dict[tuple[int, torch.dtype], tuple[Tensor, Any, Tensor]] = {}
         self._memory: set[int] = set()  # of the weights
@@ -178,9 +174,6 @@ class Casts:
         return self._convert(value, dtype)
 
     def _copy(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
-        if self.spent:
-            self.spent = False
-            self.forget()
         key = id(weight), dtype
         # A change in place counts up the version, and a new `.data` has another address.
         state = weight._version, weight.data_ptr()
@@ -210,16 +203,16 @@ def _call(
     # A policy that lowers without a list would round losses, too: only their results show them.
     may_be_a_loss = run is Run.LOWER and not rule.listed
     try:
-        # Of what is not listed, not the statistics and weights of a norm.
-        chosen = range(len(args)) if rule.listed else rule.positions
-        args = list(args)
-        for i in chosen:
-            if i < len(args):
-                args[i] = cast(args[i], kind, dtype, rule.listed)
-        mode.cause = cause
         if rule.listed:
+            args = [cast(a, kind, dtype, True) for a in args]
             kwargs = {name: cast(a, kind, dtype, True) for name, a in kwargs.items()}
             mode.cause = rule.reason
+        else:  # not the statistics and weights of a norm
+            args = [
+                cast(a, kind, dtype, False) if i in rule.positions else a
+                for i, a in enumerate(args)
+            ]
+            mode.cause = cause
         mode.discards_scalars = may_be_a_loss
         out = operation(*args, **kwargs)
         mode.discards_scalars = False
@@ -254,17 +247,19 @@ CAST = "cast by the policy"
 
 # The kernels -------------------------------------------------------------------------------
 class Kernels:
-    """The kernels that replace autocast's, for as long as somebody holds this object."""
+    """The kernels that replace autocast's, for as long as somebody holds this object.
+
+    Then torch's own kernels are called directly again, once Python collects garbage: a loop that
+    makes a context for each step finds those of the last step, which take 8 ms to replace.
+    """
 
     def __init__(self) -> None:
+        self._until_collected = self
         self._users = 0
         self._fast = True
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
         self._replaced: set[Any] = set()
         self._policies: set[Policy] = set()
-
-    def __del__(self) -> None:  # then torch's own kernels are called directly again
-        self._library._destroy()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def layers_in_parts(self) -> Iterator[None]:
@@ -328,10 +323,7 @@ _shared = WeakValueDictionary[str, Kernels]()
 def kernels() -> Kernels:
     """The replaced kernels, shared by all simulations of the process."""
     with _lock:
-        found = _shared.get("aten")
-        if found is None:
-            found = _shared["aten"] = Kernels()
-        return found
+        return _shared.get("aten") or _shared.setdefault("aten", Kernels())
 
 
 @cache
@@ -410,16 +402,16 @@ def _functional_operations() -> list[Any]:
     """Torch's operations that compute new tensors from tensors."""
     found = []
     for name in torch._C._dispatch_get_all_op_names():
-        space, _, rest = name.partition("::")
-        base, _, overload = rest.partition(".")
-        packet = getattr(torch.ops.aten, base, None) if space == "aten" else None
-        operation = getattr(packet, overload or "default", None)
-        if operation is None:
+        if not name.startswith("aten::"):
             continue
+        operation = lookup_op(name)
         schema = operation._schema
-        taken = any("Tensor" in str(a.type) for a in schema.arguments)
-        given = [r for r in schema.returns if "Tensor" in str(r.type)]
-        shared = any(r.alias_info for r in given)
-        if taken and given and not shared and not schema.is_mutable:
+        # A schema marks the inputs that are written to, or share memory with a result.
+        shared = any(a.alias_info for a in schema.arguments)
+        taken, given = (
+            any("Tensor" in str(a.type) for a in some)
+            for some in (schema.arguments, schema.returns)
+        )
+        if taken and given and not shared:
             found.append(operation)
     return found

@@ -187,7 +187,7 @@ class simulated(ContextDecorator):
             tally=tally,
         )
         self._kinds = [] if policy.written else autocast.devices(policy)
-        self._kernels: autocast.Kernels | None = None
+        self._kernels = autocast.kernels()
         self._open: ExitStack | None = None
         self._layers = WeakKeyDictionary[nn.Module, _Layer]()
         # The modules that run, and the place and autocast's state around each.
@@ -269,7 +269,6 @@ class simulated(ContextDecorator):
             if dynamo is not None:  # torch.compile is loaded: run what it made eagerly
                 stack.enter_context(dynamo.set_stance("force_eager"))
             if self._kinds:
-                self._kernels = self._kernels or autocast.kernels()
                 self._kernels.replace(policy)
                 handle = register_optimizer_step_pre_hook(self._before_step)
                 stack.callback(handle.remove)
@@ -279,7 +278,7 @@ class simulated(ContextDecorator):
                 )
             self._outer = mode.thread.innermost
             # Modes that look lie above, and see operations as the program runs them.
-            with _lifted(lambda top: isinstance(top, Mode)):
+            with _lifted():
                 mode.__enter__()  # type: ignore[no-untyped-call]
             mode.thread.innermost = mode
             mode.leave = WeakMethod(self.__exit__)
@@ -301,7 +300,7 @@ class simulated(ContextDecorator):
             leave(kind, error, traceback)
         # Torch removes the mode on top, whichever it is. A watch that was entered within this
         # context and is still open lies there, and stays.
-        with _lifted(lambda top: top is mode):
+        with _lifted():
             mode.__exit__(kind, error, traceback)  # type: ignore[no-untyped-call]
         mode.thread.innermost = self._outer
         self._open.close()
@@ -429,11 +428,10 @@ class simulated(ContextDecorator):
         policy = self._mode.policy
         if layer.choice is not None:
             key, fmt = layer.choice
-            if fmt == FP32:
-                scope = Scope(policy, True, f"layer choice {key!r}: FP32", wide=True)
-                return Place(layer.name, rules_in(scope), around.dtype)
-            scope = Scope(policy, True, f"layer choice {key!r}")
-            return Place(layer.name, rules_in(scope), self._mode.dtypes[fmt])
+            wide = fmt == FP32
+            scope = Scope(policy, True, f"layer choice {key!r}", wide)
+            dtype = around.dtype if wide else self._mode.dtypes[fmt]
+            return Place(layer.name, rules_in(scope), dtype)
         if around is not self._mode.outside:
             return around._replace(name=layer.name)
         rules = rules_in(Scope(policy, inside=True))
@@ -476,11 +474,11 @@ class simulated(ContextDecorator):
 
 
 @contextmanager
-def _lifted(is_base: Callable[[Any], bool]) -> Iterator[None]:
-    """Take away torch's modes above the one that is the base, or all, and put them back."""
+def _lifted() -> Iterator[None]:
+    """Take away torch's modes above the innermost simulation's, or all, and put them back."""
     above = []
     top = _get_current_dispatch_mode()
-    while top is not None and not is_base(top):
+    while not (top is None or isinstance(top, Mode)):
         above.append(_pop_mode())
         top = _get_current_dispatch_mode()
     yield

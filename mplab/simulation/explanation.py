@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from torch import Tensor
 from mplab.common.tables import Table, Tabular
 from mplab.numbers.formats import FP32, Format
 from mplab.simulation.autocast import CAST
-from mplab.simulation.mode import Mode, Ran
-from mplab.simulation.operations import CONVERSIONS, COPIES, tensors_in
+from mplab.simulation.mode import Mode
+from mplab.simulation.operations import CONVERSIONS, COPIES, Rule, tensors_in
 from mplab.simulation.places import OUTSIDE
 from mplab.simulation.policies import Policy, Run
 
@@ -81,43 +81,45 @@ class Recorder:
         # What the policy cast, kept so that no memory is used again.
         self._cast: dict[int, Tensor] = {}
 
-    def __call__(self, ran: Ran) -> None:
+    def __call__(
+        self, rule: Rule, layer: str, backward: bool, args: Any, out: Any, reason: str
+    ) -> None:
         """Record one operation, unless it has no floating-point input or result."""
-        rule = ran.rule
-        floats = [t for t in tensors_in(ran.args) if t.is_floating_point()]
+        floats = [t for t in tensors_in(args) if t.is_floating_point()]
         inputs = [t for t in floats if t.layout is torch.strided and t.dim()]
-        numbers = [t for t in tensors_in(ran.out) if t.is_floating_point()]
+        numbers = [t for t in tensors_in(out) if t.is_floating_point()]
         if not numbers or not inputs or rule.name in _MEMORY:
             return
-        if rule.name in CONVERSIONS and (ran.backward or ran.reason == CAST):
-            if ran.fmt != FP32:
+        fmt = self.mode.format_of(numbers[0])
+        if rule.name in CONVERSIONS and (backward or reason == CAST):
+            if fmt != FP32:
                 self._cast[_memory(numbers[0])] = numbers[0]
             return
         self.rows.append(
             Row(
-                "backward" if ran.backward else "forward",
-                ran.layer or OUTSIDE,
+                "backward" if backward else "forward",
+                layer or OUTSIDE,
                 rule.name,
-                ran.fmt,
+                fmt,
                 tuple(map(self.mode.format_of, inputs)),
                 sum(_memory(t) in self._cast for t in inputs),
                 tuple(numbers[0].shape),
-                _why(ran),
+                _why(rule, backward, fmt, reason),
             )
         )
 
 
-def _why(ran: Ran) -> str:
+def _why(rule: Rule, backward: bool, fmt: Format, reason: str) -> str:
     """Why an operation ran in its format."""
-    rule = ran.rule
-    why = ran.reason
-    if ran.backward and why != "as written":
-        why = "as its forward operation"
-    elif rule.written is not None and why != "as written":
-        why = f"writes to memory in {ran.fmt.name}"
-    elif why == rule.reason and rule.run is Run.WIDEST and why != "as written":
-        why = f"{why}, {ran.fmt.name}"
-    if rule.mark and ran.fmt != FP32:
+    why = reason
+    if reason != "as written":
+        if backward:
+            why = "as its forward operation"
+        elif rule.written:
+            why = f"writes to memory in {fmt.name}"
+        elif reason == rule.reason and rule.run is Run.WIDEST:
+            why = f"{reason}, {fmt.name}"
+    if rule.mark and fmt != FP32:
         why = f"{why}; {rule.mark}"
     return why
 

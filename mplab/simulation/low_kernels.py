@@ -50,20 +50,6 @@ def rounded_number(value: Any, rounder: Rounder) -> Any:
     return value if number == value else number
 
 
-def join(tensors: list[Any], rounder: Rounder) -> list[Any]:
-    """Convert tensors of integers beside a low one to the format, as torch does first."""
-    kinds = [isinstance(t, Tensor) and t.dtype for t in tensors]
-    if torch.float32 not in kinds or len({kind for kind in kinds if kind}) < 2:
-        return tensors
-    return [
-        _low(rounder, t.float()) if kind in _INTEGERS and t.dim() else t
-        for t, kind in zip(tensors, kinds, strict=True)
-    ]
-
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-
-
 @lru_cache(maxsize=1 << 10)
 def _rounded(
     value: float, fmt: Format, rounding: Rounding, overflow: Overflow
@@ -185,15 +171,12 @@ _index = torch.ops.aten.index
 # Sums that are kept in the format -----------------------------------------------------------
 def _occurrences(index: Tensor) -> Tensor:
     """How many times the same number came before, for each place."""
-    # Equal numbers stand together in a stable order; the first of them is at `first`.
+    # In a stable order equal numbers stand together, from `first` on.
     order = index.argsort(stable=True)
-    ordered = index[order]
-    places = _arange(len(index), index)
-    starts = torch.ones_like(ordered, dtype=torch.bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    first = torch.where(starts, places, 0).cummax(0).values
+    counts = index.bincount()
+    first = counts.cumsum(0) - counts
     found = torch.empty_like(index)
-    found[order] = places - first
+    found[order] = torch.arange(len(index), device=index.device) - first[index[order]]
     return found
 
 
@@ -218,7 +201,7 @@ def _scatter(rounder: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Ten
 
 def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
-    return _arange(x.numel(), x).view(x.shape)
+    return torch.arange(x.numel(), device=x.device).view(x.shape)
 
 
 def _put_at(
@@ -230,29 +213,18 @@ def _put_at(
     accumulate: bool = False,
     *unsafe: bool,
 ) -> Any:
-    """`index_put(accumulate=True)`, and so the backward pass of `x[index]`."""
-    if not accumulate:
-        return call(x, index, values, False, *unsafe)
-    if len(index) == 1 and index[0].dtype is torch.int64 and x.dim() > 1:
+    """`index_put(accumulate=True)`, and so the backward pass of `x[index]`.
+
+    On CUDA only slices of more than 32 elements are rounded after each addition.
+    """
+    if not accumulate or _slice_size(x, index) <= 32:
+        return call(x, index, values, accumulate, *unsafe)
+    if len(index) == 1 and index[0].dtype is torch.int64:
         rows = index[0].reshape(-1) % len(x)
         source = values.expand(*index[0].shape, *x.shape[1:])
         return add_up(rounder, x, rows, source.reshape(len(rows), *x.shape[1:]))
     at = _index(_places(x), index)
     return _scatter(rounder, x, at, values.expand(at.shape))
-
-
-def _put_at_by_width(
-    call: Call,
-    rounder: Rounder,
-    x: Tensor,
-    index: Any,
-    values: Any,
-    *options: Any,
-) -> Any:
-    """On CUDA only slices of more than 32 elements are rounded after each addition."""
-    if _slice_size(x, index) <= 32:
-        return call(x, index, values, *options)
-    return _put_at(call, rounder, x, index, values, *options)
 
 
 def _slice_size(x: Tensor, index: Any) -> int:
@@ -314,21 +286,13 @@ def _scatter_add(
 ) -> Any:
     if not x.dim() or not index.numel():
         return call(x, dim, index, source)
-    some = [slice(size) for size in index.shape]
-    reach = list(some)
-    reach[dim] = slice(None)  # along it the index decides
-    at = _places(x)[tuple(reach)].gather(dim, index)
-    return _scatter(rounder, x, at, source[tuple(some)])
-
-
-def _arange(length: int, like: Tensor) -> Tensor:
-    """Return 0, 1, …, length - 1."""
-    return torch.arange(length, dtype=torch.int64, device=like.device)
+    at = _places(x).gather(dim, index)
+    return _scatter(rounder, x, at, source[tuple(map(slice, index.shape))])
 
 
 _PUTTING = ("index_put", "_index_put_impl", "_unsafe_index_put")
 
-_SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at_by_width) | {
+_SUMS_CUDA: dict[str, OwnWay] = dict.fromkeys(_PUTTING, _put_at) | {
     "put": _put,
     "index_add": _add_at,
     "scatter_add": _scatter_add,

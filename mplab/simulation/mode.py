@@ -27,7 +27,7 @@ from mplab.numbers.formats import (
 )
 from mplab.numbers.options import Stream
 from mplab.simulation.autocast import Casts, fake_mode, on_below_mode, transformations
-from mplab.simulation.low_kernels import check_number, join, rounded_number
+from mplab.simulation.low_kernels import check_number, rounded_number
 from mplab.simulation.operations import (
     CONVERSIONS,
     EXACT,
@@ -82,6 +82,8 @@ _KEPT_SIGNATURES = 1 << 12
 _TAKE_SCALARS = ("mul", "div")
 """Their kernels for the CPU do not round a second operand that is a scalar."""
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 _OPERANDS = {
     "mm": (0, 1),
     "bmm": (0, 1),
@@ -108,30 +110,6 @@ class _Plan(NamedTuple):
     """Whether torch's own kernel rounds, which is counted."""
 
 
-class Ran(NamedTuple):
-    """An operation as it ran, for those who observe a mode.
-
-    Attributes:
-        rule: the operation's properties.
-        layer: the layer that it belongs to.
-        backward: whether it belongs to a backward pass.
-        args: its arguments, as it got them.
-        kwargs: those that go by name.
-        out: what it gave.
-        fmt: the format of its first result.
-        reason: why it ran in this format.
-    """
-
-    rule: Rule
-    layer: str
-    backward: bool
-    args: Sequence[Any]
-    kwargs: Keywords
-    out: Any
-    fmt: Format
-    reason: str
-
-
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Run the operations of a thread, with layers, counters and observers.
 
@@ -146,7 +124,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tally: whether to count what the roundings do.
 
     Attributes:
-        observers: called with each operation that ran, except views.
+        observers: called with each operation that ran, except views: with its rule, its layer,
+            whether a backward pass ran it, its arguments by position, its results, and why it ran
+            so.
         cause: why operations run as they do now, if a policy's kernel called them.
         steps: for each optimizer's step that runs, the regions around it.
         regions: how many regions of torch's profiler were entered and not left.
@@ -195,7 +175,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.counters = defaultdict[tuple[str, str, bool], Counter](Counter)
         self.outside = Place(OUTSIDE, rules_in(Scope(policy, inside=False)), self.dtype)
         self.place = self.outside
-        self.observers: list[Callable[[Ran], None]] = []
+        self.observers: list[Callable[[Rule, str, bool, Any, Any, str], None]] = []
         self.leave: Any = None  # weakly: leaves the context of this mode
         self.casts = Casts(self.cast_for_policy)
         self.cause = ""
@@ -265,7 +245,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place, backward = self.running()
         self._where = place.name, backward
         if backward:
-            self.casts.spent = True
+            self.casts.forget()  # as at the end of a region of autocast
         if rule.view:
             out = rule.call(*args, **kwargs)
             if rule.nests:
@@ -312,13 +292,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not (known or self.has_run):
             seen = tensors_in((args, kwargs, out))
             self.has_run = any(t.dtype is self.dtype for t in seen)
-        if self.observers:
-            found = next(iter(tensors_in(out)), None)
-            fmt = FP32 if found is None else self.format_of(found)
-            reason = self.cause or rule.reason
-            ran = Ran(rule, *self._where, args, kwargs, out, fmt, reason)
-            for observer in self.observers:
-                observer(ran)
+        for observer in self.observers:
+            observer(rule, *self._where, args, out, self.cause or rule.reason)
         return out
 
     def format_of(self, t: Tensor) -> Format:
@@ -548,11 +523,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 # Low kernels ---------------------------------------------------------------------------------
 def run_low(rule: Rule, args: Any, kwargs: Keywords, rounder: Rounder | None) -> Any:
     """Run an operation in float32, by what a low kernel does otherwise if a rounder is given."""
-    if rounder is None or rounder.fmt.precision >= FP32.precision:
+    if rounder is None:
         return rule.call(*args, **kwargs)
-    args = round_scalars(rule, args, rounder)
-    if rule.joins:
-        args = join(args, rounder)
+    args = round_operands(rule, args, rounder)
     if kwargs.get("dtype") in (None, torch.float32):
         for i, name in rule.checked:
             check_number(argument(args, kwargs, i, name), rounder)
@@ -563,27 +536,35 @@ def run_low(rule: Rule, args: Any, kwargs: Keywords, rounder: Rounder | None) ->
             kwargs = kwargs | {name: rounded_number(kwargs[name], rounder)}
     if rule.own_way is None:
         return rule.call(*args, **kwargs)
-    if isinstance(rule.written, str):  # `out=`
-        others = {name: x for name, x in kwargs.items() if name != rule.written}
-        out = rule.own_way(rule.call, rounder, *args, **others)
-        return kwargs[rule.written].resize_(out.shape).copy_(out)
-    out = rule.own_way(rule.call, rounder, *args, **kwargs)
-    if rule.written is not None and out is not args[0]:
-        return args[0].copy_(out)
+    written = [name for _, name in rule.writes]
+    others = {name: x for name, x in kwargs.items() if name not in written}
+    call = getattr(torch.ops.aten, rule.name)  # which writes to nothing
+    out = rule.own_way(call, rounder, *args, **others)
+    for i, name in rule.writes:
+        target = argument(args, kwargs, i, name)
+        if name in kwargs:  # `out=`
+            target.resize_(out.shape)
+        out = target.copy_(out)
     return out
 
 
-def round_scalars(rule: Rule, args: Any, rounder: Rounder) -> list[Any]:
-    """Round FP32 scalars to the low format of the other inputs, as torch's kernels do."""
+def round_operands(rule: Rule, args: Any, rounder: Rounder) -> list[Any]:
+    """Round FP32 scalars and integers to the low format of the other inputs, as torch does."""
     rounded = list(args)
+    written = [i for i, _ in rule.writes]
     for i in rule.positions:
-        t = args[i] if i < len(args) else None
-        if not isinstance(t, Tensor) or t.dim():
+        t = args[i] if i < len(args) and i not in written else None
+        if not isinstance(t, Tensor):
+            continue
+        if t.dim():
+            if rule.joins and t.dtype in _INTEGERS:
+                wide = t.float()
+                rounded[i] = rounder(wide, wide, None)
             continue
         if rule.name != "fill" and any(i == at for at, _ in rule.checked):
             check_number(t.item(), rounder)
-        wide = i == rule.written or (i == 1 and rule.name in _TAKE_SCALARS)
-        if t.dtype is torch.float32 and not wide:
+        taken = i == 1 and rule.name in _TAKE_SCALARS
+        if t.dtype is torch.float32 and not taken:
             rounded[i] = rounder(t, torch.empty_like(t), None)
     return rounded
 
@@ -697,7 +678,8 @@ def _written(rule: Rule, *calls: tuple[Any, Keywords]) -> Iterator[tuple[Tensor,
 def _common(rule: Rule, args: Any, kwargs: Keywords) -> Any:
     """The one dtype that the inputs have, if it is one; scalars count if all are such."""
     given = [args[i] for i in rule.positions if i < len(args)]
-    given += [kwargs.get(name) for name in rule.keywords if name != rule.written]
+    written = [name for _, name in rule.writes]
+    given += [value for name, value in kwargs.items() if name not in written]
     numbers = [t for t in tensors_in(given) if t.is_floating_point()]
     ruling = [t for t in numbers if t.dim()] or numbers
     dtypes = {t.dtype for t in ruling}

@@ -100,20 +100,16 @@ Keywords = dict[str, Any]
 class Rule:  # fields are read at every operation: slots are read faster than a tuple
     """The properties of an operation from its schema and from a policy."""
 
-    operation: Any
-    """Torch's object for it, an `OpOverload`."""
     name: str
     """Torch's, without the underscore at its end."""
     call: Any
     """Runs the operation, at half the cost of calling the object that names it."""
     positions: tuple[int, ...]
     """Arguments that are tensors or lists of tensors, and count for the format."""
-    keywords: tuple[str, ...]
-    """The same among arguments that go by name."""
-    written: int | str | None
-    """The argument that is written to, if any; no policy lists such an operation."""
+    written: bool
+    """Whether a format hangs on what is written to; no policy lists such an operation."""
     writes: tuple[tuple[int, str], ...]
-    """All arguments that it writes to; the schemas of batch norms do not name theirs."""
+    """The arguments that it writes to; the schemas of batch norms do not name theirs."""
     view: bool
     """Whether there is nothing to compute."""
     nests: int
@@ -173,7 +169,7 @@ def run_of(name: str, *, scope: Scope, written: bool) -> tuple[Run, str, bool]:
     if copies or written:
         return Run.WIDEST, "a copy is not cast", False
     if scope.wide:
-        return Run.WIDE, scope.choice, True
+        return Run.WIDE, f"{scope.choice}: FP32", True
     choice = f"{scope.choice}; " if scope.choice else ""
     for run, names in policy.lists():
         if name in names:
@@ -222,35 +218,19 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     positions = tuple(i for i, a in tensors if not a.kwarg_only)
     unnamed = () if schema.is_mutable else ("running_mean", "running_var")
     writes = [(i, a) for i, a in arguments if a.name in unnamed or _is_written(a)]
-    written = [a.name if a.kwarg_only else i for i, a in tensors if _is_written(a)]
+    written = any(_is_written(a) for _, a in tensors)
     # A schema marks what shares memory with its inputs: "!" where it writes, else a view.
     aliases = [result.alias_info for result in schema.returns]
-    run, reason, listed = run_of(name, scope=scope, written=bool(written))
+    run, reason, listed = run_of(name, scope=scope, written=written)
     kernels = KERNELS[scope.policy.kernels]
-    numbers = [
-        (i, a.name)
-        for i, a in arguments
-        if any(kind in str(a.type) for kind in ("number", "float", "Tensor"))
-    ]
-    own_way = kernels.own_ways.get(base)
-    if sum(a.is_out for a in schema.arguments) > 1:
-        own_way = None  # it gives one result
-    call = _QUICKER.get(operation.name(), operation._op)
-    if own_way is not None and written and isinstance(written[0], str):
-        call = operation.overloadpacket  # for `out=`, which is filled afterwards
-    above = None
-    if base in _CAST_WITHIN:
-        keys = _ABOVE_DEVICES, EXPLICIT
-        above = next((key for key in keys if _has_kernel(operation, key)), None)
-    composite = above is not None or is_composite(operation)
-    view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
     # the CPU runs one operation after the other
     looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
-    parts = None
-    if composite:
-        parts = above or COMPOSITE
-    if looped and _has_kernel(operation, EXPLICIT):
-        parts = EXPLICIT
+    keys = [COMPOSITE] if is_composite(operation) else []
+    if looped or base in _CAST_WITHIN:
+        keys += [_ABOVE_DEVICES, EXPLICIT]
+    parts = next((key for key in keys if _has_kernel(operation, key)), None)
+    composite = parts is not None and not looped
+    view = name in _UNSAFE_VIEWS or any(a and not a.is_write for a in aliases)
     random = torch.Tag.nondeterministic_seeded in operation.tags
     draws = random and "attention" not in base  # which draws only for dropout
     own = library not in TORCH_S
@@ -259,12 +239,10 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     if own:
         mark = "inside not simulated: torch's own kernels run"
     return Rule(
-        operation=operation,
         name=base,
-        call=call,
+        call=_QUICKER.get(operation.name(), operation._op),
         positions=positions,
-        keywords=tuple(a.name for _, a in tensors if a.kwarg_only),
-        written=written[0] if written else None,
+        written=written,
         writes=tuple((i, a.name) for i, a in writes),
         view=(view and not composite) or library == "profiler",
         nests=_REGIONS.get(base, 0),
@@ -276,13 +254,17 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
         reason=reason,
         listed=listed,
         dtype_at=next((i for i, a in arguments if a.name == "dtype"), len(arguments)),
-        rounded=tuple(numbers if base in kernels.rounding else ()),
-        checked=tuple(
-            (i, argument)
-            for i, argument in numbers
-            if base in kernels.checking and argument in CHECKED_ARGUMENTS
+        rounded=tuple(
+            (i, a.name)
+            for i, a in arguments
+            if base in kernels.rounding and a.name != "dim"
         ),
-        own_way=own_way,
+        checked=tuple(
+            (i, a.name)
+            for i, a in arguments
+            if base in kernels.checking and a.name in CHECKED_ARGUMENTS
+        ),
+        own_way=kernels.own_ways.get(base),
         joins=torch.Tag.pointwise in operation.tags,
         mark=mark,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from mplab.numbers import kernels
@@ -13,6 +14,9 @@ from mplab.numbers.options import Stream, Tally
 from mplab.numbers.parameters import checked_keys, checked_parameters
 from mplab.numbers.tensors import round_tensor
 from mplab.numbers.threads import DIVISIBLE
+
+_is_dense = torch.ops.aten.is_non_overlapping_and_dense
+"""Whether a tensor fills its memory without holes, in some order of its dimensions."""
 
 
 class Counter:
@@ -81,7 +85,7 @@ class Rounder:
             plain = (
                 self.stream is None
                 and (here or x.stride() == out.stride())
-                and is_dense(x)
+                and _is_dense(x)
             )
         if not plain:
             return round_tensor(
@@ -104,21 +108,3 @@ class Rounder:
         loop = kernels.loop_at(what, int(self.rounding), self.parameters.special_cases)
         loop(x_at, out_at, size, self.parameters.address, 0, key0, key1, counts_at)
         return out
-
-
-def is_dense(t: Tensor) -> bool:
-    """Whether a tensor fills its memory without holes, in some order of its dimensions.
-
-    Examples:
-        >>> import torch
-        >>> t = torch.zeros(4, 3)
-        >>> is_dense(t.t()), is_dense(t[:, :2]), is_dense(t[:1].expand(2, 3))
-        (True, False, False)
-    """
-    expected = 1
-    for stride, size in sorted(zip(t.stride(), t.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True

@@ -4,6 +4,7 @@ Each call runs under the real autocast, with a dispatch mode below it that write
 kernels ran on which dtypes; then under the simulation, which says what it did.
 """
 
+import gc
 import itertools
 import re
 import warnings
@@ -273,6 +274,7 @@ ELSEWHERE = {"_native_multi_head_attention", "_grid_sampler_2d_cpu_fallback"}
 
 
 def test_the_table_names_what_the_dispatcher_has_registered_for_autocast_on_the_cpu():
+    gc.collect()  # and with it the kernels of earlier simulations
     every = torch._C._dispatch_get_registrations_for_dispatch_key("AutocastCPU")
     registered = {
         name[6:].partition(".")[0] for name in every if name.startswith("aten::")
