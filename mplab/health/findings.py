@@ -269,10 +269,11 @@ def _suspected_underflow(
 
 def _hidden(steps: Sequence[Step], seen: Evidence) -> Iterator[Finding]:
     finite = [step for step in steps if math.isfinite(step.loss)]
-    if _culprit(finite, "forward") is not None:
+    origin = _culprit(finite, "forward")
+    if origin is not None:
         yield _problem(
             "hidden-infinity",
-            f"{_culprit(finite, 'forward')}, though the loss is finite.",
+            f"{origin}, though the loss is finite.",
             "A later operation hid it, as 1/inf = 0 does: features silently become zero.",
             "Compute that operation in FP32, or scale its input down first.",
         )

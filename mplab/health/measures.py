@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,23 +24,21 @@ from mplab.numbers.formats import Format
 _LOOKED_AT = 1 << 14
 """Up to this many numbers of a tensor are all counted or compared; of more, a sample is."""
 
-_P = ParamSpec("_P")
+_Look = TypeVar("_Look", bound=Callable[..., None])
 
 register_hook = Tensor.register_hook
 """For the hooks of watches. A probe, which may replace the method to count the program's hooks,
 does not count these."""
 
 
-def without_errors(
-    look: Callable[Concatenate[Any, _P], None],
-) -> Callable[Concatenate[Any, _P], None]:
+def without_errors(look: _Look) -> _Look:
     """Make a hook whose errors never reach the run, and which `torch.compile` ignores.
 
     Its class must have `_stopped`, and `_stop`, which is called with the error.
     """
 
     @wraps(look)
-    def hook(self: Any, *args: _P.args, **kwargs: _P.kwargs) -> None:
+    def hook(self: Any, *args: Any, **kwargs: Any) -> None:
         if torch.compiler.is_compiling() or self._stopped or Watch.repeating:
             return
         try:
@@ -48,7 +46,7 @@ def without_errors(
         except Exception as error:
             self._stop(error)
 
-    return cast(Callable[Concatenate[Any, _P], None], hook)
+    return cast(_Look, hook)
 
 
 class Watch:
@@ -87,7 +85,7 @@ def without_modes() -> AbstractContextManager[Any]:
     return nullcontext() if idle else _disable_current_modes()
 
 
-class unseen:
+class unseen(torch.no_grad):
     """Compute without autograd, autocast or a simulation noticing.
 
     A class, because each hook enters it, and a generator takes three times as long.
@@ -96,11 +94,10 @@ class unseen:
     def __enter__(self) -> None:
         self._modes = without_modes()
         self._modes.__enter__()
-        self._learns = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)
+        super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        torch.set_grad_enabled(self._learns)
+        super().__exit__(*error)
         self._modes.__exit__(*error)
 
 

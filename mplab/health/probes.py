@@ -6,7 +6,7 @@ with numbers of two sizes differ by what the smaller one lost, and the remedy ha
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
@@ -80,7 +80,6 @@ class Prober:
     def __init__(self, seen: Evidence, parameters: Mapping[Tensor, str]) -> None:
         self._seen = seen
         self._parameters = parameters
-        self._hooked = False
         self._exponents: tuple[int, ...] = ()
         self._tried: dict[tuple[int, ...], int] = {}
 
@@ -166,40 +165,28 @@ def _saved_by(kind: type[Node]) -> list[str]:
 
 
 @contextmanager
-def _uncounted() -> Iterator[None]:
-    """Let the simulations that are open compute without counting.
+def _aside() -> Iterator[None]:
+    """Leave random numbers and the counts of simulations as they are.
 
     Raises:
-        RuntimeError: one of them rounds at random, and would draw other numbers later.
+        RuntimeError: a simulation rounds at random, and would draw other numbers later.
     """
     stack = _get_current_dispatch_mode_stack()
     modes = [mode for mode in stack if isinstance(mode, Mode)]
-    for mode in modes:
-        if any(rounder.stream is not None for rounder in mode.rounders.values()):
-            raise RuntimeError("a simulation rounds at random")
-    counting = [mode.tally for mode in modes]
-    try:
-        for mode in modes:
-            mode.tally = False
-        yield
-    finally:
-        for mode, counted in zip(modes, counting, strict=True):
-            mode.tally = counted
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """Leave random numbers and the counts of simulations as they are."""
+    rounders = (rounder for mode in modes for rounder in mode.rounders.values())
+    if any(rounder.stream is not None for rounder in rounders):
+        raise RuntimeError("a simulation rounds at random")
     cuda = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     with (
         torch.random.fork_rng(range(torch.cuda.device_count()) if cuda else []),
-        _uncounted(),
+        ExitStack() as after,
     ):
+        for mode in modes:
+            after.callback(setattr, mode, "tally", mode.tally)
+            mode.tally = False
+        after.callback(setattr, Watch, "repeating", False)
         Watch.repeating = True
-        try:
-            yield
-        finally:
-            Watch.repeating = False
+        yield
 
 
 def _probe(
@@ -214,40 +201,30 @@ def _probe(
         torch.ones_like(t) if g is None else g
         for t, g in zip(roots, given, strict=True)
     ]
-    weights = list(parameters)
 
-    def gradients(factor: float) -> list[Tensor | None]:
-        begin = [start * factor for start in starts]
+    def gradients(factor: float) -> dict[Tensor, Tensor]:
         found = torch.autograd.grad(
             roots,
-            weights,
-            begin,
+            list(parameters),
+            [start * factor for start in starts],
             retain_graph=True,
             allow_unused=True,
         )
-        return [None if g is None else g.float() / factor for g in found]
+        pairs = zip(parameters, found, strict=True)
+        return {p: g.float() / factor for p, g in pairs if g is not None}
 
     with _aside():
         plain = gradients(1.0)
         for exponent in exponents:
             other = gradients(2.0**exponent)
-            pairs = [
-                (p.numel(), name, a, b)
-                for (p, name), a, b in zip(
-                    parameters.items(), plain, other, strict=True
-                )
-                if a is not None and b is not None
-            ]
-            off = together([(a - b).norm() for *_, a, b in pairs])
-            sizes = together([b.norm() for *_, b in pairs])
+            off = together([(plain[p] - g).norm() for p, g in other.items()])
+            sizes = together([g.norm() for g in other.values()])
             if sizes.isfinite().all():
                 break
-    gone = (2 * off > sizes).tolist()
-    lost = sorted(
-        (pair[:2] for pair, is_gone in zip(pairs, gone, strict=True) if is_gone),
-        reverse=True,
-    )
-    share = sum(n for n, _ in lost) / sum(n for n, *_ in pairs)
+    gone = zip(plain, (2 * off > sizes).tolist(), strict=True)
+    lost = [(p.numel(), parameters[p]) for p, is_gone in gone if is_gone]
+    lost.sort(reverse=True)
+    share = sum(n for n, _ in lost) / sum(p.numel() for p in plain)
     size = float(sizes.norm())
     error = float(off.norm())
     finite = math.isfinite(size)

@@ -20,7 +20,6 @@ from mplab.health.measures import (
     is_readable,
     largest_of,
     values_of,
-    version_of,
     without_modes,
 )
 from mplab.health.records import (
@@ -34,8 +33,10 @@ from mplab.numbers.formats import Format
 from mplab.simulation.operations import tensors_in
 from mplab.simulation.places import (
     OUTSIDE,
+    current_node,
     is_plain,
     low_format_of,
+    next_number,
 )
 
 _CONSTANTS = (
@@ -70,9 +71,6 @@ _ONE_RESULT = ("_ctc_loss", "_scaled_dot_product")
 _ORIGIN = "_mplab_origin"
 """Attribute of memory: the origin of its numbers that are not finite, or None."""
 
-_CHECKED = "_mplab_checked"
-"""Attribute of memory whose numbers were all finite: the step, and the tensor's version."""
-
 _NARROWED = "_mplab_narrowed"
 """Attribute of memory in FP32 that holds numbers of a low format: that format."""
 
@@ -96,9 +94,6 @@ _FOLLOWED = 1 << 14
 """Up to this many numbers of a sum are also added in FP32."""
 
 _FEW_ADDITIONS = 4
-
-_current_node = torch._C._current_autograd_node
-_next_number = torch._C._autograd._get_sequence_nr
 
 
 class _Sum(NamedTuple):
@@ -135,6 +130,15 @@ def what_of(t: Tensor) -> str:
     return "NaN" if math.isnan(largest) else "infinity"
 
 
+def _not_finite(inputs: Sequence[Tensor]) -> list[_Bad]:
+    """The inputs that are not finite."""
+    return [
+        _Bad(what, getattr(t.untyped_storage(), _ORIGIN, None))
+        for t in filter(is_plain, inputs)
+        if (what := what_of(t))
+    ]
+
+
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Check the inputs and results of every operation, while it is on the stack of modes.
 
@@ -169,7 +173,6 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.updating = False
         self.error: Exception | None = None
         self._masks: set[Origin] = set()  # infinities that are meant, of all steps
-        self.begin(0)
 
     def begin(self, step: int) -> None:
         """Begin a step, and forget the one before."""
@@ -203,7 +206,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own thread, and a checkpoint reruns modules there.
         """
         if get_ident() == self._thread:
-            self.events.append((_next_number(), name))
+            self.events.append((next_number(), name))
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -226,12 +229,17 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.is_view or aside:
             return func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        known: list[_Bad] = []
+        # what some write in place, batch norms without saying so, must be looked at before
+        writes = func._schema.is_mutable or "batch_norm" in name
+        known: list[_Bad] | None = None
         before = None
         inputs = list(tensors_in((args, kwargs)))
         with self._harmlessly():
-            known = self._look_before(name, inputs)
-            if name == "add_":
+            if inputs and name in _WRITES:
+                del inputs[0]
+            if writes:
+                known = _not_finite(inputs)
+            if name == "add_" and is_plain(args[0]) and low_format_of(args[0]):
                 before = _first(args[0])
         out = func(*args, **kwargs)
         with self._harmlessly():
@@ -242,7 +250,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._measure_cast(args[0], out)
             elif name in ("sin", "cos"):
                 self._measure_angles(args[0])
-            elif name == "add_":
+            elif before is not None:
                 self._follow_sum(before, args[0], args[1], kwargs.get("alpha", 1))
         return out
 
@@ -255,18 +263,12 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except Exception as error:
             self.error = error
 
-    def _look_before(self, name: str, inputs: list[Tensor]) -> list[_Bad]:
-        """Drop an input that is only written, and list those that are not finite."""
-        if inputs and name in _WRITES:
-            del inputs[0]
-        return [bad for t in inputs if (bad := self._known_bad(t))]
-
     def _look_after(
         self,
         name: str,
         args: Any,
         inputs: list[Tensor],
-        known: list[_Bad],
+        known: list[_Bad] | None,
         out: Any,
     ) -> None:
         """Mark the memory of results with the origin of their numbers."""
@@ -281,35 +283,14 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if what:
                 made = Origin(self.step, phase, module, name, what)
                 masks = what == "infinity" and _makes_mask(name, inputs, t)
+                if known is None:
+                    known = _not_finite(inputs)
                 origin = self._origin(made, known, inputs, args, masks)
                 if origin is not None and phase == "forward":
                     self._latest = origin
-            storage = t.untyped_storage()
-            setattr(storage, _ORIGIN, origin)
-            setattr(storage, _CHECKED, None if what else self._whole(t))
+            setattr(t.untyped_storage(), _ORIGIN, origin)
             if phase == "forward" and name in _WIDE_RESULTS:
                 self._widened(module, name, t)
-
-    def _whole(self, t: Tensor) -> tuple[int, int] | None:
-        """The step and version of a check that covered all of a tensor's memory."""
-        version = version_of(t)
-        if version is None or t.numel() * t.itemsize < t.untyped_storage().nbytes():
-            return None
-        return self.step, version
-
-    def _known_bad(self, t: Tensor) -> _Bad | None:
-        """Find an infinity or NaN in an input, and its origin."""
-        if not is_plain(t):
-            return None
-        storage = t.untyped_storage()
-        looked = getattr(storage, _CHECKED, None)
-        if looked and looked == (self.step, version_of(t)):
-            return None
-        what = what_of(t)
-        if not what:
-            setattr(storage, _CHECKED, self._whole(t))
-            return None
-        return _Bad(what, getattr(storage, _ORIGIN, None))
 
     def _origin(
         self,
@@ -340,28 +321,20 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._aside = self._aside or made
             self._masks.add(made)
             return made
+        # masks and positions: large negative numbers that a cast turns into -infinity, and numbers
+        # computed in FP32 without gradients in a pass with gradients
         if made.operation == "_to_copy":
-            return self._judge(made, beside=_is_mask(inputs[0]))
-        return self._judge(
-            made, beside=torch.is_grad_enabled() and not any(map(_computes, inputs))
-        )
-
-    def _judge(self, made: Origin, *, beside: bool) -> Origin | None:
-        """Record this operation as an origin, or set it aside in case it is the only one.
-
-        Masks and positions are `beside`: numbers computed in FP32 without gradients in a pass with
-        gradients, and large negative numbers that a cast turns into -infinity.
-        """
-        if made.phase != "forward" or not beside:
-            self.origins.setdefault(made.phase, made)
-            return made
-        self._aside = self._aside or made
-        return None
+            beside = _is_mask(inputs[0])
+        else:
+            beside = torch.is_grad_enabled() and not any(map(_computes, inputs))
+        if beside and made.phase == "forward":
+            self._aside = self._aside or made  # in case it is the only one
+            return None
+        self.origins.setdefault(made.phase, made)
+        return made
 
     def excuses(self, t: Tensor) -> bool:
         """Whether this tracer saw how a result was made, and that its infinities were meant."""
-        if not is_plain(t):
-            return False
         found = getattr(t.untyped_storage(), _ORIGIN, self)
         return found is None or found in self._masks
 
@@ -378,7 +351,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _place(self) -> tuple[str, str]:
         """The phase, and the module that is running or that made the autograd node."""
-        node: Any = _current_node()
+        node = current_node()
         # an optimizer computes without gradients, but has its closure compute with them
         in_closure = self.by_closure and (node is not None or torch.is_grad_enabled())
         module = self._stack[-1]
@@ -418,28 +391,26 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _measure_angles(self, x: Tensor) -> None:
         """Look at the argument of a sine or cosine: half a unit in its last place is an angle."""
-        if not (is_plain(x) and x.numel()):
+        if not is_plain(x):
             return
         fmt = low_format_of(x) or getattr(x.untyped_storage(), _NARROWED, None)
         phase, module = self._place()
         if fmt is None or phase != "forward":
             return
-        largest = float(x.detach().float().abs().max())
+        largest = float(largest_of(x))
         if 0 < largest <= fmt.max_finite:
             error = 2.0 ** (math.frexp(largest)[1] - 1 - fmt.precision)
             found = Rounded(module, fmt.name, largest, error)
             self._seen.angles = _worst(self._seen.angles, found)
 
     def _follow_sum(
-        self, before: Tensor | None, total: Tensor, part: Any, factor: float
+        self, before: Tensor, total: Tensor, part: Any, factor: float
     ) -> None:
         """Add in FP32, too, what is added in place in a low format."""
         fmt = low_format_of(total)
-        low = _first(total)
         if not (fmt and is_plain(part) and part.shape == total.shape):
             return
-        assert before is not None and low is not None
-        part = part.detach().reshape(-1)[:_FOLLOWED].float()
+        low = _first(total)
         storage = total.untyped_storage()
         place = total.data_ptr()
         known = getattr(storage, _SUM, None)
@@ -447,7 +418,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # else something was written since
         if known and known.place == place and torch.equal(known.low, before):
             added, wide = known.added, known.wide
-        wide = wide + factor * part
+        wide = wide + factor * _first(part)
         setattr(storage, _SUM, _Sum(place, added + 1, low, wide))
         error = float((low - wide).norm() / wide.norm())
         if added >= _FEW_ADDITIONS and math.isfinite(error):
@@ -462,10 +433,8 @@ def _worst(known: Rounded | None, found: Rounded) -> Rounded:
     return known
 
 
-def _first(t: Tensor) -> Tensor | None:
-    """The first numbers of a tensor in a low format, in FP32."""
-    if low_format_of(t) is None or not is_plain(t):
-        return None
+def _first(t: Tensor) -> Tensor:
+    """The first numbers of a tensor, in FP32."""
     return t.detach().reshape(-1)[:_FOLLOWED].float()
 
 

@@ -49,8 +49,7 @@ def lightning_callback(**settings: Any) -> Any:
     require_packages("lightning_callback", "lightning")
     from lightning.pytorch import Callback  # type: ignore[import-not-found,unused-ignore]
 
-    kind = type("HealthCallback", (_ForLightning, Callback), {})
-    return kind(lightning_callback, settings)
+    return _made(lightning_callback, _ForLightning, Callback, settings)
 
 
 def transformers_callback(**settings: Any) -> Any:
@@ -71,8 +70,7 @@ def transformers_callback(**settings: Any) -> Any:
     require_packages("transformers_callback", "transformers")
     from transformers import TrainerCallback  # type: ignore[import-not-found,unused-ignore]
 
-    kind = type("HealthCallback", (_ForTransformers, TrainerCallback), {})
-    return kind(transformers_callback, settings)
+    return _made(transformers_callback, _ForTransformers, TrainerCallback, settings)
 
 
 def keras_callback(**settings: Any) -> Any:
@@ -92,25 +90,24 @@ def keras_callback(**settings: Any) -> Any:
     require_packages("keras_callback", "keras")
     from keras.callbacks import Callback  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-    kind = type("HealthCallback", (_ForKeras, Callback), {})
-    return kind(keras_callback, settings)
+    return _made(keras_callback, _ForKeras, Callback, settings)
+
+
+def _made(
+    make: Callable[..., Any], ours: type, theirs: type, settings: dict[str, Any]
+) -> Any:
+    """Make a callback of ours that is one of the trainer's, too."""
+    callback = type("HealthCallback", (ours, theirs), {})(make.__name__, **settings)
+    callback.again = partial(make, **settings)
+    return callback
 
 
 class _Watching:
     """A watch from a trainer's callbacks; its errors never reach the trainer."""
 
-    def __init__(self, make: Callable[..., Any], settings: dict[str, Any]) -> None:
-        super().__init__()
-        self._make = make
-        self._settings = settings
-        self._set(make.__name__, **settings)
-        self._first = rank() == 0
-        self._digest: Digest | None = None
-        self.health: Health | None = None
-        self.report: Report | None = None
-        self._said: set[str] = set()
+    again: Callable[[], Any]
 
-    def _set(
+    def __init__(
         self,
         name: str,
         *,
@@ -120,27 +117,33 @@ class _Watching:
         digest: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
+        super().__init__()
         one_of(name, "on_nonfinite", on_nonfinite, ("report", "raise"))
         self._say_every = say_every
         self._told = told
         self._raises = on_nonfinite == "raise"
         self._path = digest
         self._options = options
+        self._first = rank() == 0
+        self._digest: Digest | None = None
+        self.health: Health | None = None
+        self.report: Report | None = None
 
     def __reduce__(self) -> Any:
         """Pickle as a fresh callback, for trainers that start processes."""
-        return partial(self._make, **self._settings), ()
+        return self.again, ()
 
-    def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> None:
+    def _begin(self, model: nn.Module, optimizer: Any, scaler: Any) -> Health:
         self.close()
         options = dict(self._options)
         if isinstance(scaler, torch.amp.GradScaler):
             options.setdefault("scaler", scaler)
-        self.health = Health(model, optimizer, **options).__enter__()
+        health = self.health = Health(model, optimizer, **options).__enter__()
         self.report = None
-        self._said = set()
+        self._said: set[str] = set()
         if self._path is not None:
             self._digest = Digest(model, optimizer, path=self._path).__enter__()
+        return health
 
     def _step(self, scale: float | None = None, skipped: bool | None = None) -> None:
         """Record a step that had a backward pass."""
@@ -257,50 +260,52 @@ class _KerasOptimizer:
         self.grad_scale = scale
 
 
+def _call(
+    health: Health, layer: Any, call: Callable[..., Any], *args: Any, **given: Any
+) -> Any:
+    """Call a layer of Keras under the watch."""
+    name = f"{layer.path} ({type(layer).__name__})"
+    health.enter_layer(name, layer, args)
+    out = call(*args, **given)
+    health.leave_layer(name, True, layer, args, out)
+    return out
+
+
 class _ForKeras(_Watching):
     model: Any
     _optimizer: Any = None
     _layers: Any = ()
 
     def on_train_begin(self, logs: Any = None) -> None:
-        self._begin(self.model, None, None)
+        health = self._begin(self.model, None, None)
         # Keras's optimizers are not torch's, and its layers run beside torch's hooks
         self._optimizer = self.model.optimizer
-        self._optimizer.apply = partial(self._update, self._optimizer.apply)
+        self._optimizer.apply = partial(self._update, health, self._optimizer.apply)
         self._layers = [
             layer
             for layer in self.model._flatten_layers(include_self=False)
             if not any(layer._flatten_layers(include_self=False))
         ]
         for layer in self._layers:
-            object.__setattr__(layer, "call", partial(self._call, layer, layer.call))
-
-    def _call(
-        self, layer: Any, call: Callable[..., Any], *args: Any, **given: Any
-    ) -> Any:
-        name = f"{layer.path} ({type(layer).__name__})"
-        if self.health is None:
-            return call(*args, **given)
-        self.health.enter_layer(name, layer, args)
-        out = call(*args, **given)
-        self.health.leave_layer(name, True, layer, args, out)
-        return out
+            watched = partial(_call, health, layer, layer.call)
+            object.__setattr__(layer, "call", watched)
 
     def _update(
-        self, apply: Callable[..., Any], gradients: Any, weights: Any = None
+        self,
+        health: Health,
+        apply: Callable[..., Any],
+        gradients: Any,
+        weights: Any = None,
     ) -> None:
-        health = self.health
         inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
         scale = getattr(self._optimizer, "dynamic_scale", None)
         self._scale = 1.0 if scale is None else float(scale.value)
         before = int(inner.iterations)
         weights = weights or self.model.trainable_weights
         held = _KerasOptimizer(inner, weights, self._scale)
-        if health is not None:
-            health._before_update(held, (held,), {})
+        health._before_update(held, (held,), {})
         apply(gradients, weights)
-        if health is not None:
-            health._after_update(held, (held,), {})
+        health._after_update(held, (held,), {})
         self._skipped = int(inner.iterations) == before
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
+from heapq import nlargest
 from typing import Any, Self
 
 import torch
@@ -198,7 +199,7 @@ class Health(measures.Watch):
         self._stopped = False
         # Modules whose results hold infinities that are meant.
         self._masks: set[str] = set()
-        self._earlier: dict[str, tuple[float, float]] = {}
+        self._earlier: dict[str, float] = {}
         self._scaled: set[Any] = set()
         self._begin_step()
 
@@ -449,7 +450,7 @@ class Health(measures.Watch):
         ]
         self._prober.run(len(self.steps), roots, starts)
         with unseen():
-            left = {p: norm_of(p.grad) for p in self._spent if p.grad is not None}
+            left = self._norms(self._spent)
             sizes = together(list(left.values())).tolist() if left else []
             pairs = zip(left, sizes, strict=True)
             self._spent = {p: size for p, size in pairs if size}
@@ -469,8 +470,8 @@ class Health(measures.Watch):
 
     def _own(self, optimizer: Any) -> set[Tensor]:
         """The parameters that an optimizer updates; all, if it updates copies."""
-        held = [p for group in optimizer.param_groups for p in group["params"]]
-        own = {p for p in held if p in self._names}
+        held = {p for group in optimizer.param_groups for p in group["params"]}
+        own = held & self._names.keys()
         if not own and optimizer is self.optimizer:
             return set(self._names)
         return own
@@ -524,7 +525,7 @@ class Health(measures.Watch):
                     self._first_norms.append((self._names[p], norm))  # by hand
             self._movement.measure_gradients()
 
-    def _norms(self, own: set[Tensor]) -> dict[Tensor, Tensor]:
+    def _norms(self, own: Container[Tensor]) -> dict[Tensor, Tensor]:
         return {
             p: norm_of(p.grad) for p in self._names if p in own and p.grad is not None
         }
@@ -598,7 +599,6 @@ class Health(measures.Watch):
     def _scaler_step(
         self, original: Callable[..., Any], optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        self._before_scaled()
         before = self._updates
         self._in_scaler = True
         try:
@@ -609,6 +609,7 @@ class Health(measures.Watch):
 
     @without_errors
     def _after_scaled(self, optimizer: Any, refused: bool) -> None:
+        self._scale = float(self.scaler.get_scale())  # `update` will change it
         self._scaled.add(optimizer)
         own = self._own(optimizer)
         # Of several optimizers that a scaler steps, one may skip and the next one not.
@@ -618,10 +619,6 @@ class Health(measures.Watch):
             self._spent |= dict.fromkeys(own, 0.0)
         if self._unscales.pop(optimizer, 0) > 1:
             self._note("unscaled-twice", "unscale_ was called twice before an update.")
-
-    @without_errors
-    def _before_scaled(self) -> None:
-        self._scale = float(self.scaler.get_scale())
 
     # One step -------------------------------------------------------------------------------
 
@@ -776,9 +773,8 @@ class Health(measures.Watch):
         if not math.isfinite(record.weight_norm):
             bad = (~torch.isfinite(values_of(p)) for p in self._names)
             record.nonfinite_weights = sum(int(b.sum()) for b in bad)
-        if self._counting and not self.seen.bad_buffers:
-            self.seen.bad_buffers = self._look_at_buffers()
         if self._counting:
+            self.seen.bad_buffers = self.seen.bad_buffers or self._look_at_buffers()
             record.updated, record.unmoved = self._movement.count()
             rates = self._movement.rates
             self.seen.resting += bool(rates) and not any(rates)
@@ -805,48 +801,45 @@ class Health(measures.Watch):
     def _origins(self, record: Step, loss: Tensor | float) -> list[Origin]:
         """The origins that the tracer found, else the modules that the hooks found."""
         finite = math.isfinite(record.loss)
-        blamed: list[tuple[str, str]] = []
-        sizes: dict[str, tuple[float, float]] = {}
-        # Reading waits for the device.
-        if self._flags and (self._counting or self._due or not finite):
-            blamed, sizes = self._read_flags(finite)
+        blamed, given, results = self._read_flags(finite)
         if finite and not math.isfinite(record.gradient_norm or 0.0):
-            blamed += [
-                ("backward", f"{self._names[p]}, or an operation after it,")
-                for p, norm in self._raw.items()
-                if not norm.isfinite()
-            ]
+            for p, norm in self._raw.items():
+                if not norm.isfinite():
+                    where = f"{self._names[p]}, or an operation after it,"
+                    blamed.setdefault("backward", where)
         origins = self._tracer.origins_of(loss)
-        for phase, module in blamed:
+        for phase, module in blamed.items():
             made = Origin(len(self.steps), phase, module, "", "infinity or NaN")
             origins.setdefault(phase, made)
         if "forward" in origins:
             found = origins["forward"]
-            told = _told(found.module, sizes, self._earlier)
+            told = _told(found.module, given, results, self._earlier)
             origins["forward"] = found._replace(sizes=told)
-        elif sizes:
-            self._earlier = sizes
+        elif results:
+            self._earlier = results
         return list(origins.values())
 
     def _read_flags(
         self, finite: bool
-    ) -> tuple[list[tuple[str, str]], dict[str, tuple[float, float]]]:
-        """The modules to blame by phase, in order; and the input and output of each, in size."""
-        blamed = []
-        sizes: dict[str, tuple[float, float]] = {}
+    ) -> tuple[dict[str, str], dict[str, float], dict[str, float]]:
+        """The first module to blame in each phase, and the size of each one's input and output."""
+        blamed: dict[str, str] = {}
+        given: dict[str, float] = {}
+        results: dict[str, float] = {}
         masked = False
         above = "The loss"  # in the backward pass, the module before
         latest = ""
-        values = together([size for *_, size in self._flags]).tolist()
-        for (phase, name, _), size in zip(self._flags, values, strict=True):
-            before, _ = sizes.get(name, (0.0, 0.0))
+        # Reading waits for the device.
+        flags = self._flags if self._counting or self._due or not finite else []
+        values = together([size for *_, size in flags]).tolist() if flags else []
+        for (phase, name, _), size in zip(flags, values, strict=True):
             bad = not math.isfinite(size)
             if phase == "input":
-                sizes[name] = size, 0.0
+                given[name] = size
             elif phase in ("forward", "meant"):
                 latest = name
-                sizes[name] = before, size
-                here = math.isfinite(before)
+                results[name] = size
+                here = math.isfinite(given.get(name, 0.0))
                 known = phase == "meant" or (finite and name in self._masks)
                 if size == math.inf and known and (here or masked):
                     masked = True
@@ -855,16 +848,15 @@ class Health(measures.Watch):
                     where = (
                         name if here else f"The data, or an operation before {name},"
                     )
-                    blamed.append(("forward", where))
+                    blamed.setdefault("forward", where)
             elif bad:
-                blamed.append((phase, above))
+                blamed.setdefault(phase, above)
             else:
                 above = name
         if latest and not finite:
-            blamed.append(
-                ("forward", f"An operation after {latest}, such as the loss,")
-            )
-        return blamed, sizes
+            where = f"An operation after {latest}, such as the loss,"
+            blamed.setdefault("forward", where)
+        return blamed, given, results
 
     def _measure_casts(self) -> None:
         """Record what casts did, and whether a changed weight was used without a new one."""
@@ -898,22 +890,24 @@ class Health(measures.Watch):
 
 def _told(
     module: str,
-    sizes: dict[str, tuple[float, float]],
-    earlier: dict[str, tuple[float, float]],
+    given: dict[str, float],
+    results: dict[str, float],
+    earlier: dict[str, float],
 ) -> str:
     """Say how large the numbers in and below a module were, and its output before."""
-    if module not in sizes:
+    if module not in results:
         return ""
     inside = module.partition(" (")[0] + "."
-    results = {name: out for name, (_, out) in sizes.items() if name.startswith(inside)}
-    finite = {name: out for name, out in results.items() if math.isfinite(out)}
-    given, out = sizes[module]
-    parts = [f"input {given:.2g}"]
-    for name in sorted(finite, key=lambda name: -finite[name])[:2]:
-        parts.append(f"{name.removeprefix(inside)} {finite[name]:.2g}")
-    parts.append(f"output {out:.2g}")
+    finite = [
+        (size, name.removeprefix(inside))
+        for name, size in results.items()
+        if name.startswith(inside) and math.isfinite(size)
+    ]
+    parts = [f"input {given.get(module, 0.0):.2g}"]
+    parts += [f"{name} {size:.2g}" for size, name in nlargest(2, finite)]
+    parts.append(f"output {results[module]:.2g}")
     if module in earlier:
-        parts.append(f"{earlier[module][1]:.2g} before")
+        parts.append(f"{earlier[module]:.2g} before")
     return ", ".join(parts)
 
 

@@ -178,7 +178,7 @@ def test_an_error_of_a_logger_does_not_reach_lightning(lightning, tmp_path):
 def test_callbacks_are_sent_to_other_processes_as_new_ones(lightning):
     callback = lightning_callback(every=10)
     for twin in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
-        assert twin._settings == {"every": 10}
+        assert twin.again.keywords == {"every": 10}
         assert isinstance(twin, lightning.Callback)
 
 
