@@ -21,8 +21,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run_b", type=Path, metavar="B.json")
     parser.add_argument("--plot", type=Path, help="a figure, .png or .svg")
     options = parser.parse_args(argv)
+    runs = [path.resolve() for path in (options.run_a, options.run_b)]
     if options.plot and options.plot.suffix not in (".png", ".svg"):
         parser.error(f"--plot must be a .png or .svg; got {options.plot}")
+    if options.plot and options.plot.resolve() in runs:
+        parser.error(f"--plot must not be one of the runs; got {options.plot}")
     try:
         found = compare(options.run_a, options.run_b)
     except ValueError as error:

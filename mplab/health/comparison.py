@@ -28,9 +28,9 @@ class Difference(NamedTuple):
         step: the step of the run, from 0.
         site: the place, as in run_a.
         ulps: the distance in units in the last place of the dtype: the largest among the sampled
-            numbers, or where these are equal, the difference of the sums of all; at least 1. For
-            integers, the difference itself. Infinity where one run has a NaN or an infinity and
-            the other has none, NaN where dtype or shape differ.
+            numbers, or where these are equal, the difference of the sums of all. For integers,
+            the difference itself. Infinity where one run has a NaN or an infinity and the other
+            has none, NaN where both have others, and where dtype or shape differ.
         moved: how many of the sampled numbers differ.
         other: dtype and shape in run_b, where they differ; else empty.
     """
@@ -49,6 +49,8 @@ class Difference(NamedTuple):
             return f"{site.dtype} of {site.shape} against {self.other}"
         if self.ulps == math.inf:
             return "a number that is not finite against one that is"
+        if math.isnan(self.ulps):
+            return "numbers that are not finite, of other bits"
         unit = "ulp" if getattr(torch, site.dtype).is_floating_point else "in integers"
         size = math.prod(site.shape)
         if self.moved:
@@ -57,7 +59,11 @@ class Difference(NamedTuple):
                 f"{self.ulps:,.0f} {unit} at most in the {self.moved} of {sampled} sampled "
                 f"numbers that differ, of {size:,}"
             )
-        return f"{self.ulps:,.0f} {unit} in the sum over {size:,} numbers; those sampled are equal"
+        free = "" if self.ulps else ", as where places or signs change"
+        return (
+            f"{self.ulps:,.0f} {unit} in the sum over {size:,} numbers{free}; those sampled are "
+            f"equal"
+        )
 
 
 @dataclass(frozen=True, repr=False)
@@ -196,14 +202,17 @@ def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
             f"{len(steps)} in common."
         )
     for name, mine, theirs in (("run_a", a, b), ("run_b", b, a)):
-        alone: list[Site] = []
+        alone: list[tuple[int, Site]] = []
         for n in steps:
             places = {site.place for site, _ in _rows(theirs, n)}
-            alone += (site for site, _ in _rows(mine, n) if site.place not in places)
+            alone += (
+                (n, site) for site, _ in _rows(mine, n) if site.place not in places
+            )
         if alone:
+            first, site = alone[0]
             yield (
-                f"Other layers: {len(alone)} digests are in {name} alone; the first: "
-                f"{alone[0].direction}, {alone[0]}."
+                f"Other tensors: {len(alone)} digests are in {name} alone; the first: step "
+                f"{first}, {site.direction}: {site}."
             )
         if mine.error:
             yield f"The watch of {name} met an error of its own and stopped: {mine.error}"
@@ -227,14 +236,17 @@ def _ulps(site: Site, a: np.ndarray, b: np.ndarray) -> tuple[float, int]:
     if not moved:
         # compare the sums modulo half the range of codes, so that a changed sign does not count
         apart = (int(a[0]) - int(b[0]) + half // 2) % half - half // 2
-        return float(max(1, abs(apart))), 0
+        return float(abs(apart)), 0
     codes = [x[2:][differ] for x in (a, b)]
     if not dtype.is_floating_point:
         ordered = [x.tolist() for x in codes]
     else:
         bits = [torch.from_numpy(x).to(BITS[dtype.itemsize]) for x in codes]
-        if not torch.equal(*(x.view(dtype).double().isfinite() for x in bits)):
+        finite, theirs = (x.view(dtype).double().isfinite() for x in bits)
+        if not torch.equal(finite, theirs):
             return math.inf, moved
+        if not finite.all():
+            return math.nan, moved
         # negative numbers in descending order of their codes, as integers below zero
         ordered = [[n if n >= 0 else n ^ (half - 1) for n in x.tolist()] for x in codes]
     return float(max(abs(m - n) for m, n in zip(*ordered, strict=True))), moved
@@ -266,9 +278,10 @@ def _parsed(content: bytes) -> Record:
         if "error" in stored:
             record.error = str(stored["error"])
             continue
-        record.sites += (
-            Site._make((*site[:6], tuple(map(int, site[6])))) for site in stored["new"]
-        )
+        for *names, shape in stored["new"]:
+            if [*map(type, names)] != [str, str, str, str, int, str]:
+                raise ValueError(f"a site is {quoted(names)}")
+            record.sites.append(Site._make((*names, tuple(map(int, shape)))))
         number = stored["step"]
         ids = stored["sites"]
         places = np.array(ids, np.int64)

@@ -119,7 +119,10 @@ def numbers_of(t: Tensor) -> Tensor:
     Integer sums wrap around at 2^64, so no order of summation changes them.
     """
     if t.is_sparse:
-        t = t.coalesce().values()
+        t = t.coalesce()
+        numbers = numbers_of(t.values())
+        numbers[1] += numbers_of(t.indices())[1]
+        return numbers
     t = local(t)
     bits = t.resolve_neg().reshape(-1).contiguous().view(BITS[t.itemsize])
     distance = max(1, (bits.numel() - 1) // (SAMPLED - 1))

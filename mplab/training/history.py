@@ -18,7 +18,14 @@ from mplab.training.exponents import ExponentHistogram
 
 _VERSION = 3
 
-MALFORMED = (ValueError, TypeError, LookupError, AttributeError, OverflowError)
+MALFORMED = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 """What reading a document raises that is no History."""
 
 _SAMPLED = 8

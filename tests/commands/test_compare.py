@@ -59,3 +59,12 @@ def test_what_cannot_be_compared_is_one_line(runs, capsys):
     with pytest.raises(SystemExit, match="2"):
         compared(runs, "a", "same", "--plot", "p.gif")
     assert "--plot must be a .png or .svg; got p.gif" in capsys.readouterr().err
+
+
+def test_the_figure_is_never_one_of_the_runs(runs, capsys):
+    image = (runs / "a.json").rename(runs / "a.svg")
+    before = image.read_bytes()
+    with pytest.raises(SystemExit, match="2"):
+        main(["compare", str(runs / "other.json"), str(image), "--plot", str(image)])
+    assert image.read_bytes() == before
+    assert "--plot must not be one of the runs; got" in capsys.readouterr().err

@@ -70,6 +70,22 @@ def test_a_page_shows_its_explorers_and_asks_for_nothing(lessons):
     )
 
 
+def test_a_page_holds_pasted_and_plotted_images():
+    new = nbformat.v4
+    text = new.new_markdown_cell("# Mine\n\n![a dot](attachment:dot.png)")
+    text["attachments"] = {"dot.png": {"image/png": "iVBORw0K"}}
+    plotted = {"image/png": "iVBORw0L\n", "text/plain": "<Figure>"}
+    outputs = [
+        new.new_output("display_data", plotted),
+        new.new_output("stream", text="\x1b[31mred\x1b[0m"),
+    ]
+    code = new.new_code_cell("plt.show()", outputs=outputs)
+    page = lesson_body(new.new_notebook(cells=[text, code]))
+    assert '<img src="data:image/png;base64,iVBORw0K" alt="a dot"' in page
+    assert '<img src="data:image/png;base64,iVBORw0L" alt="&lt;Figure&gt;">' in page
+    assert "<pre>red</pre>" in page
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 def test_each_prediction_of_a_lesson_hides_the_next_cell(path):
     page = lesson_body(nbformat.read(path, as_version=4))

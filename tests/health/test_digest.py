@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from mplab import FP16
+from mplab.course.pictures.monitoring import parting
 from mplab.health import Digest, compare, digest as digest_module
 from mplab.health.digest import (
     _CHUNK,
@@ -347,7 +348,11 @@ def test_a_nan_is_equal_to_a_nan_and_minus_zero_is_no_zero():
     assert pair([0.0], [-0.0]).first.ulps == 1
     assert pair([0.0] * 40, [-0.0] * 40).first.moved == SAMPLED
     other = torch.tensor([0x7FC00001], dtype=torch.int32).view(torch.float32)
-    assert pair([NAN], other).first.ulps == 1
+    assert math.isnan(pair([NAN], other).first.ulps)
+    for bad in (math.inf, -math.inf):
+        found = pair([bad, 1.0], [NAN, 2.0]).first
+        assert found.apart == "numbers that are not finite, of other bits"
+
     for bad in (NAN, math.inf):
         assert pair([bad, 1.0], [1.0, 1.0]).first.ulps == math.inf
         assert "not finite" in pair([bad, 1.0], [1.0, 1.0]).first.apart
@@ -369,6 +374,19 @@ def test_units_are_those_of_the_exact_difference(dtype):
             found = pair([float(sign * one)], [float(sign * two)], dtype)
             exact = abs(one - two) * (1 << wide)
             assert (found.first.ulps if found.first else 0) == exact
+
+
+def test_signs_and_places_of_numbers_not_sampled_are_no_ulps(tmp_path):
+    ones = np.linspace(1.0, 2.0, 100)
+    for other in ([1, 3, 2], [1, 2, -3]):
+        changed = ones.copy()
+        changed[:3] = np.sign(other) * ones[np.abs(other) - 1]
+        found = pair(ones, changed)
+        assert found.first.apart == (
+            "0 ulp in the sum over 100 numbers, as where places or signs change; those sampled "
+            "are equal"
+        )
+        parting(found).save(tmp_path / "p.png")
 
 
 def test_signs_and_binades_are_crossed_by_counting_the_numbers_between():
@@ -440,7 +458,11 @@ def test_every_kind_of_tensor_has_numbers():
     ]
     for t in tensors:
         assert numbers_of(t).shape == (2 + SAMPLED,)
-    assert torch.equal(numbers_of(sparse), numbers_of(torch.tensor([2.0, 1.0])))
+    elsewhere = torch.sparse_coo_tensor(
+        torch.tensor([[0, 2]]), torch.tensor([2.0, 1.0]), (3,), check_invariants=True
+    )
+    assert torch.equal(numbers_of(sparse), numbers_of(sparse.coalesce()))
+    assert not torch.equal(numbers_of(sparse), numbers_of(elsewhere))
     assert not torch.equal(numbers_of(tensors[3]), numbers_of(tensors[6]))
 
 
@@ -468,11 +490,23 @@ def test_other_lengths_are_told_and_what_both_have_is_compared():
     assert place(found) == (3, "forward", "4", "output")
 
 
-def test_other_layers_are_told_and_what_both_have_is_compared():
+def test_other_tensors_are_told_and_what_both_have_is_compared():
     found = compare(run(make=mlp), run(make=lambda: nn.Sequential(*mlp(), nn.Tanh())))
     assert not found.equal
     assert found.notes == [
-        "Other layers: 8 digests are in run_b alone; the first: forward, the output of 3 (Tanh)."
+        "Other tensors: 8 digests are in run_b alone; the first: step 0, forward: the output of 3 "
+        "(Tanh)."
+    ]
+
+
+def test_a_weight_frozen_on_the_way_is_told_with_its_step():
+    found = compare(run(), run(at(2, lambda m, _: m[4].weight.requires_grad_(False))))
+    assert (
+        found.verdict == "The runs part in step 3, forward: the output of 4 (Linear)."
+    )
+    assert found.notes == [
+        "Other tensors: 4 digests are in run_a alone; the first: step 2, backward: the gradient "
+        'with respect to "weight" of 4 (Linear).'
     ]
 
 
@@ -589,7 +623,8 @@ def broken_files():
     row = [0] * (2 + SAMPLED)
     good = {"step": 0, "new": [site], "sites": [0], "rows": [row]}
     for wrong in (
-        {"new": [[1, 2]]}, {"new": [[*site[:5], "system", [1]]]}, {"rows": [[1, 2]]},
+        {"new": [[1, 2]]}, {"new": [[*site[:5], "system", [1]]]}, {"new": [[["0"], *site[1:]]]},
+        {"new": [[*site[:4], "0", "float32", [1]]]}, {"rows": [[1, 2]]},
         {"sites": [10**6]}, {"sites": [-1]}, {"step": "0"}, {"rows": [[2**70] * (2 + SAMPLED)]},
         {"sites": [], "rows": []}, {"new": None},
     ):  # fmt: skip

@@ -78,7 +78,14 @@ def test_what_cannot_be_run_is_refused_in_one_line(tmp_path, refused, options, e
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"mplab runs": 99, "runs": []}']
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"mplab runs": 99, "runs": []}',
+        pytest.param(b"[" * 200_000, id="deep"),
+    ],
 )
 def test_a_file_of_another_kind_is_refused_and_kept(tmp_path, refused, content):
     out = tmp_path / "run.json"

@@ -289,7 +289,8 @@ def parting(comparison: Comparison) -> c.Picture:
     rows = {layer: k for k, layer in enumerate(layers)}
     columns = {step: k for k, step in enumerate(steps)}
     picture = c.Picture(height=2.2 + 0.3 * max(3, len(layers)), width=9.0)
-    most = max([1.0, *(math.log2(d.ulps) for d in found if math.isfinite(d.ulps))])
+    sizes = [d.ulps for d in found if math.isfinite(d.ulps)]
+    most = math.log2(max([2.0, *sizes]))
     directions = ("forward", "backward", "update")
     panels = picture.subplots(1, 3, sharey=True)
     for axes, direction in zip(panels, directions, strict=True):
@@ -298,7 +299,7 @@ def parting(comparison: Comparison) -> c.Picture:
             way, step = _cell(d)
             if way == direction and d.site.layer in rows:
                 at = rows[d.site.layer], columns[step]
-                far = math.log2(d.ulps) if math.isfinite(d.ulps) else most
+                far = math.log2(max(1.0, d.ulps)) if math.isfinite(d.ulps) else most
                 apart[at] = np.fmax(apart[at], far)
         mesh = axes.pcolormesh(
             apart, cmap=_APART, vmin=0, vmax=most, edgecolors="white", lw=0.4

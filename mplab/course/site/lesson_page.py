@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from nbconvert.filters import Highlight2HTML, markdown2html
+from nbconvert.filters import Highlight2HTML, markdown2html, strip_ansi
 
 from mplab.common.files import PICTURE, PREDICTION
 from mplab.course.exercises.practice import practice
@@ -109,7 +109,8 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         if cell.cell_type != "markdown":
             pieces = [cell]
         else:
-            pieces = [piece for piece in _PIECES.split(cell.source) if piece.strip()]
+            source = _with_images(cell)
+            pieces = [piece for piece in _PIECES.split(source) if piece.strip()]
         for piece in pieces:
             is_text = isinstance(piece, str)
             starts = is_text and bool(_PIECES.match(piece))
@@ -139,6 +140,17 @@ def lesson_body(notebook: Any, more: str = "") -> str:
         contents = f'aria-label="In this lesson"><ul>{links}</ul>'
         below_title = f'<nav class="contents" {contents}</nav>{below_title}'
     return "".join([*parts[:1], below_title, *parts[1:]])
+
+
+def _with_images(cell: Any) -> str:
+    """Return the text of a cell, with the images that were pasted into it."""
+    source: str = cell.source
+    for name, kinds in cell.get("attachments", {}).items():
+        for kind, data in kinds.items():
+            source = source.replace(
+                f"(attachment:{name}", f"(data:{kind};base64,{data}"
+            )
+    return source
 
 
 def markdown_to_html(markdown: str) -> str:
@@ -205,7 +217,11 @@ def _shown(output: Any, frozen: dict[str, Any]) -> str:
             return f'<div class="scrolled">{html}</div>'
         return html
     words = output.get("text") or data.get("text/plain", "")
-    return f"<pre>{escape(words)}</pre>" if words else ""
+    if "image/png" in data:
+        png = data["image/png"].strip()
+        return f'<img src="data:image/png;base64,{png}" alt="{escape(words)}">'
+    plain = escape(strip_ansi(words))  # type: ignore[no-untyped-call]
+    return f"<pre>{plain}</pre>" if words else ""
 
 
 # Explorers -------------------------------------------------------------------------------
