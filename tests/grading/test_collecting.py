@@ -452,6 +452,28 @@ def test_a_repair_by_the_teacher_stays_until_the_student_hands_in_something_else
     assert kept.read_text() == "repaired"
 
 
+def test_of_two_files_of_one_student_side_by_side_the_newer_counts(course):
+    files = {"s01_a1.ipynb": "old", "s01_a1 (1).ipynb": "new", "s02_a1.ipynb": "x"}
+    dates = {"s01_a1 (1).ipynb": (2026, 1, 3, 0, 0, 0)}
+    told = " ".join(bring(course, files, dates=dates).problems)
+    assert "'s01_a1.ipynb': of s01 as well; 's01_a1 (1).ipynb' is newer" in told
+    assert taken(course) == {"s01/a1/s01_a1 (1).ipynb": "new", "s02/a1/a1.ipynb": "x"}
+
+
+def test_notebooks_of_one_assignment_side_by_side_belong_together(course):
+    second = course.root / "source/a1/b.ipynb"
+    second.write_text("{}")
+    bring(course, {"s01_a1.ipynb": "x", "s01_b.ipynb": "y"})
+    second.unlink()
+    assert taken(course) == {"s01/a1/a1.ipynb": "x", "s01/a1/b.ipynb": "y"}
+
+
+def test_a_submission_that_was_replaced_and_comes_again_is_told(course):
+    """The download may be an old one."""
+    told = [bring(course, {"s01/a1.ipynb": text}).problems for text in "xyx"]
+    assert [" ".join(lines).count("an old one?") for lines in told] == [0, 0, 1]
+
+
 NAMESAKES = (
     ROSTER.replace("email\n", "email,number\n") + "s05,Ada,Lowe,,77\ns06,Di,Wu,,\n"
 )

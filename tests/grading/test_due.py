@@ -1,5 +1,6 @@
 """One clock: due dates, and the times of platforms, in the course's time zone."""
 
+import sqlite3
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -35,6 +36,15 @@ def test_a_due_date_is_in_the_course_s_time_zone_and_is_echoed(
         assert book.find_assignment("a1").duedate == utc
 
 
+def test_a_gradebook_that_cannot_be_written_is_told_without_a_traceback(course, capfd):
+    with sqlite3.connect(course.root / "gradebook.db", isolation_level=None) as lock:
+        lock.execute("BEGIN IMMEDIATE")
+        assert run(course, "due", "a1", "2026-11-30 12:00") == 2
+    told = capfd.readouterr().err
+    assert "database must answer; got database is locked" in told
+    assert "Traceback" not in told
+
+
 def test_a_due_date_that_nbgrader_set_is_shown_in_the_course_s_zone(course):
     """nbgrader reads a time without an offset as UTC; a teacher may have meant noon in Berlin."""
     in_zone(course, "Europe/Berlin")
@@ -44,8 +54,11 @@ def test_a_due_date_that_nbgrader_set_is_shown_in_the_course_s_zone(course):
     assert due_words(course, "a1").endswith("13:00 CET (Europe/Berlin)")
 
 
-@pytest.mark.parametrize("time", ["soon", "05/11/26 10:15", "2026-13-01"])
-def test_what_is_no_time_is_refused(bare, capsys, time):
+@pytest.mark.parametrize(
+    "time",
+    ["soon", "05/11/26 10:15", "2026-13-01", "2026", "12:00", "2026-11", "30 November"],
+)
+def test_what_is_no_time_or_lacks_a_part_of_the_day_is_refused(bare, capsys, time):
     assert run(bare, "due", "a1", time) == 2
     told = capsys.readouterr().err
     assert told.startswith(

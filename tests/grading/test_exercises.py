@@ -8,11 +8,18 @@ import numpy as np
 import pytest
 from cases import run_script
 from corpus import Answering
+from nbformat import v4
 
 import mplab
 from mplab.course import EXERCISES, Exercise, Misconception, equal
 from mplab.course.grading import Graded, Part, load_public
-from mplab.course.grading.exercises import load_assignment, public_table, seed_for
+from mplab.course.grading.execute import write_outcomes
+from mplab.course.grading.exercises import (
+    Outcome,
+    load_assignment,
+    public_table,
+    seed_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +50,15 @@ def graded(**changes):
              lambda rng: [(rng.normal(), 4.0), (1.0, 0.0)]),
     )  # fmt: skip
     return Graded("quotient", exercise, parts)
+
+
+def test_points_of_a_tenth_add_up():
+    parts = [Part(str(points), points, "Look.") for points in (0.1, 0.2)]
+    assert Graded("quotient", graded().exercise, parts).points == 0.3
+    outcomes = [Outcome(part.name, part.points, part.points, "") for part in parts]
+    cell = v4.new_code_cell()
+    write_outcomes(cell, outcomes)
+    assert cell.outputs[1]["data"]["text/plain"] == "0.3"
 
 
 @pytest.mark.parametrize(

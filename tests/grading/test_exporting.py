@@ -132,6 +132,52 @@ def test_an_excused_student_stays_so_and_is_not_said_to_be_missing(tmp_path):
     assert found == [[], []] and path.read_text("utf-8") == CANVAS.format("")
 
 
+def test_who_has_a_student_s_name_or_number_gets_no_points_of_hers(tmp_path):
+    """Who joined later is in the platform's file, and not in the roster."""
+    lines = [
+        "Student,ID,SIS User ID,Section,A1 (77)",
+        '"Löwe, Ada",5,s01,G,{}',
+        '"Löwe, Ada",9,s99,G,',
+        '"Wu, Di",s01,s98,G,',
+        '"Ek, Cy",10,s97,G,{}',  # by the only name
+        '"Li, Bo",11,s96,G,',
+        '"Li, Bo",12,s95,G,',
+    ]
+    into = tmp_path / "theirs.csv"
+    into.write_text("\n".join(lines).replace("{}", ""), encoding="utf-8")
+    full = [FULL, AWAY, FULL._replace(student=HALF.student._replace(number=""))]
+    path, *_ = fill_in_grades(Course(tmp_path), full, into, column="")
+    assert path.read_text("utf-8").split("\n") == [
+        line.format("9.5" if "s01" in line else "4") for line in lines
+    ]
+
+
+def test_of_two_columns_of_one_title_none_is_filled_in(tmp_path):
+    into = tmp_path / "theirs.csv"
+    into.write_text(
+        CANVAS.format("").replace("Summe", "Blatt 1 (78)"), encoding="utf-8"
+    )
+    with pytest.raises(ValueError, match=r"one column Blatt 1; .* Name the column"):
+        fill_in_grades(Course(tmp_path), [FULL], into, column="Blatt 1")
+    path, *_ = fill_in_grades(Course(tmp_path), [FULL], into, column="Blatt 1 (78)")
+    assert ";;9.5\n" in path.read_text("utf-8")
+
+
+@pytest.mark.parametrize(("most", "shown"), [(0.1 + 0.2, "0.30"), (10 / 3, "3,33")])
+def test_a_maximum_may_be_a_fraction_of_which_two_decimals_are_shown(
+    tmp_path, most, shown
+):
+    into = tmp_path / "theirs.csv"
+    full = [FULL._replace(max_score=most)]
+    for text in (shown, "-", "1,000.00"):
+        into.write_text(CANVAS.format("").replace("10,00", text), encoding="utf-8")
+        if text == shown:
+            fill_in_grades(Course(tmp_path), full, into, column="Blatt 1")
+            continue
+        with pytest.raises(ValueError, match=f"maximum must be that .* got {text}"):
+            fill_in_grades(Course(tmp_path), full, into, column="Blatt 1")
+
+
 def test_a_file_that_would_give_other_points_is_refused(tmp_path):
     into = tmp_path / "theirs.csv"
     course = Course(tmp_path)

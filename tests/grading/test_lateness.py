@@ -95,10 +95,14 @@ def test_extensions_are_read_and_a_broken_line_is_told(bare):
         "mallory,a1,1",
         "s01,a1,1e99",
         "s01,A1,1",
+        "s01,a1,-2",
     ):
         path.write_text(f"id,assignment,hours\n{line}\n", encoding="utf-8")
         with pytest.raises(
             ValueError, match=r"line 2: extensions must be lines of id,assignment"
         ):
             bare.extensions("a1")
+    path.write_text("id,assignment,hours\ns01,a1,24\ns01,a2,1\ns01,a1,48\n")
+    with pytest.raises(ValueError, match=r"line 4: .* has another line"):
+        bare.extensions("a1")
     path.unlink()

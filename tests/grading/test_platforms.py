@@ -183,6 +183,9 @@ def test_a_table_of_people_keeps_what_was_filled_in_and_knows_the_roster(course)
     ):
         with pytest.raises(ValueError, match=words):
             collect(course, "a1", course.root / "d.zip", people=path)
+    table.write_text("name,id\nAnn,s03\nAnn,s01\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="line 3: name must have one id; got 's01'"):
+        collect(course, "a1", course.root / "d.zip", people=table)
 
 
 def test_two_people_of_one_name_are_told_apart_by_the_table(course):
@@ -193,6 +196,38 @@ def test_two_people_of_one_name_are_told_apart_by_the_table(course):
     table.write_text("name,id\nAda Löwe_17,s01\nAda Löwe_18,s04\n", encoding="utf-8")
     found = collect(course, "a1", course.root / "d.zip", people=table)
     assert found.students == ["s01", "s04"]
+
+
+def test_a_name_in_the_worksheet_of_two_lines_is_the_student_s_whose_id_is_there(
+    course,
+):
+    table = course.root / "w.csv"
+    head = 'Identifier,"Full name","ID number","Last modified (submission)"\n'
+    lines = "Participant 17,Ada Löwe,s01,-\nParticipant 18,Ada Löwe,s99,-\n"
+    table.write_text(head + lines, encoding="utf-8")
+    people = People(course.roster(), {})
+    read_list([table], people, ZoneInfo("UTC"))
+    assert people.numbers == {"17": "s01"}
+
+
+def test_a_zip_that_a_mac_packed_again_keeps_its_umlauts(course):
+    name = "Ada Löwe_17_assignsubmission_file/a1.ipynb".encode()
+    place = course.root / "d.zip"
+    with zipfile.ZipFile(place, "w") as archive:
+        archive.writestr("x" * len(name), "x")
+    place.write_bytes(place.read_bytes().replace(b"x" * len(name), name))
+    assert collect(course, "a1", place).students == ["s01"]
+
+
+def test_a_list_of_times_that_is_not_there_is_told(course):
+    with pytest.raises(ValueError, match="there is no such file"):
+        read_list([course.root / "no.csv"], People([], {}), ZoneInfo("UTC"))
+
+
+def test_an_address_of_two_students_is_nobody_s():
+    two = [Student("s01", "", "", "a@x"), Student("s0002", "", "", "a@x")]
+    people = People(two, {})
+    assert (people.whose("a@x_a1"), people.whose("s01_a1")) == (None, "s01")
 
 
 MOODLE, TEAMS = "Löwe_17_assignsubmission_file", "team,id\nTeam A,s01\nTeam A,s02\n"

@@ -275,9 +275,12 @@ def test_one_renamed_notebook_is_recognised_and_two_are_not(tmp_path):
     found = read_submission(folder, {"a1": skeleton()})
     assert found[0].keys() == {"a1"}
     (folder / "b.ipynb").write_text("{}")
+    found = read_submission(folder, {"a1": skeleton(), "c": skeleton()})
+    assert found[0].keys() == {"a1"}  # a browser's name for a second download
+    (folder / "a1 (1).ipynb").rename(folder / "mine.ipynb")
     with pytest.raises(RejectedSubmission, match=r"no notebook a1\.ipynb"):
         read_submission(folder, {"a1": skeleton()})
-    (folder / "a1 (1).ipynb").rename(folder / "a1.ipynb")
+    (folder / "mine.ipynb").rename(folder / "a1.ipynb")
     (folder / "b.ipynb").rename(folder / "final.ipynb")
     [note] = read_submission(folder, {"a1": skeleton()})[1]
     assert note == "Not graded: 'final.ipynb', a further notebook."

@@ -310,7 +310,11 @@ def _deliveries(
             remarks.append(f"{shown_name(top)}: {owner.remark}")
         if label and (label.number or label.time):
             key = f"number {label.number} {label.time}"
-        elif rest or top.lower().endswith(".zip"):
+        elif (
+            rest
+            or top.lower().endswith(".zip")
+            or (len(ours) == 1 and _NOTEBOOK.fullmatch(top))
+        ):
             key = f"top {top}"
         else:  # one of several files side by side
             key = ""
@@ -320,7 +324,11 @@ def _deliveries(
         if label and label.platform == "Canvas":
             _add_from_canvas(delivery, file, label, ours)
         else:
-            delivery.files["/".join(rest) or (label.file if label else top)] = file
+            name = "/".join(rest) or (label.file if label else top)
+            for own in () if rest or label else ours - delivery.files.keys():
+                if top.endswith((f"_{own}", f"-{own}", f" {own}")):
+                    name = own
+            delivery.files[name] = file
     left_out = list(reasons)
     by_owner: dict[str, list[_Delivery]] = {}
     for student, by_key in found.items():
@@ -454,6 +462,9 @@ def _is_of(status: os.stat_result, user: str) -> bool:
 def _zip_files(archive: zipfile.ZipFile) -> Iterator[_File]:
     for info in archive.infolist():
         text = info.filename.replace("\\", "/")
+        if not info.flag_bits & 0x800:
+            with suppress(UnicodeError):  # a Mac packs in UTF-8 and does not say so
+                text = text.encode("cp437").decode()
         name = PurePosixPath(text)
         if text.endswith("/") or not _SKIPPED.isdisjoint(name.parts[:1]):
             continue
@@ -646,11 +657,10 @@ def _store(
     target = course.root / "submitted" / student / assignment
     before = course.read("received", assignment, student)
     problems: list[str] = []
-    record["digest"] = _digest(files)
+    digest = record["digest"] = _digest(files)
     there = None
     if target.is_dir() and not target.is_symlink():
-        stored = [path for path in target.iterdir() if path.is_file()]
-        there = _digest({path.name: path.read_bytes() for path in stored})
+        there = _digest_of(target)
     brought_in = before.get("digest", there)
     repaired = there is not None and there != brought_in
     if there is not None and brought_in == record["digest"]:
@@ -661,6 +671,12 @@ def _store(
         if record["source"] == "list" or not before:  # else its time is recorded
             course.write("received", assignment, student, record)
         return problems
+    past = (course.root / ".mplab" / "replaced").glob(f"*/{student}-{assignment}-*")
+    if digest in map(_digest_of, past):
+        problems.append(
+            f"{student}: this was replaced by something newer before, and counts again; is the "
+            "download an old one?"
+        )
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=course.root / ".mplab") as folder:
         new = Path(folder, "new")
@@ -679,6 +695,11 @@ def _store(
         course.write("received", assignment, student, record)
         new.rename(target)
     return problems
+
+
+def _digest_of(folder: Path) -> str:
+    stored = [path for path in folder.iterdir() if path.is_file()]
+    return _digest({path.name: path.read_bytes() for path in stored})
 
 
 def _digest(files: Mapping[str, bytes]) -> str:

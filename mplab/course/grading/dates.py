@@ -43,7 +43,7 @@ def read_time(text: str, zone: tzinfo) -> datetime:
         zone: the time zone, unless the text holds an offset.
 
     Raises:
-        ValueError: it is no time, or day and month could be exchanged.
+        ValueError: it is no time, lacks a part of the day, or day and month could be exchanged.
     """
     from dateutil import parser  # type: ignore[import-untyped, unused-ignore]
 
@@ -54,9 +54,10 @@ def read_time(text: str, zone: tzinfo) -> datetime:
     text = _WORD.sub(english, text)
     if re.search(r"(?<![\d:-])\d{1,2}[./-]\d", text):
         raise ValueError(f"{text!r} may begin with the day or with the month")
-    day = datetime.now().replace(hour=0, minute=0, second=0, microsecond=0)
-    read: datetime = parser.parse(text, default=day)
-    end = parser.parse(text, default=day.replace(hour=23, minute=59))
+    read: datetime = parser.parse(text, default=datetime(2000, 1, 1))
+    end = parser.parse(text, default=datetime(2001, 2, 2, 23, 59))
+    if end.date() != read.date():  # a default stands for what is missing
+        raise ValueError("it needs a year, a month and a day")
     if end.hour != read.hour:  # it names no hour
         read = end
     return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)

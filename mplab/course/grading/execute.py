@@ -300,7 +300,7 @@ def write_outcomes(cell: NotebookNode, outcomes: list[Outcome]) -> None:
         lines.append(f"{sign} {part.part}: {part.earned:g} of {part.points:g}")
         if part.message:
             lines.append(f"    {part.message}")
-    earned = sum(part.earned for part in outcomes)
+    earned = round(sum(part.earned for part in outcomes), 9)
     cell.metadata["mplab"] = {"outcomes": [part._asdict() for part in outcomes]}
     cell.outputs = [
         v4.new_output("stream", name="stdout", text="\n".join(lines) + "\n"),

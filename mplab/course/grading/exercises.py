@@ -94,8 +94,8 @@ class Graded:
 
     @property
     def points(self) -> float:
-        """The points of all parts."""
-        return float(sum(part.points for part in self.parts))
+        """The points of all parts, of which 0.1 and 0.2 are 0.3."""
+        return round(float(sum(part.points for part in self.parts)), 9)
 
     def cases(self, part: Part, seed: int) -> list[Any]:
         """Return a part's cases for a student's seed; [None] if the exercise asks for a value."""

@@ -175,20 +175,19 @@ def fill_in_grades(
     cells: dict[tuple[int, int], str] = {}
     written = []
     seen = set()
+    whose = known.students(table)
     for index, (number, line) in enumerate(table.lines):
         name = line.get("student", line.get("lastname", "")).strip()
         head = table.columns[place] if name == "Points Possible" else maximum
         if most := line.get(head, "").strip():
             sign = "," if "," in most else "."
-            if (
-                float(most.replace(",", ".")) != points
-            ):  # it would take points for others
+            if not _is_number(most, points):  # it would take points for others
                 raise ValueError(
                     f"{worksheet}, line {number}: the maximum must be that of {assignment}, "
                     f"{points:g}; got {most}. Set it on the platform, and download the file again."
                 )
         listed = participant_number(table.cell(line, "identifier"))
-        who = known.student(table, line) or people.get(listed)
+        who = whose[index] or people.get(listed)
         if listed and numbers.get(who, listed) != listed:
             raise ValueError(
                 f"{worksheet}, line {number}: {who} has number {numbers[who]} in {assignment}; got "
@@ -210,17 +209,26 @@ def fill_in_grades(
     return path, written, [grade for grade in others if grade.final is not None]
 
 
+def _is_number(text: str, number: float) -> bool:
+    """Whether a platform's text is a number, of which it shows two decimals."""
+    try:
+        return abs(float(text.replace(",", ".")) - number) < 0.01
+    except ValueError:
+        return False
+
+
 def _grade_column(table: CourseTable, into: Path, wanted: str) -> int:
     """Find the column of the grades: Moodle's, or that of the assignment in Canvas's gradebook."""
     if table.is_worksheet:
         return table.columns.index(table.column("grade"))
     possible = [head for head in table.heads if re.search(r"\(\d+\)\s*$", head)]
-    for head in possible:
-        title = re.sub(r"\s*\(\d+\)\s*$", "", head)
-        if wanted.strip().casefold() in (head.strip().casefold(), title.casefold()):
+    for shape in ("", r"\s*\(\d+\)\s*$"):  # the whole head, then its title
+        shown = [re.sub(shape, "", head).strip().casefold() for head in possible]
+        if shown.count(wanted.strip().casefold()) == 1:
+            head = possible[shown.index(wanted.strip().casefold())]
             return table.heads.index(head)
     raise ValueError(
-        "--into must be Moodle's grading worksheet, or Canvas's gradebook with a column "
+        "--into must be Moodle's grading worksheet, or Canvas's gradebook with one column "
         f"{wanted}; got {into}, whose assignments are {', '.join(possible) or 'none'}. Name the "
         "column with --column."
     )

@@ -186,10 +186,11 @@ class Course:
         """Read the extensions of the due date from `extensions.csv`, by student.
 
         Raises:
-            ValueError: the file is not such a table, or names somebody who is not in the roster,
-                or an assignment that does not exist.
+            ValueError: the file is not such a table, or names somebody twice or not in the
+                roster, or an assignment that does not exist, or hours below 0.
         """
         found = {}
+        seen = set()
         known = {student.id for student in self.roster()}
         names = self.names()
         path = self.root / "extensions.csv"
@@ -198,6 +199,11 @@ class Course:
             what = line["assignment"].strip()
             try:
                 time = timedelta(hours=float(line["hours"].replace(",", ".")))
+                if time < timedelta(0):
+                    raise ValueError("hours are 0 or more")
+                if (who, what) in seen:
+                    raise ValueError("this student has another line")
+                seen.add((who, what))
                 if known and who not in known:
                     raise ValueError("nobody of the roster has this id")
                 if what not in names:

@@ -118,8 +118,9 @@ def set_due(course: Course, assignment: str, text: str) -> str:
             f"due: TIME must be such as 2026-11-30 12:00; got {text!r} ({error})."
         ) from error
     with course.gradebook() as book:
-        naive = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
-        book.update_or_create_assignment(assignment, duedate=naive)
+        row = book.update_or_create_assignment(assignment)
+        row.duedate = time.replace(tzinfo=None)  # in UTC, as nbgrader holds it
+        book.db.commit()  # nbgrader's own would print a traceback
     return due_words(course, assignment)
 
 

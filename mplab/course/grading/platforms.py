@@ -1,7 +1,7 @@
 """The names that platforms give to submissions: read, written, and matched with people."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -196,13 +196,27 @@ class People:
         """Return whom the first id, address or number that only one has means; else None."""
         return _only(self._ids, texts)
 
-    def student(self, table: CourseTable, line: Mapping[str, str]) -> str | None:
-        """Return the student of a line of a table; None if nobody or more than one fits."""
-        texts = [table.cell(line, field) for field in ID_FIELDS]
-        if table.is_canvas:
-            texts += [f"number {line.get('id')}", line.get("id", "")]
-        name = table.cell(line, "full_name")
-        return self.find(*texts) or _only(self._full_names, [name])
+    def students(self, table: CourseTable) -> list[str | None]:
+        """Return the student of each line of a table; None if nobody or more than one fits.
+
+        By name it is nobody whom another line means, or could: who joins later may have the name of
+        somebody in the roster.
+        """
+        found = []
+        guesses = []
+        for _, line in table.lines:
+            texts = [table.cell(line, field) for field in ID_FIELDS]
+            guess = _only(self._full_names, [table.cell(line, "full_name")])
+            if table.is_canvas:
+                texts.append(f"number {line.get('id')}")
+                guess = self.find(line.get("id", "")) or guess
+            found.append(self.find(*texts))
+            guesses.append(guess)
+        times = Counter([*filter(None, found), *guesses])
+        return [
+            who or (guess if times[guess] == 1 else None)
+            for who, guess in zip(found, guesses, strict=True)
+        ]
 
     def in_table(self, *names: str) -> str | None:
         """Return whose one of these names is in the table."""
@@ -226,13 +240,13 @@ class People:
             return None
         if not self.roster:
             return name if is_student_id(name) else None
-        begins = [
-            student.id
-            for student in self.roster
-            for own in (student.id, student.email)
-            if own and (name == own or name.startswith((f"{own}_", f"{own}-")))
-        ]
-        return max(begins, key=len, default=None)
+        begins = defaultdict[int, set[str]](set)
+        for student in self.roster:
+            for own in (student.id, student.email):
+                if own and (name == own or name.startswith((f"{own}_", f"{own}-"))):
+                    begins[len(own)].add(student.id)
+        found = begins[max(begins, default=0)]
+        return found.pop() if len(found) == 1 else None
 
     def suggestion(self, name: str) -> str:
         """Return the only student whose id or name stands in a name; empty if there is none."""

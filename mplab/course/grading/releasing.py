@@ -233,7 +233,7 @@ def _mismatches(assignment: Assignment, notebooks: list[NotebookNode]) -> list[s
         problems.append(f"the exercise {name} has no grade cell")
     by_hand = _by_hand(notebooks)
     for name, parts in assignment.rubric.items():
-        if (together := sum(parts.values())) != by_hand.get(name):
+        if (together := round(sum(parts.values()), 9)) != by_hand.get(name):
             problems.append(
                 f"the RUBRIC of {name} gives {together:g} points, and the cells graded by hand are "
                 f"{', '.join(f'{n} ({p:g} points)' for n, p in by_hand.items()) or 'none'}"

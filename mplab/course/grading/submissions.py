@@ -218,10 +218,19 @@ def read_submission(
 def _choose(
     found: Mapping[str, Path], skeletons: Mapping[str, NotebookNode], notes: list[str]
 ) -> dict[str, Path]:
-    """Find the file for each notebook of the release; a single one counts whatever its name."""
-    chosen = {
-        name: found[f"{name}.ipynb"] for name in skeletons if f"{name}.ipynb" in found
-    }
+    """Find the file for each notebook of the release; a single one counts whatever its name.
+
+    A browser calls a second download `a1 (1).ipynb`: it counts if it is the only one.
+    """
+    chosen = {}
+    for name in skeletons:
+        copy_of = re.compile(re.escape(name) + r" ?\(\d+\)\.ipynb")
+        copies = [path for path in found if copy_of.fullmatch(path)]
+        path, *others = (
+            [f"{name}.ipynb"] if f"{name}.ipynb" in found else copies or [""]
+        )
+        if path and not others:
+            chosen[name] = found[path]
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         return dict(zip(skeletons, found.values(), strict=True))
     if not chosen:
@@ -229,7 +238,7 @@ def _choose(
         names = ", ".join(shown_name(name) for name in sorted(found)[:_LISTED])
         several = f", but {len(found)} others ({names}); hand in one" if found else ""
         raise RejectedSubmission(f"there is no notebook {wanted} in it{several}")
-    others = sorted(found.keys() - {f"{name}.ipynb" for name in chosen})
+    others = sorted(name for name in found if found[name] not in chosen.values())
     for name in others[:_LISTED]:
         notes.append(f"Not graded: {shown_name(name)}, a further notebook.")
     return chosen

@@ -359,14 +359,20 @@ def read_people(path: Path, known: set[str]) -> dict[str, str]:
     """Read whose the names of a download are, from the lines `name,id`; an empty id is unknown.
 
     Raises:
-        ValueError: the file is not such a table, or an id is not in the roster.
+        ValueError: the file is not such a table, an id is not in the roster, or a name has two.
     """
-    people = {}
+    people: dict[str, str] = {}
     for number, line in read_table(path, "name", "id").lines:
         who = line["id"].strip()
         if who and (who not in known if known else not is_student_id(who)):
             raise ValueError(
                 f"{path}, line {number}: id must be one of the roster, or empty; got {who!r}."
             )
-        people[line["name"].strip()] = who
+        name = line["name"].strip()
+        if people.get(name, who) != who:
+            raise ValueError(
+                f"{path}, line {number}: name must have one id; got {who!r} for {name!r}, and "
+                f"{people[name]!r} above. Remove one line."
+            )
+        people[name] = who
     return people

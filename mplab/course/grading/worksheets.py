@@ -37,6 +37,8 @@ def read_list(paths: Sequence[Path], people: People, zone: tzinfo) -> None:
     """
     for path in paths:
         try:
+            if not path.is_file():
+                raise ValueError("there is no such file")
             if path.suffix.lower() == ".json":
                 _read_canvas(path, people, zone)
                 continue
@@ -92,14 +94,14 @@ def _read_canvas(path: Path, people: People, zone: tzinfo) -> None:
 
 def _read_moodle(table: CourseTable, people: People, zone: tzinfo) -> None:
     fields = ("identifier", "status", "group", "modified", "full_name")
-    for line_number, line in table.lines:
+    whose = people.students(table)
+    for (line_number, line), who in zip(table.lines, whose, strict=True):
         cells = {field: table.cell(line, field) for field in fields}
         number = participant_number(cells["identifier"])
         if not number:
             raise ValueError(
                 f"line {line_number}: {cells['identifier']!r} ends in no number"
             )
-        who = people.student(table, line)
         name = people.names[number] = cells["full_name"]
         _add_time(people, who or f"number {number}", cells["modified"], zone)
         if who is None:
