@@ -299,6 +299,16 @@ def test_a_verdict_about_a_negative_number_is_seen_from_0(tmp_path):
     assert "past the middle. Ties to even gives 18" in plus
 
 
+def test_past_the_largest_number_of_a_format_without_infinity_there_is_one_neighbour(
+    tmp_path,
+):
+    """It said "between 6 and 6"."""
+    changes = [{"entry": n, "format": "FP4_E2M1", "eighths": 2} for n in ("6", "-6")]
+    plus, minus = (found["said"] for found in lab(changes, tmp_path))
+    assert "6.5 in FP4_E2M1: past 6; " in plus
+    assert "−6.5 in FP4_E2M1: past −6; " in minus
+
+
 @pytest.mark.parametrize("seed", [0, 5, 2**64 - 1])
 def test_stochastic_rounding_goes_up_as_often_as_the_library_s_bits_do(seed, tmp_path):
     every = itertools.product(

@@ -113,7 +113,8 @@ export function sentence(state) {
   if (verdict(all) === "exact")
     return `${start}it is the value ${inWords(all.low)}; every mode keeps it.`;
   const [guard, next, sticky] = all.bits;
-  const between = `between ${inWords(all.low)} and ${inWords(all.high)}`;
+  const [low, high] = [inWords(all.low), inWords(all.high)];
+  const between = low === high ? `past ${low}` : `between ${low} and ${high}`;
   const bits = `guard ${guard}, round ${next}, sticky ${sticky}`;
   const name = modeWords(MODES[state.mode]);
   const gives = `${name[0].toUpperCase()}${name.slice(1)} gives ${result(state, all)}`;
