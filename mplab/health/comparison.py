@@ -205,9 +205,10 @@ def _notes(a: Record, b: Record, steps: list[int]) -> Iterator[str]:
         alone: list[tuple[int, Site]] = []
         for n in steps:
             places = {site.place for site, _ in _rows(theirs, n)}
-            alone += (
-                (n, site) for site, _ in _rows(mine, n) if site.place not in places
-            )
+            for site, _ in _rows(mine, n):
+                resumed = n and site.direction == "start"
+                if site.place not in places and not resumed:
+                    alone.append((n, site))
         if alone:
             first, site = alone[0]
             yield (

@@ -189,13 +189,15 @@ class Digest(Watch):
         model: the model whose modules are recorded.
         optimizer: the optimizer whose updates end the steps.
         every: record each `every`-th step.
+        first_step: the number of the first step: of a run that goes on from a checkpoint, that of
+            the whole run's step beside which it is to be laid.
         path: a file for the digests, made when the `with` begins; each step is appended when it
             ends, so a killed process leaves all earlier steps. "%r" becomes the process's rank.
 
     Raises:
-        TypeError: `every` is no integer, or `optimizer` not one optimizer.
-        ValueError: `every` is below 1, the optimizer is of another model, or several processes
-            would write to one path.
+        TypeError: `every` or `first_step` is no integer, or `optimizer` not one optimizer.
+        ValueError: `every` is below 1 or `first_step` below 0, the optimizer is of another model,
+            or several processes would write to one path.
         OSError: the file cannot be written when the `with` begins.
 
     Examples:
@@ -214,6 +216,7 @@ class Digest(Watch):
         optimizer: torch.optim.Optimizer,
         *,
         every: int = 1,
+        first_step: int = 0,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         super().__init__()
@@ -223,6 +226,7 @@ class Digest(Watch):
         self.model = model
         self.optimizer = optimizer
         self.every = integer("Digest", "every", every, least=1)
+        self.first_step = integer("Digest", "first_step", first_step, least=0)
         self.path: Path | None = None
         if path is not None:
             name = os.fspath(path)
@@ -243,7 +247,8 @@ class Digest(Watch):
             self._write({"mplab digest": VERSION})
         self.record = Record()
         self._ids: dict[Site, int] = {}
-        self._number = self._depth = 0
+        self._number = self.first_step
+        self._depth = 0
         self._kinds = {
             _without_compile(n): type(m).__name__ for n, m in self.model.named_modules()
         }

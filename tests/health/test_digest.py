@@ -490,6 +490,34 @@ def test_other_lengths_are_told_and_what_both_have_is_compared():
     assert place(found) == (3, "forward", "4", "output")
 
 
+def test_a_run_that_goes_on_is_laid_beside_the_whole_one():
+    """It counted its steps from 0."""
+    batches = list(zip(*(t.split(16) for t in regression()), strict=True))
+
+    def part(steps, *states):
+        model = seeded(mlp)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        for it, state in zip((model, optimizer), states, strict=False):
+            it.load_state_dict(state)
+        with Digest(model, optimizer, first_step=steps[0]) as digest:
+            for n in steps:
+                x, y = batches[n % len(batches)]
+                optimizer.zero_grad()
+                F.mse_loss(model(x), y).backward()
+                optimizer.step()
+        return digest, model.state_dict(), optimizer.state_dict()
+
+    whole, *_ = part(range(4))
+    _, weights, momenta = part(range(2))
+    found = compare(whole, part(range(2, 4), weights, momenta)[0])
+    assert (found.first, found.steps) == (None, [2, 3])
+    assert found.notes == [
+        "Other lengths: run_a has 4 steps, 0 to 3, run_b 2 steps, 2 to 3; 2 in common."
+    ]
+    found = compare(whole, part(range(2, 4), weights)[0])
+    assert found.verdict.startswith("The runs part in step 2, update: ")
+
+
 def test_other_tensors_are_told_and_what_both_have_is_compared():
     found = compare(run(make=mlp), run(make=lambda: nn.Sequential(*mlp(), nn.Tanh())))
     assert not found.equal
