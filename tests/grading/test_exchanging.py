@@ -110,9 +110,9 @@ def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(cour
     for student, secret in (("s00", b"\xff"), ("s01", b"secret"), ("s02", None)):
         for step in ("feedback", "submitted"):
             (course.root / step / student / "a1").mkdir(parents=True)
-        (course.root / "feedback" / student / "a1/a1.html").write_text(
-            f"page of {student}"
-        )
+        page = course.root / "feedback" / student / "a1/a1.html"
+        page.write_text(f"page of {student}")
+        page.chmod(0o600)
         if secret:
             (
                 course.root / "submitted" / student / "a1/submission_secret.txt"
@@ -122,6 +122,7 @@ def test_feedback_is_published_for_those_who_handed_in_through_the_exchange(cour
     pages = inbound(course).parent / "feedback"
     assert [page.read_text() for page in pages.iterdir()] == ["page of s01"]
     assert mode(pages) == 0o711  # nobody sees whose pages there are
+    assert [mode(page) for page in pages.iterdir()] == [0o644]
 
 
 # In ------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def test_lateness_is_the_platform_s_with_extensions_and_a_student_s_stamp_is_not
     # Of a due date that moves after the grading, and of points by hand: they escaped it.
     with course.gradebook() as gradebook:
         grade = gradebook.find_grade("a1-words-answer", "a1", "a1", "s01")
-        grade.manual_score = 2.0
+        grade.manual_score, grade.needs_manual_grade = 2.0, False
         gradebook.db.commit()
     for hours, score in (
         (-2, 0.0),

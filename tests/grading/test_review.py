@@ -250,7 +250,12 @@ def test_a_mark_stays_given_until_its_answer_changes_and_then_is_shown_beside_it
     shown = show()
     told = "(weights, with a number 0.5, gradients, with a number 1)"
     assert f"person 1 gave 1.5 before the answer changed {told}, " in shown
-    assert "Another answer." in shown and grades(course, ["a1"])[2].parts == ""
+    (grade,) = grades(course, ["a1"])[2:3]
+    assert "Another answer." in shown and grade[2:4] == (16, 18)
+    assert grade.parts == ""
+    write_feedback(course, "a1", students=["s03"])
+    page = (course.root / "feedback/s03/a1/a1.html").read_text()
+    assert "16 of 18 points" in page and "17.5" not in page
     # It took too long.
     with patch("mplab.course.grading.feedback.in_process", return_value=None):
         assert "Another answer." in show()
@@ -302,6 +307,23 @@ def test_a_second_person_s_save_is_refused_and_shows_both_marks(course):
         assert book.find_grade(BY_HAND, "a1", "a1", "s01").manual_score == 0
         comment = book.find_comment(BY_HAND, "a1", "a1", "s01").comment
         assert comment.endswith("Mine counts")
+
+
+@pytest.mark.slow
+def test_points_for_parts_of_an_earlier_rubric_are_not_saved(course):
+    """In another order, they went to each other's parts."""
+    show, save, _ = reading(course, served(course), "s01")
+    exercises = course.root / "checks/a1/exercises.py"
+    text = exercises.read_text()
+    for rubric in ({"gradients": 1, "weights": 1}, {"all": 2}):
+        hidden = hidden_fields(show())
+        exercises.write_text(f"{text}\nRUBRIC = {{{BY_HAND!r}: {rubric}}}\n")
+        refused = save(["1", "0"], "Which tie?", hidden)
+        assert refused.status_code == 400 and "the rubric changed" in refused.text
+        assert refused.text.count('name="points"') == len(rubric)
+        assert refused.text.count('step="any" value=""') == len(rubric)
+        assert "Which tie?" in refused.text
+    assert save(["2"], "", hidden_fields(refused.text)).status_code == 303
 
 
 @pytest.mark.slow

@@ -57,6 +57,9 @@ def publish_feedback(course: Course, name: str, students: Sequence[str]) -> list
         (folder / SECRET).write_text(secret, "utf-8")
         time = course.read("received", name, student).get("time", "")
         (folder / "timestamp.txt").write_text(time, "utf-8")
+        # nbgrader copies the mode, which a umask may have closed to the page's reader.
+        for page in folder.glob("*.html"):
+            page.chmod(0o644)
         _run(course, "ReleaseFeedback", {"assignment_id": name, "student_id": student})
     return others
 

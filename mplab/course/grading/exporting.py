@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from mplab.common.files import replace_file
 from mplab.course.grading.dates import lateness_in_words
 from mplab.course.grading.folder import Course
-from mplab.course.grading.gradebook import read_parts, renew_penalties
+from mplab.course.grading.gradebook import points_so_far, read_parts, renew_penalties
 from mplab.course.grading.journal import handed_in, team_owners
 from mplab.course.grading.platforms import People
 from mplab.course.grading.tables import (
@@ -100,7 +100,8 @@ def _grade(
         if by_hand:
             remarks.append(BY_HAND)
         penalty = float(submission.late_submission_penalty or 0)
-        score = max(0.0, float(submission.score) - penalty)
+        score = sum(map(points_so_far, submission.notebooks))
+        score = max(0.0, score - penalty)
         parts = _parts(submission)
     elif not remarks:
         there = handed_in(course, assignment.name, owner)

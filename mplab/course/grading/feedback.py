@@ -23,7 +23,7 @@ from tornado.template import Template
 
 from mplab.common.files import replace_file
 from mplab.course.grading.folder import Course
-from mplab.course.grading.gradebook import renew_penalties
+from mplab.course.grading.gradebook import points_so_far, renew_penalties
 from mplab.course.grading.journal import (
     select_students,
     submitted_students,
@@ -279,7 +279,7 @@ def with_points(graded: NotebookNode, row: Any) -> NotebookNode:
     grades = {grade.name: grade for grade in row.grades}
     comments = {comment.name: comment.comment for comment in row.comments}
     found = shown(graded)
-    points = row.score - (row.late_submission_penalty or 0)
+    points = points_so_far(row) - (row.late_submission_penalty or 0)
     cells = [_words(f"{points:g} of {row.max_score:g} points.")]
     for cell in found.cells:
         cells.append(cell)

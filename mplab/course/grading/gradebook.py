@@ -77,7 +77,8 @@ def save(
             _save_penalties(course, assignment, [submission])
             book.db.commit()
             late = submission.total_seconds_late > 0
-            found = float(submission.score), float(submission.max_score), late
+            score = sum(map(points_so_far, submission.notebooks))
+            found = score, float(submission.max_score), late
         folder = course.root / "autograded" / student / assignment
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
@@ -102,6 +103,16 @@ def _save_points(row: Any, notebook: NotebookNode | None, same: set[str]) -> Non
             cell
         )
         comment.auto_comment = "No response." if unchanged else None
+
+
+def points_so_far(row: Any) -> float:
+    """Sum the points of a notebook without those that a person gave for an earlier answer.
+
+    Args:
+        row: its row in the gradebook, which still holds them.
+    """
+    points = [g.auto_score if g.needs_manual_grade else g.score for g in row.grades]
+    return float(sum(filter(None, points)))
 
 
 def set_due(course: Course, assignment: str, text: str) -> str:
@@ -160,7 +171,8 @@ def _save_penalties(
             submission.extension = extensions.get(student)
         late = submission.total_seconds_late
         for row in submission.notebooks:
-            points = penalty(student, row.score, late) if late > 0 else None
+            score = points_so_far(row) if late > 0 else 0.0
+            points = penalty(student, score, late) if late > 0 else None
             row.late_submission_penalty = None
             if points:
-                row.late_submission_penalty = min(max(points, 0), row.score)
+                row.late_submission_penalty = min(max(points, 0), score)

@@ -328,13 +328,13 @@ class _Answer(_Handler):
                     raise ValueError(
                         f"the comment has more than {_COMMENT_CHARACTERS:,} characters"
                     )
+                place = _place(grades, student)
+                self._refuse_change(question, student, grades[student])
                 pairs = zip(question.parts, points, strict=True)
                 scores = [_points(part, text) for part, text in pairs]
                 comment = words.strip()
                 if question.rubric:
                     comment = with_parts(question.rubric, scores, comment)
-                place = _place(grades, student)
-                self._refuse_change(question, student, grades[student])
                 marked = [student]
                 if self.get_body_argument("same", ""):
                     same = self._same(question, grades, student)
@@ -357,18 +357,21 @@ class _Answer(_Handler):
             cause = " ".join(str(failed.orig).split())
             error = f"Not saved: the gradebook cannot be written ({cause}). Save again."
         with self._grades(*asked) as (question, grades):
+            if self._is_stale(question, student):  # they may be of other parts
+                points = [""] * len(question.parts)
             page = self._page(question, grades, student, (points, words), error)
         return partial(self.finish, page)
 
     def _refuse_change(self, question: Question, student: str, grade: Grade) -> None:
-        """Refuse a page that shows another answer, or other points, than there are now.
+        """Refuse a page that shows another answer, rubric or points than there are now.
 
         Raises:
             ValueError: they have changed.
         """
-        seen = self.get_body_argument("seen", "")
-        if seen != self._seen(question, student):
-            raise ValueError("meanwhile another answer came in; read it first")
+        if self._is_stale(question, student):
+            raise ValueError(
+                "meanwhile another answer came in, or the rubric changed; read it first"
+            )
         now = _digest_of_points(grade, self._comment(grade, question))
         if self.get_body_argument("mark", "") != now:
             raise ValueError(
@@ -426,6 +429,15 @@ class _Answer(_Handler):
         answers = self.course.read("answers", question.assignment, student)
         return str(answers.get(f"{question.notebook}/{question.name}", ""))
 
+    def _version(self, question: Question, student: str) -> str:
+        """Return the digest of an answer and of the parts that get points, as they are now."""
+        there = self._seen(question, student), question.parts
+        return hashlib.sha256(repr(there).encode()).hexdigest()
+
+    def _is_stale(self, question: Question, student: str) -> bool:
+        sent = self.get_body_argument("seen", "")
+        return bool(sent != self._version(question, student))
+
     def _same(
         self, question: Question, students: Iterable[str], student: str
     ) -> list[str]:
@@ -474,7 +486,7 @@ class _Answer(_Handler):
         place = _place(grades, student)
         grade = grades[student]
         comment = self._comment(grade, question)
-        seen = self._seen(question, student)  # before it is read
+        seen = self._version(question, student)  # before it is read
         folder = self.course.root / "autograded" / student / question.assignment
         book = read_notebooks(folder).get(question.notebook)
         cells = marked(book) if book else {}
