@@ -463,13 +463,27 @@ def test_of_two_files_of_one_student_side_by_side_the_newer_counts(course):
 def test_notebooks_of_one_assignment_side_by_side_belong_together(course):
     second = course.root / "source/a1/b.ipynb"
     second.write_text("{}")
-    bring(course, {"s01_a1.ipynb": "x", "s01_b.ipynb": "y"})
+    third = second.with_name("a_b.ipynb")  # whose name ends in another's
+    third.write_text("{}")
+    bring(course, {"s01_a1.ipynb": "x", "s01_b.ipynb": "y", "s02_a_b.ipynb": "z"})
     second.unlink()
-    assert taken(course) == {"s01/a1/a1.ipynb": "x", "s01/a1/b.ipynb": "y"}
+    third.unlink()
+    stored = {"s01/a1/a1.ipynb": "x", "s01/a1/b.ipynb": "y", "s02/a1/a_b.ipynb": "z"}
+    assert taken(course) == stored
+
+
+def test_a_newer_file_that_cannot_be_taken_is_not_called_older(course):
+    files = {"s01_a1.ipynb": "x", "s01_data.csv": "y"}
+    dates = {"s01_data.csv": (2026, 1, 3, 0, 0, 0)}
+    told = " ".join(bring(course, files, dates=dates).problems)
+    assert "left out, not a notebook: 's01_data.csv'" in told and "newer" not in told
+    assert taken(course) == {"s01/a1/a1.ipynb": "x"}
 
 
 def test_a_submission_that_was_replaced_and_comes_again_is_told(course):
     """The download may be an old one."""
+    (course.root / ".mplab/replaced/now").mkdir(parents=True)
+    (course.root / ".mplab/replaced/now/s01-a1-1").symlink_to("gone")
     told = [bring(course, {"s01/a1.ipynb": text}).problems for text in "xyx"]
     assert [" ".join(lines).count("an old one?") for lines in told] == [0, 0, 1]
 

@@ -75,6 +75,14 @@ def test_a_tensor_a_format_and_a_scalar_arrive():
     assert through(np.array(["ok", "bad"])) == ["ok", "bad"]
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_a_tensor_of_complex_numbers_is_not_taken_for_its_real_parts():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.complex32, torch.complex64):
+        with pytest.raises(UnsupportedValue):
+            encode_value(torch.tensor([1 + 2j], dtype=dtype))
+
+
 @pytest.mark.parametrize("fmt", [
     Format("E3M4", exponent_bits=3, precision=5),
     Format("e4m5-fn", exponent_bits=4, precision=6, bias=9, specials=Specials.NAN_ALL_ONES),

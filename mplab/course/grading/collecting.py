@@ -325,9 +325,9 @@ def _deliveries(
             _add_from_canvas(delivery, file, label, ours)
         else:
             name = "/".join(rest) or (label.file if label else top)
-            for own in () if rest or label else ours - delivery.files.keys():
+            for own in () if rest or label else sorted(ours, key=len):
                 if top.endswith((f"_{own}", f"-{own}", f" {own}")):
-                    name = own
+                    name = top if own in delivery.files else own
             delivery.files[name] = file
     left_out = list(reasons)
     by_owner: dict[str, list[_Delivery]] = {}
@@ -619,8 +619,8 @@ def _bring_in(
     if not files and (course.root / "submitted" / owner / assignment).is_dir():
         problems.append(f"{owner}: nothing could be taken; what came in before stays")
         return _NOTHING, problems
-    if len(ranked) > 1:
-        others = ", ".join(shown_name(d.name) for d in ranked if d is not counts)[:500]
+    if older := ranked[ranked.index(counts) + 1 :]:
+        others = ", ".join(shown_name(d.name) for d in older)[:500]
         problems.append(
             f"{others}: of {owner} as well; {shown_name(counts.name)} is newer and counts"
         )
@@ -672,7 +672,7 @@ def _store(
             course.write("received", assignment, student, record)
         return problems
     past = (course.root / ".mplab" / "replaced").glob(f"*/{student}-{assignment}-*")
-    if digest in map(_digest_of, past):
+    if digest in map(_digest_of, filter(Path.is_dir, past)):
         problems.append(
             f"{student}: this was replaced by something newer before, and counts again; is the "
             "download an old one?"

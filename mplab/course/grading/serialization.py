@@ -152,8 +152,9 @@ def _array_of(tensor: Any) -> np.ndarray:
     tensor = tensor.detach().cpu()
     try:
         return np.asarray(tensor.numpy())
-    except TypeError:  # NumPy has no bfloat16, and none of eight bits
-        return np.asarray(tensor.float().numpy())
+    except TypeError:  # NumPy has no bfloat16, none of eight bits, no complex halves
+        wide = tensor.cfloat() if tensor.is_complex() else tensor.float()
+        return np.asarray(wide.numpy())
 
 
 def _encode_array(array: np.ndarray) -> dict[str, Any]:
