@@ -50,7 +50,7 @@ LIBRARY = [room for room in TABLE if not room.startswith("course/") and room != 
 TOKENS = {
     " ".join(f"mplab/{room}" for room in LIBRARY): 103_000,
     "mplab lessons data": 336_200,
-    "tests": 356_500,
+    "tests": 357_000,
 }
 """Tokens of Python without comments and docstrings, as the last step that set them left them: of
 the library, of all that a learner gets, of the tests. They may grow by `SLACK`."""

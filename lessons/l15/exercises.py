@@ -121,7 +121,6 @@ EXERCISES: dict[str, Exercise] = {
         reason="The error is (2^-4)^(k + 1) after k corrections; find the least k for 2^-53.",
         misconceptions=known(
             (14, "The first solution already has one factor of 2^-4."),
-            (4, "That is u alone; the condition takes 7 of its 11 bits."),
             (5, "That is u alone; the condition takes 7 of its 11 bits."),
             (12, "Then the error is 2^-52: one more."),
         ),

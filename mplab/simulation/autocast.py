@@ -332,6 +332,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     own = _own_kernel(operation.name(), kind)
     whole = is_composite(operation)
     in_parts = whole and operation._schema.name.partition("::")[2] not in _COMPARING
+    after = torch._C._dispatch_keyset_full_after(_KEYS[kind])
     refused = None
     if operation.name() in _REFUSED:
         refused = _own_kernel(operation.name(), "cuda")
@@ -350,7 +351,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
         if lists is None or lists.written:
             if own is not None:
                 return own.call_boxed(keys, *args, **kwargs)
-            return untouched(args, kwargs)
+            return operation.redispatch(keys & after, *args, **kwargs)
         rules = mode.place.rules
         if current_node() is not None:
             if _depth() <= mode.depth:  # a backward pass belongs outside autocast

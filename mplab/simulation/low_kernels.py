@@ -176,7 +176,10 @@ def _occurrences(index: Tensor) -> Tensor:
     counts = index.bincount()
     first = counts.cumsum(0) - counts
     found = torch.empty_like(index)
-    found[order] = torch.arange(len(index), device=index.device) - first[index[order]]
+    found[order] = (
+        torch.arange(len(index), dtype=torch.int64, device=index.device)
+        - first[index[order]]
+    )
     return found
 
 
@@ -201,7 +204,7 @@ def _scatter(rounder: Rounder, x: Tensor, places: Tensor, source: Tensor) -> Ten
 
 def _places(x: Tensor) -> Tensor:
     """The place of each element in the flattened tensor."""
-    return torch.arange(x.numel(), device=x.device).view(x.shape)
+    return torch.arange(x.numel(), dtype=torch.int64, device=x.device).view(x.shape)
 
 
 def _put_at(

@@ -350,6 +350,24 @@ def test_torch_s_own_autocast_is_as_it_was_when_simulations_are_gone():
     assert after == before
 
 
+def test_torch_s_own_autocast_keeps_its_bits_beside_a_simulation():
+    """A pseudoinverse came in FP32."""
+
+    def real():
+        torch.manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.linalg.pinv(torch.randn(3, 3), rtol=1e-3)
+
+    gc.collect()
+    alone = real()
+    beside = simulated(FP16, policy=EVERYTHING)
+    with beside:
+        torch.ones(2).exp()
+    found = real()
+    assert found.dtype is alone.dtype is torch.bfloat16
+    assert torch.equal(found, alone)
+
+
 def test_a_loop_that_makes_a_context_for_each_step_replaces_no_kernels_again():
     """Each step took 8 ms more."""
     gc.disable()
