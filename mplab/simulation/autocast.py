@@ -22,6 +22,7 @@ from torch.backends import mha
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from mplab.simulation.operations import (
+    CAST_WITHIN,
     COMPOSITE,
     Keywords,
     Rule,
@@ -331,7 +332,9 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     """A kernel that asks the policy of the calling thread; without one it is torch's own."""
     own = _own_kernel(operation.name(), kind)
     whole = is_composite(operation)
-    in_parts = whole and operation._schema.name.partition("::")[2] not in _COMPARING
+    base = operation._schema.name.partition("::")[2]
+    in_parts = whole and base not in _COMPARING
+    casts_within = base in CAST_WITHIN
     after = torch._C._dispatch_keyset_full_after(_KEYS[kind])
     refused = None
     if operation.name() in _REFUSED:
@@ -351,7 +354,9 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
         if lists is None or lists.written:
             if own is not None:
                 return own.call_boxed(keys, *args, **kwargs)
-            return operation.redispatch(keys & after, *args, **kwargs)
+            if casts_within:
+                return operation.redispatch(keys & after, *args, **kwargs)
+            return untouched(args, kwargs)
         rules = mode.place.rules
         if current_node() is not None:
             if _depth() <= mode.depth:  # a backward pass belongs outside autocast

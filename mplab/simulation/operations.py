@@ -66,7 +66,7 @@ PRODUCTS = names_in(
 """Computed in float32 and rounded once, also where torch has a low kernel: in FP16 that takes ten
 times as long, and differs by the order of its sums, of convolutions also as `KERNELS` says."""
 
-_CAST_WITHIN = names_in("_trilinear linalg_pinv")
+CAST_WITHIN = names_in("_trilinear linalg_pinv")
 """Have a kernel above the devices, whose steps autocast casts."""
 
 _REGIONS = {"_record_function_enter_new": 1, "_record_function_exit": -1}
@@ -226,7 +226,7 @@ def rule_of(operation: Any, scope: Scope) -> Rule:
     # the CPU runs one operation after the other
     looped = base.startswith("_foreach") and scope.policy.kernels == "cpu"
     keys = [COMPOSITE] if is_composite(operation) else []
-    if looped or base in _CAST_WITHIN:
+    if looped or base in CAST_WITHIN:
         keys += [_ABOVE_DEVICES, EXPLICIT]
     parts = next((key for key in keys if _has_kernel(operation, key)), None)
     composite = parts is not None and not looped
