@@ -1,6 +1,7 @@
 """A program's own low tensors, simulated beside torch itself."""
 
 import copy
+import gc
 import io
 import math
 import warnings
@@ -20,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from mplab import BF16, FP8_E4M3, FP8_E5M2, FP16, TF32, Overflow, Rounding, Stream
-from mplab.simulation import AS_WRITTEN, CPU_AUTOCAST, explain, simulated
+from mplab.simulation import AS_WRITTEN, CPU_AUTOCAST, POLICIES, explain, simulated
 
 HALVES = pytest.mark.parametrize("fmt", [FP16, BF16])
 MOSTLY_FP16 = pytest.mark.parametrize("fmt", mostly_slow([FP16, BF16], [FP16]))
@@ -286,6 +287,27 @@ def test_dtypes_promote_and_errors_are_raised_as_by_torch(fmt, policy):
             expected = answered(text, real, fmt)
             ours = answered(text, simulated(fmt, policy=policy), fmt)
         assert as_bytes(ours) == as_bytes(expected), text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_torch_s_own_autocast_answers_as_it_does_alone_beside_a_simulation(dtype):
+    def real():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            texts = programs_of(QUESTIONS)
+            asked = [
+                (t, answered(t, torch.autocast("cpu", dtype), FP16)) for t in texts
+            ]
+        return {text: as_bytes(answer) for text, answer in asked}
+
+    gc.collect()  # and with it the kernels of earlier simulations
+    alone = real()
+    kept = [simulated(FP16, policy=policy) for policy in POLICIES.values()]
+    for context in kept:
+        with context:
+            torch.ones(2).exp()
+    assert real() == alone
 
 
 @pytest.mark.parametrize("fmt", [FP8_E4M3, FP8_E5M2])
