@@ -251,11 +251,12 @@ class Kernels:
     """The kernels that replace autocast's, for as long as somebody holds this object.
 
     Then torch's own kernels are called directly again, once Python collects garbage: a loop that
-    makes a context for each step finds those of the last step, which take 8 ms to replace.
+    makes a context for each step finds those of the last, which take longer to replace than a small
+    network's step takes.
     """
 
     def __init__(self) -> None:
-        self._until_collected = self
+        self._until_collected = self  # a cycle, which counting references does not end
         self._users = 0
         self._fast = True
         self._library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
@@ -335,6 +336,7 @@ def _kernel(operation: Any, kind: str) -> Callable[..., Any]:
     base = operation._schema.name.partition("::")[2]
     in_parts = whole and base not in _COMPARING
     casts_within = base in CAST_WITHIN
+    # Private: with these keys the next kernel runs, as if ours were not there.
     after = torch._C._dispatch_keyset_full_after(_KEYS[kind])
     refused = None
     if operation.name() in _REFUSED:

@@ -226,11 +226,10 @@ def _choose(
     for name in skeletons:
         copy_of = re.compile(re.escape(name) + r" ?\(\d+\)\.ipynb")
         copies = [path for path in found if copy_of.fullmatch(path)]
-        path, *others = (
-            [f"{name}.ipynb"] if f"{name}.ipynb" in found else copies or [""]
-        )
-        if path and not others:
-            chosen[name] = found[path]
+        if f"{name}.ipynb" in found:
+            chosen[name] = found[f"{name}.ipynb"]
+        elif len(copies) == 1:
+            chosen[name] = found[copies[0]]
     if not chosen and len(found) == 1 and len(skeletons) == 1:
         return dict(zip(skeletons, found.values(), strict=True))
     if not chosen:
