@@ -657,7 +657,8 @@ def _store(
     target = course.root / "submitted" / student / assignment
     before = course.read("received", assignment, student)
     problems: list[str] = []
-    record["digest"] = _digest(files)
+    digest = _digest(files)
+    record["digest"] = digest
     there = None
     if target.is_dir() and not target.is_symlink():
         there = _digest_of(target)
@@ -672,7 +673,7 @@ def _store(
             course.write("received", assignment, student, record)
         return problems
     past = (course.root / ".mplab" / "replaced").glob(f"*/{student}-{assignment}-*")
-    if record["digest"] in map(_digest_of, filter(Path.is_dir, past)):
+    if digest in map(_digest_of, filter(Path.is_dir, past)):
         problems.append(
             f"{student}: this was replaced by something newer before, and counts again; is the "
             "download an old one?"
